@@ -1,0 +1,1 @@
+"""rlx: an ML compiler and runtime."""

@@ -1,0 +1,1 @@
+"""One folder a backend; `reference` is the oracle."""

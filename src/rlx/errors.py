@@ -1,0 +1,55 @@
+"""Every error class that a user can meet. The message form is `[op] expected …, got …, at node <name>`."""
+
+from __future__ import annotations
+
+
+class RlxError(Exception):
+    """Base of all errors that rlx raises on purpose."""
+
+
+class ShapeError(RlxError, ValueError):
+    """Shapes or ranks do not fit together."""
+
+
+class DTypeError(RlxError, TypeError):
+    """A dtype that the op does not admit, or dtypes that do not go together."""
+
+
+class GraphError(RlxError, ValueError):
+    """A graph that breaks a rule of the IR (`ir/verify.py` is the list of rules)."""
+
+
+class ModelError(RlxError, ValueError):
+    """A model file that is damaged, hostile, or says something that its format forbids."""
+
+
+class UnsupportedOp(RlxError, NotImplementedError):
+    """Nodes that an importer or a device cannot take; the message names all of them at once."""
+
+
+class InputError(RlxError, ValueError):
+    """The arrays handed to `run` do not fit the graph's inputs: names, ranks, dims or dtypes."""
+
+
+class FlagError(RlxError, ValueError):
+    """An `RLX_*` variable holds a value that it does not admit."""
+
+
+class CompileError(RlxError, RuntimeError):
+    """Code generation failed; the graph was accepted, so this is a defect of rlx."""
+
+
+class DeviceUnavailable(RlxError, RuntimeError):
+    """The device asked for is not on this machine; the message says why and what is."""
+
+
+class MissingExtra(DeviceUnavailable, ImportError):
+    """A feature needs a package that is not installed; the message has the command that installs it."""
+
+
+class OutOfMemory(RlxError, MemoryError):
+    """A buffer does not fit into the device's memory."""
+
+
+class DeviceLost(RlxError, RuntimeError):
+    """The device stopped answering while it worked."""

@@ -1,0 +1,81 @@
+"""Every `RLX_*` environment variable, in one table with its help text. Nothing else reads the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rlx.errors import FlagError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Flag(Generic[T]):
+    """One variable: `flag()` reads it, `FlagError` if its value does not parse."""
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    help: str
+
+    def __call__(self) -> T:
+        text = os.environ.get(self.name)
+        if text is None or text == "":
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise FlagError(f"{self.name}={text!r}: {error}; {self.help}") from None
+
+
+FLAGS: dict[str, Flag[object]] = {}
+
+
+def _flag(name: str, default: T, parse: Callable[[str], T], help: str) -> Flag[T]:
+    flag = Flag(name, default, parse, help)
+    FLAGS[name] = flag  # type: ignore[assignment]  # the table forgets the value's type, the variable keeps it
+    return flag
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("expected 0 or 1")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("expected a number that is not negative")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"expected one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
+check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
+stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all")
+disable = _flag("RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off")
+cpu_isa = _flag(
+    "RLX_CPU_ISA", "auto", _choice("auto", "avx512", "avx2", "sse", "neon"), "instruction set that the CPU code uses"
+)
+num_threads = _flag("RLX_NUM_THREADS", 0, _count, "threads of the CPU backend; 0 takes what affinity and quota allow")
+cache_dir = _flag("RLX_CACHE_DIR", "", str, "folder of the compile cache; empty takes the user's cache folder")
+cache = _flag("RLX_CACHE", True, _switch, "0 neither reads nor writes the compile cache on disk")
+cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile cache on disk may take")

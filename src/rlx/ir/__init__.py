@@ -1,0 +1,1 @@
+"""What a program is: dtypes, dims, types, expressions, graphs, ops, their verifier and their text."""

@@ -1,0 +1,413 @@
+"""Dims: integers, or integer polynomials over named symbols (`batch`, `2*seq+1`, `seq//2`, `min(seq, 512)`).
+
+A polynomial is a sum of monomials; a factor of a monomial is a symbol's name or a `Call` (floor division, remainder,
+minimum, maximum) whose arguments are dims themselves. Constants are plain ints, so `isinstance(dim, int)` asks whether
+a dim is known. Symbols stand for integers ≥ 0.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import total_ordering
+
+from rlx.errors import ShapeError
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of dims that is no polynomial: `floordiv`, `mod`, `min` or `max` of two dims."""
+
+    function: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.function in ("min", "max"):
+            return f"{self.function}({self.left}, {self.right})"
+        symbol = "//" if self.function == "floordiv" else "%"
+        return f"({self.left}){symbol}({self.right})"
+
+
+Factor = str | Call
+Monomial = tuple[Factor, ...]
+
+
+def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    return (-len(monomial), tuple(str(factor) for factor in monomial))
+
+
+@total_ordering
+class Poly:
+    """A polynomial that is not constant. Immutable; equal polynomials compare and hash equal."""
+
+    __slots__ = ("_hash", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
+
+    def __lt__(self, other: object) -> bool:
+        return str(self) < str(other)
+
+    def __str__(self) -> str:
+        parts = []
+        for monomial, coefficient in self.terms:
+            factors = [str(factor) for factor in monomial]
+            if coefficient != 1 or not factors:
+                factors.insert(0, str(coefficient))
+            parts.append("*".join(factors))
+        return "+".join(parts).replace("+-", "-")
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Callable[[str], Dim], tuple[str]]:
+        return (parse, (str(self),))
+
+    def __add__(self, other: Dim) -> Dim:
+        return add(self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Dim) -> Dim:
+        return add(self, mul(other, -1))
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return add(other, mul(self, -1))
+
+    def __neg__(self) -> Dim:
+        return mul(self, -1)
+
+    def __mul__(self, other: Dim) -> Dim:
+        return mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+
+Dim = int | Poly
+Shape = tuple[Dim, ...]
+Bounds = Mapping[str, tuple[int, int | None]]
+
+
+def _from_terms(terms: Mapping[Monomial, int]) -> Dim:
+    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    return Poly(tuple(sorted(kept.items(), key=lambda item: _order(item[0]))))
+
+
+def _terms(dim: Dim) -> dict[Monomial, int]:
+    return dict(dim.terms) if isinstance(dim, Poly) else {(): dim}
+
+
+def symbol(name: str) -> Dim:
+    """The dim called `name`. Names are identifiers."""
+    if not name.isidentifier():
+        raise ShapeError(f"expected an identifier as the name of a dim, got {name!r}")
+    return Poly((((name,), 1),))
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    terms = _terms(a)
+    for monomial, coefficient in _terms(b).items():
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return _from_terms(terms)
+
+
+def mul(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if a == 1:
+        return b
+    if b == 1:
+        return a
+    terms: dict[Monomial, int] = {}
+    for left, left_coefficient in _terms(a).items():
+        for right, right_coefficient in _terms(b).items():
+            monomial = tuple(sorted(left + right, key=str))
+            terms[monomial] = terms.get(monomial, 0) + left_coefficient * right_coefficient
+    return _from_terms(terms)
+
+
+def _divide(dividend: Dim, divisor: Dim) -> tuple[Dim, Dim]:
+    """quotient, remainder with dividend = quotient·divisor + remainder; the quotient takes every term that divides."""
+    divisor_terms = _terms(divisor)
+    (lead, lead_coefficient), *_ = sorted(divisor_terms.items(), key=lambda item: _order(item[0]))
+    quotient: Dim = 0
+    rest = dividend
+    kept: Dim = 0
+    for _ in range(64):
+        if rest == 0:
+            break
+        (monomial, coefficient), *_ = sorted(_terms(rest).items(), key=lambda item: _order(item[0]))
+        factors = list(monomial)
+        divides = coefficient % lead_coefficient == 0
+        for factor in lead:
+            if factor in factors:
+                factors.remove(factor)
+            else:
+                divides = False
+        if divides:
+            step = _from_terms({tuple(factors): coefficient // lead_coefficient})
+            quotient = add(quotient, step)
+            rest = add(rest, mul(mul(step, divisor), -1))
+        else:
+            term = _from_terms({monomial: coefficient})
+            kept = add(kept, term)
+            rest = add(rest, mul(term, -1))
+    return quotient, add(kept, rest)
+
+
+def exact_div(a: Dim, b: Dim) -> Dim | None:
+    """a / b when it is provably exact, else None."""
+    if b == 0:
+        return None
+    quotient, remainder = _divide(a, b)
+    return quotient if remainder == 0 else None
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """⌊a / b⌋. Raises ShapeError on a zero divisor."""
+    if b == 0:
+        raise ShapeError(f"division of the dim {a} by zero")
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    if isinstance(b, int):
+        whole = {m: c // b for m, c in _terms(a).items() if c % b == 0}
+        rest = _from_terms({m: c for m, c in _terms(a).items() if c % b})
+        if rest == 0:
+            return _from_terms(whole)
+        if isinstance(rest, int):
+            low, rest = rest // b, rest % b
+            if not whole:
+                return low
+            if b > 0:
+                return add(_from_terms(whole), low)
+        return add(_from_terms(whole), _from_terms({(Call("floordiv", rest, b),): 1}))
+    exact = exact_div(a, b)
+    return exact if exact is not None else _from_terms({(Call("floordiv", a, b),): 1})
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """a - b·⌊a / b⌋. Raises ShapeError on a zero divisor."""
+    if b == 0:
+        raise ShapeError(f"remainder of the dim {a} by zero")
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if exact_div(a, b) is not None:
+        return 0
+    return _from_terms({(Call("mod", a, b),): 1})
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """⌈a / b⌉ for b > 0."""
+    return mul(floordiv(mul(a, -1), b), -1)
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    if a == b:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    left, right = sorted((a, b), key=str)
+    return _from_terms({(Call("min", left, right),): 1})
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    if a == b:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if a == 0 and _not_negative(b):
+        return b
+    if b == 0 and _not_negative(a):
+        return a
+    left, right = sorted((a, b), key=str)
+    return _from_terms({(Call("max", left, right),): 1})
+
+
+def _not_negative(dim: Dim) -> bool:
+    return bounds(dim, {})[0] >= 0
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dims; 1 of none."""
+    result: Dim = 1
+    for dim in dims:
+        result = mul(result, dim)
+    return result
+
+
+def symbols(dim: Dim) -> set[str]:
+    """Names of the symbols in a dim."""
+    if isinstance(dim, int):
+        return set()
+    found: set[str] = set()
+    for monomial, _ in dim.terms:
+        for factor in monomial:
+            found |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
+    return found
+
+
+_CALLS: dict[str, Callable[[int, int], int]] = {
+    "floordiv": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+
+
+def evaluate(dim: Dim, binding: Mapping[str, int]) -> int:
+    """The dim's value. Raises ShapeError on a symbol that the binding lacks."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, coefficient in dim.terms:
+        value = coefficient
+        for factor in monomial:
+            if isinstance(factor, str):
+                if factor not in binding:
+                    raise ShapeError(f"the dim {factor!r} has no value")
+                value *= binding[factor]
+            else:
+                left, right = evaluate(factor.left, binding), evaluate(factor.right, binding)
+                value *= _CALLS[factor.function](left, right)
+        total += value
+    return total
+
+
+def substitute(dim: Dim, replacements: Mapping[str, Dim]) -> Dim:
+    """The dim with symbols replaced by dims."""
+    if isinstance(dim, int) or not symbols(dim) & replacements.keys():
+        return dim
+    functions = {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        value: Dim = coefficient
+        for factor in monomial:
+            if isinstance(factor, str):
+                value = mul(value, replacements.get(factor, _from_terms({(factor,): 1})))
+            else:
+                left, right = substitute(factor.left, replacements), substitute(factor.right, replacements)
+                value = mul(value, functions[factor.function](left, right))
+        total = add(total, value)
+    return total
+
+
+def bounds(dim: Dim, known: Bounds) -> tuple[int, int | None]:
+    """Least and greatest value (None = unbounded; a least value that is unbounded comes as a very negative int)."""
+    if isinstance(dim, int):
+        return dim, dim
+    low_sum, high_sum = 0, 0
+    unbounded_low = unbounded_high = False
+    for monomial, coefficient in dim.terms:
+        low, high = 1, 1
+        open_high = False
+        for factor in monomial:
+            factor_low, factor_high = _factor_bounds(factor, known)
+            if factor_low < 0:
+                return -(1 << 62), None
+            low *= factor_low
+            if factor_high is None:
+                open_high = True
+            else:
+                high *= factor_high
+        if coefficient >= 0:
+            low_sum += coefficient * low
+            unbounded_high |= open_high
+            high_sum += 0 if open_high else coefficient * high
+        else:
+            high_sum += coefficient * low
+            unbounded_low |= open_high
+            low_sum += 0 if open_high else coefficient * high
+    return (-(1 << 62) if unbounded_low else low_sum), (None if unbounded_high else high_sum)
+
+
+def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
+    if isinstance(factor, str):
+        return known.get(factor, (0, None))
+    left, right = bounds(factor.left, known), bounds(factor.right, known)
+    match factor.function:
+        case "min":
+            highs = [high for high in (left[1], right[1]) if high is not None]
+            return min(left[0], right[0]), min(highs) if highs else None
+        case "max":
+            high = None if left[1] is None or right[1] is None else max(left[1], right[1])
+            return max(left[0], right[0]), high
+        case "mod" if right[0] > 0:
+            return 0, None if right[1] is None else right[1] - 1
+        case "floordiv" if right[0] > 0 and left[0] >= 0:
+            low = left[0] // right[1] if right[1] is not None else 0
+            return low, None if left[1] is None else left[1] // right[0]
+    return -(1 << 62), None
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
+    ast.Add: add,
+    ast.Sub: lambda a, b: add(a, mul(b, -1)),
+    ast.Mult: mul,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
+}
+
+
+def parse(text: str) -> Dim:
+    """Reads what `str` of a dim prints, and every expression of that form. Raises ShapeError."""
+    if len(text) > 4096:
+        raise ShapeError("expected a dim of at most 4096 characters")
+    try:
+        return _read(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, ValueError) as error:
+        raise ShapeError(f"expected a dim such as 4, batch or 2*seq+1, got {text!r} ({error})") from None
+
+
+def _read(node: ast.expr) -> Dim:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return mul(_read(operand), -1)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+            return _OPERATORS[type(operator)](_read(left), _read(right))
+        case ast.Call(func=ast.Name(id="min"), args=[left, right]):
+            return minimum(_read(left), _read(right))
+        case ast.Call(func=ast.Name(id="max"), args=[left, right]):
+            return maximum(_read(left), _read(right))
+    raise ValueError("only + - * // % min max of integers and names")
+
+
+def of(value: object) -> Dim:
+    """A Dim of an int, a dim, or text. Raises ShapeError."""
+    if isinstance(value, Poly):
+        return value
+    if isinstance(value, str):
+        return parse(value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ShapeError(f"expected an int or a name as a dim, got {value!r}")
+    number = value.__index__()
+    return int(number)

@@ -1,0 +1,61 @@
+"""What a value is: a shape of dims and a dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.errors import ShapeError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
+
+MAX_RANK = 64
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a value; prints as `f32[batch, 4]`."""
+
+    shape: Shape
+    dtype: DType
+
+    @staticmethod
+    def of(shape: Iterable[object], dtype: Any) -> TensorType:
+        """From ints and names. Raises ShapeError for a negative dim or a rank over 64, DTypeError."""
+        read = tuple(dims.of(dim) for dim in shape)
+        if len(read) > MAX_RANK:
+            raise ShapeError(f"expected a rank of at most {MAX_RANK}, got {len(read)}")
+        for dim in read:
+            if isinstance(dim, int) and dim < 0:
+                raise ShapeError(f"expected dims that are not negative, got {dim} in {list(read)}")
+        return TensorType(read, dtypes.of(dtype))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        return dims.product(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    def with_shape(self, shape: Iterable[Dim]) -> TensorType:
+        return TensorType(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(self.shape, dtype)
+
+    def nbytes(self, binding: Mapping[str, int] | None = None) -> int:
+        """Bytes of the array. Raises ShapeError on an unbound symbol."""
+        return math.prod(dims.evaluate(dim, binding or {}) for dim in self.shape) * self.dtype.itemsize
