@@ -27,7 +27,7 @@ class Call:
         if self.function in ("min", "max"):
             return f"{self.function}({self.left}, {self.right})"
         symbol = "//" if self.function == "floordiv" else "%"
-        return f"({self.left}){symbol}({self.right})"
+        return f"(({self.left}){symbol}({self.right}))"
 
 
 Factor = str | Call
