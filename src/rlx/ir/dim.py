@@ -228,19 +228,17 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    if a == b:
-        return a
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
+    gap = add(a, mul(b, -1))
+    if isinstance(gap, int):
+        return a if gap <= 0 else b
     left, right = sorted((a, b), key=str)
     return _from_terms({(Call("min", left, right),): 1})
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    if a == b:
-        return a
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
+    gap = add(a, mul(b, -1))
+    if isinstance(gap, int):
+        return a if gap >= 0 else b
     if a == 0 and _not_negative(b):
         return b
     if b == 0 and _not_negative(a):

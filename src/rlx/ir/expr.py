@@ -36,7 +36,9 @@ class Instruction:
 INSTRUCTIONS: dict[str, Instruction] = {}
 
 
-def _ins(name: str, arity: int, kinds: str, numpy: Callable[..., Any], result: str = "same", hard: bool = False) -> None:
+def _ins(
+    name: str, arity: int, kinds: str, numpy: Callable[..., Any], result: str = "same", hard: bool = False
+) -> None:
     INSTRUCTIONS[name] = Instruction(name, arity, kinds, result, numpy, hard)
 
 
@@ -74,13 +76,15 @@ def _cast(a: Any, to: DType) -> Any:
         low, high = wide <= float(limits[0]), wide >= float(limits[1])
         inside = np.where(low | high, 0.0, wide)
         whole = inside.astype(np.uint64 if to is dtypes.u64 else np.int64)
-        result = np.where(high, np.array(limits[1], whole.dtype), np.where(low, np.array(limits[0], whole.dtype), whole))
+        least, greatest = (np.array(limit, whole.dtype) for limit in limits)
+        result = np.where(high, greatest, np.where(low, least, whole))
         return result.astype(to.numpy)
     if to is dtypes.bool_:
         return a != 0
     if source.is_complex and not to.is_complex:
         a = a.real
-    if to.is_float and to.bits < 32 and a.dtype == np.float64 or (to.is_float and to.bits < 16 and source.kind != "float"):
+    narrowing = to.is_float and to.bits < 32
+    if narrowing and (a.dtype == np.float64 or (to.bits < 16 and not source.is_float)):
         a = a.astype(np.float32)
     return a.astype(to.numpy)
 

@@ -1,0 +1,130 @@
+"""The NumPy backend: runs every op by its `reference`, slowly, and is the oracle of all others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.base import Backend, Bound, Executable, Options, Probe, Unsupported
+from rlx.errors import GraphError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Poly
+from rlx.ir.graph import Graph, Node
+from rlx.ir.literal import Array
+from rlx.ir.op import Input, Op, Param
+from rlx.ir.type import TensorType
+
+Watch = Callable[[Node, tuple[Array, ...]], None]
+
+
+def bind_op(op: Op, binding: Mapping[str, int]) -> Op:
+    """The op with the dims in its attributes replaced by numbers."""
+    changed = {name: _bind_attribute(value, binding) for name, value in op.attributes().items()}
+    kept = all(changed[name] is value for name, value in op.attributes().items())
+    return op if kept else dataclasses.replace(op, **changed)  # type: ignore[type-var]  # every op is a dataclass
+
+
+def _bind_attribute(value: Any, binding: Mapping[str, int]) -> Any:
+    if isinstance(value, Poly):
+        return dims.evaluate(value, binding)
+    if isinstance(value, tuple) and value:
+        bound = tuple(_bind_attribute(part, binding) for part in value)
+        return value if all(a is b for a, b in zip(bound, value)) else bound
+    if isinstance(value, TensorType) and not value.is_static:
+        return TensorType(tuple(dims.evaluate(d, binding) for d in value.shape), value.dtype)
+    return value
+
+
+def evaluate(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    params: Mapping[str, Array],
+    binding: Mapping[str, int],
+    watch: Watch | None = None,
+) -> list[Array]:
+    """Runs the graph node by node and returns its outputs; `watch` sees every node's results."""
+    values: dict[tuple[int, int], Array] = {}
+    for node in graph.nodes:
+        operands = [values[(id(v.node), v.index)] for v in node.inputs]
+        results = _run_node(node, operands, inputs, params, binding)
+        for i, result in enumerate(results):
+            values[(id(node), i)] = result
+        if watch is not None:
+            watch(node, results)
+    return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
+
+
+def _run_node(
+    node: Node,
+    operands: Sequence[Array],
+    inputs: Mapping[str, Array],
+    params: Mapping[str, Array],
+    binding: Mapping[str, int],
+) -> tuple[Array, ...]:
+    if isinstance(node.op, Input):
+        return (inputs[node.name],)
+    if isinstance(node.op, Param):
+        if node.name not in params:
+            raise GraphError(f"[param] expected data for {node.name!r}: set_param gives it")
+        return (params[node.name],)
+    made = bind_op(node.op, binding)
+    keywords: dict[str, Any] = {}
+    if node.regions:
+        keywords["regions"] = tuple(_region(g, params, binding) for g in node.regions)
+    result = made.reference(*operands, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
+
+
+def _region(graph: Graph, params: Mapping[str, Array], binding: Mapping[str, int]) -> Callable[..., list[Array]]:
+    def run(*operands: Array) -> list[Array]:
+        names = [v.name for v in graph.inputs]
+        return evaluate(graph, dict(zip(names, operands)), params, binding)
+
+    return run
+
+
+class _ReferenceBound(Bound):
+    def __init__(self, executable: ReferenceExecutable, binding: Mapping[str, int]) -> None:
+        self.executable = executable
+        self.binding = dict(binding)
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        graph = self.executable.graph
+        named = dict(zip((v.name for v in graph.inputs), inputs))
+        return [np.array(a) for a in evaluate(graph, named, self.executable.params, self.binding)]
+
+
+class ReferenceExecutable(Executable):
+    """A graph and its weights; nothing is compiled."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.params: dict[str, Array] = {}
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        self.params = {**self.params, **params}
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return _ReferenceBound(self, binding)
+
+
+class ReferenceBackend(Backend):
+    """Always there; takes every op."""
+
+    name = "reference"
+
+    def probe(self) -> Probe:
+        return Probe(devices=(f"NumPy {np.__version__}",))
+
+    def unsupported(self, graph: Graph) -> list[Unsupported]:
+        return []
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        return ReferenceExecutable(graph)
+
+
+BACKEND = ReferenceBackend

@@ -1,0 +1,121 @@
+"""Checks that type rules share. Each raises ShapeError or DTypeError; `Graph.add` puts op and node to the message.
+
+Dims that are not provably equal are taken as equal and noted down as an equality, which the runtime checks when the
+dims get their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.type import TensorType
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Two dims that a type rule took to be equal, and why."""
+
+    left: Dim
+    right: Dim
+    reason: str
+
+
+_noted: ContextVar[list[Equality] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Equality]]:
+    """Collects the equalities that type rules note while the block runs."""
+    found: list[Equality] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
+def same_dim(left: Dim, right: Dim, what: str) -> Dim:
+    """The simpler of two equal dims; notes the equality where it cannot be proved."""
+    if left == right:
+        return left
+    if isinstance(left, int) and isinstance(right, int):
+        raise ShapeError(f"{what}: {left} against {right}")
+    noted = _noted.get()
+    if noted is not None:
+        noted.append(Equality(left, right, what))
+    if isinstance(left, int) or isinstance(right, int):
+        return left if isinstance(left, int) else right
+    return min(left, right, key=lambda d: (len(str(d)), str(d)))
+
+
+def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
+    """NumPy's rule. A dim that may or may not be 1 at run time counts as not 1."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[Dim] = []
+    for position in range(rank):
+        kept: Dim = 1
+        for shape in shapes:
+            index = position - rank + len(shape)
+            if index < 0 or shape[index] == 1:
+                continue
+            try:
+                kept = shape[index] if kept == 1 else same_dim(kept, shape[index], what)
+            except ShapeError:
+                listed = " and ".join(str(list(s)) for s in shapes)
+                clash = f"{kept} against {shape[index]}"
+                raise ShapeError(f"expected shapes that broadcast, got {listed} ({clash})") from None
+        result.append(kept)
+    return tuple(result)
+
+
+def same_dtype(*types: TensorType) -> None:
+    for other in types[1:]:
+        if other.dtype is not types[0].dtype:
+            raise DTypeError(f"expected operands of one dtype, got {' and '.join(str(t.dtype) for t in types)}")
+
+
+def kind(of: TensorType, *kinds: str, name: str = "x") -> None:
+    """`of` must have a dtype of one of these kinds: bool, int, uint, float, complex."""
+    if of.dtype.kind not in kinds:
+        raise DTypeError(f"expected {name} to be of kind {' or '.join(kinds)}, got {of.dtype}")
+
+
+def floating(of: TensorType, name: str = "x") -> None:
+    kind(of, "float", name=name)
+
+
+def integer(of: TensorType, name: str = "x") -> None:
+    kind(of, "int", "uint", name=name)
+
+
+def rank(of: TensorType, at_least: int, name: str = "x", at_most: int | None = None) -> None:
+    if of.rank < at_least or (at_most is not None and of.rank > at_most):
+        wanted = f"{at_least}" if at_most == at_least else f"at least {at_least}"
+        raise ShapeError(f"expected {name} of rank {wanted}, got {of}")
+
+
+def axis(index: int, rank: int, name: str = "axis") -> int:
+    """A normalised axis, 0 ≤ axis < rank."""
+    if not -rank <= index < rank:
+        raise ShapeError(f"expected {name} in [{-rank}, {rank}), got {index}")
+    return index % rank
+
+
+def axes(indices: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+    """Normalised axes, in the order given, without repeats."""
+    read = tuple(axis(index, rank, name) for index in indices)
+    if len(set(read)) != len(read):
+        raise ShapeError(f"expected {name} without repeats, got {list(indices)}")
+    return read
+
+
+def broadcastable(of: TensorType, to: Shape, name: str) -> None:
+    """`of` must broadcast to exactly `to`."""
+    if broadcast(of.shape, to) != to and dims.product(to) != dims.product(broadcast(of.shape, to)):
+        raise ShapeError(f"expected {name} to broadcast to {list(to)}, got {of}")

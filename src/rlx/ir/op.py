@@ -1,0 +1,200 @@
+"""The base of every op, and the registry. An op is one frozen dataclass of its attributes with its rules as methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+from rlx.errors import GraphError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.ir.literal import Array, Literal
+from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph, Node, Value
+
+Types = TensorType | tuple[TensorType, ...]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a compiled result may be from the reference: |a - b| ≤ ulps · eps(dtype) · (|b| + scale).
+
+    `scale` is 1 where cancellation makes relative error meaningless (sums), else 0; `exact` dtypes ignore both.
+    """
+
+    ulps: float
+    scale: float = 0.0
+
+
+EXACT = Tolerance(0)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of one op: floating or integer operations, transcendental calls, and bytes read plus written."""
+
+    flops: Dim = 0
+    transcendentals: Dim = 0
+    bytes: Dim = 0
+
+
+class Op:
+    """What an op is. Subclasses are made by `@op` and add attributes as dataclass fields.
+
+    Slots that an op may leave open (`tests/ops/test_coverage.py` lists which): `vjp`, `jvp`, `batch`.
+    """
+
+    name: ClassVar[str]
+    arity: ClassVar[tuple[int, int]]
+    tolerance: ClassVar[Tolerance] = EXACT
+    is_composite: ClassVar[bool] = False
+    regions: ClassVar[int] = 0
+
+    infer: ClassVar[Callable[..., Types]]
+    reference: ClassVar[Callable[..., Any]]
+    vjp: ClassVar[Callable[..., Any] | None] = None
+    jvp: ClassVar[Callable[..., Any] | None] = None
+    batch: ClassVar[Callable[..., Any] | None] = None
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        """Default: one operation per output element, every operand read and every result written once."""
+        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=sum((t.size for t in outputs), start=0), bytes=moved)
+
+    def attributes(self) -> dict[str, Any]:
+        """Field names and values, in order."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+class Primitive(Op):
+    """An op that backends implement."""
+
+
+class Composite(Op):
+    """An op that is defined by simpler ones: `decompose` builds them."""
+
+    is_composite = True
+    decompose: ClassVar[Callable[..., Any]]
+
+
+class Elementwise(Primitive):
+    """One element of every operand gives one element of the result; operands broadcast as in NumPy.
+
+    `scalar` says it in the expression language; `kinds` are the dtype kinds admitted.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("int", "uint", "float")
+    result: ClassVar[str] = "same"
+    scalar: ClassVar[Callable[..., Expr]]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        from rlx.ir import dtype as dtypes
+        from rlx.ir import expect
+
+        for position, of in enumerate(types):
+            expect.kind(of, *self.kinds, name=f"operand {position}")
+        expect.same_dtype(*types)
+        shape = expect.broadcast(*(t.shape for t in types))
+        return TensorType(shape, dtypes.bool_ if self.result == "bool" else types[0].dtype)
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        from rlx.ir.expr import INSTRUCTIONS, walk
+
+        plain = super().cost(inputs, outputs)
+        nodes = walk([self.scalar(*(Expr("operand", t.dtype, (), i) for i, t in enumerate(inputs)))])
+        hard = sum(1 for n in nodes if n.kind in INSTRUCTIONS and INSTRUCTIONS[n.kind].transcendental)
+        easy = sum(1 for n in nodes if n.kind in INSTRUCTIONS) - hard
+        size = outputs[0].size
+        return Cost(dims.mul(size, easy), dims.mul(size, hard), plain.bytes)
+
+
+REGISTRY: dict[str, type[Op]] = {}
+
+C = TypeVar("C", bound=type[Op])
+
+
+def snake(name: str) -> str:
+    """CamelCase to snake_case: RmsNorm → rms_norm."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _arity(method: Callable[..., Any]) -> tuple[int, int]:
+    least, most = 0, 0
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return least, 1 << 30
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            continue
+        most += 1
+        least += parameter.default is inspect.Parameter.empty
+    return least, most
+
+
+@dataclass_transform(frozen_default=True)
+def op(cls: C) -> C:
+    """Makes the frozen dataclass and registers it under its snake_case name.
+
+    The arity comes from `infer`, or for an elementwise op from `scalar`. A type rule may name one keyword-only
+    parameter, `regions`, to get the node's sub-graphs.
+    """
+    made: C = dataclass(frozen=True)(cls)
+    made.name = snake(cls.__name__).rstrip("_")
+    rule = made.scalar if issubclass(made, Elementwise) else made.infer
+    made.arity = _arity(rule)
+    if made.name in REGISTRY:
+        raise GraphError(f"two ops are called {made.name!r}")
+    REGISTRY[made.name] = made
+    return made
+
+
+def lookup(name: str) -> type[Op]:
+    """The op class of this name. Raises GraphError."""
+    found = REGISTRY.get(name)
+    if found is None:
+        raise GraphError(f"expected the name of an op, got {name!r}")
+    return found
+
+
+@op
+class Input(Primitive):
+    """An array that every run brings. Its name is the node's."""
+
+    type: TensorType
+
+    def infer(self) -> TensorType:
+        return self.type
+
+
+@op
+class Param(Primitive):
+    """An array that is set once and kept: a weight. Its name is the node's."""
+
+    type: TensorType
+
+    def infer(self) -> TensorType:
+        return self.type
+
+
+@op
+class Constant(Primitive):
+    """An array that is part of the program."""
+
+    value: Literal
+
+    def infer(self) -> TensorType:
+        return self.value.type
+
+    def reference(self) -> Array:
+        return self.value.array
+
+
+LEAVES: tuple[type[Op], ...] = (Input, Param, Constant)
+
+Rule = Callable[["Graph", "Node", tuple["Value", ...]], "Value | tuple[Value, ...] | None"]

@@ -1,0 +1,111 @@
+"""Linear algebra: the general contraction, and matmul on top of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ShapeError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expect
+from rlx.ir.graph import Value, call
+from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
+from rlx.ir.type import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@op
+class DotGeneral(Primitive):
+    """Sum of products over the contracting axes, for every batch index.
+
+    Result axes: batch axes, then the free axes of lhs, then those of rhs. Narrow floats add up in f32, integers wrap.
+    """
+
+    lhs_contract: tuple[int, ...]
+    rhs_contract: tuple[int, ...]
+    lhs_batch: tuple[int, ...] = ()
+    rhs_batch: tuple[int, ...] = ()
+    tolerance = Tolerance(64, scale=1)
+
+    def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
+        expect.kind(lhs, "int", "uint", "float", "complex", name="lhs")
+        expect.same_dtype(lhs, rhs)
+        left = expect.axes((*self.lhs_batch, *self.lhs_contract), lhs.rank, "lhs axes")
+        right = expect.axes((*self.rhs_batch, *self.rhs_contract), rhs.rank, "rhs axes")
+        if len(self.lhs_batch) != len(self.rhs_batch) or len(left) != len(right):
+            raise ShapeError("expected as many batch and contracting axes on both sides")
+        paired = []
+        for i, (a, b) in enumerate(zip(left, right)):
+            kind = "batch" if i < len(self.lhs_batch) else "contracting"
+            text = f"{kind} dims differ: lhs is {lhs}, rhs is {rhs}"
+            paired.append(expect.same_dim(lhs.shape[a], rhs.shape[b], text))
+        rows = [d for i, d in enumerate(lhs.shape) if i not in left]
+        columns = [d for i, d in enumerate(rhs.shape) if i not in right]
+        return lhs.with_shape((*paired[: len(self.lhs_batch)], *rows, *columns))
+
+    def reference(self, lhs: Array, rhs: Array) -> Array:
+        letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        left, right = [next(letters) for _ in lhs.shape], [next(letters) for _ in rhs.shape]
+        for a, b in zip((*self.lhs_batch, *self.lhs_contract), (*self.rhs_batch, *self.rhs_contract)):
+            right[b] = left[a]
+        batch = [left[a] for a in self.lhs_batch]
+        out = batch + [c for c in left if c not in right] + [c for c in right if c not in left]
+        wide = np.float64 if dtypes.of(lhs.dtype).is_float else lhs.dtype
+        with np.errstate(all="ignore"):
+            text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
+            return np.einsum(text, lhs.astype(wide), rhs.astype(wide)).astype(lhs.dtype)
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        depth = dims.product(inputs[0].shape[a] for a in self.lhs_contract)
+        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, depth)), bytes=moved)
+
+
+@op
+class Matmul(Composite):
+    """NumPy's matmul: the last two axes multiply, leading axes broadcast, a vector gets and loses an axis of 1."""
+
+    tolerance = Tolerance(64, scale=1)
+
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        expect.rank(x, 1, "x")
+        expect.rank(y, 1, "y")
+        expect.same_dtype(x, y)
+        inner = y.shape[-2] if y.rank > 1 else y.shape[0]
+        expect.same_dim(x.shape[-1], inner, f"contracting dims differ: x is {x}, w is {y}")
+        lead = expect.broadcast(x.shape[:-2], y.shape[:-2])
+        return x.with_shape((*lead, *(x.shape[-2:-1] if x.rank > 1 else ()), *(y.shape[-1:] if y.rank > 1 else ())))
+
+    def reference(self, x: Array, y: Array) -> Array:
+        wide = np.float64 if dtypes.of(x.dtype).is_float else x.dtype
+        with np.errstate(all="ignore"):
+            return np.asarray(np.matmul(x.astype(wide), y.astype(wide))).astype(x.dtype)
+
+    def decompose(self, x: Value, y: Value) -> Value:
+        if x.rank == 1 or y.rank == 1:
+            return _vector_matmul(x, y)
+        if y.rank == 2:
+            return _dot(x, y, (x.rank - 1,), (0,), ())
+        lead = expect.broadcast(x.shape[:-2], y.shape[:-2])
+        x, y = (_spread(v, (*lead, *v.shape[-2:])) for v in (x, y))
+        return _dot(x, y, (x.rank - 1,), (y.rank - 2,), tuple(range(len(lead))))
+
+
+def _spread(x: Value, shape: tuple[dims.Dim, ...]) -> Value:
+    return x if x.shape == shape else call("broadcast_to", x, shape=shape)
+
+
+def _vector_matmul(x: Value, y: Value) -> Value:
+    out = (*(x.shape[:-1] if x.rank > 1 else y.shape[:-2]), *(y.shape[-1:] if y.rank > 1 else ()))
+    matrix = call("matmul", x[None, :] if x.rank == 1 else x, y[:, None] if y.rank == 1 else y)
+    result: Value = matrix.reshape(out)
+    return result
+
+
+def _dot(x: Value, y: Value, left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...]) -> Value:
+    made = call("dot_general", x, y, lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch)
+    assert isinstance(made, Value)
+    return made

@@ -1,0 +1,189 @@
+"""Ops that move elements and compute nothing: reshape, transpose, broadcast, slice, pad, concat; numbers from dims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ShapeError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expect
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
+from rlx.ir.graph import slice_extent
+from rlx.ir.op import Primitive, op
+from rlx.ir.type import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@op
+class Reshape(Primitive):
+    """The same elements in row-major order under another shape (no -1: `Value.reshape` works that out)."""
+
+    shape: Shape
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.same_dim(x.size, dims.product(self.shape), f"expected {list(self.shape)} to hold the elements of {x}")
+        return x.with_shape(self.shape)
+
+    def reference(self, x: Array) -> Array:
+        return np.reshape(x, self.shape)
+
+
+@op
+class Transpose(Primitive):
+    """Result axis i is operand axis permutation[i]."""
+
+    permutation: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> TensorType:
+        order = expect.axes(self.permutation, x.rank, "permutation")
+        if len(order) != x.rank:
+            raise ShapeError(f"expected a permutation of {x.rank} axes, got {list(self.permutation)}")
+        return x.with_shape(x.shape[i] for i in order)
+
+    def reference(self, x: Array) -> Array:
+        return np.transpose(x, self.permutation)
+
+
+@op
+class BroadcastTo(Primitive):
+    """NumPy's broadcast to `shape`: leading axes are added, axes of 1 repeat."""
+
+    shape: Shape
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.rank > len(self.shape):
+            raise ShapeError(f"expected a shape of rank at least {x.rank}, got {list(self.shape)}")
+        for have, want in zip(reversed(x.shape), reversed(self.shape)):
+            if have != 1:
+                expect.same_dim(have, want, f"expected {x} to broadcast to {list(self.shape)}")
+        return x.with_shape(self.shape)
+
+    def reference(self, x: Array) -> Array:
+        return np.broadcast_to(x, self.shape)  # type: ignore[arg-type]  # dims are bound before a reference runs
+
+
+@op
+class Slice(Primitive):
+    """Elements starts, starts+steps, … short of stops along every axis; steps may be negative (stop -1 = to the front).
+
+    Starts and stops are dims and lie inside the array: `Value.__getitem__` clamps Python's slices to that.
+    """
+
+    starts: tuple[Dim, ...]
+    stops: tuple[Dim, ...]
+    steps: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> TensorType:
+        if not len(self.starts) == len(self.stops) == len(self.steps) == x.rank:
+            raise ShapeError(f"expected starts, stops and steps for {x.rank} axes, got {len(self.starts)}")
+        for start, stop, step, extent in zip(self.starts, self.stops, self.steps, x.shape):
+            if step == 0:
+                raise ShapeError("expected steps that are not zero")
+            self._inside(start, stop, step, extent)
+        return x.with_shape(slice_extent(*part) for part in zip(self.starts, self.stops, self.steps))
+
+    def _inside(self, start: Dim, stop: Dim, step: int, extent: Dim) -> None:
+        count = slice_extent(start, stop, step)
+        if count == 0 or not (isinstance(start, int) and isinstance(extent, int) and isinstance(count, int)):
+            return
+        last = start + (count - 1) * step
+        if not (0 <= start < extent and 0 <= last < extent):
+            raise ShapeError(f"expected a slice inside {extent} elements, got {start}:{stop}:{step}")
+
+    def reference(self, x: Array) -> Array:
+        parts = []
+        for start, stop, step in zip(self.starts, self.stops, self.steps):
+            parts.append(slice(start, None if step < 0 and stop == -1 else stop, step))
+        return x[tuple(parts)]
+
+
+@op
+class Pad(Primitive):
+    """`value` around x: low[i] elements before and high[i] behind along axis i (negative: cropped)."""
+
+    low: tuple[Dim, ...]
+    high: tuple[Dim, ...]
+    value: float = 0.0
+
+    def infer(self, x: TensorType) -> TensorType:
+        if not len(self.low) == len(self.high) == x.rank:
+            raise ShapeError(f"expected pads for {x.rank} axes, got {len(self.low)} and {len(self.high)}")
+        shape = tuple(dims.add(dims.add(d, a), b) for d, a, b in zip(x.shape, self.low, self.high))
+        for dim in shape:
+            if isinstance(dim, int) and dim < 0:
+                raise ShapeError(f"expected pads that leave no negative dim, got {list(shape)}")
+        return x.with_shape(shape)
+
+    def reference(self, x: Array) -> Array:
+        out = np.full([d + a + b for d, a, b in zip(x.shape, self.low, self.high)], self.value).astype(x.dtype)
+        source, target = [], []
+        for extent, low, high in zip(x.shape, self.low, self.high):
+            first, last = max(0, -low), extent - max(0, -high)
+            source.append(slice(first, max(first, last)))
+            target.append(slice(first + low, max(first, last) + low))
+        if all(part.stop > part.start for part in source):
+            out[tuple(target)] = x[tuple(source)]
+        return out
+
+
+@op
+class Concat(Primitive):
+    """Operands one behind the other along `axis`."""
+
+    axis: int = 0
+
+    def infer(self, *parts: TensorType) -> TensorType:
+        if not parts:
+            raise ShapeError("expected at least one operand")
+        expect.same_dtype(*parts)
+        axis = expect.axis(self.axis, parts[0].rank)
+        shape = list(parts[0].shape)
+        for part in parts[1:]:
+            if part.rank != parts[0].rank:
+                raise ShapeError(f"expected operands of rank {parts[0].rank}, got {part}")
+            for i, dim in enumerate(part.shape):
+                if i == axis:
+                    shape[i] = dims.add(shape[i], dim)
+                else:
+                    shape[i] = expect.same_dim(shape[i], dim, f"expected equal dims outside of axis {axis}")
+        return parts[0].with_shape(shape)
+
+    def reference(self, *parts: Array) -> Array:
+        return np.concatenate(parts, self.axis)
+
+
+@op
+class Iota(Primitive):
+    """0, 1, 2, … along `axis` of `shape`."""
+
+    shape: Shape
+    dtype: DType
+    axis: int = 0
+
+    def infer(self) -> TensorType:
+        expect.axis(self.axis, len(self.shape))
+        return TensorType(self.shape, self.dtype)
+
+    def reference(self) -> Array:
+        line = np.arange(self.shape[self.axis]).astype(self.dtype.numpy)
+        spread = [-1 if i == self.axis % len(self.shape) else 1 for i in range(len(self.shape))]
+        return np.broadcast_to(line.reshape(spread), self.shape)  # type: ignore[arg-type]
+
+
+@op
+class DimsTensor(Primitive):
+    """Dims as a vector of numbers: what a model gets that asks for a shape at run time."""
+
+    values: tuple[Dim, ...]
+    dtype: DType = dtypes.i64
+
+    def infer(self) -> TensorType:
+        return TensorType((len(self.values),), self.dtype)
+
+    def reference(self) -> Array:
+        return np.array(self.values, self.dtype.numpy)
