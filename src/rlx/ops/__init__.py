@@ -8,12 +8,13 @@ from typing import Any
 
 from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
-from rlx.ops import elementwise, index, linalg, reduce, shape
+from rlx.ops import elementwise, index, linalg, reduce, shape, transcendental
 
-__all__ = ["elementwise", "index", "linalg", "reduce", "shape"]
+__all__ = ["elementwise", "index", "linalg", "reduce", "shape", "transcendental"]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
+    """The builder of an op: one Value, or a tuple of them if the op has several results."""
     if name in REGISTRY:
         return partial(call, name)
     raise AttributeError(f"rlx.ops has no op {name!r}")
