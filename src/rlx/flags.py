@@ -71,7 +71,9 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
 check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
 stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all")
-disable = _flag("RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off")
+disable: Flag[tuple[str, ...]] = _flag(
+    "RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off"
+)
 cpu_isa = _flag(
     "RLX_CPU_ISA", "auto", _choice("auto", "avx512", "avx2", "sse", "neon"), "instruction set that the CPU code uses"
 )

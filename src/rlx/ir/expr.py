@@ -168,7 +168,7 @@ class Expr:
         self.dtype = dtype
         self.args = args
         self.attr = attr
-        self._hash = hash((kind, dtype.name, tuple(a._hash for a in args), attr))
+        self._hash: int = hash((kind, dtype.name, tuple(a._hash for a in args), attr))
 
     def __hash__(self) -> int:
         return self._hash

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,16 +10,15 @@ import numpy as np
 from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir import expect
-from rlx.ir.dim import Dim, Shape
+from rlx.ir import expect, indexing
+from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import REGISTRY, Constant, Input, Op, Param, Types, lookup
+from rlx.ir.op import Constant, Input, Op, Param, Types, lookup
 from rlx.ir.type import TensorType
 
 Scalar = bool | int | float | complex
-Operand = "Value | Scalar | Array"
 
 
 class Value:
@@ -68,95 +65,106 @@ class Value:
         """The array if this is a constant, else None."""
         return self.node.op.value.array if isinstance(self.node.op, Constant) else None
 
+    def __eq__(self, other: object) -> bool:
+        """Whether this is the same result of the same node (`ops.eq` compares elements)."""
+        return isinstance(other, Value) and self.node is other.node and self.index == other.index
+
+    def __hash__(self) -> int:
+        return hash((id(self.node), self.index))
+
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
 
     def cast(self, to: Any) -> Value:
         """This value in another dtype; itself if it has it."""
         target = dtypes.of(to)
-        return self if target is self.dtype else call("cast", self, to=target)
+        return self if target is self.dtype else build("cast", self, to=target)
 
     def reshape(self, *shape: Any) -> Value:
         """New shape of as many elements; one entry may be -1."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        target = resolve_reshape(self.shape, tuple(dims.of(d) for d in wanted))
-        return self if target == self.shape else call("reshape", self, shape=target)
+        target = indexing.resolve_reshape(self.shape, tuple(dims.of(d) for d in wanted))
+        return self if target == self.shape else build("reshape", self, shape=target)
 
     def transpose(self, *permutation: int) -> Value:
         """Axes in this order; reversed if none are given."""
         order = permutation or tuple(reversed(range(self.rank)))
-        return call("transpose", self, permutation=expect.axes(order, self.rank, "permutation"))
+        return build("transpose", self, permutation=expect.axes(order, self.rank, "permutation"))
 
     @property
     def T(self) -> Value:
         return self.transpose()
 
     def __add__(self, other: Any) -> Value:
-        return call("add", self, other)
+        return build("add", self, other)
 
     def __radd__(self, other: Any) -> Value:
-        return call("add", other, self)
+        return build("add", other, self)
 
     def __sub__(self, other: Any) -> Value:
-        return call("sub", self, other)
+        return build("sub", self, other)
 
     def __rsub__(self, other: Any) -> Value:
-        return call("sub", other, self)
+        return build("sub", other, self)
 
     def __mul__(self, other: Any) -> Value:
-        return call("mul", self, other)
+        return build("mul", self, other)
 
     def __rmul__(self, other: Any) -> Value:
-        return call("mul", other, self)
+        return build("mul", other, self)
 
     def __truediv__(self, other: Any) -> Value:
-        return call("div", self, other)
+        return build("div", self, other)
 
     def __rtruediv__(self, other: Any) -> Value:
-        return call("div", other, self)
+        return build("div", other, self)
 
     def __mod__(self, other: Any) -> Value:
-        return call("mod", self, other)
+        return build("mod", self, other)
 
     def __pow__(self, other: Any) -> Value:
-        return call("pow", self, other)
+        return build("pow", self, other)
 
     def __neg__(self) -> Value:
-        return call("neg", self)
+        return build("neg", self)
 
     def __abs__(self) -> Value:
-        return call("abs", self)
+        return build("abs", self)
 
     def __matmul__(self, other: Any) -> Value:
-        return call("matmul", self, other)
+        return build("matmul", self, other)
 
     def __lt__(self, other: Any) -> Value:
-        return call("lt", self, other)
+        return build("lt", self, other)
 
     def __le__(self, other: Any) -> Value:
-        return call("le", self, other)
+        return build("le", self, other)
 
     def __gt__(self, other: Any) -> Value:
-        return call("gt", self, other)
+        return build("gt", self, other)
 
     def __ge__(self, other: Any) -> Value:
-        return call("ge", self, other)
+        return build("ge", self, other)
 
     def __and__(self, other: Any) -> Value:
-        return call("bitwise_and", self, other)
+        return build("bitwise_and", self, other)
 
     def __or__(self, other: Any) -> Value:
-        return call("bitwise_or", self, other)
+        return build("bitwise_or", self, other)
 
     def __xor__(self, other: Any) -> Value:
-        return call("bitwise_xor", self, other)
+        return build("bitwise_xor", self, other)
 
     def __invert__(self) -> Value:
-        return call("bitwise_not", self)
+        return build("bitwise_not", self)
 
     def __getitem__(self, key: Any) -> Value:
         """Ints, slices with int or dim ends, None and `...`, as in NumPy."""
-        return index(self, key if isinstance(key, tuple) else (key,))
+        wanted = indexing.plan(self.shape, key if isinstance(key, tuple) else (key,))
+        part = self
+        if not wanted.keeps_all(self.shape):
+            part = build("slice", self, starts=wanted.starts, stops=wanted.stops, steps=wanted.steps)
+        return part if part.shape == wanted.shape else build("reshape", part, shape=wanted.shape)
 
     def __iter__(self) -> Any:
         raise GraphError(f"[value] expected an index such as x[0], got iteration over {self!r}")
@@ -213,7 +221,8 @@ class Graph:
         self.equalities: list[Equality] = []
         self.data: dict[str, Array] = {}
         self._names: set[str] = set()
-        self._uses: dict[tuple[int, int], list[Node]] = {}
+        self._noted: set[Equality] = set()
+        self._uses: dict[Value, list[Node]] = {}
         self._counter = 0
 
     @property
@@ -235,7 +244,7 @@ class Graph:
 
     def uses(self, value: Value) -> list[Node]:
         """Nodes that take this value, one entry for each operand that is it."""
-        return self._uses.get((id(value.node), value.index), [])
+        return self._uses.get(value, [])
 
     def input(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
         """An input; entries of `shape` are ints or names of dims."""
@@ -302,12 +311,15 @@ class Graph:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
             except RlxError as error:
                 raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
-        self.equalities.extend(noted)
+        for equality in (*noted, *(e for region in regions for e in region.equalities)):
+            if equality not in self._noted:
+                self._noted.add(equality)
+                self.equalities.append(equality)
         several = types if isinstance(types, tuple) else (types,)
         node = Node(self, op, inputs, several, self._fresh(name or op.name, name), source, tuple(regions))
         self.nodes.append(node)
         for value in inputs:
-            self._uses.setdefault((id(value.node), value.index), []).append(node)
+            self._uses.setdefault(value, []).append(node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
 
     def _fresh(self, stem: str, wanted: str | None) -> str:
@@ -342,15 +354,10 @@ class Graph:
 
 
 def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:
-    """The op's type rule on operand types."""
-    if _takes_regions(type(op)):
-        return type(op).infer(op, *types, regions=regions)
-    return type(op).infer(op, *types)
-
-
-@cache
-def _takes_regions(cls: type[Op]) -> bool:
-    return "regions" in inspect.signature(cls.infer).parameters
+    """The op's type rule on operand types. Raises ShapeError, DTypeError."""
+    if len(regions) != op.regions:
+        raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
+    return type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
@@ -359,25 +366,42 @@ def _at(label: str | None, inputs: Sequence[Value]) -> str:
     return place + (f", inputs {named}" if named else "")
 
 
-def call(name: str, *operands: Any, source: str | None = None, **attributes: Any) -> Any:
-    """Builds a node by op name. Python scalars take the dtype of the first Value; arrays become constants.
+def build(name: str, *operands: Any, source: str | None = None, **attributes: Any) -> Value:
+    """`call` for ops of one result."""
+    made = call(name, *operands, source=source, **attributes)
+    if not isinstance(made, Value):
+        raise GraphError(f"[{name}] expected an op of one result, got {len(made)}")
+    return made
 
-    Raises GraphError if no operand is a Value.
+
+def call(
+    name: str, *operands: Any, source: str | None = None, regions: Sequence[Graph] = (), **attributes: Any
+) -> Value | tuple[Value, ...]:
+    """Builds a node by op name: its value, or the tuple of its values if the op has several.
+
+    Python scalars take the dtype of the first Value; arrays become constants; trailing operands may be None (left
+    out) or come by name. An op without operands gets the graph in their place.
+    Raises GraphError if no operand is a Value, and what the op's type rule raises.
     """
     cls = lookup(name)
-    while operands and operands[-1] is None:
-        operands = operands[:-1]
-    model = next((o for o in operands if isinstance(o, Value)), None)
-    if model is None:
-        raise GraphError(f"[{name}] expected a value of a graph among the operands, got {list(operands)}")
-    if name == "select":
-        model = next((o for o in operands[1:] if isinstance(o, Value)), model)
-    values = tuple(as_value(model, operand) for operand in operands)
+    names = cls.operand_names
+    by_name = [attributes.pop(operand, None) for operand in names[len(operands) :]]
+    given = [*operands, *by_name]
+    while given and given[-1] is None:
+        given.pop()
     try:
         made = cls(**attributes)
     except TypeError as error:
         raise GraphError(f"[{name}] {error}") from None
-    return model.graph.add(made, *values, source=source)
+    if len(given) == 1 and isinstance(given[0], Graph):
+        return given[0].add(made, source=source, regions=regions)
+    model = next((o for o in given if isinstance(o, Value)), None)
+    if model is None:
+        raise GraphError(f"[{name}] expected a value of a graph among the operands, got {given}")
+    if name == "select":
+        model = next((o for o in given[1:] if isinstance(o, Value)), model)
+    values = tuple(as_value(model, operand) for operand in given)
+    return model.graph.add(made, *values, source=source, regions=regions)
 
 
 def as_value(model: Value, operand: Any) -> Value:
@@ -393,98 +417,3 @@ def as_value(model: Value, operand: Any) -> Value:
             target = dtypes.c64
         return model.graph.constant(np.asarray(operand), target)
     return model.graph.constant(operand)
-
-
-def resolve_reshape(shape: Shape, wanted: Shape) -> Shape:
-    """`wanted` with its one -1 worked out. Raises ShapeError."""
-    if wanted.count(-1) > 1:
-        raise ShapeError(f"[reshape] expected at most one -1, got {list(wanted)}")
-    total = dims.product(shape)
-    if -1 in wanted:
-        rest = dims.product(d for d in wanted if d != -1)
-        found = dims.exact_div(total, rest) if rest != 0 else (0 if total == 0 else None)
-        if found is None and isinstance(total, int) and isinstance(rest, int):
-            raise ShapeError(f"[reshape] expected {list(wanted)} to divide {total} elements, got {list(shape)}")
-        missing: Dim = found if found is not None else dims.floordiv(total, rest)
-        return tuple(missing if d == -1 else d for d in wanted)
-    return wanted
-
-
-def index(x: Value, key: tuple[Any, ...]) -> Value:
-    """Basic indexing, as slice, squeeze and unsqueeze nodes."""
-    if sum(1 for k in key if k is Ellipsis) > 1:
-        raise ShapeError("[index] expected at most one ellipsis")
-    used = sum(1 for k in key if k is not None and k is not Ellipsis)
-    if used > x.rank:
-        raise ShapeError(f"[index] expected at most {x.rank} indices, got {used}")
-    if Ellipsis not in key:
-        key = (*key, Ellipsis)
-    at = key.index(Ellipsis)
-    full = (*key[:at], *([slice(None)] * (x.rank - used)), *key[at + 1 :])
-    starts: list[Dim] = []
-    stops: list[Dim] = []
-    steps: list[int] = []
-    shape: list[Dim] = []
-    for k in full:
-        if k is None:
-            shape.append(1)
-            continue
-        extent = x.shape[len(starts)]
-        start, stop, step = _slice_of(k, extent)
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
-        if isinstance(k, slice):
-            shape.append(slice_extent(start, stop, step))
-    whole = all(s == 0 and e == d and t == 1 for s, e, d, t in zip(starts, stops, x.shape, steps))
-    if not whole:
-        x = call("slice", x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
-    return x if x.shape == tuple(shape) else call("reshape", x, shape=tuple(shape))
-
-
-def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
-    """Number of elements that start, start+step, … short of stop has."""
-    span = dims.add(stop, dims.mul(start, -1)) if step > 0 else dims.add(start, dims.mul(stop, -1))
-    count = dims.ceildiv(span, abs(step))
-    return max(count, 0) if isinstance(count, int) else dims.maximum(0, count)
-
-
-def _slice_of(key: Any, extent: Dim) -> tuple[Dim, Dim, int]:
-    if not isinstance(key, slice):
-        at = dims.of(key)
-        if isinstance(at, int) and at < 0:
-            at = dims.add(extent, at)
-        if isinstance(at, int) and isinstance(extent, int) and not 0 <= at < extent:
-            raise ShapeError(f"[index] expected an index in [{-extent}, {extent}), got {key}")
-        return at, dims.add(at, 1), 1
-    step = 1 if key.step is None else int(key.step)
-    if step == 0:
-        raise ShapeError("[index] expected a step that is not zero")
-    return clamp_slice(key.start, key.stop, step, extent)
-
-
-def clamp_slice(start: Any, stop: Any, step: int, extent: Dim) -> tuple[Dim, Dim, int]:
-    """Python's slice rule on dims: missing ends, ends from the back, ends past the array."""
-    lowest: Dim = 0 if step > 0 else -1
-    highest: Dim = extent if step > 0 else dims.add(extent, -1)
-
-    def clamp(end: Any, missing: Dim) -> Dim:
-        if end is None:
-            return missing
-        read = dims.of(end)
-        if isinstance(read, int) and read < 0:
-            read = dims.add(extent, read)
-        if isinstance(read, int) and isinstance(highest, int):
-            return max(min(read, highest), lowest if isinstance(lowest, int) else 0)
-        if read == extent and step > 0:
-            return read
-        if isinstance(read, int) and read <= 0:
-            return max(read, lowest if isinstance(lowest, int) else 0)
-        return dims.maximum(lowest, dims.minimum(read, highest))
-
-    return clamp(start, lowest if step > 0 else highest), clamp(stop, highest if step > 0 else lowest), step
-
-
-def op_names() -> list[str]:
-    """Names of all registered ops."""
-    return sorted(REGISTRY)

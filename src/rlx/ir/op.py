@@ -7,17 +7,15 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
+from rlx.ir.attribute import Convert, convert, converter
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.literal import Array, Literal
 from rlx.ir.type import TensorType
-
-if TYPE_CHECKING:
-    from rlx.ir.graph import Graph, Node, Value
 
 Types = TensorType | tuple[TensorType, ...]
 
@@ -53,6 +51,8 @@ class Op:
 
     name: ClassVar[str]
     arity: ClassVar[tuple[int, int]]
+    operand_names: ClassVar[tuple[str, ...]]
+    _fields: ClassVar[tuple[tuple[str, str, Convert], ...]] = ()
     tolerance: ClassVar[Tolerance] = EXACT
     is_composite: ClassVar[bool] = False
     regions: ClassVar[int] = 0
@@ -63,6 +63,11 @@ class Op:
     jvp: ClassVar[Callable[..., Any] | None] = None
     batch: ClassVar[Callable[..., Any] | None] = None
 
+    def __post_init__(self) -> None:
+        for field, annotation, how in self._fields:
+            made = convert(self.name, field, annotation, how, getattr(self, field))
+            object.__setattr__(self, field, made)
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """Default: one operation per output element, every operand read and every result written once."""
         moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
@@ -70,7 +75,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """Field names and values, in order."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {field: getattr(self, field) for field, _, _ in self._fields}
 
 
 class Primitive(Op):
@@ -117,7 +122,7 @@ class Elementwise(Primitive):
 
 REGISTRY: dict[str, type[Op]] = {}
 
-C = TypeVar("C", bound=type[Op])
+T = TypeVar("T", bound=Op)
 
 
 def snake(name: str) -> str:
@@ -125,29 +130,32 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _arity(method: Callable[..., Any]) -> tuple[int, int]:
-    least, most = 0, 0
-    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+def _operands(rule: Callable[..., Any]) -> tuple[tuple[int, int], tuple[str, ...]]:
+    """Least and greatest number of operands, and their names (none for a rule that takes any number)."""
+    least = 0
+    names: list[str] = []
+    for parameter in list(inspect.signature(rule).parameters.values())[1:]:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            return least, 1 << 30
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            continue
-        most += 1
-        least += parameter.default is inspect.Parameter.empty
-    return least, most
+            return (least, 1 << 30), ()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
+            least += parameter.default is inspect.Parameter.empty
+    return (least, len(names)), tuple(names)
 
 
 @dataclass_transform(frozen_default=True)
-def op(cls: C) -> C:
+def op(cls: type[T]) -> type[T]:
     """Makes the frozen dataclass and registers it under its snake_case name.
 
-    The arity comes from `infer`, or for an elementwise op from `scalar`. A type rule may name one keyword-only
-    parameter, `regions`, to get the node's sub-graphs.
+    The arity comes from `infer`, or for an elementwise op from `scalar`. The type rule of an op with regions takes
+    the keyword `regions`: the node's sub-graphs.
     """
-    made: C = dataclass(frozen=True)(cls)
+    made = dataclass(frozen=True)(cls)
     made.name = snake(cls.__name__).rstrip("_")
+    fields = dataclasses.fields(made)  # type: ignore[arg-type]  # `made` is a dataclass now
+    made._fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in fields)
     rule = made.scalar if issubclass(made, Elementwise) else made.infer
-    made.arity = _arity(rule)
+    made.arity, made.operand_names = _operands(rule)
     if made.name in REGISTRY:
         raise GraphError(f"two ops are called {made.name!r}")
     REGISTRY[made.name] = made
@@ -196,5 +204,3 @@ class Constant(Primitive):
 
 
 LEAVES: tuple[type[Op], ...] = (Input, Param, Constant)
-
-Rule = Callable[["Graph", "Node", tuple["Value", ...]], "Value | tuple[Value, ...] | None"]

@@ -1,4 +1,4 @@
-"""Elementwise primitives: arithmetic, comparison, bits, choice, conversion, transcendental functions.
+"""Elementwise primitives: arithmetic, comparison, bits, choice, conversion.
 
 `scalar` is what compiled code does to one element; `reference` is NumPy's word on it.
 """
@@ -23,7 +23,7 @@ FLOAT = ("float",)
 WHOLE = ("bool", "int", "uint")
 
 
-class _Instruction(Elementwise):
+class Instruction(Elementwise):
     """An elementwise op that is one instruction of the expression language."""
 
     instruction: ClassVar[str]
@@ -37,12 +37,12 @@ class _Instruction(Elementwise):
         return np.asarray(result).astype(np.bool_ if self.result == "bool" else arrays[0].dtype, copy=False)
 
 
-class _Unary(_Instruction):
+class Unary(Instruction):
     def scalar(self, x: Expr) -> Expr:
         return apply(self.instruction, x)
 
 
-class _Binary(_Instruction):
+class Binary(Instruction):
     def scalar(self, x: Expr, y: Expr) -> Expr:
         return apply(self.instruction, x, y)
 
@@ -51,7 +51,7 @@ class _Binary(_Instruction):
 
 
 @op
-class Add(_Binary):
+class Add(Binary):
     """x + y; integers wrap."""
 
     kinds = (*REAL, "complex")
@@ -60,7 +60,7 @@ class Add(_Binary):
 
 
 @op
-class Sub(_Binary):
+class Sub(Binary):
     """x - y; integers wrap."""
 
     kinds = (*REAL, "complex")
@@ -69,7 +69,7 @@ class Sub(_Binary):
 
 
 @op
-class Mul(_Binary):
+class Mul(Binary):
     """x · y; integers wrap."""
 
     kinds = (*REAL, "complex")
@@ -78,7 +78,7 @@ class Mul(_Binary):
 
 
 @op
-class Div(_Binary):
+class Div(Binary):
     """x / y. Integers divide towards zero; by zero gives 0."""
 
     kinds = (*REAL, "complex")
@@ -87,7 +87,7 @@ class Div(_Binary):
 
 
 @op
-class Rem(_Binary):
+class Rem(Binary):
     """Remainder of division towards zero: the sign is that of x. Integers modulo 0 give 0."""
 
     kinds = REAL
@@ -115,7 +115,7 @@ class Mod(Elementwise):
 
 
 @op
-class Neg(_Unary):
+class Neg(Unary):
     """-x; integers wrap."""
 
     kinds = ("int", "float", "complex")
@@ -123,7 +123,7 @@ class Neg(_Unary):
 
 
 @op
-class Abs(_Unary):
+class Abs(Unary):
     """|x|."""
 
     kinds = REAL
@@ -149,7 +149,7 @@ class Sign(Elementwise):
 
 
 @op
-class Minimum(_Binary):
+class Minimum(Binary):
     """The lesser; a NaN operand gives NaN."""
 
     kinds = ("bool", *REAL)
@@ -157,7 +157,7 @@ class Minimum(_Binary):
 
 
 @op
-class Maximum(_Binary):
+class Maximum(Binary):
     """The greater; a NaN operand gives NaN."""
 
     kinds = ("bool", *REAL)
@@ -165,7 +165,7 @@ class Maximum(_Binary):
 
 
 @op
-class Sqrt(_Unary):
+class Sqrt(Unary):
     """√x; NaN below zero."""
 
     kinds = FLOAT
@@ -173,8 +173,59 @@ class Sqrt(_Unary):
     tolerance = Tolerance(1)
 
 
+class _Derived(Elementwise):
+    """An elementwise op that is a short expression over its one float operand; `exact` says it in NumPy, in float64."""
+
+    kinds = FLOAT
+    tolerance = Tolerance(2)
+
+    def exact(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(self.exact(x.astype(np.float64))).astype(x.dtype)
+
+
 @op
-class Floor(_Unary):
+class Rsqrt(_Derived):
+    """1 / √x; inf of 0, NaN below zero."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return const(1, x.dtype) / apply("sqrt", x)
+
+    def exact(self, x: Array) -> Array:
+        return 1 / np.sqrt(x)
+
+
+@op
+class Reciprocal(_Derived):
+    """1 / x; an infinity of 0."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return const(1, x.dtype) / x
+
+    def exact(self, x: Array) -> Array:
+        return 1 / x
+
+
+@op
+class Square(Elementwise):
+    """x · x; integers wrap."""
+
+    kinds = (*REAL, "complex")
+    tolerance = Tolerance(1)
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * x
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.multiply(x, x)).astype(x.dtype, copy=False)
+
+
+@op
+class Floor(Unary):
     """Greatest integer that is not above x."""
 
     kinds = FLOAT
@@ -182,7 +233,7 @@ class Floor(_Unary):
 
 
 @op
-class Ceil(_Unary):
+class Ceil(Unary):
     """Least integer that is not below x."""
 
     kinds = FLOAT
@@ -190,7 +241,7 @@ class Ceil(_Unary):
 
 
 @op
-class Trunc(_Unary):
+class Trunc(Unary):
     """x without its fraction."""
 
     kinds = FLOAT
@@ -198,7 +249,7 @@ class Trunc(_Unary):
 
 
 @op
-class Round(_Unary):
+class Round(Unary):
     """Nearest integer, ties to even."""
 
     kinds = FLOAT
@@ -206,207 +257,17 @@ class Round(_Unary):
 
 
 @op
-class Copysign(_Binary):
+class Copysign(Binary):
     """|x| with the sign of y (of -0.0 too)."""
 
     kinds = FLOAT
     instruction = "copysign"
 
 
-# transcendental functions
-
-
-class _Transcendental(_Unary):
-    kinds = FLOAT
-    tolerance = Tolerance(8)
-
-
-@op
-class Exp(_Transcendental):
-    """eˣ."""
-
-    instruction = "exp"
-
-
-@op
-class Exp2(_Transcendental):
-    """2ˣ."""
-
-    instruction = "exp2"
-
-
-@op
-class Expm1(_Transcendental):
-    """eˣ - 1 without cancellation near 0."""
-
-    instruction = "expm1"
-
-
-@op
-class Log(_Transcendental):
-    """Natural logarithm."""
-
-    instruction = "log"
-
-
-@op
-class Log2(_Transcendental):
-    """Logarithm to base 2."""
-
-    instruction = "log2"
-
-
-@op
-class Log1p(_Transcendental):
-    """log(1 + x) without cancellation near 0."""
-
-    instruction = "log1p"
-
-
-@op
-class Sin(_Transcendental):
-    """Sine of radians."""
-
-    instruction = "sin"
-
-
-@op
-class Cos(_Transcendental):
-    """Cosine of radians."""
-
-    instruction = "cos"
-
-
-@op
-class Tan(_Transcendental):
-    """Tangent of radians."""
-
-    instruction = "tan"
-
-
-@op
-class Asin(_Transcendental):
-    """Inverse sine, radians."""
-
-    instruction = "asin"
-
-
-@op
-class Acos(_Transcendental):
-    """Inverse cosine, radians."""
-
-    instruction = "acos"
-
-
-@op
-class Atan(_Transcendental):
-    """Inverse tangent, radians."""
-
-    instruction = "atan"
-
-
-@op
-class Sinh(_Transcendental):
-    """Hyperbolic sine."""
-
-    instruction = "sinh"
-
-
-@op
-class Cosh(_Transcendental):
-    """Hyperbolic cosine."""
-
-    instruction = "cosh"
-
-
-@op
-class Tanh(_Transcendental):
-    """Hyperbolic tangent."""
-
-    instruction = "tanh"
-
-
-@op
-class Asinh(_Transcendental):
-    """Inverse hyperbolic sine."""
-
-    instruction = "asinh"
-
-
-@op
-class Acosh(_Transcendental):
-    """Inverse hyperbolic cosine."""
-
-    instruction = "acosh"
-
-
-@op
-class Atanh(_Transcendental):
-    """Inverse hyperbolic tangent."""
-
-    instruction = "atanh"
-
-
-@op
-class Erf(_Transcendental):
-    """2/√π · ∫₀ˣ exp(-t²) dt."""
-
-    instruction = "erf"
-
-
-@op
-class Pow(Elementwise):
-    """xʸ. Integer powers wrap; a negative integer exponent gives 0, but for bases 1 and -1."""
-
-    kinds = REAL
-    tolerance = Tolerance(16)
-
-    def scalar(self, x: Expr, y: Expr) -> Expr:
-        return apply("pow", x, y) if x.dtype.is_float else _integer_power(x, y)
-
-    def reference(self, x: Array, y: Array) -> Array:
-        with np.errstate(all="ignore"):
-            if x.dtype.kind not in "iu":
-                return np.asarray(np.power(x, y)).astype(x.dtype, copy=False)
-            negative = y < 0 if x.dtype.kind == "i" else np.zeros_like(y, np.bool_)
-            whole = np.power(x, np.where(negative, 0, y).astype(y.dtype))
-            odd = np.where(y % 2 != 0, x, np.ones_like(x))
-            unit = np.where(x == 1, 1, np.where(np.abs(x) == 1, odd, 0))
-            return np.where(negative, unit, whole).astype(x.dtype)
-
-
-def _integer_power(x: Expr, y: Expr) -> Expr:
-    """Square and multiply over the exponent's bits; x^64 of anything but 0, ±1 and powers of two needs no more than 6
-    bits, but wrapping needs them all."""
-    one, zero = const(1, x.dtype), const(0, x.dtype)
-    negative = apply("lt", y, zero) if x.dtype.kind == "int" else const(False, dtypes.bool_)
-    left = select(negative, zero, y)
-    result, square = one, x
-    for _ in range(x.dtype.bits):
-        odd = apply("ne", apply("and", left, one), zero)
-        result = select(odd, result * square, result)
-        square = square * square
-        left = apply("shr", left, one)
-    if x.dtype.kind == "uint":
-        return result
-    is_odd = apply("ne", apply("and", y, one), zero)
-    minus = select(apply("eq", x, const(-1, x.dtype)), select(is_odd, x, one), zero)
-    return select(negative, select(apply("eq", x, one), one, minus), result)
-
-
-@op
-class Atan2(_Binary):
-    """Angle of the point (y, x) — the first operand is y — in (-π, π]."""
-
-    kinds = FLOAT
-    instruction = "atan2"
-    tolerance = Tolerance(8)
-
-
 # comparison
 
 
-class _Compare(_Binary):
+class _Compare(Binary):
     kinds: ClassVar[tuple[str, ...]] = ("bool", *REAL)
     result = "bool"
 
@@ -505,7 +366,7 @@ class IsInf(Elementwise):
 # bits and logic
 
 
-class _Bits(_Binary):
+class _Bits(Binary):
     kinds = WHOLE
 
     def reference(self, x: Array, y: Array) -> Array:
@@ -534,7 +395,7 @@ class BitwiseXor(_Bits):
 
 
 @op
-class BitwiseNot(_Unary):
+class BitwiseNot(Unary):
     """~x; logical not of a bool."""
 
     kinds = WHOLE
@@ -545,7 +406,7 @@ class BitwiseNot(_Unary):
 
 
 @op
-class ShiftLeft(_Binary):
+class ShiftLeft(Binary):
     """x · 2ʸ, wrapping; 0 for shifts by the width or more."""
 
     kinds = ("int", "uint")
@@ -553,7 +414,7 @@ class ShiftLeft(_Binary):
 
 
 @op
-class ShiftRight(_Binary):
+class ShiftRight(Binary):
     """⌊x / 2ʸ⌋."""
 
     kinds = ("int", "uint")

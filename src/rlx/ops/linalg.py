@@ -10,7 +10,7 @@ from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
-from rlx.ir.graph import Value, call
+from rlx.ir.graph import Value, build
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
 
@@ -56,7 +56,7 @@ class DotGeneral(Primitive):
         wide = np.float64 if dtypes.of(lhs.dtype).is_float else lhs.dtype
         with np.errstate(all="ignore"):
             text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
-            return np.einsum(text, lhs.astype(wide), rhs.astype(wide)).astype(lhs.dtype)
+            return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(lhs.dtype)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         depth = dims.product(inputs[0].shape[a] for a in self.lhs_contract)
@@ -95,17 +95,14 @@ class Matmul(Composite):
 
 
 def _spread(x: Value, shape: tuple[dims.Dim, ...]) -> Value:
-    return x if x.shape == shape else call("broadcast_to", x, shape=shape)
+    return x if x.shape == shape else build("broadcast_to", x, shape=shape)
 
 
 def _vector_matmul(x: Value, y: Value) -> Value:
     out = (*(x.shape[:-1] if x.rank > 1 else y.shape[:-2]), *(y.shape[-1:] if y.rank > 1 else ()))
-    matrix = call("matmul", x[None, :] if x.rank == 1 else x, y[:, None] if y.rank == 1 else y)
-    result: Value = matrix.reshape(out)
-    return result
+    matrix = build("matmul", x[None, :] if x.rank == 1 else x, y[:, None] if y.rank == 1 else y)
+    return matrix.reshape(out)
 
 
 def _dot(x: Value, y: Value, left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...]) -> Value:
-    made = call("dot_general", x, y, lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch)
-    assert isinstance(made, Value)
-    return made
+    return build("dot_general", x, y, lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch)

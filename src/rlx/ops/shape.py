@@ -12,7 +12,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
-from rlx.ir.graph import slice_extent
+from rlx.ir.indexing import slice_extent
 from rlx.ir.op import Primitive, op
 from rlx.ir.type import TensorType
 
@@ -170,7 +170,7 @@ class Iota(Primitive):
         return TensorType(self.shape, self.dtype)
 
     def reference(self) -> Array:
-        line = np.arange(self.shape[self.axis]).astype(self.dtype.numpy)
+        line = np.arange(dims.evaluate(self.shape[self.axis], {})).astype(self.dtype.numpy)
         spread = [-1 if i == self.axis % len(self.shape) else 1 for i in range(len(self.shape))]
         return np.broadcast_to(line.reshape(spread), self.shape)  # type: ignore[arg-type]
 
