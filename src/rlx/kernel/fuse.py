@@ -16,7 +16,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.views import VIEW_OPS, view_of
-from rlx.ops.attention import Attention
+from rlx.ops.transformer import Attention
 from rlx.ops.index import Gather, GatherElements
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction

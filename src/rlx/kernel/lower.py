@@ -35,7 +35,7 @@ from rlx.kernel.nest import (
     temp,
 )
 from rlx.kernel.views import view_of
-from rlx.ops.attention import Attention
+from rlx.ops.transformer import Attention
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import Concat
@@ -119,16 +119,22 @@ class Lowering:
         return self.fusion.strides(value) if key_of(value) in self.buffers else None
 
     def _add(self, writes: list[Buffer], name: str, work: Work, nodes: tuple[Node, ...]) -> None:
+        self._place([self._kernel(writes, name, work, nodes)], writes)
+
+    def _kernel(self, writes: list[Buffer], name: str, work: Work, nodes: tuple[Node, ...]) -> Kernel:
         if isinstance(work, Nest):
             work = collapse(work)
-        kernel = Kernel(name, work, tuple(self._slots), len(writes), tuple(n.source or n.name for n in nodes))
-        reads = kernel.slots[len(writes) :]
-        is_static = bool(reads) and all(number in self.static for number in reads) and not _dims_in(kernel)
-        if is_static and not any(b.kind == "output" for b in writes):
+        return Kernel(name, work, tuple(self._slots), len(writes), tuple(n.source or n.name for n in nodes))
+
+    def _place(self, kernels: list[Kernel], writes: list[Buffer]) -> None:
+        """Kernels that write the same buffers go into `prepare` if params and constants alone decide all of them."""
+        reads = [number for kernel in kernels for number in kernel.slots[kernel.writes :]]
+        is_static = bool(reads) and all(number in self.static for number in reads)
+        if is_static and not any(_dims_in(k) for k in kernels) and not any(b.kind == "output" for b in writes):
             self.static.update(b.number for b in writes)
-            self.program.prepare.append(kernel)
+            self.program.prepare.extend(kernels)
         else:
-            self.program.main.append(kernel)
+            self.program.main.extend(kernels)
 
     def _contiguous(self, value: Value, index: Index) -> Linear:
         offset = Linear()
@@ -164,13 +170,15 @@ class Lowering:
         buffer = self._result_buffer(value)
         start: Dim = 0
         strides = self.fusion.strides(value)
+        kernels = []
         for operand in group.lead.inputs:
-            writes = self._new_kernel([buffer])
+            self._new_kernel([buffer])
             index = tuple(axis(i) for i in range(value.rank))
             offset = self._contiguous(value, index).plus(Linear(dims.mul(start, strides[at])))
             store = Store(0, offset, self._emitter().emit(operand, index), False)
-            self._add(writes, "concat", Nest(operand.shape, (), (store,)), (group.lead,))
+            kernels.append(self._kernel([buffer], "concat", Nest(operand.shape, (), (store,)), (group.lead,)))
             start = dims.add(start, operand.shape[at])
+        self._place(kernels, [buffer])
 
     def _lower_argument(self, group: Group) -> None:
         op, x, value = group.lead.op, group.lead.inputs[0], group.results[0]
@@ -245,9 +253,6 @@ class Lowering:
         assert isinstance(op, Attention)
         q, k, v, *rest = group.lead.inputs
         writes = self._new_kernel([self._result_buffer(value)])
-        shared = q.shape[1] if k.shape[1] == q.shape[1] else None
-        repeat = 1 if shared is not None else dims.floordiv(q.shape[1], k.shape[1])
-
         def strided(x: Value) -> tuple[int, Linear]:
             view = view_of(x, self._strides_of)
             assert view is not None  # fusion gave memory to what is none
@@ -255,7 +260,8 @@ class Lowering:
             return self._slot(self.buffers[key_of(view.root)]), Linear(view.offset, axes)
 
         features, value_features = q.shape[3], v.shape[3]
-        assert isinstance(features, int) and isinstance(value_features, int) and repeat == 1
+        repeat = dims.exact_div(q.shape[1], k.shape[1])
+        assert isinstance(features, int) and isinstance(value_features, int) and isinstance(repeat, int)
         scale = op.scale if op.scale is not None else float(features) ** -0.5
         mask = None
         if rest:
@@ -263,10 +269,11 @@ class Lowering:
             assert spread is not None
             lead = 4 - rest[0].rank
             kept = [(lead + i, s) for i, s in enumerate(spread.strides) if s != 0 and rest[0].shape[i] != 1]
-            mask = (self._slot(self.buffers[key_of(spread.root)]), Linear(spread.offset, tuple(kept)))
+            mask = (self._slot(self.buffers[key_of(spread.root)]), Linear(spread.offset, tuple(kept)), rest[0].dtype)
         out = Linear(0, tuple((i, s) for i, s in enumerate(self.fusion.strides(value))))
         work = AttentionWork(
-            q.shape[0], q.shape[1], q.shape[2], k.shape[2], features, value_features, scale, op.causal, q.dtype,
+            q.shape[0], q.shape[1], q.shape[2], k.shape[2], features, value_features, repeat, scale, op.causal,
+            op.offset, op.fill, op.empty == "zero", q.dtype,
             strided(q), strided(k), strided(v), (0, out), mask,
         )  # fmt: skip
         self._add(writes, "attention", work, (group.lead,))

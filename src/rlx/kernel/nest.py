@@ -188,13 +188,6 @@ class Nest:
     inner: Shape
     stages: tuple[Stage, ...]
 
-    @property
-    def work(self) -> Dim:
-        """Positions that all stages visit together."""
-        inner = dims.product(self.inner)
-        visits = sum((inner if not isinstance(s, Store) or s.whole_row else 1 for s in self.stages), start=0)
-        return dims.mul(dims.product(self.outer), visits)
-
 
 @dataclass(frozen=True)
 class Contraction:
@@ -229,10 +222,6 @@ class Contraction:
     def k_axis(self) -> int:
         return len(self.batch) + 2
 
-    @property
-    def work(self) -> Dim:
-        return dims.product((*self.batch, self.m, self.n, self.k))
-
     def as_nest(self) -> Nest:
         """The same as a plain nest with one reduction: what any renderer can take."""
         a = load(self.a_slot, self.a, self.dtype)
@@ -249,10 +238,11 @@ class Contraction:
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """softmax(scale·q·kᵀ + mask)·v over batch and heads; every operand is a strided view.
+    """softmax(scale·q·kᵀ, masked)·v over batch and heads; every operand is a strided view.
 
-    Offsets are linear in axes 0 batch, 1 head, 2 query or key position, 3 feature. `mask` (additive) uses axes
-    0 batch, 1 head, 2 query, 3 key.
+    Offsets are linear in axes 0 batch, 1 head, 2 query or key position, 3 feature. `mask` uses axes 0 batch, 1 head,
+    2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
+    and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
     """
 
     batch: Dim
@@ -261,19 +251,18 @@ class AttentionWork:
     keys: Dim
     features: int
     value_features: int
+    repeat: int
     scale: float
     causal: bool
+    offset: Dim
+    fill: float
+    empty_zero: bool
     dtype: DType
     q: tuple[int, Linear]
     k: tuple[int, Linear]
     v: tuple[int, Linear]
     out: tuple[int, Linear]
-    mask: tuple[int, Linear] | None = None
-
-    @property
-    def work(self) -> Dim:
-        pairs = dims.product((self.batch, self.heads, self.queries, self.keys))
-        return dims.mul(pairs, self.features + self.value_features)
+    mask: tuple[int, Linear, DType] | None = None
 
 
 Work = Nest | Contraction | AttentionWork
