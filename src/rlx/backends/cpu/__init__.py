@@ -1,0 +1,1 @@
+"""The CPU backend: our own machine code through LLVM, our own threads."""
