@@ -16,11 +16,11 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.views import VIEW_OPS, view_of
-from rlx.ops.transformer import Attention
 from rlx.ops.index import Gather, GatherElements
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import BroadcastTo, Concat, Reshape, Transpose
+from rlx.ops.transformer import Attention
 
 STRIDED_OPERANDS = (DotGeneral, Attention)
 ARGUMENTS = (Argmax, Argmin)
@@ -76,7 +76,7 @@ class Fusion:
         return key_of(value) in self.roots
 
     def _refuse_unknown(self) -> None:
-        wrong = [n for n in self.nodes if not isinstance(n.op, (*LEAVES, *HEAVY)) and not can_inline(n.outputs[0])]
+        wrong = [n for n in self.nodes if not _taken(n)]
         if wrong:
             listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}" for n in wrong)
             raise UnsupportedOp(f"no kernel for {listed}")
@@ -334,6 +334,15 @@ def _reads(group: Group, fusion: Fusion) -> list[Group]:
         else:
             stack.extend(value.node.inputs)
     return list(found.values())
+
+
+def _taken(node: Node) -> bool:
+    return isinstance(node.op, (*LEAVES, *HEAVY)) or (len(node.types) == 1 and can_inline(node.outputs[0]))
+
+
+def untaken(graph: Graph) -> list[Node]:
+    """Nodes that no kernel kind takes."""
+    return [n for n in _live(graph) if not _taken(n)]
 
 
 def _live(graph: Graph) -> list[Node]:

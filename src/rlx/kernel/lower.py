@@ -35,10 +35,10 @@ from rlx.kernel.nest import (
     temp,
 )
 from rlx.kernel.views import view_of
-from rlx.ops.transformer import Attention
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import Concat
+from rlx.ops.transformer import Attention
 
 
 class Lowering:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.ir import dim as dims
+from rlx.ir import expr as ex
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.nest import Access, Kernel, Nest, Program, Store, offset_of
-from rlx.ir import expr as ex
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector."""

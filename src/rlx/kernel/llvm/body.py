@@ -18,8 +18,8 @@ from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel.llvm.function import Function, memory_type, register_type
-from rlx.kernel.nest import Access, Linear, offset_of
 from rlx.kernel.narrow import decode, encode
+from rlx.kernel.nest import Access, Linear, offset_of
 
 UNSUPPORTED = "complex, 4-bit and 8-bit floats"
 
@@ -385,6 +385,14 @@ class Body:
         """A value held in f32 rounded to what its narrow dtype can hold."""
         wide = Reg(reg.name, dtypes.f32, reg.vector)
         return Reg(self._through(wide, lambda e: decode(encode(e, reg.dtype), reg.dtype)).name, reg.dtype, reg.vector)
+
+
+def lane_mask(body: Body, left: str) -> str:
+    """Lanes whose number is below `left`, as a mask."""
+    kind = body.kind("i64", True)
+    lanes = "<" + ", ".join(f"i64 {i}" for i in range(body.lanes)) + ">"
+    limit = body.splat(Reg(left, dtypes.i64, False)).name
+    return body.f.value(f"icmp slt {kind} {lanes}, {limit}")
 
 
 def _without(line: Linear, axes: set[int]) -> Linear:

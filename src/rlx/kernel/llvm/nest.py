@@ -17,7 +17,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel import maths
-from rlx.kernel.llvm.body import Body, Reg, Vector, float_literal
+from rlx.kernel.llvm.body import Body, Reg, Vector, float_literal, lane_mask
 from rlx.kernel.llvm.function import Function, Module, register_type
 from rlx.kernel.nest import Nest, Reduce, Stage, Store, Temp
 from rlx.ops.reduce import identity
@@ -102,6 +102,13 @@ def render(module: Module, stem: str, planned: NestPlan, slots: int) -> str:
     return module.define(stem, lambda name: _NestWriter(module, name, planned, slots).write())
 
 
+def buffer_pointers(f: Function, slots: int) -> list[str]:
+    """Reads `%dims` and the slots' pointers from `%args`, in the entry block."""
+    f.entry.append("  %dims = load ptr, ptr %args, align 8")
+    places = [f.at_entry(f"getelementptr ptr, ptr %args, i64 {slot + 1}") for slot in range(slots)]
+    return [f.at_entry(f"load ptr, ptr {place}, align 8", "b") for place in places]
+
+
 class _NestWriter:
     def __init__(self, module: Module, name: str, planned: NestPlan, slots: int) -> None:
         self.module = module
@@ -109,12 +116,7 @@ class _NestWriter:
         self.nest = planned.nest
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
-        self.f.entry.append("  %dims = load ptr, ptr %args, align 8")
-        bases = []
-        for slot in range(slots):
-            where = self.f.at_entry(f"getelementptr ptr, ptr %args, i64 {slot + 1}")
-            bases.append(self.f.at_entry(f"load ptr, ptr {where}, align 8", "b"))
-        self.body = Body(self.f, bases)
+        self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.body.load_temp = self._load_temp
         self.inner_axes = list(range(len(self.nest.outer), len(self.nest.outer) + len(self.nest.inner)))
         self.flat_position = "0"
@@ -169,7 +171,7 @@ class _NestWriter:
             return []
 
         def masked(position: str, _: list[str]) -> list[str]:
-            self._at(axis, position, self._mask(self.f.sub(high, position)))
+            self._at(axis, position, lane_mask(self.body, self.f.sub(high, position)))
             return []
 
         self.f.loop(low, whole, wide, [], step)
@@ -182,13 +184,6 @@ class _NestWriter:
         self._stages()
         self.body.vector = None
         self.body.pop()
-
-    def _mask(self, left: str) -> str:
-        """Lanes whose number is below `left`."""
-        kind = f"<{self.lanes} x i64>"
-        lanes = "<" + ", ".join(f"i64 {i}" for i in range(self.lanes)) + ">"
-        limit = self.body.splat(Reg(left, dtypes.i64, False)).name
-        return self.f.value(f"icmp slt {kind} {lanes}, {limit}")
 
     def _unroll(self, bodies: Sequence[Expr]) -> int:
         if self.nest.inner and self.plan.across:
@@ -303,7 +298,7 @@ class _NestWriter:
             return made
 
         def masked(position: str, values: list[str]) -> list[str]:
-            mask = self._mask(f.sub(extent, position))
+            mask = lane_mask(self.body, f.sub(extent, position))
             return self._vector_visit(numbers, reduces, axis, position, f.add(start, position), mask, values)
 
         parts = f.loop("0", whole, wide, [*carried, *more], step)
