@@ -275,7 +275,7 @@ class Fusion:
     def _spreads(self, value: Value, user: Node) -> bool:
         """Whether this use computes every element several times, and not only along the innermost axes."""
         target = user.types[0].shape
-        if isinstance(user.op, Elementwise) or (isinstance(user.op, BroadcastTo)):
+        if isinstance(user.op, (Elementwise, BroadcastTo)):
             if value.type.size == user.types[0].size:
                 return False
             lead = len(target) - value.rank

@@ -1,5 +1,5 @@
-"""The memory plan: temporaries share slots of one arena, by live range. Sizes may hold dims; offsets are then worked out
-per call."""
+"""The memory plan: temporaries share slots of one arena, by live range. Sizes may hold dims; offsets are then worked
+out per call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Bounds, Dim
-from rlx.kernel.nest import Access, Kernel, Nest, Program, Store, offset_of
+from rlx.kernel.nest import Access, Kernel, Nest, Program, Store
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector."""
@@ -28,7 +28,9 @@ class MemoryPlan:
         return sum(self.sizes, start=0)
 
 
-def plan_memory(program: Program, kernels: Sequence[Kernel], temps: set[int], bounds: Bounds, reuse: bool) -> MemoryPlan:
+def plan_memory(
+    program: Program, kernels: Sequence[Kernel], temps: set[int], bounds: Bounds, reuse: bool
+) -> MemoryPlan:
     """Places the buffers `temps` that the kernels write and read. With `reuse` off each gets memory of its own."""
     last: dict[int, int] = {}
     for position, kernel in enumerate(kernels):
@@ -100,7 +102,7 @@ def _in_place(
         if other.dtype.itemsize != mine.dtype.itemsize or other.size != mine.size:
             continue
         places = [n for n in loads if n.attr.slot == slot]
-        same = all(offset_of(n).axes == wanted.axes and offset_of(n).const == wanted.const and not n.args for n in places)
+        same = all(n.attr.axes == wanted.axes and n.attr.const == wanted.const and not n.args for n in places)
         shared = [n for n, s in plan.slot_of.items() if s == plan.slot_of[candidate] and last[n] >= position]
         if places and same and shared == [candidate] and not store.offset.others:
             return plan.slot_of[candidate]

@@ -44,7 +44,8 @@ def view_of(value: Value, strides_of: Callable[[Value], tuple[Dim, ...] | None])
             return View(base.root, offset, tuple(dims.mul(s, t) for s, t in zip(base.strides, steps)), value.shape)
         case BroadcastTo():
             lead = len(value.shape) - len(base.shape)
-            kept = tuple(0 if d == 1 and value.shape[lead + i] != 1 else base.strides[i] for i, d in enumerate(base.shape))
+            repeats = [d == 1 and value.shape[lead + i] != 1 for i, d in enumerate(base.shape)]
+            kept = [0 if again else stride for again, stride in zip(repeats, base.strides)]
             return View(base.root, base.offset, (*([0] * lead), *kept), value.shape)
     strides = reshape_strides(base.shape, base.strides, value.shape)
     return None if strides is None else View(base.root, base.offset, strides, value.shape)

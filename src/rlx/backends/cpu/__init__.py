@@ -18,9 +18,9 @@ class CpuBackend(Backend):
     name = "cpu"
 
     def probe(self) -> Probe:
-        from rlx.backends.cpu import cpus
+        from rlx.backends.cpu import isa
 
-        return Probe(devices=(cpus.model_name(),))
+        return Probe(devices=(isa.model_name(),))
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.cpu import claims

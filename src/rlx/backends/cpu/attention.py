@@ -1,5 +1,5 @@
-"""Attention on the CPU: per head, keys transposed once into panels; per tile of queries, scores, softmax and the product
-with the values, all in cache. A position is one (batch, head).
+"""Attention on the CPU: per head, keys transposed once into panels; per tile of queries, scores, softmax and the
+product with the values, all in cache. A position is one (batch, head).
 
 Whole score rows are kept (no online softmax): for the lengths at which attention on a CPU is used they stay in L2.
 """
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu import gemm
-from rlx.backends.cpu.gemm import Source, Tile, call_core, pack_panel, tile_at, tiles_of
+from rlx.backends.cpu.gemm import Tile, call_core, tile_at, tiles_of
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.packing import Source, pack_panel
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -169,7 +170,11 @@ class _AttentionWriter:
         self.body.axes[PLACE] = query
         scores = f.offset(self.scores, "float", f.mul(row, self.padded))
         least = self._splat(float_literal(float("-inf")))
-        top = self._along(last, [(self.kind, least)], lambda at, mask, v: [self._masked_max(scores, query, at, mask, v[0])])
+
+        def largest(at: str, mask: str | None, values: list[str]) -> list[str]:
+            return [self._masked_max(scores, query, at, mask, values[0])]
+
+        top = self._along(last, [(self.kind, least)], largest)
         peak = join_lanes(self.body, "max", dtypes.f32, top[0])
         if self.work.empty_zero:
             # a row of -inf alone: shifting by a finite number leaves exp(-inf) = 0 everywhere
@@ -177,7 +182,11 @@ class _AttentionWriter:
             peak = f.value(f"select i1 {nothing}, float 0.0, float {peak}")
         shift = self.body.splat(Reg(peak, dtypes.f32, False)).name
         zero = self._splat("0.0")
-        total = self._along(last, [(self.kind, zero)], lambda at, mask, v: [self._exponential(scores, shift, at, mask, v[0])])
+
+        def exponential(at: str, mask: str | None, values: list[str]) -> list[str]:
+            return [self._exponential(scores, shift, at, mask, values[0])]
+
+        total = self._along(last, [(self.kind, zero)], exponential)
         sum_ = join_lanes(self.body, "add", dtypes.f32, total[0])
         inverse = f.value(f"fdiv float 1.0, {sum_}")
         if self.work.empty_zero:

@@ -31,7 +31,7 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
-    made, report = optimise(graph, claims.claims, disable=disable)
+    made, _ = optimise(graph, claims.claims, disable=disable)
     clock.lap("passes")
     program = lower(made, disable)
     _refuse_dtypes(program)

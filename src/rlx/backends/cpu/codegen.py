@@ -1,5 +1,5 @@
-"""A program as one LLVM module: a function a kernel (equal kernels share one), and `rlx_prepare` and `rlx_main` that run
-them in order over buffers and one arena."""
+"""A program as one LLVM module: a function a kernel (equal kernels share one), and `rlx_prepare` and `rlx_main` that
+run them in order over buffers and one arena."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {{
   call void %kernel(ptr %args, i64 %begin, i64 %end, ptr %scratch)
   ret void
 }}
-define internal void @rlx_run(ptr %kernel, ptr %args, i64 %total, i64 %weight, i64 %flat, ptr %base, i64 %stride, ptr %parallel, i64 %threads) #0 {{
+define internal void @rlx_run(ptr %kernel, ptr %args, i64 %total, i64 %weight, i64 %flat,
+                              ptr %base, i64 %stride, ptr %parallel, i64 %threads) #0 {{
 entry:
   %frame = alloca [6 x i64], align 16
   %some = icmp sgt i64 %total, 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.packing import Source, pack_panel
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -17,7 +18,7 @@ from rlx.kernel import maths
 from rlx.kernel.llvm.body import Body, Reg, Vector, lane_mask
 from rlx.kernel.llvm.function import Function, Module
 from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers
-from rlx.kernel.nest import Contraction, Linear, Store, load
+from rlx.kernel.nest import Contraction, Linear, Store
 
 UNROLL = 4
 ROW_BLOCK = 128
@@ -192,47 +193,6 @@ def tile_at(f: Function, tile: str, base: str, extra: str) -> tuple[str, str]:
     taller = f.value(f"icmp slt i64 {tile}, {extra}")
     height = f.add(base, f.value(f"zext i1 {taller} to i64"))
     return f.add(f.mul(tile, base), f.smin(tile, extra)), height
-
-
-@dataclass(frozen=True)
-class Source:
-    """What `pack_panel` copies: slot and offset of the matrix, the panel's first column, and where it goes."""
-
-    slot: int
-    offset: Linear
-    column: str
-    target: str
-    ragged: bool
-
-
-def pack_panel(body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source) -> None:
-    """Copies a panel of a matrix into scratch: for every k, `vectors` vectors along n, zeros behind the last column.
-
-    work_axes  loop axes (k, n) that the source's offset is linear in
-    extents    (k, columns left from the panel's first one)
-    """
-    f, lanes = body.f, body.lanes
-    kind = body.kind("float", True)
-    k_axis, n_axis = work_axes
-    value = load(source.slot, source.offset, dtypes.f32)
-
-    def one(k: str, _: list[str]) -> list[str]:
-        for j in range(vectors):
-            body.push()
-            body.axes[k_axis] = k
-            body.axes[n_axis] = f.add(source.column, str(j * lanes))
-            mask = lane_mask(body, f.sub(extents[1], str(j * lanes))) if source.ragged else None
-            body.vector = Vector(n_axis, mask)
-            made = body.splat(body.gen(value)).name
-            if mask is not None and source.offset.coefficient(n_axis) == 0:
-                made = f.value(f"select <{lanes} x i1> {mask}, {kind} {made}, {kind} zeroinitializer")
-            place = f.offset(source.target, "float", f.add(f.mul(k, str(vectors * lanes)), str(j * lanes)))
-            f.emit(f"store {kind} {made}, ptr {place}, align 4")
-            body.vector = None
-            body.pop()
-        return []
-
-    f.loop("0", extents[0], 1, [], one)
 
 
 def render(module: Module, stem: str, planned: GemmPlan, slots: int) -> str:

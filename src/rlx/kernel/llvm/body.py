@@ -305,7 +305,8 @@ class Body:
         kind = memory_type(node.dtype)
         if guard is None:
             where = self.pointer(node.attr.slot, node.dtype, line)
-            return self.decode(Reg(f.value(f"load {kind}, ptr {where}, align {node.dtype.itemsize}"), node.dtype, False))
+            raw = f.value(f"load {kind}, ptr {where}, align {node.dtype.itemsize}")
+            return self.decode(Reg(raw, node.dtype, False))
         # where the guard fails the address may be wild: a stack slot with a zero stands in
         zero = f.at_entry(f"alloca {kind}")
         f.entry.append(f"  store {kind} {'0.0' if kind in ('float', 'double') else '0'}, ptr {zero}")
@@ -371,7 +372,8 @@ class Body:
     def _through(self, reg: Reg, make: Callable[[Expr], Expr]) -> Reg:
         """A register put through an expression."""
         if not reg.name.startswith("%") and not reg.vector:
-            reg = Reg(self.f.value(f"bitcast {register_type(reg.dtype)} {reg.name} to {register_type(reg.dtype)}"), reg.dtype, False)
+            kind = register_type(reg.dtype)
+            reg = Reg(self.f.value(f"bitcast {kind} {reg.name} to {kind}"), reg.dtype, False)
         leaf = Expr("register", reg.dtype, (), reg.name)
         self.push()
         self.remember(leaf, reg)
@@ -566,7 +568,8 @@ class Writer:
         return self.f.value(f"select {mask} {over}, {kind} {self._constant(dtype, 0)}, {kind} {shifted}")
 
     def _select(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        return self.f.value(f"select {self.body.kind('i1', self.vector)} {names[0]}, {kind} {names[1]}, {kind} {names[2]}")
+        condition = f"{self.body.kind('i1', self.vector)} {names[0]}"
+        return self.f.value(f"select {condition}, {kind} {names[1]}, {kind} {names[2]}")
 
     def _bitcast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
         for side in (dtype, node.dtype):

@@ -1,8 +1,8 @@
 """Loop nests as LLVM functions `void(ptr args, i64 begin, i64 end, ptr scratch)`.
 
-`args[0]` points to the dims, `args[1 + slot]` to the buffers. A function does the parallel positions begin … end-1; how
-these are counted, and how many there are, `NestPlan` says. Vectors lie along the row (`across=False`), or along the last
-outer axis (`across=True`: maps, and reductions over other axes than the last).
+`args[0]` points to the dims, `args[1 + slot]` to the buffers. A function does the parallel positions begin … end-1;
+how these are counted, and how many there are, `NestPlan` says. Vectors lie along the row (`across=False`), or along the
+last outer axis (`across=True`: maps, and reductions over other axes than the last).
 """
 
 from __future__ import annotations
@@ -398,7 +398,8 @@ class _NestWriter:
             leaf, old = Expr("register", dtype, (), "new"), Expr("register", dtype, (), "best")
             body.remember(leaf, Reg(value, dtype, False))
             body.remember(old, Reg(best, dtype, False))
-            body.remember(Expr("register", dtypes.bool_, (), "first"), Reg(f.value(f"icmp eq i64 {position}, 0"), dtypes.bool_, False))
+            first = Reg(f.value(f"icmp eq i64 {position}, 0"), dtypes.bool_, False)
+            body.remember(Expr("register", dtypes.bool_, (), "first"), first)
             better = body.gen(_better(stage, leaf, old)).name
             body.pop()
             return [
