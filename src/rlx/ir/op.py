@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
+from rlx.ir.attribute import Convert, convert, converter
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.literal import Array, Literal
@@ -51,6 +52,7 @@ class Op:
     name: ClassVar[str]
     arity: ClassVar[tuple[int, int]]
     operand_names: ClassVar[tuple[str, ...]]
+    _fields: ClassVar[tuple[tuple[str, str, Convert], ...]] = ()
     tolerance: ClassVar[Tolerance] = EXACT
     is_composite: ClassVar[bool] = False
     regions: ClassVar[int] = 0
@@ -61,6 +63,11 @@ class Op:
     jvp: ClassVar[Callable[..., Any] | None] = None
     batch: ClassVar[Callable[..., Any] | None] = None
 
+    def __post_init__(self) -> None:
+        for field, annotation, how in self._fields:
+            made = convert(self.name, field, annotation, how, getattr(self, field))
+            object.__setattr__(self, field, made)
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """Default: one operation per output element, every operand read and every result written once."""
         moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
@@ -68,7 +75,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """Field names and values, in order."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {field: getattr(self, field) for field, _, _ in self._fields}
 
 
 class Primitive(Op):
@@ -145,6 +152,8 @@ def op(cls: type[T]) -> type[T]:
     """
     made = dataclass(frozen=True)(cls)
     made.name = snake(cls.__name__).rstrip("_")
+    fields = dataclasses.fields(made)  # type: ignore[arg-type]  # `made` is a dataclass now
+    made._fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in fields)
     rule = made.scalar if issubclass(made, Elementwise) else made.infer
     made.arity, made.operand_names = _operands(rule)
     if made.name in REGISTRY:

@@ -1,4 +1,8 @@
-"""The op set, one class an op, one file a family. `rlx.ops.<name>(…)` builds a node of the op."""
+"""The op set, one class an op, one file a family. `rlx.ops.<name>(…)` builds a node of the op.
+
+`shorthand` adds the functions that are not ops of their own (`squeeze`, `split`, `tile`, …). No module here has the
+name of an op or a shorthand, so that `rlx.ops.<name>` is never in doubt.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,43 @@ from typing import Any
 
 from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
-from rlx.ops import elementwise, index, linalg, reduce, shape, transcendental
+from rlx.ops import (
+    activation,
+    control,
+    elementwise,
+    index,
+    linalg,
+    norm,
+    reduce,
+    shape,
+    shorthand,
+    transcendental,
+    transformer,
+)
 
-__all__ = ["elementwise", "index", "linalg", "reduce", "shape", "transcendental"]
+__all__ = [
+    "activation",
+    "control",
+    "elementwise",
+    "index",
+    "linalg",
+    "norm",
+    "reduce",
+    "shape",
+    "shorthand",
+    "transcendental",
+    "transformer",
+]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
     """The builder of an op: one Value, or a tuple of them if the op has several results."""
     if name in REGISTRY:
         return partial(call, name)
+    if name in shorthand.__all__:
+        return getattr(shorthand, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
     raise AttributeError(f"rlx.ops has no op {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *REGISTRY})
+    return sorted({*globals(), *REGISTRY, *shorthand.__all__})

@@ -173,6 +173,57 @@ class Sqrt(Unary):
     tolerance = Tolerance(1)
 
 
+class _Derived(Elementwise):
+    """An elementwise op that is a short expression over its one float operand; `exact` says it in NumPy, in float64."""
+
+    kinds = FLOAT
+    tolerance = Tolerance(2)
+
+    def exact(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(self.exact(x.astype(np.float64))).astype(x.dtype)
+
+
+@op
+class Rsqrt(_Derived):
+    """1 / √x; inf of 0, NaN below zero."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return const(1, x.dtype) / apply("sqrt", x)
+
+    def exact(self, x: Array) -> Array:
+        return 1 / np.sqrt(x)
+
+
+@op
+class Reciprocal(_Derived):
+    """1 / x; an infinity of 0."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return const(1, x.dtype) / x
+
+    def exact(self, x: Array) -> Array:
+        return 1 / x
+
+
+@op
+class Square(Elementwise):
+    """x · x; integers wrap."""
+
+    kinds = (*REAL, "complex")
+    tolerance = Tolerance(1)
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * x
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.multiply(x, x)).astype(x.dtype, copy=False)
+
+
 @op
 class Floor(Unary):
     """Greatest integer that is not above x."""

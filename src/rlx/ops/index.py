@@ -1,4 +1,8 @@
-"""Ops whose operands say which elements: gather in its forms."""
+"""Ops whose operands say which elements: gather and scatter in their forms.
+
+Indices are checked where they are used: negative ones count from the back, a gather clamps what is still out of range
+to the nearest element, a scatter drops it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rlx.errors import GraphError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import expect
-from rlx.ir.op import Cost, Primitive, op
+from rlx.ir.op import Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -34,12 +39,10 @@ class Gather(Primitive):
         if extent == 0:
             axis = self.axis % x.ndim
             return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
-        wide = indices.astype(np.int64)
-        return np.take(x, np.clip(np.where(wide < 0, wide + extent, wide), 0, extent - 1), self.axis)
+        return np.take(x, np.clip(_wide(indices, extent), 0, extent - 1), self.axis)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        read = dims.mul(inputs[1].size, inputs[1].dtype.itemsize)
-        return Cost(bytes=dims.add(read, dims.mul(outputs[0].size, 2 * outputs[0].dtype.itemsize)))
+        return _moved(inputs[1], outputs[0])
 
 
 @op
@@ -56,7 +59,152 @@ class GatherElements(Primitive):
 
     def reference(self, x: Array, indices: Array) -> Array:
         extent = x.shape[self.axis]
-        wide = indices.astype(np.int64)
-        inside = np.clip(np.where(wide < 0, wide + extent, wide), 0, max(extent - 1, 0))
+        inside = np.clip(_wide(indices, extent), 0, max(extent - 1, 0))
         cut = tuple(slice(None) if i == self.axis % x.ndim else slice(d) for i, d in enumerate(indices.shape))
         return np.take_along_axis(x[cut], inside, self.axis)
+
+
+def _wide(indices: Array, extent: int) -> Array:
+    """Indices as i64, negative ones counted from the back."""
+    wide = indices.astype(np.int64)
+    return np.where(wide < 0, wide + extent, wide)
+
+
+def _index_depth(x: TensorType, indices: TensorType, batch: int) -> int:
+    """Number of axes of x that one index vector covers. Raises ShapeError."""
+    expect.integer(indices, "indices")
+    expect.rank(indices, batch + 1, "indices")
+    expect.rank(x, batch + 1)
+    depth = indices.shape[-1]
+    if batch < 0 or not isinstance(depth, int) or not 1 <= depth <= x.rank - batch:
+        raise ShapeError(f"expected index vectors of 1 to {x.rank - batch} numbers, got {indices} into {x}")
+    for i in range(batch):
+        expect.same_dim(x.shape[i], indices.shape[i], f"batch dims differ: x is {x}, indices are {indices}")
+    return depth
+
+
+@op
+class GatherNd(Primitive):
+    """x at the positions that the vectors along the last axis of `indices` spell, after `batch` leading axes.
+
+    x        [b..., d1, ..., dk, rest...]
+    indices  int [b..., i..., k]
+    result   [b..., i..., rest...]
+    """
+
+    batch_dims: int = 0
+
+    def infer(self, x: TensorType, indices: TensorType) -> TensorType:
+        depth = _index_depth(x, indices, self.batch_dims)
+        return x.with_shape((*indices.shape[:-1], *x.shape[self.batch_dims + depth :]))
+
+    def reference(self, x: Array, indices: Array) -> Array:
+        lead, depth = self.batch_dims, indices.shape[-1]
+        covered = x.shape[lead : lead + depth]
+        shape = (*indices.shape[:-1], *x.shape[lead + depth :])
+        if 0 in covered:
+            return np.zeros(shape, x.dtype)
+        grids = np.ix_(*(np.arange(d) for d in indices.shape[:lead])) if lead else ()
+        parts = [grid.reshape(*grid.shape, *([1] * (indices.ndim - 1 - lead))) for grid in grids]
+        parts += [np.clip(_wide(indices[..., i], d), 0, d - 1) for i, d in enumerate(covered)]
+        return np.asarray(x[tuple(parts)]).reshape(shape)
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        return _moved(inputs[1], outputs[0])
+
+
+def _moved(indices: TensorType, elements: TensorType) -> Cost:
+    """Every index read, every element read and written."""
+    read = dims.mul(indices.size, indices.dtype.itemsize)
+    return Cost(bytes=dims.add(read, dims.mul(elements.size, 2 * elements.dtype.itemsize)))
+
+
+_COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+class _Scatter(Primitive):
+    """x with elements replaced by, or combined with, `updates`. Of updates to one place without a combination, the last
+    in row-major order stays."""
+
+    combine: str | None
+    tolerance = Tolerance(64, scale=1)
+
+    def _check(self, x: TensorType, updates: TensorType) -> None:
+        expect.same_dtype(x, updates)
+        if self.combine is not None and self.combine not in _COMBINE:
+            raise GraphError(f"expected combine to be None, add, mul, min or max, got {self.combine!r}")
+
+    def _write(self, out: Array, places: tuple[Array, ...], updates: Array) -> None:
+        with np.errstate(all="ignore"):
+            if self.combine is None:
+                out[places] = updates
+            else:
+                _COMBINE[self.combine].at(out, places, updates)
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        copied = dims.mul(outputs[0].size, 2 * outputs[0].dtype.itemsize)
+        moved = _moved(inputs[1], inputs[2])
+        return Cost(inputs[2].size, 0, dims.add(copied, moved.bytes))
+
+
+@op
+class ScatterElements(_Scatter):
+    """out[…, indices[…, i, …], …] takes updates[…, i, …] along `axis`; the rest is x.
+
+    x [...], indices int [...] of the same rank, updates like x, of the shape of indices
+    """
+
+    axis: int = 0
+    combine: str | None = None
+
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        self._check(x, updates)
+        expect.integer(indices, "indices")
+        expect.rank(indices, x.rank, "indices", at_most=x.rank)
+        expect.rank(updates, x.rank, "updates", at_most=x.rank)
+        expect.axis(self.axis, x.rank)
+        for a, b in zip(indices.shape, updates.shape):
+            expect.same_dim(a, b, f"expected updates of the shape of indices, got {updates} and {indices}")
+        return x
+
+    def reference(self, x: Array, indices: Array, updates: Array) -> Array:
+        out = np.array(x)
+        axis = self.axis % x.ndim
+        wide = _wide(indices, x.shape[axis])
+        places: list[Array] = list(np.indices(indices.shape))
+        places[axis] = wide
+        inside = (wide >= 0) & (wide < x.shape[axis])
+        self._write(out, tuple(p[inside] for p in places), updates[inside])
+        return out
+
+
+@op
+class ScatterNd(_Scatter):
+    """x with the parts replaced that the vectors along the last axis of `indices` spell.
+
+    x        [d1, ..., dk, rest...]
+    indices  int [i..., k]
+    updates  like x, [i..., rest...]
+    """
+
+    combine: str | None = None
+
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        self._check(x, updates)
+        depth = _index_depth(x, indices, 0)
+        wanted = (*indices.shape[:-1], *x.shape[depth:])
+        if updates.rank != len(wanted):
+            raise ShapeError(f"expected updates of shape {list(wanted)}, got {updates}")
+        for a, b in zip(updates.shape, wanted):
+            expect.same_dim(a, b, f"expected updates of shape {list(wanted)}, got {updates}")
+        return x
+
+    def reference(self, x: Array, indices: Array, updates: Array) -> Array:
+        out = np.array(x)
+        depth = indices.shape[-1]
+        wide = [_wide(indices[..., i], x.shape[i]) for i in range(depth)]
+        inside = np.ones(indices.shape[:-1], np.bool_)
+        for part, extent in zip(wide, x.shape):
+            inside &= (part >= 0) & (part < extent)
+        self._write(out, tuple(part[inside] for part in wide), updates[inside])
+        return out

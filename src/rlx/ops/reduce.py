@@ -11,8 +11,11 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Shape
-from rlx.ir.op import Cost, Primitive, Tolerance, op
+from rlx.ir.dtype import accumulator
+from rlx.ir.graph import Value
+from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
+from rlx.ops.build import dims_tensor, div, exp, log, reduce_max, reduce_min, reduce_sum, select, sqrt, square
 
 Array = np.ndarray[Any, Any]
 
@@ -160,3 +163,202 @@ class Argmin(_Argument):
     keepdims: bool = False
     last: bool = False
     combine = "min"
+
+
+class Statistic(Composite):
+    """Common rule of composite reductions: `exact` says it in NumPy on float64, `formula` in float32 or wider.
+
+    x   float [...]; the axes fall away, or stay as 1 under `keepdims`
+    """
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds: ClassVar[tuple[str, ...]] = ("float",)
+    tolerance = Tolerance(64, scale=1)
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.kind(x, *self.kinds)
+        return x.with_shape(reduced_shape(x.shape, expect.axes(self.axes, x.rank), self.keepdims))
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        raise NotImplementedError
+
+    def formula(self, x: Value) -> Value:
+        raise NotImplementedError
+
+    def reference(self, x: Array) -> Array:
+        wide = x if dtypes.of(x.dtype).is_integer else x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            result = self.exact(wide, axis=tuple(a % x.ndim for a in self.axes), keepdims=self.keepdims)
+            return np.asarray(result).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        return self.formula(x.cast(accumulator(x.dtype))).cast(x.dtype)
+
+    def total(self, x: Value) -> Value:
+        """The sum over this op's axes."""
+        return reduce_sum(x, axes=self.axes, keepdims=self.keepdims)
+
+
+def count(x: Value, axes: tuple[int, ...]) -> Value:
+    """Number of elements that a reduction of x over these axes joins, as a scalar of x's dtype."""
+    extent = dims.product(x.shape[a] for a in axes)
+    if isinstance(extent, int):
+        return x.graph.constant(extent, x.dtype)
+    return dims_tensor(x.graph, values=(extent,), dtype=x.dtype).reshape()
+
+
+def mean(x: Value, axes: tuple[int, ...], keepdims: bool = True) -> Value:
+    """Sum over the axes by their number of elements."""
+    return div(reduce_sum(x, axes=axes, keepdims=keepdims), count(x, axes))
+
+
+@op
+class ReduceMean(Statistic):
+    """Sum by number; NaN of nothing. Integers divide towards zero, 0 of nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = ("int", "uint", "float")
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        total = np.sum(x, **over, dtype=x.dtype)
+        number = np.asarray(np.prod([x.shape[a] for a in over["axis"]], dtype=np.int64)).astype(x.dtype)
+        if x.dtype.kind in "iu":
+            return np.trunc(total.astype(np.float64) / number) if number else np.zeros_like(total)
+        return np.asarray(total / number)
+
+    def formula(self, x: Value) -> Value:
+        return mean(x, self.axes, self.keepdims)
+
+
+@op
+class ReduceVariance(Statistic):
+    """Mean squared distance from the mean (two passes); `correction` is taken off the number: 1 for a sample."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    correction: int = 0
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        number = np.prod([x.shape[a] for a in over["axis"]])
+        distance = x - x.sum(over["axis"], keepdims=True) / np.float64(number)
+        return np.asarray(np.sum(distance * distance, **over) / np.float64(number - self.correction))
+
+    def formula(self, x: Value) -> Value:
+        return div(self.total(square(x - mean(x, self.axes))), count(x, self.axes) - self.correction)
+
+
+@op
+class ReduceL1(Statistic):
+    """Sum of |x|."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = ("int", "uint", "float")
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        return np.asarray(np.sum(np.abs(x), **over, dtype=x.dtype))
+
+    def formula(self, x: Value) -> Value:
+        return self.total(abs(x))
+
+
+@op
+class ReduceL2(Statistic):
+    """√ of the sum of squares. Squares past the range of the accumulator give inf."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        return np.asarray(np.sqrt(np.sum(x * x, **over)))
+
+    def formula(self, x: Value) -> Value:
+        return sqrt(self.total(square(x)))
+
+
+@op
+class ReduceSumSquare(Statistic):
+    """Sum of squares; integers wrap."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = ("int", "uint", "float")
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        return np.asarray(np.sum(x * x, **over, dtype=x.dtype))
+
+    def formula(self, x: Value) -> Value:
+        return self.total(square(x))
+
+
+@op
+class ReduceLogSum(Statistic):
+    """Logarithm of the sum."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        return np.asarray(np.log(np.sum(x, **over)))
+
+    def formula(self, x: Value) -> Value:
+        return log(self.total(x))
+
+
+@op
+class ReduceLogSumExp(Statistic):
+    """Logarithm of the sum of eˣ, safe for any x: the greatest is taken out first. -inf of nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def exact(self, x: Array, **over: Any) -> Array:
+        return np.asarray(np.logaddexp.reduce(x, **over, initial=-np.inf))
+
+    def formula(self, x: Value) -> Value:
+        top = reduce_max(x, axes=self.axes, keepdims=True)
+        # An infinite top would make inf - inf; without it, e^inf and log 0 give the right infinities.
+        finite = select(abs(top) < float("inf"), top, 0)
+        joined = log(reduce_sum(exp(x - finite), axes=self.axes, keepdims=True)) + finite
+        return (
+            joined if self.keepdims else joined.reshape(reduced_shape(x.shape, expect.axes(self.axes, x.rank), False))
+        )
+
+
+class _Logical(Composite):
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.kind(x, "bool")
+        return x.with_shape(reduced_shape(x.shape, expect.axes(self.axes, x.rank), self.keepdims))
+
+
+@op
+class ReduceAny(_Logical):
+    """Whether any is true; false of nothing. x bool [...]."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(np.any(x, axis=tuple(self.axes), keepdims=self.keepdims))
+
+    def decompose(self, x: Value) -> Value:
+        return reduce_max(x, axes=self.axes, keepdims=self.keepdims)
+
+
+@op
+class ReduceAll(_Logical):
+    """Whether all are true; true of nothing. x bool [...]."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(np.all(x, axis=tuple(self.axes), keepdims=self.keepdims))
+
+    def decompose(self, x: Value) -> Value:
+        return reduce_min(x, axes=self.axes, keepdims=self.keepdims)

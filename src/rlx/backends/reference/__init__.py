@@ -33,9 +33,13 @@ def _bind_attribute(value: Any, binding: Mapping[str, int]) -> Any:
     if isinstance(value, tuple) and value:
         bound = tuple(_bind_attribute(part, binding) for part in value)
         return value if all(a is b for a, b in zip(bound, value)) else bound
-    if isinstance(value, TensorType) and not value.is_static:
-        return TensorType(tuple(dims.evaluate(d, binding) for d in value.shape), value.dtype)
+    if isinstance(value, TensorType):
+        return _bind_type(value, binding)
     return value
+
+
+def _bind_type(of: TensorType, binding: Mapping[str, int]) -> TensorType:
+    return of if of.is_static else of.with_shape(dims.evaluate(d, binding) for d in of.shape)
 
 
 def evaluate(
@@ -73,18 +77,24 @@ def _run_node(
     made = bind_op(node.op, binding)
     keywords: dict[str, Any] = {}
     if node.regions:
-        keywords["regions"] = tuple(_region(g, params, binding) for g in node.regions)
+        keywords["regions"] = tuple(_Region(g, params, binding) for g in node.regions)
     result = made.reference(*operands, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
 
 
-def _region(graph: Graph, params: Mapping[str, Array], binding: Mapping[str, int]) -> Callable[..., list[Array]]:
-    def run(*operands: Array) -> list[Array]:
-        names = [v.name for v in graph.inputs]
-        return evaluate(graph, dict(zip(names, operands)), params, binding)
+class _Region:
+    """A sub-graph that a control op can call."""
 
-    return run
+    def __init__(self, graph: Graph, params: Mapping[str, Array], binding: Mapping[str, int]) -> None:
+        self.graph = graph
+        self.params = params
+        self.binding = binding
+        self.outputs = tuple(_bind_type(v.type, binding) for v in graph.outputs.values())
+
+    def __call__(self, *operands: Array) -> list[Array]:
+        names = [v.name for v in self.graph.inputs]
+        return evaluate(self.graph, dict(zip(names, operands)), self.params, self.binding)
 
 
 class _ReferenceBound(Bound):

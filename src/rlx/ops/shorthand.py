@@ -1,0 +1,151 @@
+"""Builders that are no ops: each says in a few primitives what a longer name means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.errors import ShapeError
+from rlx.ir import dim as dims
+from rlx.ir import expect
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Scalar, Value
+from rlx.ops import build
+
+__all__ = [
+    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "one_hot", "split",
+    "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
+]  # fmt: skip
+
+
+def where(condition: Value, x: Value | Scalar, y: Value | Scalar) -> Value:
+    """x where the condition (bool) holds, else y; the three broadcast."""
+    return build.select(condition, x, y)
+
+
+def logical_and(x: Value, y: Value) -> Value:
+    """Both, of bools."""
+    return build.bitwise_and(x, y)
+
+
+def logical_or(x: Value, y: Value) -> Value:
+    """Either, of bools."""
+    return build.bitwise_or(x, y)
+
+
+def logical_xor(x: Value, y: Value) -> Value:
+    """One of the two, of bools."""
+    return build.bitwise_xor(x, y)
+
+
+def logical_not(x: Value) -> Value:
+    """The contrary, of bools."""
+    return build.bitwise_not(x)
+
+
+def expand_dims(x: Value, axes: Sequence[int]) -> Value:
+    """x with axes of 1 so that they lie at `axes` of the result. Raises ShapeError."""
+    rank = x.rank + len(axes)
+    at = expect.axes(axes, rank)
+    kept = iter(x.shape)
+    return x.reshape(tuple(1 if i in at else next(kept) for i in range(rank)))
+
+
+def squeeze(x: Value, axes: Sequence[int] | None = None) -> Value:
+    """x without these axes of 1; without all that are known to be 1 if none are given. Raises ShapeError."""
+    at = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else expect.axes(axes, x.rank)
+    for i in at:
+        expect.same_dim(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
+    return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in at))
+
+
+def flatten(x: Value, axis: int = 1) -> Value:
+    """x as a matrix: the axes before `axis` by the rest. `axis` may be the rank. Raises ShapeError."""
+    if not -x.rank <= axis <= x.rank:
+        raise ShapeError(f"[flatten] expected axis in [{-x.rank}, {x.rank}], got {axis}")
+    at = axis + x.rank if axis < 0 else axis
+    return x.reshape(dims.product(x.shape[:at]), dims.product(x.shape[at:]))
+
+
+def swap_axes(x: Value, a: int, b: int) -> Value:
+    """x with two axes exchanged. Raises ShapeError."""
+    order = list(range(x.rank))
+    first, second = expect.axis(a, x.rank), expect.axis(b, x.rank)
+    order[first], order[second] = second, first
+    return x.transpose(*order) if order else x
+
+
+def flip(x: Value, axes: Sequence[int]) -> Value:
+    """x with these axes running backwards. Raises ShapeError."""
+    at = expect.axes(axes, x.rank)
+    return x[tuple(slice(None, None, -1) if i in at else slice(None) for i in range(x.rank))]
+
+
+def split(x: Value, sizes: Sequence[Dim], axis: int = 0) -> tuple[Value, ...]:
+    """Parts of these sizes, one behind the other along `axis`. Raises ShapeError if they do not make up the axis."""
+    at = expect.axis(axis, x.rank)
+    total: Dim = 0
+    parts = []
+    for size in sizes:
+        end = dims.add(total, size)
+        whole = [slice(None)] * x.rank
+        parts.append((*whole[:at], slice(total, end), *whole[at + 1 :]))
+        total = end
+    expect.same_dim(total, x.shape[at], f"[split] expected sizes that make up axis {axis} of {x.type}")
+    return tuple(_part(x, part, at) for part in parts)
+
+
+def _part(x: Value, key: tuple[slice, ...], axis: int) -> Value:
+    """A slice whose ends are known to lie inside, so that no clamping clutters symbolic dims."""
+    cut = key[axis]
+    starts = tuple(cut.start if i == axis else 0 for i in range(x.rank))
+    stops = tuple(cut.stop if i == axis else d for i, d in enumerate(x.shape))
+    if starts == (0,) * x.rank and stops == x.shape:
+        return x
+    return build.slice(x, starts=starts, stops=stops, steps=(1,) * x.rank)
+
+
+def stack(values: Sequence[Value], axis: int = 0) -> Value:
+    """Values of one shape along a new axis. Raises ShapeError."""
+    return build.concat(*(expand_dims(v, (axis,)) for v in values), axis=expect.axis(axis, values[0].rank + 1))
+
+
+def tile(x: Value, repeats: Sequence[Dim]) -> Value:
+    """x repeated whole along every axis, `repeats` having one number for each. Raises ShapeError."""
+    if len(repeats) != x.rank:
+        raise ShapeError(f"[tile] expected {x.rank} repeats, got {len(repeats)}")
+    paired = [part for r, d in zip(repeats, x.shape) for part in (r, d)]
+    spread = build.broadcast_to(x.reshape(tuple(p for d in x.shape for p in (1, d))), shape=tuple(paired))
+    return spread.reshape(tuple(dims.mul(r, d) for r, d in zip(repeats, x.shape)))
+
+
+def _triangle(x: Value, offset: int) -> Value:
+    """Whether column - row ≥ offset, bool [rows, columns]."""
+    expect.rank(x.type, 2)
+    row, column = (build.iota(x.graph, shape=x.shape[-2:], dtype="i32", axis=axis) for axis in (0, 1))
+    return column - row >= offset
+
+
+def triu(x: Value, offset: int = 0) -> Value:
+    """The elements of the last two axes on and above a diagonal, zeros below it. Raises ShapeError."""
+    return build.select(_triangle(x, offset), x, 0)
+
+
+def tril(x: Value, offset: int = 0) -> Value:
+    """The elements of the last two axes on and below a diagonal, zeros above it. Raises ShapeError."""
+    return build.select(_triangle(x, offset + 1), 0, x)
+
+
+def one_hot(indices: Value, depth: Dim, on: Value | Scalar, off: Value | Scalar, axis: int = -1) -> Value:
+    """`on` where the position along a new axis of `depth` is the index (negative ones count from the back), else `off`.
+
+    One of `on` and `off` may be a Python number. Raises ShapeError, DTypeError.
+    """
+    expect.integer(indices.type, "indices")
+    at = expect.axis(axis, indices.rank + 1)
+    shape = tuple(depth if i == at else 1 for i in range(indices.rank + 1))
+    place = build.iota(indices.graph, shape=shape, dtype=indices.dtype, axis=at)
+    index = expand_dims(indices, (at,))
+    if indices.dtype.kind == "int":
+        size = build.dims_tensor(indices.graph, values=(depth,), dtype=indices.dtype).reshape()
+        index = build.select(index < 0, index + size, index)
+    return build.select(build.eq(place, index), on, off)
