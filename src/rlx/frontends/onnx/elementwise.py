@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from functools import reduce
 
-from rlx import ops
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Value
+from rlx.ops import build
 
 # ONNX name → ours, where both mean the same
 _SAME = {
@@ -29,16 +28,14 @@ _SAME_BINARY = {
 
 def _unary(ours: str) -> None:
     def run(node: OnnxNode, x: Value) -> Value:
-        made: Value = getattr(ops, ours)(x)
-        return made
+        return build.__getattr__(ours)(x)
 
     onnx_op(*(name for name, target in _SAME.items() if target == ours))(run)
 
 
 def _binary(ours: str) -> None:
     def run(node: OnnxNode, x: Value, y: Value) -> Value:
-        made: Value = getattr(ops, ours)(x, y)
-        return made
+        return build.__getattr__(ours)(x, y)
 
     onnx_op(*(name for name, target in _SAME_BINARY.items() if target == ours))(run)
 
@@ -61,62 +58,62 @@ def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None)
         raise node.unsupported("training mode is not supported")
     if len(node.outputs) < 2 or not node.outputs[1]:
         return [x]
-    return [x, ops.broadcast_to(node.graph.constant(True), shape=x.shape)]
+    return [x, build.broadcast_to(node.graph.constant(True), shape=x.shape)]
 
 
 @onnx_op("Mod")
 def mod(node: OnnxNode, x: Value, y: Value) -> Value:
     """The sign follows the divisor, or with fmod the dividend."""
-    return ops.rem(x, y) if node.flag("fmod") else ops.mod(x, y)
+    return build.rem(x, y) if node.flag("fmod") else build.mod(x, y)
 
 
 @onnx_op("Pow")
 def power(node: OnnxNode, x: Value, y: Value) -> Value:
     """The result has the base's dtype, whatever the exponent's is."""
     if x.dtype is y.dtype:
-        return ops.pow(x, y)
+        return build.pow(x, y)
     if x.dtype.is_float:
-        return ops.pow(x, y.cast(x.dtype))
+        return build.pow(x, y.cast(x.dtype))
     wide = y.dtype if y.dtype.is_float else dtypes.promote(x.dtype, y.dtype)
-    return ops.pow(x.cast(wide), y.cast(wide)).cast(x.dtype)
+    return build.pow(x.cast(wide), y.cast(wide)).cast(x.dtype)
 
 
 @onnx_op("BitShift")
 def bit_shift(node: OnnxNode, x: Value, y: Value) -> Value:
-    return ops.shift_left(x, y) if node.text("direction") == "LEFT" else ops.shift_right(x, y)
+    return build.shift_left(x, y) if node.text("direction") == "LEFT" else build.shift_right(x, y)
 
 
 @onnx_op("Min")
 def minimum(node: OnnxNode, *values: Value) -> Value:
-    return reduce(ops.minimum, values)
+    return reduce(build.minimum, values)
 
 
 @onnx_op("Max")
 def maximum(node: OnnxNode, *values: Value) -> Value:
-    return reduce(ops.maximum, values)
+    return reduce(build.maximum, values)
 
 
 @onnx_op("Sum")
 def total(node: OnnxNode, *values: Value) -> Value:
-    return reduce(ops.add, values)
+    return reduce(build.add, values)
 
 
 @onnx_op("Mean")
 def mean(node: OnnxNode, *values: Value) -> Value:
-    return reduce(ops.add, values) / float(len(values))
+    return reduce(build.add, values) / float(len(values))
 
 
 @onnx_op("Where")
 def where(node: OnnxNode, condition: Value, x: Value, y: Value) -> Value:
-    return ops.select(condition, x, y)
+    return build.select(condition, x, y)
 
 
 @onnx_op("Clip")
 def clip(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -> Value:
     """Where low > high, high wins."""
     if low is not None:
-        x = ops.maximum(x, low.reshape())
-    return x if high is None else ops.minimum(x, high.reshape())
+        x = build.maximum(x, low.reshape())
+    return x if high is None else build.minimum(x, high.reshape())
 
 
 @onnx_op("Cast")
@@ -136,62 +133,58 @@ def _cast(node: OnnxNode, x: Value, to: dtypes.DType) -> Value:
 
         limit = float(ml_dtypes.finfo(to.numpy).max)
         wide = x if x.dtype.bits >= 32 else x.cast("f32")
-        x = ops.clamp(wide, -limit, limit)
+        x = build.clamp(wide, -limit, limit)
     return x.cast(to)
 
 
 @onnx_op("IsInf")
 def is_inf(node: OnnxNode, x: Value) -> Value:
-    negative, positive = node.flag("detect_negative", True), node.flag("detect_positive", True)
-    if negative and positive:
-        return ops.is_inf(x)
-    return ops.eq(x, math.inf if positive else -math.inf) if negative or positive else ops.ne(x, x) & ops.eq(x, x)
+    return build.is_inf(x, positive=node.flag("detect_positive", True), negative=node.flag("detect_negative", True))
 
 
 @onnx_op("LeakyRelu")
 def leaky_relu(node: OnnxNode, x: Value) -> Value:
-    return ops.leaky_relu(x, alpha=node.real("alpha", 0.01))
+    return build.leaky_relu(x, alpha=node.real("alpha", 0.01))
 
 
 @onnx_op("ThresholdedRelu")
 def thresholded_relu(node: OnnxNode, x: Value) -> Value:
-    return ops.thresholded_relu(x, alpha=node.real("alpha", 1.0))
+    return build.thresholded_relu(x, alpha=node.real("alpha", 1.0))
 
 
 @onnx_op("Elu")
 def elu(node: OnnxNode, x: Value) -> Value:
-    return ops.elu(x, alpha=node.real("alpha", 1.0))
+    return build.elu(x, alpha=node.real("alpha", 1.0))
 
 
 @onnx_op("Celu")
 def celu(node: OnnxNode, x: Value) -> Value:
-    return ops.celu(x, alpha=node.real("alpha", 1.0))
+    return build.celu(x, alpha=node.real("alpha", 1.0))
 
 
 @onnx_op("Selu")
 def selu(node: OnnxNode, x: Value) -> Value:
-    return ops.selu(
-        x, alpha=node.real("alpha", 1.6732632423543772), gamma=node.real("gamma", 1.0507009873554805)
-    )
+    alpha, gamma = node.real("alpha", 1.67326319217681884765625), node.real("gamma", 1.05070102214813232421875)
+    return build.selu(x, alpha=alpha, gamma=gamma)
 
 
 @onnx_op("HardSigmoid")
 def hard_sigmoid(node: OnnxNode, x: Value) -> Value:
-    return ops.hard_sigmoid(x, alpha=node.real("alpha", 0.2), beta=node.real("beta", 0.5))
+    return build.hard_sigmoid(x, alpha=node.real("alpha", 0.2), beta=node.real("beta", 0.5))
 
 
 @onnx_op("Shrink")
 def shrink(node: OnnxNode, x: Value) -> Value:
-    return ops.shrink(x, bias=node.real("bias", 0.0), lambd=node.real("lambd", 0.5))
+    return build.shrink(x, bias=node.real("bias", 0.0), lambd=node.real("lambd", 0.5))
 
 
 @onnx_op("Swish")
 def swish(node: OnnxNode, x: Value) -> Value:
     """x · sigmoid(alpha · x)."""
     alpha = node.real("alpha", 1.0)
-    return ops.silu(x) if alpha == 1.0 else x * ops.sigmoid(x * alpha)
+    return build.silu(x) if alpha == 1.0 else x * build.sigmoid(x * alpha)
 
 
 @onnx_op("Gelu")
 def gelu(node: OnnxNode, x: Value) -> Value:
-    return ops.gelu(x, approximate=node.text("approximate", "none") == "tanh")
+    return build.gelu(x, approximate=node.text("approximate", "none") == "tanh")

@@ -9,18 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx
 
-from rlx.errors import GraphError, ModelError, RlxError, ShapeError, UnsupportedOp
+from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
-from rlx.frontends.onnx.weights import leaf
+from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Graph, Value
-from rlx.ir.literal import Array
+from rlx.ir.graph import Graph
 
 OLDEST_OPSET = 11
 MAX_INLINE_DEPTH = 32
@@ -67,11 +65,10 @@ class _Walk:
     def __init__(self, file: ModelFile, shapes: Mapping[str, Sequence[Any]], keep_subnormals: bool) -> None:
         self.file = file
         self.shapes = shapes
-        self.keep_subnormals = keep_subnormals
         self.graph = Graph(file.proto.graph.name or "model")
+        self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
         self.dims: dict[str, str] = {}  # names of dims in the file → ours
-        self.counter = 0
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
@@ -193,14 +190,16 @@ class _Walk:
         importer = find(domain, proto.op_type, opset)
         if importer is None:
             return self._by_definition(proto, domain, opset, name, scope)
-        node = OnnxNode(self.graph, proto, name, opset, self._attributes(proto, scope), self.file.array)
+        node = OnnxNode(self.leaves, proto, name, opset, self._attributes(proto, scope), self.file.array)
         node.inputs = [self._required(i, scope) if i else None for i in proto.input]
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
-        if shortcut is not None and node.inputs and all(i is not None and _countable(i) for i in node.inputs):
-            found = shortcut(node, *(i.known for i in node.inputs if i is not None))
+        if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
+            found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
             if found is not None:
                 return [found]
         result = importer.function(node, *_arguments(node, importer))
+        if result is NotImplemented:
+            return self._by_definition(proto, domain, opset, name, scope)
         several = result if isinstance(result, (tuple, list)) else [result]
         made = [r if isinstance(r, Item) else Item.of(r) for r in several]
         if len(made) < len([o for o in proto.output if o]):
@@ -224,7 +223,7 @@ class _Walk:
                 return scope.items[name]
             if name in scope.tensors:
                 array = self.file.array(scope.tensors[name])
-                scope.items[name] = Item.of(leaf(self.graph, scope.prefix + name, array, self.keep_subnormals))
+                scope.items[name] = Item.of(self.leaves.make(scope.prefix + name, array))
                 return scope.items[name]
             scope = scope.outer
         return None
@@ -325,8 +324,8 @@ class _Walk:
     def _report(self) -> str:
         lines = [f"node {f.node!r} ({f.op}): {f.reason}" for f in self.failures]
         count = len(self.file.proto.graph.node)
-        head = f"[onnx] expected nodes that rlx can import, got {len(lines)} of {count} that it cannot in {self.file.label}"
-        return "\n  ".join([f"{head}:", *lines])
+        got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
+        return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
 
 
 def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[int]:
@@ -360,9 +359,8 @@ def _names_in(body: Any, depth: int) -> set[str]:
 def _arguments(node: OnnxNode, importer: Importer) -> list[Any]:
     """The node's inputs in the kinds that the importer function asks for. Raises ModelError, UnsupportedOp."""
     kinds = [*importer.parameters]
-    if len(node.inputs) > len(kinds) and importer.rest is None:
-        if any(i is not None for i in node.inputs[len(kinds) :]):
-            raise node.unsupported(f"input {len(kinds)} is not supported")
+    if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
+        raise node.unsupported(f"input {len(kinds)} is not supported")
     given: list[Any] = []
     for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
         kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
@@ -392,6 +390,3 @@ def _identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name, flags=re.ASCII) or "d"
     made = made if made.isidentifier() else f"d{made}"
     return f"{made}_" if keyword.iskeyword(made) else made
-
-
-__all__ = ["Array", "ShapeError", "Value", "import_model", "np"]

@@ -120,7 +120,9 @@ def _run(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | N
     node = value.node
     if depth > _MAX_CHAIN or isinstance(node.op, (Input, Param)) or node.regions:
         return None
-    if not all(_is_small(v) for v in (*node.inputs, *node.outputs)) or _has_symbols(tuple(node.op.attributes().values())):
+    if _has_symbols(tuple(node.op.attributes().values())):
+        return None
+    if not all(_is_small(v) for v in (*node.inputs, *node.outputs)):
         return None
     operands = [_evaluate(v, depth + 1, done) for v in node.inputs]
     if any(o is None for o in operands):

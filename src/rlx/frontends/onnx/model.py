@@ -1,4 +1,4 @@
-"""An ONNX file, read with care: limits, mapped weights, contained external data. Its nodes are the importer's matter."""
+"""An ONNX file, read with care: limits, mapped weights, contained external data. Nodes are the importer's matter."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ModelFile:
         else:
             self.folder = Folder(source.parent)
             self.data = map_file(source)
-        self.lifted = lift(memoryview(self.data)) if self.data.size else Lifted()
+        self.lifted = lift(self.data.data) if self.data.size else Lifted()
         self.proto = _parse(self.lifted.skeleton, self.label)
         self.lifted.skeleton = b""
         self.opsets = opsets_of(self.proto.opset_import)
@@ -115,7 +115,7 @@ class ModelFile:
 def _decode(raw: Array, dtype: DType, count: int) -> Array:
     """Little-endian bytes as elements. 4-bit elements lie two in a byte, the lower half first."""
     if dtype is dtypes.bool_:
-        return raw != 0
+        return np.asarray(raw != 0)
     if dtype.bits != 4:
         return np.frombuffer(raw, dtype.numpy.newbyteorder("<"))
     halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ def _divide(a: Dim, b: Dim) -> Dim:
         if low < 1 or dims.bounds(a, {})[0] < 0:
             raise _Undecided
         return dims.floordiv(a, b)
-    sign = -1 if b < 0 else 1  # type: ignore[operator]  # a number by now
+    sign = -1 if b < 0 else 1
     up, down = dims.maximum(0, dims.mul(a, sign)), dims.maximum(0, dims.mul(a, -sign))
     size = dims.mul(b, sign)
     return dims.add(dims.floordiv(up, size), dims.mul(dims.floordiv(down, size), -1))
@@ -228,9 +229,7 @@ def _reduction(function: Callable[[Dim, Dim], Dim], empty: int | None) -> Callab
         if which is None and node.flag("noop_with_empty_axes"):
             return _like(node, x)
         values = list(x.reshape(-1))
-        total = empty if not values else values[0]
-        for value in values[1:]:
-            total = function(total, value)
+        total = functools.reduce(function, values) if values else empty
         return _like(node, np.array([total] if node.flag("keepdims", True) and x.ndim else total, object))
 
     return run

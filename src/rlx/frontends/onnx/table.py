@@ -18,8 +18,9 @@ import onnx
 
 from rlx.errors import ModelError, UnsupportedOp
 from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Value
 from rlx.ir.literal import Array
 
 Known = Array  # an object array of dims or bools
@@ -88,9 +89,16 @@ class OnnxNode:
     """A node of the model as importer functions see it: attributes by type, our graph to build in, ways to refuse."""
 
     def __init__(
-        self, graph: Graph, proto: Any, name: str, opset: int, attributes: dict[str, Any], read: Callable[[Any], Array]
+        self,
+        leaves: Leaves,
+        proto: Any,
+        name: str,
+        opset: int,
+        attributes: dict[str, Any],
+        read: Callable[[Any], Array],
     ) -> None:
-        self.graph = graph
+        self.graph = leaves.graph
+        self._leaves = leaves
         self.name = name
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
@@ -143,6 +151,10 @@ class OnnxNode:
         found = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
         return None if found is None else self._read(found)
 
+    def leaf(self, array: Array) -> Value:
+        """An array of the model in our graph: a weight, or a constant if it is small."""
+        return self._leaves.make(self.outputs[0], array)
+
     def graph_attribute(self, name: str) -> Any:
         """A sub-graph."""
         return self._get(name, _MISSING, onnx.AttributeProto.GRAPH, "g")
@@ -184,4 +196,4 @@ def as_int(node: OnnxNode, number: Dim | bool, what: str) -> int:
     return int(number)
 
 
-__all__ = ["SYMBOLIC", "TABLE", "Importer", "Item", "Known", "OnnxNode", "Value", "as_int", "find", "onnx_op", "symbolic"]
+__all__ = ["SYMBOLIC", "TABLE", "Importer", "Item", "Known", "OnnxNode", "as_int", "find", "onnx_op", "symbolic"]

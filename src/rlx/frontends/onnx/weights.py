@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlx.ir import dtype as dtypes
@@ -12,42 +14,54 @@ MAX_CONSTANT_BYTES = 1 << 16
 _BLOCK = 1 << 16  # elements looked at in one go: they stay in the cache
 
 
-def leaf(graph: Graph, name: str, array: Array, keep_subnormals: bool) -> Value:
-    """A weight for floats of more than one element and for big integer tables, else a constant."""
-    floating = dtypes.of(array.dtype).is_inexact
-    if array.size <= 1 or (not floating and array.nbytes <= MAX_CONSTANT_BYTES):
-        return graph.constant(array)
-    data = array if keep_subnormals else flush_subnormals(array)
-    taken = name in (v.name for v in graph.params) or name in (v.name for v in graph.inputs)
-    return graph.param(_fresh(graph, name) if taken else name, data.shape, data.dtype, data)
+class Leaves:
+    """Makes params and constants of the arrays of a model, under their own names where those are free."""
+
+    def __init__(self, graph: Graph, keep_subnormals: bool) -> None:
+        self.graph = graph
+        self._keep_subnormals = keep_subnormals
+        self._taken: set[str] = set()
+        self._seen = 0  # nodes whose names are in `_taken`
+
+    def make(self, name: str, array: Array) -> Value:
+        """A weight for floats of more than one element and for big integer tables, else a constant."""
+        floating = dtypes.of(array.dtype).is_inexact
+        if array.size <= 1 or (not floating and array.nbytes <= MAX_CONSTANT_BYTES):
+            return self.graph.constant(array)
+        data = array if self._keep_subnormals else flush_subnormals(array)
+        return self.graph.param(self._free(name), data.shape, data.dtype, data)
+
+    def _free(self, name: str) -> str:
+        self._taken.update(node.name for node in self.graph.nodes[self._seen :])
+        self._seen = len(self.graph.nodes)
+        number = 1
+        wanted = name
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
 
 
-def _fresh(graph: Graph, name: str) -> str:
-    used = {node.name for node in graph.nodes}
-    return next(f"{name}_{i}" for i in range(len(used) + 1) if f"{name}_{i}" not in used)
+# Bits of the magnitude, and the greatest magnitude of a subnormal number.
+_SUBNORMAL: dict[str, tuple[Any, Any]] = {
+    "float32": (np.uint32(0x7FFFFFFF), np.uint32(0x007FFFFF)),
+    "float64": (np.uint64(0x7FFFFFFFFFFFFFFF), np.uint64(0x000FFFFFFFFFFFFF)),
+}
 
 
 def flush_subnormals(array: Array) -> Array:
     """The array with subnormal numbers as zeros: itself if it holds none, which reads it and writes nothing."""
-    if array.dtype == np.float32:
-        bits, mask, least = np.uint32, 0x7FFFFFFF, 0x007FFFFF
-    elif array.dtype == np.float64:
-        bits, mask, least = np.uint64, 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF
-    else:
+    if array.dtype.name not in _SUBNORMAL:
         return array
-    flat = array.reshape(-1).view(bits)
-    one = bits(1)
+    mask, greatest = _SUBNORMAL[array.dtype.name]
+    flat = array.reshape(-1).view(mask.dtype)
     for start in range(0, flat.size, _BLOCK):
-        # Zero wraps around to the greatest number, so that only subnormals stay below `least`.
-        magnitude = flat[start : start + _BLOCK] & bits(mask)
-        np.subtract(magnitude, one, out=magnitude)
-        if magnitude.min() < least:
-            return _flushed(array, bits, mask, least)
+        # Zero wraps around to the greatest number, so that only subnormals stay below.
+        magnitude = flat[start : start + _BLOCK] & mask
+        np.subtract(magnitude, mask.dtype.type(1), out=magnitude)
+        if magnitude.min() < greatest:
+            out = array.copy()
+            bits = out.reshape(-1).view(mask.dtype)
+            bits[(bits & mask) <= greatest] = 0
+            return out
     return array
-
-
-def _flushed(array: Array, bits: type[np.unsignedinteger], mask: int, least: int) -> Array:  # type: ignore[type-arg]
-    out = array.copy()
-    magnitude = out.reshape(-1).view(bits) & bits(mask)
-    out.reshape(-1)[(magnitude <= least) & (magnitude > 0)] = 0
-    return out
