@@ -223,7 +223,7 @@ class _Walk:
                 return scope.items[name]
             if name in scope.tensors:
                 array = self.file.array(scope.tensors[name])
-                scope.items[name] = Item.of(self.leaves.make(scope.prefix + name, array))
+                scope.items[name] = self.leaves.make(scope.prefix + name, array)
                 return scope.items[name]
             scope = scope.outer
         return None

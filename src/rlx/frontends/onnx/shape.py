@@ -32,14 +32,14 @@ def size(node: OnnxNode, x: Item) -> Item:
 
 
 @onnx_op("Constant")
-def constant(node: OnnxNode) -> Value:
+def constant(node: OnnxNode) -> Item:
     """Weights of models that keep them in nodes become params, small things constants."""
     array = node.tensor("value")
     if array is not None:
         return node.leaf(array)
     for name, dtype in (("value_float", "f4"), ("value_int", "i8")):
         if node.has(name):
-            return node.graph.constant(np.array(node.real(name) if dtype == "f4" else node.integer(name), dtype))
+            return node.leaf(np.array(node.real(name) if dtype == "f4" else node.integer(name), dtype))
     for name, dtype in (("value_floats", "f4"), ("value_ints", "i8")):
         if node.has(name):
             return node.leaf(np.array(node.reals(name) if dtype == "f4" else node.integers(name), dtype))

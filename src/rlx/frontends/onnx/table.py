@@ -20,7 +20,6 @@ from rlx.errors import ModelError, UnsupportedOp
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Value
 from rlx.ir.literal import Array
 
 Known = Array  # an object array of dims or bools
@@ -151,7 +150,7 @@ class OnnxNode:
         found = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
         return None if found is None else self._read(found)
 
-    def leaf(self, array: Array) -> Value:
+    def leaf(self, array: Array) -> Item:
         """An array of the model in our graph: a weight, or a constant if it is small."""
         return self._leaves.make(self.outputs[0], array)
 
