@@ -21,9 +21,7 @@ from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
 PAGE = 4096
-_Entry = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
-)
+_Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
