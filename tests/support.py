@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlx.backends.base import Backend, Options
-from rlx.ir import dim as dims
 from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -26,7 +25,7 @@ def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
     found: dict[str, int] = {}
     for value in graph.inputs:
         for dim, extent in zip(value.shape, inputs[value.name].shape, strict=True):
-            if not isinstance(dim, int) and dims.symbol(str(dim)) == dim:
+            if not isinstance(dim, int) and str(dim).isidentifier():
                 found[str(dim)] = extent
     graph.bind(found)
     return found
