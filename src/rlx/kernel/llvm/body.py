@@ -632,9 +632,14 @@ _COMPARE = ("eq", "ne", "lt", "le")
 _INTRINSIC = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
 }  # fmt: skip
-_LIBM = {"abs": "fabs"} | {
-    n: n for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf")
-} | {n: n for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "atan2")}
+_LIBM = (
+    {"abs": "fabs"}
+    | {
+        n: n
+        for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf")
+    }
+    | {n: n for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "atan2")}
+)
 
 
 def _simple(kind: str, dtype: DType) -> str:
