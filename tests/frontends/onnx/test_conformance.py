@@ -39,7 +39,7 @@ def opened(case: Any) -> rlx.Model | None:
         if "only when the graph runs" not in str(error):
             return None
     given = dict(zip((i.name for i in case.model.graph.input), arrays(case.data_sets[0][0])))
-    fixed = {n: a for n, a in given.items() if a.dtype.kind in "iub" and a.size <= 1024 or a.shape == ()}
+    fixed = {n: a for n, a in given.items() if (a.dtype.kind in "iub" and a.size <= 1024) or a.shape == ()}
     try:
         return rlx.load(data, device="reference", values=fixed)
     except UnsupportedOp:

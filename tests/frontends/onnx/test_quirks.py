@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import F, I64, model, one, run
+from build import I64, F, model, one, run
 from onnx import helper
 
 import rlx
