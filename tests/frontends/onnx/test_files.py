@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -60,10 +61,8 @@ def test_damaged_files_raise_nothing_but_our_errors(data: Any) -> None:
     raw = bytearray(SMALL)
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(RlxError):
         rlx.load(bytes(raw), device="reference")
-    except RlxError:
-        pass
 
 
 def _small() -> bytes:
@@ -210,7 +209,7 @@ def test_external_data_that_onnx_writes(tmp_path: Path) -> None:
 def test_external_data_elsewhere_is_refused(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret").write_bytes(W.tobytes())
     path = save_external(tmp_path / "model", location, content=b"")
-    with pytest.raises(ModelError, match="inside the model's folder|location"):
+    with pytest.raises(ModelError, match=r"inside the model's folder|location"):
         rlx.load(path)
 
 

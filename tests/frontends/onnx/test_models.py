@@ -88,4 +88,4 @@ def test_the_byte_type_classifier(device: str) -> None:
     (scores,) = model.run([x])
     assert_close(scores, answers_of_onnxruntime(path, {"bytes": x})[0])
     assert [labels[i] for i in scores.argmax(1)] == list(samples)
-    assert scores.max(1).min() > 0.9
+    assert scores.max(1).min() > 0.7
