@@ -30,6 +30,8 @@ class Call:
         return f"(({self.left}){symbol}({self.right}))"
 
 
+MAX_TERMS = 4096  # of a product; sizes in models have a few
+
 Factor = str | Call
 Monomial = tuple[Factor, ...]
 
@@ -142,6 +144,8 @@ def mul(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
+    if len(_terms(a)) * len(_terms(b)) > MAX_TERMS:
+        raise ShapeError(f"expected a dim of at most {MAX_TERMS} terms")
     terms: dict[Monomial, int] = {}
     for left, left_coefficient in _terms(a).items():
         for right, right_coefficient in _terms(b).items():

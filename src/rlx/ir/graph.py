@@ -322,6 +322,63 @@ class Graph:
             self._uses.setdefault(value, []).append(node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
 
+    def like(self) -> Graph:
+        """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
+        made = Graph(self.name)
+        made.bounds = dict(self.bounds)
+        made.equalities = list(dict.fromkeys(self.equalities))
+        made.data = dict(self.data)
+        made._noted = set(self.equalities)
+        made._names = set(self._names)
+        made._counter = self._counter
+        return made
+
+    def adopt(self, node: Node, inputs: tuple[Value, ...], regions: tuple[Graph, ...] | None = None) -> Node:
+        """A copy of a node of the graph that this is `like`, under its own name, on operands of this graph.
+
+        Each node may come once. Types are worked out anew only where an operand's type changed.
+        Raises ShapeError, DTypeError, GraphError.
+        """
+        inside = node.regions if regions is None else regions
+        if inside is node.regions and all(a.type == b.type for a, b in zip(inputs, node.inputs)):
+            made = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
+            self.nodes.append(made)
+            for value in inputs:
+                self._uses.setdefault(value, []).append(made)
+            return made
+        self.add(node.op, *inputs, source=node.source, regions=inside)
+        made = self.nodes[-1]
+        self._names.discard(made.name)
+        made.name = node.name
+        return made
+
+    def rename(self, node: Node, name: str) -> None:
+        """Gives a node another name, made unique by a number if it is taken."""
+        self._names.discard(node.name)
+        node.name = self._fresh(name, name)
+
+    def use_count(self, value: Value) -> int:
+        """How often a value is taken, by nodes and as an output."""
+        return len(self.uses(value)) + sum(1 for v in self.outputs.values() if v == value)
+
+    def prune(self) -> int:
+        """Drops nodes that no output needs; inputs and params stay. Returns how many went."""
+        needed = {id(v.node) for v in self.outputs.values()}
+        for node in reversed(self.nodes):
+            if id(node) in needed or isinstance(node.op, (Input, Param)):
+                needed.add(id(node))
+                needed.update(id(v.node) for v in node.inputs)
+        kept = [node for node in self.nodes if id(node) in needed]
+        gone = len(self.nodes) - len(kept)
+        if gone:
+            self.nodes = kept
+            self._names = {node.name for node in kept}
+            self._uses = {}
+            for node in kept:
+                for value in node.inputs:
+                    self._uses.setdefault(value, []).append(node)
+        return gone
+
     def _fresh(self, stem: str, wanted: str | None) -> str:
         name = stem
         if wanted is None or name in self._names:
@@ -343,6 +400,12 @@ class Graph:
             left, right = dims.evaluate(equality.left, value), dims.evaluate(equality.right, value)
             if left != right:
                 raise ShapeError(f"{equality.reason}: {equality.left} = {left} against {equality.right} = {right}")
+
+    def same_as(self, other: Graph) -> bool:
+        """Whether two graphs are equal in all but the data of their params."""
+        from rlx.ir.text import same_graph
+
+        return same_graph(self, other)
 
     def __str__(self) -> str:
         from rlx.ir.text import print_graph

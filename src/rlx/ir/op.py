@@ -52,7 +52,8 @@ class Op:
     name: ClassVar[str]
     arity: ClassVar[tuple[int, int]]
     operand_names: ClassVar[tuple[str, ...]]
-    _fields: ClassVar[tuple[tuple[str, str, Convert], ...]] = ()
+    fields: ClassVar[tuple[tuple[str, str, Convert], ...]] = ()
+    """Name, kind (`ir/attribute.py`) and conversion of every attribute."""
     tolerance: ClassVar[Tolerance] = EXACT
     is_composite: ClassVar[bool] = False
     regions: ClassVar[int] = 0
@@ -64,7 +65,7 @@ class Op:
     batch: ClassVar[Callable[..., Any] | None] = None
 
     def __post_init__(self) -> None:
-        for field, annotation, how in self._fields:
+        for field, annotation, how in self.fields:
             made = convert(self.name, field, annotation, how, getattr(self, field))
             object.__setattr__(self, field, made)
 
@@ -73,9 +74,15 @@ class Op:
         moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
         return Cost(flops=sum((t.size for t in outputs), start=0), bytes=moved)
 
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The attributes that may be left out, with what they are then."""
+        known = dataclasses.fields(cls)  # type: ignore[arg-type]  # every op is a dataclass
+        return {f.name: f.default for f in known if f.default is not dataclasses.MISSING}
+
     def attributes(self) -> dict[str, Any]:
         """Field names and values, in order."""
-        return {field: getattr(self, field) for field, _, _ in self._fields}
+        return {field: getattr(self, field) for field, _, _ in self.fields}
 
 
 class Primitive(Op):
@@ -152,8 +159,8 @@ def op(cls: type[T]) -> type[T]:
     """
     made = dataclass(frozen=True)(cls)
     made.name = snake(cls.__name__).rstrip("_")
-    fields = dataclasses.fields(made)  # type: ignore[arg-type]  # `made` is a dataclass now
-    made._fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in fields)
+    known = dataclasses.fields(made)  # type: ignore[arg-type]  # `made` is a dataclass now
+    made.fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in known)
     rule = made.scalar if issubclass(made, Elementwise) else made.infer
     made.arity, made.operand_names = _operands(rule)
     if made.name in REGISTRY:

@@ -14,6 +14,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 
 MAX_RANK = 64
+MAX_DIM = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class TensorType:
         if len(read) > MAX_RANK:
             raise ShapeError(f"expected a rank of at most {MAX_RANK}, got {len(read)}")
         for dim in read:
-            if isinstance(dim, int) and dim < 0:
-                raise ShapeError(f"expected dims that are not negative, got {dim} in {list(read)}")
+            if isinstance(dim, int) and not 0 <= dim < MAX_DIM:
+                raise ShapeError(f"expected dims in [0, {MAX_DIM}), got {dim} in {list(read)}")
         return TensorType(read, dtypes.of(dtype))
 
     def __str__(self) -> str:

@@ -42,9 +42,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The builder of an op: one Value, or a tuple of them if the op has several results."""
-    if name in REGISTRY:
-        return partial(call, name)
+    """The builder of an op: one Value, or a tuple of them if the op has several results.
+
+    A trailing underscore is dropped (`ops.if_`, `ops.while_`).
+    """
+    if name.removesuffix("_") in REGISTRY:
+        return partial(call, name.removesuffix("_"))
     if name in shorthand.__all__:
         return getattr(shorthand, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
     raise AttributeError(f"rlx.ops has no op {name!r}")

@@ -116,13 +116,15 @@ class Attention(Composite):
     def decompose(self, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         wide = accumulator(q.dtype)
         heads, shared = q.shape[1], k.shape[1]
-        grouped = (q.shape[0], shared, dims.floordiv(heads, shared))
+        # Query heads that share a key head make an axis of their own; there is none if each has its own.
+        grouped = q.shape[:2] if heads == shared else (q.shape[0], shared, dims.floordiv(heads, shared))
         queries = (q.cast(wide) * self.factor(q.shape[3])).reshape(*grouped, *q.shape[2:])
+        last = queries.rank - 1
         pairs = {"lhs_batch": (0, 1), "rhs_batch": (0, 1)}
-        scores = dot_general(queries, k.cast(wide), lhs_contract=(4,), rhs_contract=(3,), **pairs)
+        scores = dot_general(queries, k.cast(wide), lhs_contract=(last,), rhs_contract=(3,), **pairs)
         scores = self._masked(scores.reshape(*q.shape[:3], k.shape[2]), mask)
         weights = self._weights(scores).reshape(*grouped, q.shape[2], k.shape[2])
-        mixed = dot_general(weights, v.cast(wide), lhs_contract=(4,), rhs_contract=(2,), **pairs)
+        mixed = dot_general(weights, v.cast(wide), lhs_contract=(last,), rhs_contract=(2,), **pairs)
         return mixed.reshape(*q.shape[:3], v.shape[3]).cast(q.dtype)
 
     def _masked(self, scores: Value, mask: Value | None) -> Value:

@@ -1,0 +1,53 @@
+"""What the CPU takes: composites with a kernel of their own, and dtypes that its code handles."""
+
+from __future__ import annotations
+
+from rlx.backends.base import Unsupported
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Graph, Node
+from rlx.ops.transformer import Attention
+
+DTYPES = frozenset(
+    {
+        dtypes.bool_, dtypes.u8, dtypes.u16, dtypes.u32, dtypes.u64, dtypes.i8, dtypes.i16, dtypes.i32, dtypes.i64,
+        dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64,
+    }
+)  # fmt: skip
+
+
+def attention(node: Node) -> str:
+    """Why the fused attention kernel does not take a node; empty if it does."""
+    op = node.op
+    assert isinstance(op, Attention)
+    q, v = node.inputs[0].type, node.inputs[2].type
+    if q.dtype is not dtypes.f32:
+        return f"{q.dtype}: the kernel is for f32"
+    if not (isinstance(q.shape[3], int) and isinstance(v.shape[3], int)):
+        return "a head size that is not known"
+    if q.shape[3] > 256 or v.shape[3] > 256:
+        return "a head size over 256"
+    if op.window is not None:
+        return "a sliding window"
+    if op.softcap is not None:
+        return "a soft cap"
+    return ""
+
+
+def claims(node: Node) -> bool:
+    """Whether the CPU runs a composite as it is."""
+    return isinstance(node.op, Attention) and not attention(node)
+
+
+def unsupported(graph: Graph) -> list[Unsupported]:
+    """Nodes of the graph, as it is compiled, that the CPU cannot take."""
+    from rlx.kernel.fuse import untaken
+    from rlx.passes.pipeline import optimise
+
+    made, _ = optimise(graph, claims)
+    found = [Unsupported(node, f"no kernel for {node.op.name}") for node in untaken(made)]
+    named = {id(u.node) for u in found}
+    for node in made.nodes:
+        wrong = [t.dtype for t in node.types if t.dtype not in DTYPES]
+        if wrong and id(node) not in named:
+            found.append(Unsupported(node, f"{wrong[0]} does not compile to native code"))
+    return found

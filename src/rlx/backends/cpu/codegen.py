@@ -1,0 +1,212 @@
+"""A program as one LLVM module: a function a kernel (equal kernels share one), and `rlx_prepare` and `rlx_main` that
+run them in order over buffers and one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu import attention, gemm
+from rlx.backends.cpu.isa import Isa
+from rlx.errors import CompileError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Bounds, Dim
+from rlx.kernel.llvm import nest as nests
+from rlx.kernel.llvm.function import Function, Module, Target
+from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
+from rlx.kernel.plan import MemoryPlan, plan_memory
+
+MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
+GRAIN_CYCLES = 6000
+"""Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
+CHUNKS_A_THREAD = 4
+
+Planned = nests.NestPlan | gemm.GemmPlan | attention.AttentionPlan
+
+
+@dataclass
+class Entry:
+    """One of the two functions of a module: its arena, slots of temporaries first, then scratch for each thread."""
+
+    kernels: list[Kernel]
+    memory: MemoryPlan
+    scratch: Dim
+
+    def arena_bytes(self, threads: int) -> Dim:
+        return dims.add(self.memory.total, dims.mul(self.scratch, threads))
+
+
+@dataclass
+class Code:
+    """The text of a program, and what a caller must know to run it."""
+
+    text: str
+    prepare: Entry
+    main: Entry
+
+
+def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> Code:
+    """Writes the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+    symbols = program.symbols
+    module = Module(Target(isa.lanes, isa.has_fma), symbols)
+    module.add("rlx_run", _DISPATCH)
+    temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
+    entries = []
+    for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
+        memory = plan_memory(program, kernels, temps, bounds, reuse)
+        entries.append(_write_entry(module, name, program, kernels, memory, isa))
+    head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
+    return Code(head + module.text(), entries[0], entries[1])
+
+
+def plan_of(kernel: Kernel, isa: Isa) -> Planned:
+    """How the CPU runs a kernel."""
+    match kernel.work:
+        case Nest():
+            return nests.plan(kernel.work, isa.lanes)
+        case Contraction() if gemm.takes(kernel.work):
+            return gemm.plan(kernel.work, isa)
+        case Contraction():
+            return nests.plan(kernel.work.as_nest(), isa.lanes)
+        case AttentionWork() if attention.takes(kernel.work):
+            return attention.plan(kernel.work, isa)
+    raise CompileError(f"[cpu] no code for the kernel {kernel.name!r}")
+
+
+def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
+    slots = len(kernel.slots)
+    match planned:
+        case nests.NestPlan():
+            return nests.render(module, kernel.name, planned, slots)
+        case gemm.GemmPlan():
+            return gemm.render(module, kernel.name, planned, slots)
+        case attention.AttentionPlan():
+            return attention.render(module, kernel.name, planned, slots)
+
+
+def _write_entry(
+    module: Module, name: str, program: Program, kernels: Sequence[Kernel], memory: MemoryPlan, isa: Isa
+) -> Entry:
+    f = Function(module, name, MAIN, linkage="dso_local")
+    widest = max((len(k.slots) for k in kernels), default=0)
+    args = f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
+    f.emit(f"store ptr %dims, ptr {args}, align 8")
+    planned = [plan_of(k, isa) for k in kernels]
+    scratch: Dim = 0
+    for item in planned:
+        scratch = dims.maximum(scratch, _aligned(item.scratch))
+    offsets: list[str] = []
+    position = "0"
+    for size in memory.sizes:
+        offsets.append(position)
+        position = f.add(position, f.dim(size))
+    threads_scratch = f.offset("%arena", "i8", position)
+    for kernel, item in zip(kernels, planned):
+        function = _render(module, kernel, item)
+        for index, number in enumerate(kernel.slots):
+            where = f.offset(args, "ptr", str(index + 1))
+            f.emit(f"store ptr {_buffer(f, number, memory, offsets)}, ptr {where}, align 8")
+        flat = "1" if isinstance(item, nests.NestPlan) and item.flat else "0"
+        weight = f.dim(_cycles(item, isa))
+        f.emit(
+            f"call void @rlx_run(ptr @{function}, ptr {args}, i64 {f.dim(item.positions)}, i64 {weight}, i64 {flat}, "
+            f"ptr {threads_scratch}, i64 {f.dim(scratch)}, ptr %parallel, i64 %threads)"
+        )
+    module.add(name, f.text())
+    return Entry(list(kernels), memory, scratch)
+
+
+def _cycles(item: Planned, isa: Isa) -> Dim:
+    """Cycles of one position, roughly."""
+    if isinstance(item, nests.NestPlan):
+        # scaled by 16 for flat nests, whose positions cost less than a cycle
+        return item.weight if item.flat else dims.add(dims.floordiv(item.weight, isa.lanes), 4)
+    return item.weight
+
+
+def _aligned(size: Dim) -> Dim:
+    if isinstance(size, int):
+        return -(-size // 128) * 128
+    return dims.mul(dims.floordiv(dims.add(size, 127), 128), 128)
+
+
+def _buffer(f: Function, number: int, memory: MemoryPlan, offsets: list[str]) -> str:
+    if number in memory.slot_of:
+        return f.offset("%arena", "i8", offsets[memory.slot_of[number]])
+    return f.value(f"load ptr, ptr {f.offset('%buffers', 'ptr', str(number))}, align 8", "b")
+
+
+# Runs a kernel: in one go where the work is small, else in chunks on the pool. Flat nests count single elements, whose
+# weight is in instructions of a vector; their pieces are multiples of 64 elements, so that no two threads share a line.
+_DISPATCH = f"""
+define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {{
+  %kernel = load ptr, ptr %frame, align 8
+  %p1 = getelementptr i64, ptr %frame, i64 1
+  %args = load ptr, ptr %p1, align 8
+  %p2 = getelementptr i64, ptr %frame, i64 2
+  %total = load i64, ptr %p2, align 8
+  %p3 = getelementptr i64, ptr %frame, i64 3
+  %per = load i64, ptr %p3, align 8
+  %p4 = getelementptr i64, ptr %frame, i64 4
+  %base = load ptr, ptr %p4, align 8
+  %p5 = getelementptr i64, ptr %frame, i64 5
+  %stride = load i64, ptr %p5, align 8
+  %begin = mul i64 %chunk, %per
+  %next = add i64 %begin, %per
+  %over = icmp sgt i64 %next, %total
+  %end = select i1 %over, i64 %total, i64 %next
+  %skip = mul i64 %thread, %stride
+  %scratch = getelementptr i8, ptr %base, i64 %skip
+  call void %kernel(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  ret void
+}}
+define internal void @rlx_run(ptr %kernel, ptr %args, i64 %total, i64 %weight, i64 %flat,
+                              ptr %base, i64 %stride, ptr %parallel, i64 %threads) #0 {{
+entry:
+  %frame = alloca [6 x i64], align 16
+  %some = icmp sgt i64 %total, 0
+  br i1 %some, label %start, label %end
+start:
+  %heavy = mul i64 %total, %weight
+  %vector = sdiv i64 %heavy, 16
+  %is.flat = icmp ne i64 %flat, 0
+  %cycles = select i1 %is.flat, i64 %vector, i64 %heavy
+  %chunks.by.work = sdiv i64 %cycles, {GRAIN_CYCLES}
+  %most = mul i64 %threads, {CHUNKS_A_THREAD}
+  %few = icmp slt i64 %chunks.by.work, %most
+  %chunks.1 = select i1 %few, i64 %chunks.by.work, i64 %most
+  %short = icmp slt i64 %total, %chunks.1
+  %chunks.2 = select i1 %short, i64 %total, i64 %chunks.1
+  %alone = icmp sle i64 %chunks.2, 1
+  %single = icmp sle i64 %threads, 1
+  %serial = or i1 %alone, %single
+  br i1 %serial, label %direct, label %fork
+direct:
+  call void %kernel(ptr %args, i64 0, i64 %total, ptr %base)
+  br label %end
+fork:
+  %round.0 = add i64 %total, %chunks.2
+  %round.1 = sub i64 %round.0, 1
+  %per.0 = sdiv i64 %round.1, %chunks.2
+  %line.0 = add i64 %per.0, 63
+  %line.1 = and i64 %line.0, -64
+  %per = select i1 %is.flat, i64 %line.1, i64 %per.0
+  %count.0 = add i64 %total, %per
+  %count.1 = sub i64 %count.0, 1
+  %count = sdiv i64 %count.1, %per
+  store ptr %kernel, ptr %frame, align 8
+  %p1 = getelementptr i64, ptr %frame, i64 1
+  store ptr %args, ptr %p1, align 8
+  %p2 = getelementptr i64, ptr %frame, i64 2
+  store i64 %total, ptr %p2, align 8
+  %p3 = getelementptr i64, ptr %frame, i64 3
+  store i64 %per, ptr %p3, align 8
+  %p4 = getelementptr i64, ptr %frame, i64 4
+  store ptr %base, ptr %p4, align 8
+  %p5 = getelementptr i64, ptr %frame, i64 5
+  store i64 %stride, ptr %p5, align 8
+  call void %parallel(ptr @rlx_chunk, ptr %frame, i64 %count)
+  br label %end
+end:
+  ret void
+}}"""

@@ -1,0 +1,66 @@
+"""From LLVM IR text to callable machine code, through an object file that can be kept.
+
+LLVM's optimisation passes are skipped: the text has explicit vectors, and they make nothing faster. A module is emitted
+once and thrown away, because emitting changes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rlx.backends.cpu.isa import Isa, host_arch
+from rlx.errors import CompileError
+
+OPTIMISATION_LEVEL = 2
+_lock = threading.Lock()  # LLVM's global tables are not ours to race on
+
+
+def _machine(isa: Isa) -> Any:
+    import llvmlite.binding as llvm
+
+    if isa.triple_arch == host_arch():
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        triple = llvm.get_process_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        triple = f"{isa.triple_arch}-unknown-linux-gnu"
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(
+        cpu=isa.cpu, features=isa.features, opt=OPTIMISATION_LEVEL, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def emit_object(text: str, isa: Isa) -> bytes:
+    """An object file of the IR. Raises CompileError with LLVM's words if the text is not valid."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        machine = _machine(isa)
+        try:
+            module = llvm.parse_assembly(text)
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError(f"[llvm] {error}") from None
+        return bytes(machine.emit_object(module))
+
+
+class Loaded:
+    """An object file in executable memory; `address` gives its functions. The memory lives as long as this."""
+
+    def __init__(self, code: bytes, isa: Isa) -> None:
+        import llvmlite.binding as llvm
+
+        with _lock:
+            machine = _machine(isa)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        found = int(self._engine.get_function_address(name))
+        if found == 0:
+            raise CompileError(f"[llvm] the object file has no function {name!r}")
+        return found

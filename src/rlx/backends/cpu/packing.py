@@ -1,0 +1,119 @@
+"""Panels of matrices that only a run knows: copied, or transposed in registers, into scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.ir import dtype as dtypes
+from rlx.kernel.llvm.body import Body, Vector, lane_mask
+from rlx.kernel.nest import Linear, load
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `pack_panel` copies: slot and offset of the matrix, the panel's first column, and where it goes."""
+
+    slot: int
+    offset: Linear
+    column: str
+    target: str
+    ragged: bool
+
+
+def pack_panel(body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source) -> None:
+    """Copies a panel of a matrix into scratch: for every k, `vectors` vectors along n.
+
+    What lies behind the last column is zero, or repeats the last column where the panel is transposed.
+
+    work_axes  loop axes (k, n) that the source's offset is linear in
+    extents    (k, columns left from the panel's first one)
+    """
+    k_axis, n_axis = work_axes
+    depth = extents[0]
+    if (
+        source.offset.coefficient(k_axis) == 1
+        and source.offset.coefficient(n_axis) != 1
+        and depth.isdigit()
+        and int(depth) % body.lanes == 0
+    ):
+        _pack_transposed(body, work_axes, vectors, extents, source)
+    else:
+        _pack_copied(body, work_axes, vectors, extents, source)
+
+
+def _pack_copied(
+    body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source
+) -> None:
+    f, lanes = body.f, body.lanes
+    kind = body.kind("float", True)
+    k_axis, n_axis = work_axes
+    value = load(source.slot, source.offset, dtypes.f32)
+
+    def one(k: str, _: list[str]) -> list[str]:
+        for j in range(vectors):
+            body.push()
+            body.axes[k_axis] = k
+            body.axes[n_axis] = f.add(source.column, str(j * lanes))
+            mask = lane_mask(body, f.sub(extents[1], str(j * lanes))) if source.ragged else None
+            body.vector = Vector(n_axis, mask)
+            made = body.splat(body.gen(value)).name
+            if mask is not None and source.offset.coefficient(n_axis) == 0:
+                made = f.value(f"select <{lanes} x i1> {mask}, {kind} {made}, {kind} zeroinitializer")
+            place = f.offset(source.target, "float", f.add(f.mul(k, str(vectors * lanes)), str(j * lanes)))
+            f.emit(f"store {kind} {made}, ptr {place}, align 4")
+            body.vector = None
+            body.pop()
+        return []
+
+    f.loop("0", extents[0], 1, [], one)
+
+
+def _pack_transposed(
+    body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source
+) -> None:
+    """Columns lie along memory: squares of lanes x lanes elements are read along it and turned in registers."""
+    f, lanes = body.f, body.lanes
+    kind = body.kind("float", True)
+    k_axis, n_axis = work_axes
+    last = f.smax(f.sub(extents[1], "1"), "0")
+
+    def square(k: str, _: list[str]) -> list[str]:
+        for j in range(vectors):
+            rows = []
+            for lane in range(lanes):
+                body.push()
+                inside = f.smin(str(j * lanes + lane), last)
+                body.axes[k_axis], body.axes[n_axis] = k, f.add(source.column, inside)
+                where = body.pointer(source.slot, dtypes.f32, source.offset)
+                rows.append(f.value(f"load {kind}, ptr {where}, align 4"))
+                body.pop()
+            for lane, row in enumerate(transpose(body, rows)):
+                place = f.add(f.mul(f.add(k, str(lane)), str(vectors * lanes)), str(j * lanes))
+                f.emit(f"store {kind} {row}, ptr {f.offset(source.target, 'float', place)}, align 4")
+        return []
+
+    f.loop("0", extents[0], lanes, [], square)
+
+
+def transpose(body: Body, rows: list[str]) -> list[str]:
+    """A square of f32 vectors transposed: halves of ever larger blocks change places."""
+    f, lanes = body.f, body.lanes
+    kind = body.kind("float", True)
+    rows = list(rows)
+    step = 1
+    while step < lanes:
+        low = [lane if lane & step == 0 else lanes + lane - step for lane in range(lanes)]
+        high = [lane + step if lane & step == 0 else lanes + lane for lane in range(lanes)]
+        for i in range(lanes):
+            if i & step == 0:
+                a, b = rows[i], rows[i + step]
+                rows[i], rows[i + step] = (
+                    f.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{_order(order)}>")
+                    for order in (low, high)
+                )
+        step *= 2
+    return rows
+
+
+def _order(lanes: list[int]) -> str:
+    return ", ".join(f"i32 {lane}" for lane in lanes)

@@ -1,0 +1,378 @@
+"""Graphs as text: `print_graph` writes, `parse_graph` reads back an equal graph.
+
+    graph "mlp" {
+      bound batch 1 64
+      %x: f32[batch, 4] = input() {type=f32[batch, 4]}
+      %w: f32[4, 3] = param() {type=f32[4, 3]}
+      %y: f32[batch, 3] = dot_general(%x, %w) {lhs_contract=(1,), rhs_contract=(0,)} from "layer/MatMul"
+      return out=%y
+    }
+
+A result that is not the node's first is written `%name#1`. Attributes that have their default are left out. Regions
+follow their node in brackets. Data of params is no part of the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import GraphError, RlxError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.expect import Equality
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.literal import Array, Literal
+from rlx.ir.op import Op, lookup
+from rlx.ir.type import TensorType
+
+SHORT = 16  # elements of a literal that are written as numbers
+MAX_DEPTH = 32  # regions in regions
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./+-]*\Z")
+_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[A-Za-z_][\w./+-]*|-?\d+|[%#(){}\[\]=,:])')
+
+
+def print_graph(graph: Graph, literals: str = "short", indent: str = "") -> str:
+    """The graph as text.
+
+    literals   "full" writes every constant so that it can be read back; "digest" writes a hash of those that are not
+               short, which is enough to compare; "short" only says that there are more
+    """
+    inside = indent + "  "
+    lines = [f"{indent}graph {json.dumps(graph.name)} {{"]
+    for name, (low, high) in graph.bounds.items():
+        lines.append(f"{inside}bound {name} {low} {'inf' if high is None else high}")
+    for equality in graph.equalities:
+        parts = (str(equality.left), str(equality.right), equality.reason)
+        lines.append(f"{inside}equal {' '.join(json.dumps(part) for part in parts)}")
+    for node in graph.nodes:
+        lines.append(inside + _print_node(node, literals, inside))
+    outputs = ", ".join(f"{_name(name)}={_reference(value)}" for name, value in graph.outputs.items())
+    return "\n".join([*lines, f"{inside}return {outputs}".rstrip(), f"{indent}}}"])
+
+
+def same_graph(a: Graph, b: Graph) -> bool:
+    """Whether two graphs are equal in all but the data of their params."""
+    return print_graph(a, "digest") == print_graph(b, "digest")
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.match(name) else json.dumps(name)
+
+
+def _reference(value: Value) -> str:
+    return f"%{_name(value.node.name)}" + (f"#{value.index}" if value.index else "")
+
+
+def _print_node(node: Node, literals: str, indent: str) -> str:
+    types = ", ".join(map(str, node.types))
+    operands = ", ".join(map(_reference, node.inputs))
+    defaults = type(node.op).defaults()
+    shown = [
+        f"{field}={_print_attribute(value, literals)}"
+        for field, value in node.op.attributes().items()
+        if field not in defaults or _print_attribute(value, literals) != _print_attribute(defaults[field], literals)
+    ]
+    text = f"%{_name(node.name)}: {types} = {node.op.name}({operands})"
+    if shown:
+        text += f" {{{', '.join(shown)}}}"
+    if node.source is not None:
+        text += f" from {json.dumps(node.source)}"
+    if node.regions:
+        inside = "\n".join(print_graph(region, literals, indent + "  ") for region in node.regions)
+        text += f" [\n{inside}\n{indent}]"
+    return text
+
+
+def _print_attribute(value: Any, literals: str) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value)
+        case tuple():
+            return f"({', '.join(_print_attribute(part, literals) for part in value)}{',' if len(value) == 1 else ''})"
+        case Literal():
+            return _print_literal(value, literals)
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _print_literal(literal: Literal, literals: str) -> str:
+    array = literal.array
+    if array.size <= SHORT and _reads_back(array):
+        return f"{literal.type}({', '.join(_print_number(n) for n in array.reshape(-1).tolist())})"
+    if literals == "full":
+        return f'{literal.type}("{base64.b64encode(array.tobytes()).decode()}")'
+    return f"{literal.type}({literal.digest if literals == 'digest' else '...'})"
+
+
+def _reads_back(array: Array) -> bool:
+    """Whether numbers say it all: complex numbers and NaN with a payload they do not."""
+    if array.dtype.kind == "c":
+        return False
+    again = np.array(array.reshape(-1).tolist()).astype(array.dtype) if array.size else array.reshape(-1)
+    return again.tobytes() == array.tobytes()
+
+
+def _print_number(number: Any) -> str:
+    return _print_attribute(number, "short")
+
+
+def parse_graph(text: str) -> Graph:
+    """Reads what `print_graph` wrote with `literals="full"`. Raises GraphError that names the line."""
+    reader = _Reader(text)
+    graph = reader.graph(0)
+    reader.end()
+    return graph
+
+
+class _Reader:
+    """Reads from front to back; `at` is the next character."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def fail(self, what: str) -> GraphError:
+        line = self.text.count("\n", 0, self.at) + 1
+        return GraphError(f"[parse] {what}, at line {line}: {self.text[self.at : self.at + 40]!r}")
+
+    def peek(self) -> str:
+        found = _TOKEN.match(self.text, self.at)
+        return found.group(1) if found else ""
+
+    def next(self) -> str:
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            raise self.fail("expected a word, a number, a string or a mark")
+        self.at = found.end()
+        return found.group(1)
+
+    def expect(self, wanted: str) -> None:
+        if self.peek() != wanted:
+            raise self.fail(f"expected {wanted!r}")
+        self.next()
+
+    def end(self) -> None:
+        if self.text[self.at :].strip():
+            raise self.fail("expected the end of the text")
+
+    def name(self) -> str:
+        token = self.next()
+        if token.startswith('"'):
+            return self.decoded(token)
+        if not _PLAIN.match(token):
+            raise self.fail(f"expected a name, got {token!r}")
+        return token
+
+    def decoded(self, token: str) -> str:
+        try:
+            read = json.loads(token)
+        except ValueError:
+            raise self.fail(f"expected a string, got {token!r}") from None
+        if not isinstance(read, str):
+            raise self.fail(f"expected a string, got {token!r}")
+        return read
+
+    def raw(self, stops: str) -> str:
+        """The text up to one of these marks outside of brackets and strings."""
+        start, depth = self.at, 0
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == '"':
+                self.next()
+                continue
+            if depth == 0 and char in stops:
+                return self.text[start : self.at].strip()
+            depth += (char in "([{") - (char in ")]}")
+            self.at += 1
+        raise self.fail(f"expected one of {stops!r}")
+
+    def graph(self, depth: int) -> Graph:
+        if depth > MAX_DEPTH:
+            raise self.fail(f"expected at most {MAX_DEPTH} regions in each other")
+        self.expect("graph")
+        graph = Graph(self.name())
+        self.expect("{")
+        values: dict[str, Node] = {}
+        equalities: list[Equality] = []
+        while (token := self.peek()) not in ("return", "}", ""):
+            if token == "%":
+                self.node(graph, values, depth)
+            elif token == "bound":
+                self.bound(graph)
+            elif token == "equal":
+                self.next()
+                left, right, reason = (self.decoded(self.next()) for _ in range(3))
+                equalities.append(Equality(dims.parse(left), dims.parse(right), reason))
+            else:
+                raise self.fail("expected a node, bound, equal or return")
+        self.expect("return")
+        while self.peek() != "}":
+            key = self.name()
+            self.expect("=")
+            graph.outputs[key] = self.reference(values)
+            if self.peek() == ",":
+                self.next()
+        self.expect("}")
+        graph.equalities = equalities
+        return graph
+
+    def bound(self, graph: Graph) -> None:
+        self.next()
+        name, low, high = self.name(), self.next(), self.next()
+        try:
+            graph.bounds[name] = (int(low), None if high == "inf" else int(high))
+        except ValueError:
+            raise self.fail("expected two numbers") from None
+
+    def reference(self, values: dict[str, Node]) -> Value:
+        self.expect("%")
+        name, index = self.name(), 0
+        if self.peek() == "#":
+            self.next()
+            digits = self.next()
+            index = int(digits) if digits.isdigit() else -1
+        node = values.get(name)
+        if node is None or not 0 <= index < len(node.types):
+            raise self.fail(f"expected a result of an earlier node, got {name!r} #{index}")
+        return Value(node, index)
+
+    def node(self, graph: Graph, values: dict[str, Node], depth: int) -> None:
+        self.expect("%")
+        name = self.name()
+        self.expect(":")
+        types = self.raw("=")
+        self.expect("=")
+        cls = lookup(self.name())
+        operands = self.operands(values)
+        made = self.attributes(cls)
+        source = None
+        if self.peek() == "from":
+            self.next()
+            source = self.decoded(self.next())
+        regions = self.regions(depth)
+        if name in values:
+            raise self.fail(f"expected a new name, got {name!r} twice")
+        graph.add(made, *operands, name=name, source=source, regions=regions)
+        node = graph.nodes[-1]
+        if ", ".join(map(str, node.types)) != types:
+            raise self.fail(f"expected the types {', '.join(map(str, node.types))} of {name!r}, got {types}")
+        values[name] = node
+
+    def operands(self, values: dict[str, Node]) -> list[Value]:
+        self.expect("(")
+        found = []
+        while self.peek() != ")":
+            found.append(self.reference(values))
+            if self.peek() == ",":
+                self.next()
+        self.expect(")")
+        return found
+
+    def regions(self, depth: int) -> list[Graph]:
+        found: list[Graph] = []
+        if self.peek() == "[":
+            self.next()
+            while self.peek() == "graph":
+                found.append(self.graph(depth + 1))
+            self.expect("]")
+        return found
+
+    def attributes(self, cls: type[Op]) -> Op:
+        kinds = {field: annotation for field, annotation, _ in cls.fields}
+        given: dict[str, Any] = {}
+        if self.peek() == "{":
+            self.next()
+            while self.peek() != "}":
+                field = self.name()
+                self.expect("=")
+                if field not in kinds:
+                    raise self.fail(f"expected an attribute of {cls.name}, got {field!r}")
+                given[field] = self.attribute(kinds[field], self.raw(",}"))
+                if self.peek() == ",":
+                    self.next()
+            self.expect("}")
+        try:
+            return cls(**given)
+        except TypeError:
+            raise self.fail(f"expected the attributes {', '.join(kinds)} of {cls.name}") from None
+
+    def attribute(self, kind: str, text: str) -> Any:
+        if text == "none" and kind.endswith(" | None"):
+            return None
+        kind = kind.removesuffix(" | None")
+        kind = "tuple[Dim, ...]" if kind == "Shape" else kind
+        try:
+            if kind.startswith("tuple["):
+                inner = kind[len("tuple[") : -len(", ...]")]
+                return tuple(self.attribute(inner, part) for part in _parts(text))
+            return _READ[kind](text)
+        except (ValueError, KeyError, RlxError):
+            raise self.fail(f"expected an attribute of kind {kind}, got {text!r}") from None
+
+
+def _parts(text: str) -> list[str]:
+    """The parts of `(a, b,)`, split at commas outside of brackets and strings."""
+    if not (text.startswith("(") and text.endswith(")")):
+        raise ValueError(text)
+    reader = _Reader(text[1:-1] + ",")
+    found = []
+    while reader.text[reader.at :].strip(" ,"):
+        found.append(reader.raw(","))
+        reader.expect(",")
+    return found
+
+
+def _read_bool(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+def read_type(text: str) -> TensorType:
+    """The type that `str` of it prints. Raises ValueError, ShapeError, DTypeError."""
+    name, bracket, rest = text.partition("[")
+    if not bracket or not rest.endswith("]"):
+        raise ValueError(text)
+    return TensorType.of((dims.parse(part) for part in _parts(f"({rest[:-1]})")), dtypes.parse(name))
+
+
+def _read_literal(text: str) -> Literal:
+    head, bracket, rest = text.partition("](")
+    if not bracket or not rest.endswith(")"):
+        raise ValueError(text)
+    of = read_type(head + "]")
+    body = rest[:-1]
+    shape = tuple(dims.evaluate(d, {}) for d in of.shape)
+    if body.startswith('"'):
+        data = base64.b64decode(json.loads(body), validate=True)
+        return Literal(np.frombuffer(data, of.dtype.numpy).reshape(shape))
+    numbers = [_read_number(part) for part in _parts(f"({body})")]
+    return Literal(np.array(numbers).reshape(shape).astype(of.dtype.numpy))
+
+
+def _read_number(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+_READ: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "bool": _read_bool,
+    "str": json.loads,
+    "Dim": dims.parse,
+    "DType": dtypes.parse,
+    "TensorType": read_type,
+    "Literal": _read_literal,
+}

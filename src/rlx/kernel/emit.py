@@ -1,0 +1,187 @@
+"""From values to scalar expressions: what one element of a value is, in terms of buffers that are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rlx.errors import CompileError
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.expr import Expr
+from rlx.ir.graph import Value
+from rlx.ir.op import Constant, Elementwise
+from rlx.kernel.nest import Linear, contiguous, dim_value, index_of, linear, load
+from rlx.kernel.views import view_of
+from rlx.ops.index import Gather, GatherElements
+from rlx.ops.shape import BroadcastTo, DimsTensor, Iota, Pad, Reshape, Slice, Transpose
+
+Key = tuple[int, int]
+Index = tuple[Expr, ...]
+
+MOVES = (Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, Iota, DimsTensor)
+ZERO = ex.const(0, dtypes.i64)
+
+
+def key_of(value: Value) -> Key:
+    return (id(value.node), value.index)
+
+
+def is_scalar_constant(value: Value) -> bool:
+    """Constants of one element become part of the code."""
+    return isinstance(value.node.op, Constant) and value.node.op.value.array.size == 1
+
+
+def can_inline(value: Value) -> bool:
+    """Whether an element of this value can be said as an expression of its operands' elements."""
+    return isinstance(value.node.op, (Elementwise, *MOVES)) or is_scalar_constant(value)
+
+
+class Emitter:
+    """Builds the expressions of one kernel.
+
+    strides_of   strides of a value that lies in memory, None for others
+    slot_of      the kernel's slot for that value's buffer
+    known        values that the kernel itself holds (a row's reduction, the accumulator), whatever the index
+    """
+
+    def __init__(
+        self,
+        strides_of: Callable[[Value], tuple[Dim, ...] | None],
+        slot_of: Callable[[Value], int],
+    ) -> None:
+        self.strides_of = strides_of
+        self.slot_of = slot_of
+        self.known: dict[Key, Expr] = {}
+        self._memo: dict[tuple[Key, Index], Expr] = {}
+
+    def forget(self) -> None:
+        """Must be called after `known` has changed."""
+        self._memo.clear()
+
+    def emit(self, value: Value, index: Index) -> Expr:
+        """The element of `value` at `index`."""
+        key = (key_of(value), index)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._emit(value, index)
+        return found
+
+    def _emit(self, value: Value, index: Index) -> Expr:
+        if key_of(value) in self.known:
+            return self.known[key_of(value)]
+        op = value.node.op
+        if isinstance(op, Constant) and is_scalar_constant(value):
+            return ex.const(op.value.array.reshape(-1)[0], value.dtype)
+        view = view_of(value, self.strides_of)
+        if view is not None:
+            offset = Linear(view.offset)
+            for part, stride in zip(index, view.strides):
+                offset = offset.plus(linear(part).times(stride))
+            return load(self.slot_of(view.root), offset, value.dtype)
+        if isinstance(op, Elementwise):
+            operands = [self.emit(v, operand_index(v.shape, index)) for v in value.node.inputs]
+            return op.scalar(*operands)
+        return self._emit_move(value, index)
+
+    def _emit_move(self, value: Value, index: Index) -> Expr:
+        op, operands = value.node.op, value.node.inputs
+        match op:
+            case Transpose(permutation=order):
+                return self.emit(operands[0], tuple(index[order.index(i)] for i in range(len(order))))
+            case BroadcastTo():
+                return self.emit(operands[0], operand_index(operands[0].shape, index))
+            case Slice(starts=starts, steps=steps):
+                moved = [plus(times(i, t), dim_value(s)) for i, s, t in zip(index, starts, steps)]
+                return self.emit(operands[0], tuple(moved))
+            case Reshape():
+                return self.emit(operands[0], reshaped_index(value.shape, index, operands[0].shape))
+            case Pad(low=low, value=fill):
+                return self._emit_pad(operands[0], index, low, ex.const(fill, value.dtype))
+            case Gather(axis=axis):
+                at = axis % operands[0].rank
+                count = operands[1].rank
+                position = self.emit(operands[1], index[at : at + count])
+                return self._taken(operands[0], at, position, (*index[:at], ZERO, *index[at + count :]))
+            case GatherElements(axis=axis):
+                return self._taken(operands[0], axis % operands[0].rank, self.emit(operands[1], index), index)
+            case Iota(axis=axis):
+                return ex.cast(index[axis % len(index)], value.dtype)
+            case DimsTensor(values=values):
+                chosen = dim_value(values[-1]) if values else ZERO
+                for number in reversed(range(len(values) - 1)):
+                    here = ex.apply("eq", index[0], ex.const(number, dtypes.i64))
+                    chosen = ex.select(here, dim_value(values[number]), chosen)
+                return ex.cast(chosen, value.dtype)
+        raise CompileError(f"[{op.name}] no expression for {value!r}")
+
+    def _emit_pad(self, operand: Value, index: Index, low: Sequence[Dim], fill: Expr) -> Expr:
+        guard: Expr | None = None
+        moved = []
+        for part, before, extent in zip(index, low, operand.shape):
+            inner = plus(part, dim_value(dims.mul(before, -1)))
+            moved.append(inner)
+            for test in (ex.apply("le", ZERO, inner), ex.apply("lt", inner, dim_value(extent))):
+                guard = test if guard is None else ex.apply("and", guard, test)
+        inside = self.emit(operand, tuple(moved))
+        return inside if guard is None else ex.select(guard, guarded(inside, guard), fill)
+
+    def _taken(self, x: Value, at: int, position: Expr, index: Index) -> Expr:
+        """x at a position along axis `at` that data decide: counted from the back if negative, clamped."""
+        extent = dim_value(x.shape[at])
+        wide = ex.cast(position, dtypes.i64)
+        if position.dtype.kind == "int":
+            wide = ex.select(ex.apply("lt", wide, ZERO), wide + extent, wide)
+        inside = ex.apply("max", ex.apply("min", wide, extent - 1), ZERO)
+        element = self.emit(x, (*index[:at], inside, *index[at + 1 :]))
+        if isinstance(x.shape[at], int) and x.shape[at] != 0:
+            return element
+        some = ex.apply("lt", ZERO, extent)
+        return ex.select(some, guarded(element, some), ex.const(0, x.dtype))
+
+
+def guarded(root: Expr, guard: Expr) -> Expr:
+    """The expression with every load done only where the guard holds."""
+
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind != "load":
+            return None
+        access = node.attr
+        both = ex.apply("and", guard, args[0]) if access.guarded else guard
+        others = args[1:] if access.guarded else args
+        return load(access.slot, Linear(access.const, access.axes, tuple(zip(others, access.scales))), node.dtype, both)
+
+    return ex.rewrite(root, rule)
+
+
+def operand_index(shape: Shape, index: Index) -> Index:
+    """The index into a broadcast operand: aligned at the right, 0 along axes of 1."""
+    lead = len(index) - len(shape)
+    return tuple(ZERO if d == 1 else index[lead + i] for i, d in enumerate(shape))
+
+
+def reshaped_index(shape: Shape, index: Index, old: Shape) -> Index:
+    """The index into the operand of a reshape: axis for axis where only 1s come and go, else through the flat one."""
+    kept = [part for part, d in zip(index, shape) if d != 1]
+    if [d for d in shape if d != 1] == [d for d in old if d != 1]:
+        parts = iter(kept)
+        return tuple(ZERO if d == 1 else next(parts) for d in old)
+    flat = Linear()
+    for part, stride in zip(index, contiguous(shape)):
+        flat = flat.plus(linear(part).times(stride))
+    rest = index_of(flat)
+    result = []
+    for position, stride in enumerate(contiguous(old)):
+        digit = rest if stride == 1 else rest / dim_value(stride)
+        result.append(digit if position == 0 else ex.apply("rem", digit, dim_value(old[position])))
+    return tuple(result)
+
+
+def plus(a: Expr, b: Expr) -> Expr:
+    """a + b with the linear parts put together."""
+    return index_of(linear(a).plus(linear(b)))
+
+
+def times(a: Expr, factor: int) -> Expr:
+    return index_of(linear(a).times(factor))

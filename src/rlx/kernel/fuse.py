@@ -1,0 +1,367 @@
+"""Fusion: which values get memory, and which nodes share a kernel.
+
+Everything elementwise, and everything that only moves elements, is computed where it is used. A value gets memory (is a
+*root*) when it leaves the program, when a contraction or another special kernel reads it, or when several kernels would
+compute it again. On top of that a contraction takes the elementwise nodes behind it as its epilogue, and a reduction
+grows into a *row group* (softmax, norms): reductions over the same axes and the elementwise nodes between and behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlx.errors import UnsupportedOp
+from rlx.ir import dim as dims
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import LEAVES, Elementwise
+from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
+from rlx.kernel.views import VIEW_OPS, view_of
+from rlx.ops.index import Gather, GatherElements
+from rlx.ops.linalg import DotGeneral
+from rlx.ops.reduce import Argmax, Argmin, Reduction
+from rlx.ops.shape import BroadcastTo, Concat, Reshape, Transpose
+from rlx.ops.transformer import Attention
+
+STRIDED_OPERANDS = (DotGeneral, Attention)
+ARGUMENTS = (Argmax, Argmin)
+HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat)
+
+
+@dataclass
+class Group:
+    """Nodes of one kernel. `kind`: contraction, attention, row, argument, concat, map; `lead` is its main node.
+
+    `results` are the values that it writes.
+    """
+
+    kind: str
+    lead: Node
+    members: list[Node] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list)
+
+
+class Fusion:
+    """Groups of a graph in an order in which they can run, and `order` of a value's axes in memory.
+
+    Raises UnsupportedOp for nodes that no kernel kind can take.
+    """
+
+    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset()) -> None:
+        self.graph = graph
+        self.disable = disable
+        self.nodes = _live(graph)
+        self.position = {id(n): i for i, n in enumerate(self.nodes)}
+        self.ancestors: list[int] = []
+        for i, node in enumerate(self.nodes):
+            mask = 1 << i
+            for v in node.inputs:
+                mask |= self.ancestors[self.position[id(v.node)]]
+            self.ancestors.append(mask)
+        self.results = {key_of(v) for v in graph.outputs.values()}
+        self.roots: set[Key] = set()
+        self.owner: dict[int, Group] = {}
+        self.layout: dict[Key, tuple[int, ...]] = {}
+        self._refuse_unknown()
+        self._find_layouts()
+        self._demand_memory()
+        self._group_contractions()
+        self._group_rows()
+        self._give_memory_to_shared()
+        self.groups = self._in_order()
+
+    def in_memory(self, value: Value) -> bool:
+        """Whether the value has a buffer of its own."""
+        if isinstance(value.node.op, LEAVES):
+            return not is_scalar_constant(value)
+        return key_of(value) in self.roots
+
+    def _refuse_unknown(self) -> None:
+        wrong = [n for n in self.nodes if not _taken(n)]
+        if wrong:
+            listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}" for n in wrong)
+            raise UnsupportedOp(f"no kernel for {listed}")
+
+    def uses(self, value: Value) -> list[Node]:
+        return [n for n in self.graph.uses(value) if id(n) in self.position]
+
+    def _find_layouts(self) -> None:
+        """An attention result that is only ever transposed in one way is written in that order at once."""
+        for node in self.nodes:
+            if not isinstance(node.op, Attention) or key_of(node.outputs[0]) in self.results:
+                continue
+            orders = {u.op.permutation if isinstance(u.op, Transpose) else None for u in self.uses(node.outputs[0])}
+            order = next(iter(orders)) if len(orders) == 1 else None
+            if order is not None:
+                self.layout[key_of(node.outputs[0])] = order
+
+    def _demand_memory(self) -> None:
+        for value in self.graph.outputs.values():
+            self._to_memory(value)
+        for node in self.nodes:
+            if isinstance(node.op, HEAVY):
+                self.roots.add(key_of(node.outputs[0]))
+        for node in self.nodes:
+            if isinstance(node.op, STRIDED_OPERANDS):
+                for value in node.inputs:
+                    self._strided(value)
+            elif isinstance(node.op, (Gather, GatherElements)):
+                self._strided(node.inputs[0])
+            elif isinstance(node.op, Reshape) and not _only_ones(node):
+                # through a reshape that regroups elements an index costs divisions, a flat load from memory none
+                self._strided(node.inputs[0])
+
+    def _to_memory(self, value: Value) -> None:
+        if not isinstance(value.node.op, LEAVES):
+            self.roots.add(key_of(value))
+
+    def _strided(self, value: Value) -> None:
+        """Makes sure that `value` is a strided view of something in memory."""
+        chain = value
+        while not isinstance(chain.node.op, LEAVES) and key_of(chain) not in self.roots:
+            if not isinstance(chain.node.op, VIEW_OPS):
+                self._to_memory(chain)
+                break
+            chain = chain.node.inputs[0]
+        if is_scalar_constant(chain):
+            if chain is not value:
+                self._to_memory(value)
+            return
+        if view_of(value, self._any_strides) is None:
+            self._to_memory(value)
+
+    def _any_strides(self, value: Value) -> tuple[dims.Dim, ...] | None:
+        return self.strides(value) if self.in_memory(value) else None
+
+    def strides(self, value: Value) -> tuple[dims.Dim, ...]:
+        """Strides of a value in memory, its axes stored in `layout` order."""
+        order = self.layout.get(key_of(value), tuple(range(value.rank)))
+        strides: list[dims.Dim] = [0] * value.rank
+        step: dims.Dim = 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step = dims.mul(step, value.shape[axis])
+        return tuple(strides)
+
+    # contractions and what follows them
+
+    def _group_contractions(self) -> None:
+        for node in self.nodes:
+            if not isinstance(node.op, DotGeneral):
+                continue
+            members = [node] if "fuse/epilogue" in self.disable else self._epilogue(node)
+            result = members[-1].outputs[0]
+            self.roots.discard(key_of(node.outputs[0]))
+            self.roots.add(key_of(result))
+            group = Group("contraction", node, members, [result])
+            for member in members:
+                self.owner[id(member)] = group
+
+    def _epilogue(self, dot: Node) -> list[Node]:
+        """The dot and the elementwise nodes behind it, up to one value through which everything leaves."""
+        shape = dot.outputs[0].shape
+        inside = {id(dot): dot}
+        mask = 1 << self.position[id(dot)]
+        ends = [dot]
+        for node in self.nodes[self.position[id(dot)] + 1 :]:
+            if not isinstance(node.op, Elementwise) or id(node) in self.owner or node.types[0].shape != shape:
+                continue
+            if not any(id(v.node) in inside for v in node.inputs):
+                continue
+            others = [v for v in node.inputs if id(v.node) not in inside]
+            if any(self.ancestors[self.position[id(v.node)]] & mask for v in others):
+                continue
+            inside[id(node)] = node
+            mask |= 1 << self.position[id(node)]
+            ends.append(node)
+        for end in reversed(ends):
+            needed = [n for n in ends if self.ancestors[self.position[id(end)]] >> self.position[id(n)] & 1]
+            names = {id(n) for n in needed}
+            closed = all(
+                key_of(n.outputs[0]) not in self.results
+                and key_of(n.outputs[0]) not in (self.roots - {key_of(dot.outputs[0])})
+                and all(id(u) in names for u in self.uses(n.outputs[0]))
+                for n in needed
+                if n is not end
+            )
+            if closed:
+                return needed
+        return [dot]
+
+    # rows
+
+    def _group_rows(self) -> None:
+        for node in self.nodes:
+            if id(node) in self.owner:
+                continue
+            if isinstance(node.op, ARGUMENTS):
+                self._own(Group("argument", node, [node], [node.outputs[0]]))
+            elif isinstance(node.op, Concat):
+                self._own(Group("concat", node, [node], [node.outputs[0]]))
+            elif isinstance(node.op, Attention):
+                self._own(Group("attention", node, [node], [node.outputs[0]]))
+            elif isinstance(node.op, Reduction):
+                members = [node] if "fuse/row" in self.disable or not node.op.keepdims else self._row(node)
+                self._own(Group("row", node, members, self._leaving(members)))
+
+    def _own(self, group: Group) -> None:
+        for member in group.members:
+            self.owner[id(member)] = group
+        written = {key_of(v) for v in group.results}
+        for member in group.members:
+            self.roots.discard(key_of(member.outputs[0]))
+        self.roots |= written
+
+    def _row(self, first: Node) -> list[Node]:
+        full, row = first.inputs[0].shape, first.types[0].shape
+        axes = _normal_axes(first)
+        members = [first]
+        inside = {id(first)}
+        mask = 1 << self.position[id(first)]
+        for node in self.nodes[self.position[id(first)] + 1 :]:
+            if id(node) in self.owner or not any(id(v.node) in inside for v in node.inputs):
+                continue
+            if isinstance(node.op, Reduction):
+                fits = node.op.keepdims and _normal_axes(node) == axes and node.inputs[0].shape == full
+            else:
+                fits = isinstance(node.op, (Elementwise, BroadcastTo)) and node.types[0].shape in (full, row)
+            others = [v for v in node.inputs if id(v.node) not in inside]
+            apart = not any(self.ancestors[self.position[id(v.node)]] & mask for v in others)
+            if fits and apart and all(len(v.shape) <= len(full) for v in others):
+                members.append(node)
+                inside.add(id(node))
+                mask |= 1 << self.position[id(node)]
+        return members
+
+    def _leaving(self, members: list[Node]) -> list[Value]:
+        """Values of members that somebody outside needs."""
+        inside = {id(n) for n in members}
+        leaving = []
+        for node in members:
+            value = node.outputs[0]
+            wanted = key_of(value) in self.results or (
+                key_of(value) in self.roots and not isinstance(node.op, Reduction)
+            )
+            if wanted or any(id(u) not in inside for u in self.uses(value)):
+                leaving.append(value)
+        return leaving
+
+    # everything else
+
+    def _give_memory_to_shared(self) -> None:
+        """Elementwise values that several kernels would compute, or that are spread out, get memory."""
+        sinks: dict[int, set[int]] = {}
+        for node in reversed(self.nodes):
+            value = node.outputs[0]
+            if isinstance(node.op, LEAVES) or id(node) in self.owner:
+                continue
+            reached: set[int] = set()
+            spread = False
+            for user in self.uses(value):
+                group = self.owner.get(id(user))
+                if group is not None:
+                    reached.add(id(group))
+                elif key_of(user.outputs[0]) in self.roots:
+                    reached.add(id(user))
+                else:
+                    reached |= sinks.get(id(user), set())
+                spread |= self._spreads(value, user)
+            sinks[id(node)] = reached
+            if isinstance(node.op, Elementwise) and value.type.size != 1 and (len(reached) > 1 or spread):
+                self.roots.add(key_of(value))
+        for node in self.nodes:
+            if id(node) not in self.owner and key_of(node.outputs[0]) in self.roots:
+                self.owner[id(node)] = Group("map", node, [node], [node.outputs[0]])
+
+    def _spreads(self, value: Value, user: Node) -> bool:
+        """Whether this use computes every element several times, and not only along the innermost axes."""
+        target = user.types[0].shape
+        if isinstance(user.op, (Elementwise, BroadcastTo)):
+            if value.type.size == user.types[0].size:
+                return False
+            lead = len(target) - value.rank
+            grown = [i for i, d in enumerate(target) if i < lead or (value.shape[i - lead] == 1 and d != 1)]
+            tail = list(range(len(target) - len(grown), len(target)))
+            return grown != tail
+        return False
+
+    def _in_order(self) -> list[Group]:
+        """Groups sorted so that each runs behind those whose results it reads."""
+        seen: dict[int, Group] = {}
+        for node in self.nodes:
+            group = self.owner.get(id(node))
+            if group is not None:
+                seen.pop(id(group), None)
+                seen[id(group)] = group  # a group stands where its last member stands
+        return _topological(list(seen.values()), self)
+
+
+def _topological(groups: list[Group], fusion: Fusion) -> list[Group]:
+    made: list[Group] = []
+    state: dict[int, int] = {}
+
+    def visit(start: Group) -> None:
+        stack = [(start, False)]
+        while stack:
+            group, ready = stack.pop()
+            if ready:
+                state[id(group)] = 2
+                made.append(group)
+            elif state.get(id(group), 0) == 0:
+                state[id(group)] = 1
+                stack.append((group, True))
+                needed = {id(g): g for g in _reads(group, fusion)}
+                stack.extend((g, False) for g in needed.values() if state.get(id(g), 0) == 0)
+
+    for group in groups:
+        visit(group)
+    return made
+
+
+def _reads(group: Group, fusion: Fusion) -> list[Group]:
+    """Groups whose results this one reads, through inlined nodes."""
+    found: dict[int, Group] = {}
+    inside = {id(n) for n in group.members}
+    stack = [v for n in group.members for v in n.inputs if id(v.node) not in inside]
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if id(value.node) in seen or id(value.node) in inside:
+            continue
+        seen.add(id(value.node))
+        owner = fusion.owner.get(id(value.node))
+        if owner is not None:
+            found[id(owner)] = owner
+        else:
+            stack.extend(value.node.inputs)
+    return list(found.values())
+
+
+def _taken(node: Node) -> bool:
+    return isinstance(node.op, (*LEAVES, *HEAVY)) or (len(node.types) == 1 and can_inline(node.outputs[0]))
+
+
+def untaken(graph: Graph) -> list[Node]:
+    """Nodes that no kernel kind takes."""
+    return [n for n in _live(graph) if not _taken(n)]
+
+
+def _live(graph: Graph) -> list[Node]:
+    """Nodes that outputs need, and the inputs and params, in order."""
+    wanted: set[int] = set()
+    stack = [v.node for v in graph.outputs.values()]
+    while stack:
+        node = stack.pop()
+        if id(node) not in wanted:
+            wanted.add(id(node))
+            stack.extend(v.node for v in node.inputs)
+    return [n for n in graph.nodes if id(n) in wanted]
+
+
+def _only_ones(node: Node) -> bool:
+    old, new = node.inputs[0].shape, node.types[0].shape
+    return [d for d in old if d != 1] == [d for d in new if d != 1]
+
+
+def _normal_axes(node: Node) -> tuple[int, ...]:
+    assert isinstance(node.op, Reduction)
+    return tuple(sorted(a % node.inputs[0].rank for a in node.op.axes))

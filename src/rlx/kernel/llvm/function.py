@@ -1,0 +1,279 @@
+"""A function of LLVM IR under construction: lines, blocks, loops, and dims that are worked out once at its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlx.errors import CompileError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Call, Dim, Poly
+from rlx.ir.dtype import DType
+
+Carried = list[tuple[str, str]]
+"""Loop-carried values: (LLVM type, first value)."""
+
+_MEMORY = {"bool": "i8", "f16": "i16", "bf16": "i16", "f32": "float", "f64": "double"}
+_REGISTER = {"bool": "i1", "f16": "float", "bf16": "float", "f32": "float", "f64": "double"}
+
+
+def memory_type(dtype: DType) -> str:
+    """LLVM type of an element in memory."""
+    return _MEMORY.get(dtype.name) or f"i{dtype.bits}"
+
+
+def register_type(dtype: DType) -> str:
+    """LLVM type of an element while computing: narrow floats compute in f32."""
+    return _REGISTER.get(dtype.name) or f"i{dtype.bits}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the renderer must know of a machine.
+
+    lanes     f32 lanes of the vectors to emit
+    has_fma   whether fused multiply-add is one instruction (else `fmuladd` may split it)
+    """
+
+    lanes: int
+    has_fma: bool
+    pause: str = ""
+
+
+class Module:
+    """Functions and the declarations that they need, in order, each once."""
+
+    def __init__(self, target: Target, symbols: Sequence[str]) -> None:
+        self.target = target
+        self.symbols = tuple(symbols)
+        self._functions: dict[str, str] = {}
+        self._declarations: dict[str, None] = {}
+        self._by_text: dict[str, str] = {}
+
+    def declare(self, text: str) -> None:
+        self._declarations[text] = None
+
+    def define(self, stem: str, make: Callable[[str], Function]) -> str:
+        """Adds a function unless one with the same text is there; gives its name."""
+        probe = make("@@")
+        text = probe.text()
+        if text in self._by_text:
+            return self._by_text[text]
+        name = stem if stem not in self._functions else f"{stem}.{len(self._functions)}"
+        self._by_text[text] = name
+        self._functions[name] = text.replace("@@@", f"@{_quoted(name)}", 1)
+        return name
+
+    def has(self, name: str) -> bool:
+        return name in self._functions
+
+    def add(self, name: str, text: str) -> None:
+        """Adds a function as text under a name that callers know."""
+        self._functions[name] = text
+
+    def text(self) -> str:
+        return "\n".join([*self._declarations, *self._functions.values()]) + "\n"
+
+
+def _quoted(name: str) -> str:
+    return name if all(c.isalnum() or c in "._" for c in name) else f'"{name}"'
+
+
+class Function:
+    """Text of one function. Values are SSA names or literals; `value` makes one, `emit` a line without result."""
+
+    def __init__(self, module: Module, name: str, parameters: str, linkage: str = "internal") -> None:
+        self.module = module
+        self.head = f"define {linkage} void @{name}({parameters}) #0 {{"
+        self.entry: list[str] = []
+        self.lines: list[str] = []
+        self.block_name = "body"
+        self._counter = 0
+        self._dims: dict[Dim, str] = {}
+
+    def text(self) -> str:
+        entry = ["entry:", *self.entry, "  br label %body", "body:"]
+        return "\n".join([self.head, *entry, *self.lines, "  ret void", "}"])
+
+    def fresh(self, stem: str = "v") -> str:
+        self._counter += 1
+        return f"%{stem}{self._counter}"
+
+    def emit(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def value(self, text: str, stem: str = "v") -> str:
+        name = self.fresh(stem)
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def at_entry(self, text: str, stem: str = "e") -> str:
+        """A value made in the entry block, so that it dominates everything."""
+        name = self.fresh(stem)
+        self.entry.append(f"  {name} = {text}")
+        return name
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block_name = name
+
+    # loops and branches
+
+    def loop(
+        self, low: str, high: str, step: int, carried: Carried, body: Callable[[str, list[str]], list[str]]
+    ) -> list[str]:
+        """for i = low; i < high; i += step, carrying values through; gives them as they leave the loop."""
+        number = self.fresh("L")[1:]
+        before = self.block_name
+        self.emit(f"br label %{number}.head")
+        self.label(f"{number}.head")
+        position = self.fresh("i")
+        names = [self.fresh("c") for _ in carried]
+        hole = len(self.lines)
+        test = self.value(f"icmp slt i64 {position}, {high}")
+        self.emit(f"br i1 {test}, label %{number}.body, label %{number}.exit")
+        self.label(f"{number}.body")
+        results = body(position, names)
+        following = self.value(f"add i64 {position}, {step}")
+        latch = self.block_name
+        self.emit(f"br label %{number}.head")
+        phis = [f"  {position} = phi i64 [{low}, %{before}], [{following}, %{latch}]"]
+        for name, (kind, first), result in zip(names, carried, results):
+            phis.append(f"  {name} = phi {kind} [{first}, %{before}], [{result}, %{latch}]")
+        self.lines[hole:hole] = phis
+        self.label(f"{number}.exit")
+        return names
+
+    def when(self, condition: str, body: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Runs `body` if the i1 holds, else `otherwise`."""
+        number = self.fresh("B")[1:]
+        other = f"{number}.else" if otherwise else f"{number}.end"
+        self.emit(f"br i1 {condition}, label %{number}.then, label %{other}")
+        self.label(f"{number}.then")
+        body()
+        self.emit(f"br label %{number}.end")
+        if otherwise:
+            self.label(f"{number}.else")
+            otherwise()
+            self.emit(f"br label %{number}.end")
+        self.label(f"{number}.end")
+
+    # integers
+
+    def add(self, a: str, b: str) -> str:
+        if a == "0":
+            return b
+        if b == "0":
+            return a
+        if _is_number(a) and _is_number(b):
+            return str(int(a) + int(b))
+        return self.value(f"add i64 {a}, {b}")
+
+    def sub(self, a: str, b: str) -> str:
+        if b == "0":
+            return a
+        if _is_number(a) and _is_number(b):
+            return str(int(a) - int(b))
+        return self.value(f"sub i64 {a}, {b}")
+
+    def mul(self, a: str, b: str) -> str:
+        if "0" in (a, b):
+            return "0"
+        if a == "1":
+            return b
+        if b == "1":
+            return a
+        if _is_number(a) and _is_number(b):
+            return str(int(a) * int(b))
+        return self.value(f"mul i64 {a}, {b}")
+
+    def smin(self, a: str, b: str) -> str:
+        if _is_number(a) and _is_number(b):
+            return str(min(int(a), int(b)))
+        return self.value(f"select i1 {self.value(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def smax(self, a: str, b: str) -> str:
+        if _is_number(a) and _is_number(b):
+            return str(max(int(a), int(b)))
+        return self.value(f"select i1 {self.value(f'icmp sgt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def divide(self, a: str, b: str) -> str:
+        """⌊a / b⌋ of numbers that are not negative."""
+        if b == "1":
+            return a
+        if _is_number(a) and _is_number(b):
+            return str(int(a) // int(b))
+        return self.value(f"udiv i64 {a}, {b}")
+
+    def remainder(self, a: str, b: str) -> str:
+        if b == "1":
+            return "0"
+        return self.value(f"urem i64 {a}, {b}")
+
+    def ceil_divide(self, a: str, b: str) -> str:
+        return self.divide(self.add(a, self.sub(b, "1")), b)
+
+    def offset(self, pointer: str, kind: str, elements: str) -> str:
+        """The pointer moved by elements of an LLVM type."""
+        return pointer if elements == "0" else self.value(f"getelementptr {kind}, ptr {pointer}, i64 {elements}", "p")
+
+    # dims
+
+    def dim(self, dim: Dim) -> str:
+        """A dim's value: a literal, or a name made at the entry from the array of symbols in `%dims`."""
+        if isinstance(dim, int):
+            return str(dim)
+        found = self._dims.get(dim)
+        if found is None:
+            found = self._dims[dim] = self._poly(dim)
+        return found
+
+    def _poly(self, poly: Poly) -> str:
+        total: str | None = None
+        for monomial, coefficient in poly.terms:
+            term: str | None = None
+            for factor in monomial:
+                part = self._symbol(factor) if isinstance(factor, str) else self._call(factor)
+                term = part if term is None else self.at_entry(f"mul i64 {term}, {part}")
+            if term is None:
+                term = str(coefficient)
+            elif coefficient != 1:
+                term = self.at_entry(f"mul i64 {term}, {coefficient}")
+            total = term if total is None else self.at_entry(f"add i64 {total}, {term}")
+        assert total is not None  # a Poly has terms
+        return total
+
+    def _symbol(self, name: str) -> str:
+        dim = dims.symbol(name)
+        found = self._dims.get(dim)
+        if found is None:
+            if name not in self.module.symbols:
+                raise CompileError(f"the dim {name!r} belongs to no input")
+            pointer = self.at_entry(f"getelementptr i64, ptr %dims, i64 {self.module.symbols.index(name)}")
+            found = self._dims[dim] = self.at_entry(f"load i64, ptr {pointer}, align 8", "d")
+        return found
+
+    def _call(self, call: Call) -> str:
+        left, right = self.dim(call.left), self.dim(call.right)
+        if call.function in ("min", "max"):
+            sign = "slt" if call.function == "min" else "sgt"
+            test = self.at_entry(f"icmp {sign} i64 {left}, {right}")
+            return self.at_entry(f"select i1 {test}, i64 {left}, i64 {right}")
+        safe = right
+        if not isinstance(call.right, int):
+            zero = self.at_entry(f"icmp eq i64 {right}, 0")
+            safe = self.at_entry(f"select i1 {zero}, i64 1, i64 {right}")
+        quotient = self.at_entry(f"sdiv i64 {left}, {safe}")
+        rest = self.at_entry(f"srem i64 {left}, {safe}")
+        # LLVM divides towards zero, dims towards minus infinity
+        unlike = self.at_entry(f"xor i64 {rest}, {safe}")
+        negative = self.at_entry(f"icmp slt i64 {unlike}, 0")
+        some = self.at_entry(f"icmp ne i64 {rest}, 0")
+        correct = self.at_entry(f"and i1 {negative}, {some}")
+        if call.function == "floordiv":
+            return self.at_entry(f"sub i64 {quotient}, {self.at_entry(f'zext i1 {correct} to i64')}")
+        return self.at_entry(f"add i64 {rest}, {self.at_entry(f'select i1 {correct}, i64 {safe}, i64 0')}")
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").isdigit()

@@ -1,0 +1,326 @@
+"""Kernels that name no target: loop nests with scalar bodies, contractions, and a few special shapes of work.
+
+A kernel reads and writes buffers through *accesses*: a buffer's slot and an element offset that is linear in the loop
+axes, with dims as coefficients, so that transposes, slices, broadcasts and reshapes of buffers cost nothing. Bodies are
+`ir.expr` expressions whose leaves are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+
+# Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
+
+
+def axis(number: int) -> Expr:
+    """The current position along loop axis `number`."""
+    return Expr("axis", dtypes.i64, (), number)
+
+
+def dim_value(dim: Dim) -> Expr:
+    """A dim as a number at run time."""
+    return ex.const(dim, dtypes.i64) if isinstance(dim, int) else Expr("dim", dtypes.i64, (), dim)
+
+
+def row(number: int, dtype: DType) -> Expr:
+    """The result of stage `number`, a reduction: one value for the current row."""
+    return Expr("row", dtype, (), number)
+
+
+def temp(number: int, dtype: DType) -> Expr:
+    """The element that stage `number`, a `Temp`, holds at the current position of the row."""
+    return Expr("temp", dtype, (), number)
+
+
+def accumulated(dtype: DType) -> Expr:
+    """The contraction's sum at the current position, in an epilogue."""
+    return Expr("acc", dtype)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """const + Σ coefficient·axis + Σ coefficient·expression, in elements. Axes are in ascending order."""
+
+    const: Dim = 0
+    axes: tuple[tuple[int, Dim], ...] = ()
+    others: tuple[tuple[Expr, Dim], ...] = ()
+
+    def plus(self, other: Linear) -> Linear:
+        axes = dict(self.axes)
+        for number, coefficient in other.axes:
+            axes[number] = dims.add(axes.get(number, 0), coefficient)
+        others = dict(self.others)
+        for expression, coefficient in other.others:
+            others[expression] = dims.add(others.get(expression, 0), coefficient)
+        kept_axes = tuple(sorted((n, c) for n, c in axes.items() if c != 0))
+        return Linear(dims.add(self.const, other.const), kept_axes, tuple((e, c) for e, c in others.items() if c != 0))
+
+    def times(self, factor: Dim) -> Linear:
+        if factor == 0:
+            return Linear()
+        return Linear(
+            dims.mul(self.const, factor),
+            tuple((n, dims.mul(c, factor)) for n, c in self.axes),
+            tuple((e, dims.mul(c, factor)) for e, c in self.others),
+        )
+
+    def coefficient(self, number: int) -> Dim:
+        """Step of this offset along a loop axis."""
+        return next((c for n, c in self.axes if n == number), 0)
+
+
+def linear(index: Expr) -> Linear:
+    """Splits an index into its linear parts; whatever is not linear becomes an `others` term."""
+    match index.kind:
+        case "const":
+            return Linear(ex.value_of(index))
+        case "dim":
+            return Linear(index.attr)
+        case "axis":
+            return Linear(0, ((index.attr, 1),))
+        case "add":
+            return linear(index.args[0]).plus(linear(index.args[1]))
+        case "sub":
+            return linear(index.args[0]).plus(linear(index.args[1]).times(-1))
+        case "mul":
+            left, right = linear(index.args[0]), linear(index.args[1])
+            if not left.axes and not left.others:
+                return right.times(left.const)
+            if not right.axes and not right.others:
+                return left.times(right.const)
+    return Linear(0, (), ((index, 1),))
+
+
+def index_of(line: Linear) -> Expr:
+    """The expression of a linear index."""
+    total: Expr | None = None if line.const == 0 and (line.axes or line.others) else dim_value(line.const)
+    for base, coefficient in [*((axis(n), c) for n, c in line.axes), *line.others]:
+        term = base if coefficient == 1 else base * dim_value(coefficient)
+        total = term if total is None else total + term
+    assert total is not None  # one of const, axes, others is there
+    return total
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where a load or store goes: slot of the buffer in the kernel, and the offset's linear part.
+
+    Coefficients of the offset's other terms stand in `scales`, one for each argument of the load behind the guard.
+    """
+
+    slot: int
+    const: Dim
+    axes: tuple[tuple[int, Dim], ...]
+    scales: tuple[Dim, ...] = ()
+    guarded: bool = False
+
+    def coefficient(self, number: int) -> Dim:
+        return next((c for n, c in self.axes if n == number), 0)
+
+
+def load(slot: int, offset: Linear, dtype: DType, guard: Expr | None = None) -> Expr:
+    """An element of a buffer; 0 where the guard is false (memory is not touched there)."""
+    access = Access(slot, offset.const, offset.axes, tuple(c for _, c in offset.others), guard is not None)
+    args = tuple(e for e, _ in offset.others)
+    return Expr("load", dtype, ((guard, *args) if guard is not None else args), access)
+
+
+def offset_of(node: Expr) -> Linear:
+    """The offset of a `load`."""
+    access: Access = node.attr
+    others = node.args[1:] if access.guarded else node.args
+    return Linear(access.const, access.axes, tuple(zip(others, access.scales)))
+
+
+# Stages: what a nest does in one row.
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Joins `body` over the inner axes with an instruction (add mul min max and or), starting from its identity.
+
+    `argument` is set for argmax and argmin: `combine` is then max or min, and the result is the position along the
+    inner axis; `last` prefers the last of equals.
+    """
+
+    combine: str
+    body: Expr
+    dtype: DType
+    argument: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Keeps `body` for every position of the row, for later stages."""
+
+    body: Expr
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes `body` at `offset` of the buffer in `slot`: for every position of the row, or once per row."""
+
+    slot: int
+    offset: Linear
+    body: Expr
+    whole_row: bool
+
+
+Stage = Reduce | Temp | Store
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A loop nest: `outer` axes are parallel (numbers 0 …), `inner` axes make a row (the next numbers); stages run in
+    order for each outer position."""
+
+    outer: Shape
+    inner: Shape
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """out[batch, m, n] = epilogue(Σ_k a[batch, m, k] · b[batch, k, n]).
+
+    Axes are numbered batch, then m, then n; the k axis has the next number. `epilogue` stages are whole-row-less
+    `Store`s whose bodies use `accumulated` and loads at the axes. `packed` is the panel width (in elements) if slot
+    `b_slot` holds panels [⌈n / packed⌉][k][packed] with zeros behind n.
+    """
+
+    batch: Shape
+    m: Dim
+    n: Dim
+    k: Dim
+    dtype: DType
+    a_slot: int
+    a: Linear
+    b_slot: int
+    b: Linear
+    epilogue: tuple[Store, ...]
+    packed: int = 0
+
+    @property
+    def m_axis(self) -> int:
+        return len(self.batch)
+
+    @property
+    def n_axis(self) -> int:
+        return len(self.batch) + 1
+
+    @property
+    def k_axis(self) -> int:
+        return len(self.batch) + 2
+
+    def as_nest(self) -> Nest:
+        """The same as a plain nest with one reduction: what any renderer can take."""
+        a = load(self.a_slot, self.a, self.dtype)
+        b = load(self.b_slot, self.b, self.dtype)
+        total = dtypes.accumulator(self.dtype)
+        body = ex.cast(a, total) * ex.cast(b, total)
+        done = ex.cast(row(0, total), self.dtype)
+        stores = tuple(
+            Store(s.slot, s.offset, ex.rewrite(s.body, lambda e, _: done if e.kind == "acc" else None), False)
+            for s in self.epilogue
+        )
+        return Nest((*self.batch, self.m, self.n), (self.k,), (Reduce("add", body, total), *stores))
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """softmax(scale·q·kᵀ, masked)·v over batch and heads; every operand is a strided view.
+
+    Offsets are linear in axes 0 batch, 1 head, 2 query or key position, 3 feature. `mask` uses axes 0 batch, 1 head,
+    2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
+    and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
+    """
+
+    batch: Dim
+    heads: Dim
+    queries: Dim
+    keys: Dim
+    features: int
+    value_features: int
+    repeat: int
+    scale: float
+    causal: bool
+    offset: Dim
+    fill: float
+    empty_zero: bool
+    dtype: DType
+    q: tuple[int, Linear]
+    k: tuple[int, Linear]
+    v: tuple[int, Linear]
+    out: tuple[int, Linear]
+    mask: tuple[int, Linear, DType] | None = None
+
+
+Work = Nest | Contraction | AttentionWork
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of a program. `kind`: input, param, constant, output, temp. Sizes are in elements."""
+
+    number: int
+    kind: str
+    dtype: DType
+    size: Dim
+    name: str
+
+    @property
+    def nbytes(self) -> Dim:
+        return dims.mul(self.size, self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A piece of work bound to buffers: slot i of the work is buffer `slots[i]`; the first `writes` slots are written.
+
+    `name` tells the ops that it came from, `sources` the nodes.
+    """
+
+    name: str
+    work: Work
+    slots: tuple[int, ...]
+    writes: int
+    sources: tuple[str, ...] = ()
+
+
+@dataclass
+class Program:
+    """Kernels in order over buffers. `prepare` depends on params alone and runs once when they are set."""
+
+    symbols: tuple[str, ...]
+    buffers: list[Buffer] = field(default_factory=list)
+    prepare: list[Kernel] = field(default_factory=list)
+    main: list[Kernel] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    params: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    constants: dict[int, Any] = field(default_factory=dict)
+
+    def new_buffer(self, kind: str, dtype: DType, size: Dim, name: str) -> Buffer:
+        made = Buffer(len(self.buffers), kind, dtype, size, name)
+        self.buffers.append(made)
+        return made
+
+
+def contiguous(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+    """Row-major strides in elements."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(tuple(shape)):
+        strides.append(step)
+        step = dims.mul(step, extent)
+    return tuple(reversed(strides))

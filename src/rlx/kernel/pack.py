@@ -1,0 +1,54 @@
+"""Weights in the layout that contraction kernels want: panels [⌈n / width⌉][k][width], made once by `prepare`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.kernel.nest import Buffer, Contraction, Kernel, Linear, Nest, Program, Store, axis, dim_value, linear, load
+
+
+def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> None:
+    """Gives every contraction of `main` whose right side is static a packed copy; `width_of` gives 0 to leave it."""
+    static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
+    packed: dict[tuple[int, Linear, int], Buffer] = {}
+    for position, kernel in enumerate(program.main):
+        work = kernel.work
+        if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
+            continue
+        plain = not work.b.others and all(n in (work.n_axis, work.k_axis) for n, _ in work.b.axes)
+        width = width_of(work) if plain and isinstance(work.n, int) and isinstance(work.k, int) else 0
+        if width:
+            source = program.buffers[kernel.slots[work.b_slot]]
+            key = (source.number, work.b, width)
+            if key not in packed:
+                packed[key] = _pack(program, work, source, width)
+            program.main[position] = _with_packed(kernel, work, packed[key], width)
+
+
+def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Buffer:
+    panels = dims.ceildiv(work.n, width)
+    size = dims.mul(dims.mul(panels, work.k), width)
+    buffer = program.new_buffer("temp", source.dtype, size, f"{source.name}.packed")
+    column = Linear(0, ((0, width), (2, 1)))
+    offset = Linear(work.b.const)
+    offset = offset.plus(column.times(work.b.coefficient(work.n_axis)))
+    offset = offset.plus(linear(axis(1)).times(work.b.coefficient(work.k_axis)))
+    inside = ex.apply("lt", axis(0) * width + axis(2), dim_value(work.n))
+    whole = isinstance(work.n, int) and work.n % width == 0
+    body = load(1, offset, source.dtype, None if whole else inside)
+    target = Linear(0, ((0, dims.mul(work.k, width)), (1, width), (2, 1)))
+    nest = Nest((panels, work.k, width), (), (Store(0, target, body, False),))
+    program.prepare.append(Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,)))
+    return buffer
+
+
+def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int) -> Kernel:
+    """The kernel reading the packed copy, under a slot of its own."""
+    slots = (*kernel.slots, buffer.number)
+    changed = dataclasses.replace(work, b_slot=len(slots) - 1, b=Linear(), packed=width)
+    return dataclasses.replace(kernel, work=changed, slots=slots)
+
+

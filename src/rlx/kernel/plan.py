@@ -1,0 +1,109 @@
+"""The memory plan: temporaries share slots of one arena, by live range. Sizes may hold dims; offsets are then worked
+out per call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Bounds, Dim
+from rlx.kernel.nest import Access, Kernel, Nest, Program, Store
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector."""
+
+
+@dataclass
+class MemoryPlan:
+    """Slot of each temporary, and the slots' sizes in bytes (multiples of the alignment, one behind the other)."""
+
+    slot_of: dict[int, int] = field(default_factory=dict)
+    sizes: list[Dim] = field(default_factory=list)
+
+    @property
+    def total(self) -> Dim:
+        """Bytes of the arena."""
+        return sum(self.sizes, start=0)
+
+
+def plan_memory(
+    program: Program, kernels: Sequence[Kernel], temps: set[int], bounds: Bounds, reuse: bool
+) -> MemoryPlan:
+    """Places the buffers `temps` that the kernels write and read. With `reuse` off each gets memory of its own."""
+    last: dict[int, int] = {}
+    for position, kernel in enumerate(kernels):
+        for number in kernel.slots:
+            last[number] = position
+    result = MemoryPlan()
+    free: list[int] = []
+    for position, kernel in enumerate(kernels):
+        for number in kernel.slots[: kernel.writes]:
+            if number not in temps or number in result.slot_of:
+                continue
+            size = _rounded(program.buffers[number].nbytes)
+            slot = _in_place(program, kernel, number, position, last, result) if reuse else None
+            if slot is None:
+                slot = _take(free, result, size, bounds) if reuse else None
+            if slot is None:
+                result.sizes.append(size)
+                slot = len(result.sizes) - 1
+            result.slot_of[number] = slot
+        alive = {result.slot_of[n] for n, end in last.items() if n in result.slot_of and end > position}
+        for number in kernel.slots:
+            slot = result.slot_of.get(number)
+            if slot is not None and last[number] == position and slot not in alive and slot not in free:
+                free.append(slot)
+    return result
+
+
+def _rounded(size: Dim) -> Dim:
+    if isinstance(size, int):
+        return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+    factor = dims.exact_div(size, ALIGNMENT)
+    return size if factor is not None else dims.mul(dims.floordiv(dims.add(size, ALIGNMENT - 1), ALIGNMENT), ALIGNMENT)
+
+
+def _take(free: list[int], plan: MemoryPlan, size: Dim, bounds: Bounds) -> int | None:
+    """A free slot: of the same size, else one that is provably larger, else one that can grow."""
+    for slot in free:
+        if plan.sizes[slot] == size:
+            free.remove(slot)
+            return slot
+    for slot in free:
+        if dims.bounds(dims.add(plan.sizes[slot], dims.mul(size, -1)), bounds)[0] >= 0:
+            free.remove(slot)
+            return slot
+    for slot in free:
+        if dims.bounds(dims.add(size, dims.mul(plan.sizes[slot], -1)), bounds)[0] >= 0:
+            free.remove(slot)
+            plan.sizes[slot] = size
+            return slot
+    return None
+
+
+def _in_place(
+    program: Program, kernel: Kernel, number: int, position: int, last: dict[int, int], plan: MemoryPlan
+) -> int | None:
+    """The slot of an operand that dies here and that the kernel reads just where it then writes."""
+    work = kernel.work
+    if not isinstance(work, Nest) or work.inner or kernel.writes != 1:
+        return None
+    store = work.stages[-1]
+    assert isinstance(store, Store)
+    wanted = Access(0, store.offset.const, store.offset.axes)
+    loads = [n for n in ex.walk([s.body for s in work.stages]) if n.kind == "load"]
+    mine = program.buffers[number]
+    for slot, candidate in enumerate(kernel.slots):
+        other = program.buffers[candidate]
+        if slot == 0 or candidate not in plan.slot_of or last[candidate] != position:
+            continue
+        if other.dtype.itemsize != mine.dtype.itemsize or other.size != mine.size:
+            continue
+        places = [n for n in loads if n.attr.slot == slot]
+        same = all(n.attr.axes == wanted.axes and n.attr.const == wanted.const and not n.args for n in places)
+        shared = [n for n, s in plan.slot_of.items() if s == plan.slot_of[candidate] and last[n] >= position]
+        if places and same and shared == [candidate] and not store.offset.others:
+            return plan.slot_of[candidate]
+    return None

@@ -1,0 +1,22 @@
+"""Dead code: nodes that no output needs go. Inputs and params stay, since a run may still bring them."""
+
+from __future__ import annotations
+
+from rlx.ir.graph import Graph
+from rlx.passes.driver import Context, Pass, Rebuild
+
+
+class Dce(Pass):
+    """Drops what nothing needs. The rebuilding passes do so as they go; this one is for graphs as they come."""
+
+    name = "dce"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        needed = {id(v.node) for v in graph.outputs.values()}
+        for node in reversed(graph.nodes):
+            if id(node) in needed:
+                needed.update(id(v.node) for v in node.inputs)
+        dead = [node for node in graph.nodes if id(node) not in needed and node.op.name not in ("input", "param")]
+        if not dead or not context.spend(self.name, "drop", dead[0]):
+            return graph
+        return Rebuild(graph).finish()

@@ -1,0 +1,71 @@
+"""Composites become the simpler ops that define them, but for those that the target claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.errors import GraphError
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Composite
+from rlx.passes.driver import Context, Pass, Rebuild
+
+Claims = Callable[[Node], bool]
+
+MAX_DEPTH = 16  # composites of composites
+
+
+def no_claims(node: Node) -> bool:
+    """Claims nothing: everything becomes primitives."""
+    return False
+
+
+def decompose(graph: Graph, claims: Claims = no_claims) -> Graph:
+    """The graph with every composite that `claims` does not take replaced by its definition, down to primitives.
+
+    The last node of a definition takes the composite's name, the others are called `<name>/<op>`; all keep its source.
+    """
+    for _ in range(MAX_DEPTH):
+        if not any(_open(node, claims) for node in graph.nodes):
+            return graph
+        graph = _expand(graph, claims)
+    left = next(node for node in graph.nodes if _open(node, claims))
+    raise GraphError(f"[{left.op.name}] expected a definition of at most {MAX_DEPTH} levels, at node {left.name!r}")
+
+
+def _open(node: Node, claims: Claims) -> bool:
+    return node.op.is_composite and not claims(node)
+
+
+def _expand(graph: Graph, claims: Claims) -> Graph:
+    rebuild = Rebuild(graph)
+    for node in graph.nodes:
+        if not isinstance(node.op, Composite) or not _open(node, claims):
+            rebuild.keep(node)
+            continue
+        operands = [rebuild[v] for v in node.inputs]
+        first = len(rebuild.new.nodes)
+        made = node.op.decompose(*operands)
+        results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+        for fresh in rebuild.new.nodes[first:]:
+            rebuild.new.rename(fresh, f"{node.name}/{fresh.op.name}")
+        _check(node, results)
+        rebuild.replace(node, *results, first=first)
+    return rebuild.finish()
+
+
+def _check(node: Node, results: tuple[Value, ...]) -> None:
+    for wanted, got in zip(node.types, results, strict=True):
+        if got.type != wanted:
+            raise GraphError(f"[{node.op.name}] expected a definition of {wanted}, got {got.type}, at {node.name!r}")
+
+
+class Decompose(Pass):
+    """`decompose` as a pass. It is no optimisation: it cannot be switched off by the rewrite limit."""
+
+    name = "decompose"
+
+    def __init__(self, claims: Claims = no_claims) -> None:
+        self.claims = claims
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        return decompose(graph, self.claims)

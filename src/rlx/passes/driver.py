@@ -1,0 +1,281 @@
+"""The one driver of all passes. A pass is a list of named rules, or a function of its own for what rules cannot say.
+
+Every rewrite has a name, `pass/rewrite`, and is counted; any can be switched off (`RLX_DISABLE`, `Options.disable`);
+`RLX_STOP_AT=n` applies only the first n of a run, which bisects a miscompile. Matches are sought on the old graph, so
+that use counts are right; the new graph is built forward beside it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rlx import flags
+from rlx.errors import GraphError
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import LEAVES, Op
+from rlx.ir.verify import verify
+from rlx.passes.pattern import Found, Pattern
+
+MAX_SWEEPS = 64  # of one pass over one graph; a pass that is not done by then has rules that undo each other
+
+
+@dataclass
+class Report:
+    """What a run of passes did: how often each rewrite was applied, how long each pass took, how many nodes it left."""
+
+    rewrites: dict[str, int] = field(default_factory=dict)
+    pass_ns: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Number of rewrites applied."""
+        return sum(self.rewrites.values())
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {count}" for name, count in sorted(self.rewrites.items())]
+        return "\n".join([*lines, f"{self.total} rewrites, {sum(self.pass_ns.values()) / 1e6:.1f} ms"])
+
+
+class Context:
+    """One run: what is switched off, how many rewrites are left, and the report."""
+
+    def __init__(self, disable: Iterable[str] = (), stop_at: int | None = None) -> None:
+        limit = flags.stop_at() if stop_at is None else stop_at
+        self.disable = frozenset(disable) | frozenset(flags.disable())
+        self.left = limit if limit >= 0 else sys.maxsize
+        self.report = Report()
+        self.verbose = flags.debug() >= 4
+
+    def enabled(self, pass_name: str, rewrite: str | None = None) -> bool:
+        """Whether a pass, or one rewrite of it, is switched on."""
+        return pass_name not in self.disable and (rewrite is None or f"{pass_name}/{rewrite}" not in self.disable)
+
+    def spend(self, pass_name: str, rewrite: str, node: Node) -> bool:
+        """Counts a rewrite that is about to be applied at this node; False if there are none left."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        key = f"{pass_name}/{rewrite}"
+        self.report.rewrites[key] = self.report.rewrites.get(key, 0) + 1
+        if self.verbose:
+            print(f"rlx: rewrite {self.report.total} {key} at {node!r}", file=sys.stderr)
+        return True
+
+
+class Pass(ABC):
+    """Graph to graph, same meaning."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, graph: Graph, context: Context) -> Graph:
+        """The graph itself if there is nothing to do, else a new one."""
+
+
+class Rebuild:
+    """A graph growing beside an old one: `rebuild[old value]` is the new value. Leaves are there from the start."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.old = graph
+        self.new = graph.like()
+        self.map: dict[Value, Value] = {}
+        self._done: set[int] = set()
+        for node in graph.nodes:
+            if isinstance(node.op, LEAVES):
+                self.keep(node)
+
+    def __getitem__(self, value: Value) -> Value:
+        """The new value; brings over what it needs."""
+        if value not in self.map:
+            self.keep(value.node)
+        return self.map[value]
+
+    def keep(self, node: Node, regions: tuple[Graph, ...] | None = None) -> None:
+        """Brings a node over as it is (but for its regions), after those that it needs; nothing if it is there."""
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            missing = [v.node for v in top.inputs if v not in self.map]
+            if id(top) in self._done or not missing:
+                stack.pop()
+                self._adopt(top, regions if top is node else None)
+            else:
+                stack.extend(missing)
+
+    def _adopt(self, node: Node, regions: tuple[Graph, ...] | None) -> None:
+        if id(node) not in self._done:
+            self._done.add(id(node))
+            made = self.new.adopt(node, tuple(self.map[v] for v in node.inputs), regions)
+            self.map.update(zip(node.outputs, made.outputs))
+
+    def replace(self, node: Node, *made: Value, first: int) -> None:
+        """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
+        provenance, the one that makes the first result its name."""
+        for fresh in self.new.nodes[first:]:
+            if fresh.source is None:
+                fresh.source = node.source or node.name
+            if fresh is made[0].node:
+                fresh.name = node.name
+        self._done.add(id(node))
+        self.map.update(zip(node.outputs, made))
+
+    def finish(self) -> Graph:
+        """The new graph with the old one's outputs, without dead nodes."""
+        for node in self.old.nodes:
+            self.keep(node)
+        self.new.outputs = {name: self.map[value] for name, value in self.old.outputs.items()}
+        self.new.prune()
+        return self.new
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to look for, on what condition, and what comes in its place.
+
+    `when` and `rewrite` are called with the captures that they name: `when` with values of the old graph, `rewrite`
+    with those of the new one; both may ask for `root`, the old value that matched, `rewrite` for the new `graph` too.
+    `rewrite` returns the replacement, or None to leave things as they are.
+    """
+
+    name: str
+    pattern: Pattern
+    rewrite: Callable[..., Value | None]
+    when: Callable[..., bool] | None = None
+    takes: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+
+    def match(self, root: Value) -> Found | None:
+        """The first match that the condition admits."""
+        for found in self.pattern.find(root, {}):
+            found["root"] = root
+            if self.when is None or self.when(**{name: found[name] for name in self.asks}):
+                return found
+        return None
+
+
+class Rules(Pass):
+    """A pass that applies rules until none applies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rules: list[Rule] = []
+        self._by_op: dict[type[Op], tuple[Rule, ...]] = {}
+
+    def add(
+        self,
+        name: str,
+        pattern: Pattern,
+        rewrite: Callable[..., Value | None],
+        when: Callable[..., bool] | None = None,
+    ) -> None:
+        """One more rule; the first that matches wins. Raises GraphError if the name is taken."""
+        if any(rule.name == name for rule in self.rules):
+            raise GraphError(f"the pass {self.name!r} has two rewrites called {name!r}")
+        takes = tuple(inspect.signature(rewrite).parameters)
+        asks = tuple(inspect.signature(when).parameters) if when else ()
+        self.rules.append(Rule(name, pattern, rewrite, when, takes, asks))
+        self._by_op.clear()
+
+    def rule(
+        self, name: str, pattern: Pattern, when: Callable[..., bool] | None = None
+    ) -> Callable[[Callable[..., Value | None]], Callable[..., Value | None]]:
+        """`add` as a decorator of the rewrite."""
+
+        def register(rewrite: Callable[..., Value | None]) -> Callable[..., Value | None]:
+            self.add(name, pattern, rewrite, when)
+            return rewrite
+
+        return register
+
+    def rules_for(self, op: type[Op]) -> tuple[Rule, ...]:
+        """The rules whose root may be this op."""
+        found = self._by_op.get(op)
+        if found is None:
+            found = tuple(rule for rule in self.rules if issubclass(op, rule.pattern.roots))
+            self._by_op[op] = found
+        return found
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        for _ in range(MAX_SWEEPS):
+            swept = self._sweep(graph, context)
+            if swept is None:
+                return graph
+            graph = swept
+        context.report.unfinished.append(self.name)
+        return graph
+
+    def _sweep(self, graph: Graph, context: Context) -> Graph | None:
+        """One walk over the graph; None if no rewrite was applied. Nothing is copied before the first match."""
+        live = frozenset(rule.name for rule in self.rules if context.enabled(self.name, rule.name))
+        rebuild: Rebuild | None = None
+        applied = 0
+        for i, node in enumerate(graph.nodes):
+            replaced = False
+            for rule in self.rules_for(type(node.op)):
+                found = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
+                if found is None:
+                    continue
+                if rebuild is None:
+                    rebuild = Rebuild(graph)
+                    for earlier in graph.nodes[:i]:
+                        rebuild.keep(earlier)
+                if self._apply(rule, node, found, rebuild, context):
+                    applied += 1
+                    replaced = True
+                    break
+            if rebuild is not None and not replaced:
+                rebuild.keep(node)
+        return rebuild.finish() if rebuild is not None and applied else None
+
+    def _apply(self, rule: Rule, node: Node, found: Found, rebuild: Rebuild, context: Context) -> bool:
+        found["graph"] = rebuild.new
+        taken = {name: found[name] for name in rule.takes}
+        mapped = {k: v if k == "root" else _mapped(v, rebuild) for k, v in taken.items()}
+        first = len(rebuild.new.nodes)
+        made = rule.rewrite(**mapped)
+        if made is None:
+            return False
+        wanted = node.types[0]
+        if made.dtype is not wanted.dtype or made.rank != wanted.rank:
+            raise GraphError(f"[{self.name}/{rule.name}] expected {wanted}, got {made.type}, at node {node.name!r}")
+        # Dims that are equal only under an equality of the graph would change the types of all that follows.
+        if made.shape != wanted.shape or not context.spend(self.name, rule.name, node):
+            return False
+        rebuild.replace(node, made, first=first)
+        return True
+
+
+def _mapped(what: object, rebuild: Rebuild) -> object:
+    """A capture for the new graph: values, and tuples of values, are looked up."""
+    if isinstance(what, Value):
+        return rebuild[what] if what.graph is rebuild.old else what
+    if isinstance(what, tuple) and what and all(isinstance(part, Value) for part in what):
+        return tuple(rebuild[part] for part in what)
+    return what
+
+
+def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
+    """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`."""
+    check = flags.check()
+    debug = flags.debug()
+    for each in passes:
+        if not context.enabled(each.name):
+            continue
+        before = context.report.total
+        start_ns = time.perf_counter_ns()
+        graph = each.run(graph, context)
+        report = context.report
+        report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
+        report.nodes[each.name] = len(graph.nodes)
+        if debug >= 2:
+            print(f"rlx: pass {each.name}: {report.total - before} rewrites, {len(graph.nodes)} nodes", file=sys.stderr)
+        if check:
+            verify(graph)
+    return graph

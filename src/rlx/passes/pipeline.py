@@ -1,0 +1,72 @@
+"""The passes in order. `optimise` is what a backend calls before it makes code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlx.ir.graph import Graph
+from rlx.passes import canonical, raise_activation, raise_attention, raise_norm, simplify
+from rlx.passes.cse import Cse
+from rlx.passes.dce import Dce
+from rlx.passes.decompose import Claims, Decompose, no_claims
+from rlx.passes.driver import Context, Pass, Rebuild, Report, run_passes
+from rlx.passes.fold import Fold
+from rlx.passes.merge_dots import MergeDots
+from rlx.passes.precision import Policy, Precision
+
+
+def passes(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+    """What `optimise` runs. The same pass may come again where what others left gives it something to do."""
+    return [
+        Dce(),
+        simplify.rules,
+        Fold(),
+        Cse(),
+        simplify.rules,
+        raise_norm.rules,
+        raise_activation.rules,
+        raise_attention.rules,
+        canonical.rules,
+        MergeDots(),
+        Precision(policy),
+        Decompose(claims),
+        simplify.rules,
+        Fold(),
+        canonical.rules,
+        simplify.rules,
+        Cse(),
+    ]
+
+
+def names() -> list[str]:
+    """Names of all passes, as `disable` and `RLX_DISABLE` take them."""
+    return list(dict.fromkeys(each.name for each in passes()))
+
+
+def optimise(
+    graph: Graph,
+    claims: Claims = no_claims,
+    disable: Iterable[str] = (),
+    stop_at: int | None = None,
+    policy: Policy | None = None,
+) -> tuple[Graph, Report]:
+    """The graph made ready for a target that takes all primitives and the composites that `claims` says.
+
+    disable   passes or rewrites to leave out (`pass` or `pass/rewrite`), beside those of RLX_DISABLE
+    stop_at   apply only so many rewrites (RLX_STOP_AT if None; -1 applies all)
+    policy    compute dtype by node, where it is another than the node's own
+
+    Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
+    """
+    context = Context(disable, stop_at)
+    made = _optimise(graph, passes(claims, policy), context)
+    return made, context.report
+
+
+def _optimise(graph: Graph, order: list[Pass], context: Context) -> Graph:
+    if any(node.regions for node in graph.nodes):
+        rebuild = Rebuild(graph)
+        for node in graph.nodes:
+            rebuild.keep(node, tuple(_optimise(region, order, context) for region in node.regions) or None)
+        graph = rebuild.finish()
+    return run_passes(graph, order, context)

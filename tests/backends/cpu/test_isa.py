@@ -1,0 +1,104 @@
+"""The ISA is what the host runs, or what was asked for, or an error that says what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+
+from rlx.backends.cpu import isa
+from rlx.backends.cpu.isa import LEVELS, detect, forced
+from rlx.errors import DeviceUnavailable
+
+
+def host(monkeypatch: pytest.MonkeyPatch, arch: str, *features: str) -> None:
+    """Pretends to be another machine."""
+    monkeypatch.setattr(isa, "host_arch", lambda: arch)
+    monkeypatch.setattr(isa, "host_features", lambda: frozenset(features))
+
+
+def test_this_host_is_detected() -> None:
+    found = detect()
+    assert found.triple_arch == isa.host_arch()
+    assert found.cpu == llvm.get_host_cpu_name()
+    assert found.l1_bytes <= found.l2_bytes and found.line_bytes in (32, 64, 128, 256)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_matrix_block_fits_the_registers(name: str) -> None:
+    found = forced(name, for_codegen_only=True)
+    operands = found.gemm_vectors + 1
+    assert found.gemm_rows * found.gemm_vectors + operands <= found.vector_registers
+    assert found.vector_bytes in (16, 32, 64) and found.vector_bytes == 4 * found.lanes
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_llvm_makes_code_for_every_level(name: str) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    found = forced(name, for_codegen_only=True)
+    vector = f"<{found.lanes} x float>"
+    text = f"define {vector} @f({vector} %a, {vector} %b) {{\n %c = fmul {vector} %a, %b\n ret {vector} %c\n}}"
+    triple = f"{found.triple_arch}-linux-gnu"
+    target = llvm.Target.from_triple(triple).create_target_machine(cpu=found.cpu, features=found.features)
+    code = target.emit_assembly(llvm.parse_assembly(f'target triple = "{triple}"\n{text}'))
+    register = {"avx512": "%zmm0", "avx2": "%ymm0", "sse": "%xmm0", "neon": "v0.4s"}[name]
+    assert register in code and code.count("mul") == 1
+
+
+@pytest.mark.parametrize(
+    ("arch", "features", "name"),
+    [
+        ("x86_64", ("sse4.2", "popcnt"), "sse"),
+        ("x86_64", ("sse4.2", "popcnt", "avx2"), "sse"),  # no fma
+        ("x86_64", ("sse4.2", "popcnt", "avx2", "fma", "f16c", "bmi", "bmi2", "avx512f"), "avx2"),
+        ("aarch64", ("neon",), "neon"),
+    ],
+)
+def test_the_widest_that_runs_is_taken(
+    monkeypatch: pytest.MonkeyPatch, arch: str, features: tuple[str, ...], name: str
+) -> None:
+    monkeypatch.delenv("RLX_CPU_ISA", raising=False)
+    host(monkeypatch, arch, *features)
+    assert detect().name == name
+
+
+def test_the_flag_forces_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    host(monkeypatch, "x86_64", "sse4.2", "popcnt")
+    monkeypatch.setenv("RLX_CPU_ISA", "sse")
+    assert (detect().name, detect().cpu) == ("sse", "x86-64-v2")
+    assert isa.describe().endswith("(sse)")
+    monkeypatch.setenv("RLX_CPU_ISA", "avx2")
+    with pytest.raises(DeviceUnavailable, match=r"cannot run avx2 code \(lacks avx2, fma.*it can run sse"):
+        detect()
+
+
+def test_another_architecture_is_for_making_code_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    host(monkeypatch, "x86_64", "sse4.2", "popcnt")
+    assert forced("neon", for_codegen_only=True).triple_arch == "aarch64"
+    with pytest.raises(DeviceUnavailable, match="lacks the aarch64 architecture"):
+        forced("neon")
+
+
+def test_an_unknown_architecture_or_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    host(monkeypatch, "riscv64")
+    monkeypatch.delenv("RLX_CPU_ISA", raising=False)
+    with pytest.raises(DeviceUnavailable, match="no code for riscv64"):
+        detect()
+    with pytest.raises(DeviceUnavailable, match="no code for riscv64"):
+        forced("avx2")
+    with pytest.raises(DeviceUnavailable, match="no ISA named 'mmx'; expected one of avx512, avx2, sse, neon"):
+        forced("mmx")
+
+
+def test_cache_sizes_are_read(tmp_path: Path) -> None:
+    caches = [("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "2048K"), ("3", "Unified", "96M")]
+    for number, (level, kind, size) in enumerate(caches):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size), ("coherency_line_size", "64")):
+            (folder / name).write_text(text + "\n")
+    expected = {"l1_bytes": 48 << 10, "l2_bytes": 2 << 20, "l3_bytes": 96 << 20, "line_bytes": 64}
+    assert isa.cache_sizes(tmp_path) == expected
+    assert isa.cache_sizes(tmp_path / "absent") == {}
