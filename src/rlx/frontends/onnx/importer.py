@@ -109,6 +109,7 @@ class _Walk:
         if self.failures:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
+        self.graph.prune()
         return Imported(self.graph, "onnx", self._notes())
 
     def _check_opset(self) -> None:
