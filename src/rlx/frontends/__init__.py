@@ -41,7 +41,7 @@ class Format(Protocol):
 
 
 # In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it.
-FORMATS: tuple[str, ...] = ("rlx.frontends.saved", "rlx.frontends.onnx")
+FORMATS: tuple[str, ...] = ("rlx.frontends.saved", "rlx.models.bert", "rlx.frontends.onnx")
 
 
 def read(source: Source, **options: Any) -> Imported:

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rlx
 from rlx.errors import ModelError, RlxError, UnsupportedOp
+from rlx.frontends.files import flush_subnormals
 from rlx.frontends.onnx.external import Folder
-from rlx.frontends.onnx.weights import flush_subnormals
 from rlx.frontends.onnx.wire import lift
 
 W = np.random.default_rng(0).standard_normal((64, 64)).astype("f4")
