@@ -18,7 +18,8 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-_GOOD_LAYOUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
+_GOOD_LAYOUT = 0x101  # … | NPY_ARRAY_ALIGNED
 
 
 class Signature:
@@ -150,8 +151,8 @@ def _solve_linear(declared: Dim, name: str, came: int, known: Mapping[str, int])
     return value if value >= 0 and dims.evaluate(declared, {**known, name: value}) == came else None
 
 
-def checked(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    """`value` as a C-contiguous array of the dtype of `of`; dims are checked elsewhere. Raises InputError."""
+def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout: int = _GOOD_LAYOUT) -> Array:
+    """`value` as an array of the dtype of `of` with this layout; dims are checked elsewhere. Raises InputError."""
     array = _as_array(where, kind, name, value, of)
     if array.dtype != of.dtype.numpy:
         if array.dtype.newbyteorder("=") == of.dtype.numpy:
@@ -161,7 +162,7 @@ def checked(where: str, kind: str, name: str, value: Any, of: TensorType) -> Arr
             f"[{where}] expected {kind} {name!r} of {of}, got {got}: "
             f"dtypes are never cast silently, .astype({of.dtype.numpy.name!r}) does it"
         )
-    if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
+    if array.flags.num & layout != layout:
         return np.array(array, order="C", copy=True).reshape(array.shape)
     return array
 
@@ -190,7 +191,7 @@ def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:
     """A weight that fits its declaration; named dims are open. Raises InputError."""
-    made = checked("set_param", "param", name, array, of)
+    made = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
     fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
     if not fits:
         raise InputError(f"[set_param] expected param {name!r} of {of}, got {of.dtype}{list(made.shape)}")
