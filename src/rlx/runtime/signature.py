@@ -6,7 +6,6 @@ byte order, unaligned) is copied.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,8 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS
-_GOOD_LAYOUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
+_GOOD_LAYOUT = 0x101  # … | NPY_ARRAY_ALIGNED
 
 
 class Signature:
@@ -153,10 +152,7 @@ def _solve_linear(declared: Dim, name: str, came: int, known: Mapping[str, int])
 
 
 def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout: int = _GOOD_LAYOUT) -> Array:
-    """`value` as a C-contiguous array of the dtype of `of`; dims are checked elsewhere. Raises InputError.
-
-    An array that lacks one of the NumPy flags in `layout` is copied.
-    """
+    """`value` as an array of the dtype of `of` with this layout; dims are checked elsewhere. Raises InputError."""
     array = _as_array(where, kind, name, value, of)
     if array.dtype != of.dtype.numpy:
         if array.dtype.newbyteorder("=") == of.dtype.numpy:
@@ -172,8 +168,7 @@ def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout
 
 
 def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    # asking the module table first spares programs without masked arrays the import of numpy.ma
-    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ma.MaskedArray):
         raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got a masked array: .filled(…) unmasks it")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
@@ -195,10 +190,7 @@ def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -
 
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:
-    """A weight that fits its declaration; named dims are open. Raises InputError.
-
-    It may lie at any address, as weights in a mapped file do: backends read params unaligned.
-    """
+    """A weight that fits its declaration; named dims are open. Raises InputError."""
     made = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
     fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
     if not fits:
