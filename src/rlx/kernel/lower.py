@@ -253,6 +253,7 @@ class Lowering:
         assert isinstance(op, Attention)
         q, k, v, *rest = group.lead.inputs
         writes = self._new_kernel([self._result_buffer(value)])
+
         def strided(x: Value) -> tuple[int, Linear]:
             view = view_of(x, self._strides_of)
             assert view is not None  # fusion gave memory to what is none

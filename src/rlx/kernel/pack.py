@@ -50,5 +50,3 @@ def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int) 
     slots = (*kernel.slots, buffer.number)
     changed = dataclasses.replace(work, b_slot=len(slots) - 1, b=Linear(), packed=width)
     return dataclasses.replace(kernel, work=changed, slots=slots)
-
-

@@ -312,7 +312,8 @@ class Gt(_Compare):
         return apply("lt", y, x)
 
     def reference(self, x: Array, y: Array) -> Array:
-        return np.asarray(np.greater(x, y))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.greater(x, y))
 
 
 @op
@@ -325,7 +326,8 @@ class Ge(_Compare):
         return apply("le", y, x)
 
     def reference(self, x: Array, y: Array) -> Array:
-        return np.asarray(np.greater_equal(x, y))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.greater_equal(x, y))
 
 
 @op
@@ -360,7 +362,7 @@ class IsInf(Elementwise):
         return found
 
     def reference(self, x: Array) -> Array:
-        return np.asarray(np.isinf(x) & ((x > 0) & self.positive | (x < 0) & self.negative))
+        return np.asarray(np.isinf(x) & np.where(np.signbit(x), self.negative, self.positive))
 
 
 # bits and logic

@@ -58,8 +58,8 @@ class Context:
         return pass_name not in self.disable and (rewrite is None or f"{pass_name}/{rewrite}" not in self.disable)
 
     def spend(self, pass_name: str, rewrite: str, node: Node) -> bool:
-        """Counts a rewrite that is about to be applied at this node; False if there are none left."""
-        if self.left <= 0:
+        """Counts a rewrite that is about to be applied at this node; False if it is switched off or none are left."""
+        if self.left <= 0 or not self.enabled(pass_name, rewrite):
             return False
         self.left -= 1
         key = f"{pass_name}/{rewrite}"

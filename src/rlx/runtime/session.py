@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx import flags
-from rlx.backends.base import Backend, Options, Unsupported
+from rlx.backends.base import Options, Unsupported
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable, GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
@@ -51,31 +51,23 @@ class Session:
         """
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
-        device, backend, ordinal = self._choose(graph)
-        executable = backend.compile(graph, self.options, ordinal)
-        return CompiledGraph(graph, device, executable)
-
-    def _choose(self, graph: Graph) -> tuple[str, Backend, int]:
-        if self.device != "auto":
-            backend, ordinal = registry.backend(self.device)
-            refused = backend.unsupported(graph)
-            if refused:
-                raise UnsupportedOp(f"[session] {_refusal(self.device, graph, refused)}")
-            return self.device, backend, ordinal
         attempts: list[str] = []
         absent = 0
-        for name in AUTO:
+        names = AUTO if self.device == "auto" else (self.device,)
+        for name in names:
             try:
                 backend, ordinal = registry.backend(name)
+                return CompiledGraph(graph, name, backend.compile(graph, self.options, ordinal))
             except DeviceUnavailable as error:
+                if self.device != "auto":
+                    raise
                 attempts.append(str(error).removeprefix("[device] "))
                 absent += 1
-                continue
-            refused = backend.unsupported(graph)
-            if not refused:
-                return name, backend, ordinal
-            attempts.append(_refusal(name, graph, refused))
-        kind = DeviceUnavailable if absent == len(AUTO) else UnsupportedOp
+            except UnsupportedOp as error:
+                attempts.append(_refusal(name, graph, backend.unsupported(graph)) or str(error))
+        if self.device != "auto":
+            raise UnsupportedOp(f"[session] {attempts[0]}")
+        kind = DeviceUnavailable if absent == len(names) else UnsupportedOp
         listed = "\n  ".join(attempts)
         raise kind(
             f"[session] expected a device that takes the graph {graph.name!r}, got none:\n  {listed}\n"
@@ -84,5 +76,8 @@ class Session:
 
 
 def _refusal(device: str, graph: Graph, refused: list[Unsupported]) -> str:
+    """All nodes that the device cannot take, a line each; empty if it names none."""
+    if not refused:
+        return ""
     lines = [f"{u.node.op.name} at node {(u.node.source or u.node.name)!r}: {u.reason}" for u in refused]
     return f"{device} cannot take {len(refused)} of {len(graph.nodes)} nodes:\n    " + "\n    ".join(lines)

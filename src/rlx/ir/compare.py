@@ -1,0 +1,65 @@
+"""Whether an array is what it should be, within an op's tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """How two arrays differ: in type, or in `count` elements, of which the worst is at `index`, `ulps` off."""
+
+    what: str
+    count: int = 0
+    index: tuple[int, ...] = ()
+    ulps: float = 0.0
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def epsilon(dtype: DType) -> float:
+    """Distance from 1 to the next number of a float or complex dtype."""
+    if dtype.is_complex:
+        return float(np.finfo(dtype.numpy).eps)
+    one = np.ones((), dtype.numpy)
+    bits = one.view(f"u{dtype.itemsize}") + np.asarray(1, f"u{dtype.itemsize}")
+    return float(bits.view(dtype.numpy).astype(np.float64)) - 1.0
+
+
+def mismatch(got: Array, wanted: Array, tolerance: Tolerance) -> Mismatch | None:
+    """None if `got` has the dtype and shape of `wanted` and |got - wanted| ≤ ulps · eps · (|wanted| + scale) holds for
+    every element; NaN equals NaN, an infinity itself. Integers and bools must be equal."""
+    if got.dtype != wanted.dtype or got.shape != wanted.shape:
+        return Mismatch(f"expected {wanted.dtype}{list(wanted.shape)}, got {got.dtype}{list(got.shape)}")
+    dtype = dtypes.of(wanted.dtype)
+    if not dtype.is_inexact:
+        wrong = np.asarray(got != wanted)
+        return _describe(got, wanted, wrong, wrong.astype(np.float64)) if wrong.any() else None
+    wide = np.complex128 if dtype.is_complex else np.float64
+    a, b = got.astype(wide), wanted.astype(wide)
+    with np.errstate(all="ignore"):
+        off = np.abs(a - b) / (epsilon(dtype) * (np.abs(b) + tolerance.scale))
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        wrong = ~(same | (np.abs(a - b) <= tolerance.ulps * epsilon(dtype) * (np.abs(b) + tolerance.scale)))
+        # An infinite expectation admits any difference above; only the same infinity is right.
+        wrong |= np.isinf(b) & ~same
+    return _describe(got, wanted, wrong, np.where(np.isnan(off), np.inf, off)) if wrong.any() else None
+
+
+def _describe(got: Array, wanted: Array, wrong: Array, off: Array) -> Mismatch:
+    at = np.unravel_index(int(np.argmax(np.where(wrong, off, -1.0))), wrong.shape)
+    index = tuple(int(i) for i in at)
+    count = int(wrong.sum())
+    text = (
+        f"{count} of {wrong.size} elements differ, worst at {list(index)}: "
+        f"expected {wanted[index]}, got {got[index]} ({float(off[index]):.3g} ulps)"
+    )
+    return Mismatch(text, count, index, float(off[index]))

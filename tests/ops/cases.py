@@ -1,0 +1,405 @@
+"""Cases of every op, made from the registry: shapes, dtypes, NaN, infinities, empty and single elements.
+
+Elementwise ops and others without attributes of their own get theirs from their type rules; the rest have a few by hand
+in `SPECIMENS`. `tests/ops/test_coverage.py` asks that no op is without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array, Literal
+from rlx.ir.op import REGISTRY, Elementwise, Op, lookup
+from rlx.ops.activation import Activation
+from rlx.ops.reduce import Reduction, Statistic
+
+FLOATS = (dtypes.f32, dtypes.f64, dtypes.f16, dtypes.bf16)
+DTYPES: dict[str, tuple[DType, ...]] = {
+    "bool": (dtypes.bool_,),
+    "int": (dtypes.i32, dtypes.i64, dtypes.i8),
+    "uint": (dtypes.u8, dtypes.u32),
+    "float": FLOATS,
+    "complex": (dtypes.c64,),
+}
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-6, 20.0, -20.0, np.inf, -np.inf, np.nan)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op on arrays."""
+
+    op: Op
+    arrays: tuple[Array, ...]
+    what: str
+
+    def __str__(self) -> str:
+        shapes = "-".join(f"{dtypes.of(a.dtype)}{list(a.shape)}".replace(" ", "") for a in self.arrays)
+        return f"{self.op.name}-{self.what}-{shapes}"
+
+    def graph(self) -> Graph:
+        """A graph of this one op; operand i is the input `x<i>`, result i the output `y<i>`."""
+        graph = Graph(self.op.name)
+        values = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.arrays)]
+        made = graph.add(self.op, *values)
+        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+            graph.output(value, name=f"y{i}")
+        return graph
+
+    def inputs(self) -> dict[str, Array]:
+        return {f"x{i}": a for i, a in enumerate(self.arrays)}
+
+    def reference(self) -> tuple[Array, ...]:
+        """What the op's own reference says, in the dtypes of its type rule."""
+        made = self.op.reference(*self.arrays)
+        return tuple(np.asarray(a) for a in (made if isinstance(made, tuple) else (made,)))
+
+
+def array(shape: tuple[int, ...], dtype: DType = dtypes.f32, seed: int = 0, special: bool = False) -> Array:
+    """Numbers of every sign and some size; with `special`, floats begin with the values that break things."""
+    random = np.random.default_rng(seed + 1)
+    size = int(np.prod(shape))
+    if dtype.kind == "bool":
+        return random.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_integer:
+        low, high = (0, 9) if dtype.kind == "uint" else (-8, 9)
+        flat = random.integers(low, high, size)
+        if special and size > 4:
+            info = np.iinfo(dtype.numpy)
+            flat[:4] = (0, 1, info.max, info.min)
+        return flat.astype(dtype.numpy).reshape(shape)
+    numbers = random.normal(size=size) * 3
+    if special:
+        count = min(size, len(SPECIAL))
+        numbers[:count] = SPECIAL[:count]
+    if dtype.is_complex:
+        return (numbers + 1j * random.normal(size=size)).astype(dtype.numpy).reshape(shape)
+    return numbers.astype(dtype.numpy).reshape(shape)
+
+
+def _elementwise(cls: type[Elementwise]) -> Iterator[Case]:
+    count = cls.arity[0]
+    attributes: list[dict[str, Any]] = [{}]
+    if cls.name in ("cast", "bitcast"):
+        return
+    for kind in cls.kinds:
+        for dtype in DTYPES[kind]:
+            yield _of(cls(**attributes[0]), [array((37,), dtype, i, special=i == 0) for i in range(count)], "special")
+        main = DTYPES[kind][0]
+        shapes = [[(3, 1, 4), (2, 1), (1,)], [(), (2, 3), ()], [(0, 3), (3,), (1, 1)], [(1,), (1, 1), ()]]
+        for group in shapes if kind in ("float", "bool") or kind == cls.kinds[0] else shapes[:1]:
+            yield _of(cls(), [array(shape, main, i) for i, shape in enumerate(group[:count])], "shapes")
+
+
+def _of(op: Op, arrays: list[Array], what: str) -> Case:
+    if op.name == "select":
+        arrays = [array(arrays[0].shape, dtypes.bool_, 9), *arrays[1:]]
+    if op.name in ("shift_left", "shift_right"):
+        arrays = [arrays[0], np.abs(arrays[1])]
+    return Case(op, tuple(arrays), what)
+
+
+def _by_axes(cls: type[Op]) -> Iterator[Case]:
+    """Reductions: every kind, several axes, axes that are empty or 1."""
+    kinds: tuple[str, ...] = getattr(cls, "kinds", ("bool",))
+    for kind in kinds:
+        for dtype in DTYPES[kind]:
+            yield Case(cls(axes=(1,)), (array((3, 5, 4), dtype, 1),), "middle")
+    main = DTYPES[kinds[-1]][0]
+    for shape, axes, keep in (
+        ((3, 5, 4), (-1,), True), ((3, 5, 4), (0, 2), False), ((3, 5, 4), (0, 1, 2), True), ((2, 70), (1,), False),
+        ((0, 4), (0,), True), ((0, 4), (1,), False), ((1, 1), (0, 1), False), ((2, 3), (), False),
+    ):  # fmt: skip
+        yield Case(cls(axes=axes, keepdims=keep), (array(shape, main, 2),), f"axes{list(axes)}")
+    if main.is_float:
+        yield Case(cls(axes=(1,)), (array((2, 13), main, 3, special=True),), "special")
+
+
+Specimen = Callable[[], Iterator[Case]]
+SPECIMENS: dict[str, Specimen] = {}
+
+
+def specimen(*names: str) -> Callable[[Callable[[str], Iterator[Case]]], Callable[[str], Iterator[Case]]]:
+    """Registers cases of these ops; the function gets the op's name."""
+
+    def register(make: Callable[[str], Iterator[Case]]) -> Callable[[str], Iterator[Case]]:
+        for name in names:
+            SPECIMENS[name] = lambda name=name: make(name)
+        return make
+
+    return register
+
+
+def case(name: str, what: str, *arrays: Array, **attributes: Any) -> Case:
+    """A case of an op by name."""
+    return Case(lookup(name)(**attributes), arrays, what)
+
+
+@specimen("cast")
+def _cast(name: str) -> Iterator[Case]:
+    edge = np.array([300, -300, 1.5, -1.5, 2.5, np.nan, np.inf, -np.inf, 1e10, 65520, 3e38, 0.1], np.float32)
+    for to in (*FLOATS, *DTYPES["int"], *DTYPES["uint"], dtypes.bool_, dtypes.f8e4m3, dtypes.f8e5m2):
+        yield case(name, f"to-{to}", edge, to=to)
+    whole = np.array([0, 1, -1, 127, 128, -129, 70000, 2**31 - 1, -(2**31)], np.int32)
+    for to in (dtypes.i8, dtypes.u8, dtypes.i64, dtypes.f32, dtypes.bool_):
+        yield case(name, f"to-{to}", whole, to=to)
+    for source in (dtypes.bool_, dtypes.f16, dtypes.bf16, dtypes.u8, dtypes.i64):
+        yield case(name, "to-f32", array((9,), source, special=True), to=dtypes.f32)
+
+
+@specimen("bitcast")
+def _bitcast(name: str) -> Iterator[Case]:
+    yield case(name, "to-i32", array((2, 13), special=True), to=dtypes.i32)
+    yield case(name, "to-f32", array((9,), dtypes.i32), to=dtypes.f32)
+
+
+@specimen("argmax", "argmin")
+def _argument(name: str) -> Iterator[Case]:
+    for dtype in (dtypes.f32, dtypes.i32, dtypes.bool_, dtypes.bf16):
+        yield case(name, "plain", array((3, 7), dtype), axis=1)
+    yield case(name, "ties", np.array([[1, 3, 3, 0, 0]], np.float32), axis=1)
+    yield case(name, "ties-last", np.array([[1, 3, 3, 0, 0]], np.float32), axis=-1, last=True, keepdims=True)
+    yield case(name, "nan", np.array([3, np.nan, 1, np.nan, 5], np.float32), axis=0)
+    yield case(name, "infinite", np.array([np.inf, -np.inf, np.inf, -np.inf], np.float32), axis=0)
+
+
+@specimen("reshape")
+def _reshape(name: str) -> Iterator[Case]:
+    yield case(name, "join", array((2, 3, 4)), shape=(6, 4))
+    yield case(name, "scalar", array((1, 1)), shape=())
+    yield case(name, "empty", array((0, 4)), shape=(2, 0, 3))
+
+
+@specimen("transpose")
+def _transpose(name: str) -> Iterator[Case]:
+    yield case(name, "three", array((2, 3, 4)), permutation=(2, 0, 1))
+    yield case(name, "matrix", array((17, 33)), permutation=(1, 0))
+    yield case(name, "scalar", array(()), permutation=())
+    yield case(name, "bool", array((2, 3), dtypes.bool_), permutation=(1, 0))
+
+
+@specimen("broadcast_to")
+def _broadcast(name: str) -> Iterator[Case]:
+    yield case(name, "axes", array((3, 1)), shape=(2, 3, 4))
+    yield case(name, "scalar", array((), dtypes.i64), shape=(2, 2))
+    yield case(name, "empty", array((1,)), shape=(0,))
+
+
+@specimen("slice")
+def _slice(name: str) -> Iterator[Case]:
+    yield case(name, "part", array((4, 5)), starts=(1, 0), stops=(3, 5), steps=(1, 2))
+    yield case(name, "back", array((10,)), starts=(9,), stops=(0,), steps=(-3,))
+    yield case(name, "reverse", array((2, 4)), starts=(0, 3), stops=(2, -1), steps=(1, -1))
+    yield case(name, "empty", array((4,)), starts=(2,), stops=(2,), steps=(1,))
+
+
+@specimen("pad")
+def _pad(name: str) -> Iterator[Case]:
+    yield case(name, "around", array((2, 3)), low=(1, 0), high=(0, 2), value=1.5)
+    yield case(name, "crop", array((4, 4)), low=(-1, 2), high=(0, -3))
+    yield case(name, "all-gone", array((1, 4)), low=(0, 4), high=(0, -4))
+    yield case(name, "int", array((3,), dtypes.i32), low=(2,), high=(1,), value=-7)
+
+
+@specimen("concat")
+def _concat(name: str) -> Iterator[Case]:
+    yield case(name, "columns", array((2, 3)), array((2, 1), seed=1), array((2, 0)), axis=1)
+    yield case(name, "one", array((2, 3)), axis=0)
+    yield case(name, "int", array((2,), dtypes.i64), array((3,), dtypes.i64), axis=-1)
+
+
+@specimen("iota", "dims_tensor", "constant")
+def _leaf(name: str) -> Iterator[Case]:
+    if name == "iota":
+        yield case(name, "columns", shape=(3, 4), dtype=dtypes.i32, axis=1)
+        yield case(name, "float", shape=(5,), dtype=dtypes.f32, axis=0)
+    elif name == "dims_tensor":
+        yield case(name, "two", values=(3, 4))
+    else:
+        yield case(name, "array", value=Literal(array((2, 3))))
+
+
+@specimen("gather")
+def _gather(name: str) -> Iterator[Case]:
+    x = array((4, 3, 5))
+    yield case(name, "rows", x, np.array([[-1, 0], [2, 3]]), axis=0)
+    yield case(name, "columns", x, np.array([4, -5], np.int32), axis=2)
+    yield case(name, "scalar", x, np.array(1), axis=1)
+    yield case(name, "wild", x, np.array([9, -9, 2**40]), axis=1)
+    yield case(name, "nothing", x, np.zeros((0, 2), np.int64), axis=0)
+
+
+@specimen("gather_elements")
+def _gather_elements(name: str) -> Iterator[Case]:
+    yield case(name, "rows", array((3, 4)), np.array([[0, -1, 2, 1]]), axis=0)
+    yield case(name, "columns", array((3, 4)), np.array([[3, 0], [-4, 1], [2, 9]]), axis=1)
+
+
+@specimen("gather_nd")
+def _gather_nd(name: str) -> Iterator[Case]:
+    yield case(name, "points", array((3, 4)), np.array([[-1, -1], [0, -2]]))
+    yield case(name, "rows", array((3, 4)), np.array([[[2], [0]]]))
+    yield case(name, "batch", array((2, 3, 4)), np.array([[1], [-3]]), batch_dims=1)
+
+
+@specimen("scatter_elements")
+def _scatter_elements(name: str) -> Iterator[Case]:
+    at = np.array([[0, 2, 0], [1, -1, 9]])
+    for combine in (None, "add", "mul", "min", "max"):
+        yield case(name, str(combine), array((2, 4)), at, array((2, 3), seed=5), axis=1, combine=combine)
+
+
+@specimen("scatter_nd")
+def _scatter_nd(name: str) -> Iterator[Case]:
+    for combine in (None, "add", "max"):
+        yield case(name, str(combine), array((4, 3)), np.array([[1], [1], [7]]), array((3, 3), seed=5), combine=combine)
+    yield case(name, "points", array((2, 3), dtypes.i32), np.array([[0, -1]]), array((1,), dtypes.i32))
+
+
+@specimen("dot_general")
+def _dot_general(name: str) -> Iterator[Case]:
+    for dtype in (*FLOATS, dtypes.i32):
+        yield case(name, "matrix", array((5, 7), dtype), array((7, 3), dtype, 1), lhs_contract=(1,), rhs_contract=(0,))
+    pairs = {"lhs_batch": (0,), "rhs_batch": (1,)}
+    yield case(name, "batch", array((2, 3, 4)), array((4, 2, 5)), lhs_contract=(2,), rhs_contract=(0,), **pairs)
+    yield case(name, "two", array((2, 3, 4)), array((4, 3)), lhs_contract=(2, 1), rhs_contract=(0, 1))
+    yield case(name, "outer", array((3,)), array((2,)), lhs_contract=(), rhs_contract=())
+    yield case(name, "empty-sum", array((2, 0)), array((0, 3)), lhs_contract=(1,), rhs_contract=(0,))
+    yield case(name, "empty", array((0, 2)), array((2, 3)), lhs_contract=(1,), rhs_contract=(0,))
+
+
+@specimen("matmul")
+def _matmul(name: str) -> Iterator[Case]:
+    for left, right in (
+        ((5, 7), (7, 3)), ((7,), (7, 3)), ((5, 7), (7,)), ((7,), (7,)), ((2, 1, 5, 7), (3, 7, 2)), ((2, 5, 7), (7, 3)),
+        ((0, 7), (7, 3)), ((2, 0), (0, 3)),
+    ):  # fmt: skip
+        yield case(name, "float", array(left), array(right, seed=1))
+    yield case(name, "int", array((3, 4), dtypes.i64), array((4, 2), dtypes.i64))
+    yield case(name, "half", array((3, 40), dtypes.f16), array((40, 2), dtypes.f16))
+
+
+@specimen("softmax", "log_softmax", "l2_normalize")
+def _rows(name: str) -> Iterator[Case]:
+    for dtype in FLOATS:
+        yield case(name, "rows", array((3, 37), dtype), axis=-1)
+    yield case(name, "columns", array((2, 5, 3)), axis=1)
+    yield case(name, "one", array((4, 1)), axis=1)
+    yield case(name, "empty", array((0, 3)), axis=1)
+    yield case(name, "nan", array((2, 13), special=True), axis=1)
+    yield case(name, "minus-infinity", np.full((1, 128), -np.inf, np.float32), axis=1)
+    yield case(name, "large", np.array([[1000, 999, -1000]], np.float32), axis=1)
+
+
+@specimen("layer_norm", "rms_norm")
+def _norm(name: str) -> Iterator[Case]:
+    for dtype in FLOATS:
+        yield case(name, "rows", array((3, 37), dtype), array((37,), dtype, 1))
+    if name == "layer_norm":
+        yield case(name, "bias", array((2, 3, 8)), array((8,), seed=1), array((8,), seed=2))
+        far = np.array([[40000, 40001, 40002, 40003], [80000, 80001, 80002, 80003]], np.float32)
+        yield case(name, "far", far)
+        yield case(name, "constant", np.full((1, 256), 1234, np.float32))
+    yield case(name, "bare", array((2, 5)))
+    yield case(name, "two-axes", array((2, 3, 4)), array((3, 4), seed=1), axes=(1, 2))
+    yield case(name, "first-axis", array((2, 3, 4)), array((3, 1), seed=1), axes=(1,))
+    yield case(name, "big-half", np.full((1, 8), 9000, np.float16))
+
+
+@specimen("group_norm", "instance_norm", "batch_norm")
+def _channel_norm(name: str) -> Iterator[Case]:
+    attributes = {"groups": 2} if name == "group_norm" else {}
+    vectors = [np.abs(array((4,), seed=i)) + 0.1 for i in range(4 if name == "batch_norm" else 2)]
+    yield case(name, "image", array((2, 4, 3, 5)), *vectors, **attributes)
+    yield case(name, "line", array((1, 4, 6)), *vectors, **attributes)
+    half = [v.astype(np.float16) for v in vectors]
+    yield case(name, "half", array((2, 4, 3), dtypes.f16), *half, **attributes)
+
+
+@specimen("attention")
+def _attention(name: str) -> Iterator[Case]:
+    q, k, v = array((2, 4, 5, 8)), array((2, 4, 7, 8), seed=1), array((2, 4, 7, 6), seed=2)
+    few = (k[:, :2], v[:, :2])
+    keep, add = array((2, 1, 1, 7), dtypes.bool_, 3), array((5, 7), seed=4)
+    yield case(name, "plain", q, k, v)
+    yield case(name, "grouped", q, *few, scale=0.3)
+    yield case(name, "bool-mask", q, k, v, keep)
+    yield case(name, "float-mask", q, k, v, add)
+    yield case(name, "causal", q, k, v, causal=True, offset=2)
+    yield case(name, "window", q, k, v, causal=True, offset=2, window=3)
+    yield case(name, "wide-window", q, k, v, window=2)
+    yield case(name, "softcap", q, k, v, keep, softcap=5.0)
+    yield case(name, "nothing-zero", q, k, v, keep & False)
+    yield case(name, "nothing-nan", q, k, v, keep & False, empty="nan")
+    yield case(name, "fill", q, k, v, keep & False, fill=-1e4)
+    for dtype in (dtypes.f16, dtypes.bf16, dtypes.f64):
+        yield case(name, "dtype", *(a.astype(dtype.numpy) for a in (q, k, v)))
+    yield case(name, "one-query", q[:, :, :1], *few)
+
+
+@specimen("rotary_embedding")
+def _rotary(name: str) -> Iterator[Case]:
+    x, angles = array((2, 3, 5, 8)), array((5, 4), seed=1)
+    for interleaved in (False, True):
+        yield case(name, "whole", x, np.cos(angles), np.sin(angles), interleaved=interleaved)
+        part = (np.cos(angles[:, :2]), np.sin(angles[:, :2]))
+        yield case(name, "part", x, *part, interleaved=interleaved)
+
+
+@specimen("prelu")
+def _prelu(name: str) -> Iterator[Case]:
+    yield case(name, "channel", array((2, 3, 13), special=True), array((3, 1), seed=1))
+    yield case(name, "int", array((5,), dtypes.i32), array((1,), dtypes.i32))
+
+
+@specimen("relu")
+def _relu(name: str) -> Iterator[Case]:
+    for dtype in (*FLOATS, dtypes.i32, dtypes.u8):
+        yield case(name, "plain", array((3, 13), dtype, special=True))
+
+
+@specimen("gelu")
+def _gelu(name: str) -> Iterator[Case]:
+    for dtype in FLOATS:
+        for approximate in (False, True):
+            yield case(name, "plain", array((3, 13), dtype, special=True), approximate=approximate)
+
+
+def _activation(cls: type[Op]) -> Iterator[Case]:
+    for dtype in FLOATS:
+        yield Case(cls(), (array((3, 13), dtype, special=True),), "special")
+    yield Case(cls(), (array((0, 2)),), "empty")
+
+
+def cases_of(cls: type[Op]) -> list[Case]:
+    """Cases of one op class; none for leaves and control flow, which have tests of their own."""
+    if cls.name in SPECIMENS:
+        return list(SPECIMENS[cls.name]())
+    if issubclass(cls, Elementwise):
+        return list(_elementwise(cls))
+    if issubclass(cls, (Reduction, Statistic)) or cls.name in ("reduce_any", "reduce_all"):
+        return list(_by_axes(cls))
+    return list(_activation(cls)) if issubclass(cls, Activation) else []
+
+
+@cache
+def cases_of_every_op() -> tuple[Case, ...]:
+    """All cases, in the order of the registry."""
+    return tuple(made for cls in REGISTRY.values() for made in cases_of(cls))
+
+
+def decomposed(case: Case) -> Graph:
+    """A graph of a composite's definition in place of the op."""
+    graph = Graph(case.op.name)
+    values = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(case.arrays)]
+    made: Value | tuple[Value, ...] = case.op.decompose(*values)  # type: ignore[attr-defined]
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        graph.output(value, name=f"y{i}")
+    return graph

@@ -1,0 +1,37 @@
+"""A composite's definition says what its reference says, down to primitives, on static and on symbolic shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ops.cases import Case, cases_of_every_op, decomposed
+from rlx.ir.graph import Graph
+from rlx.ir.verify import verify
+from rlx.passes.decompose import decompose
+from support import assert_close, run_on
+
+CASES = [case for case in cases_of_every_op() if case.op.is_composite]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_definition_matches_reference(case: Case, device: str) -> None:
+    graph = decompose(decomposed(case))
+    verify(graph)
+    assert not any(node.op.is_composite for node in graph.nodes)
+    got = run_on(device, graph, case.inputs())
+    for i, wanted in enumerate(case.reference()):
+        assert_close(got[f"y{i}"], wanted, case.op.tolerance)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.arrays[0].ndim and c.arrays[0].shape[0] > 1], ids=str)
+def test_definition_with_a_symbolic_batch(case: Case, device: str) -> None:
+    """The first axis of every operand that has the first operand's extent and rank is a named dim."""
+    lead = case.arrays[0]
+    graph = Graph(case.op.name)
+    values = []
+    for i, a in enumerate(case.arrays):
+        named = a.ndim == lead.ndim and a.shape[0] == lead.shape[0]
+        values.append(graph.input(f"x{i}", ("n", *a.shape[1:]) if named else a.shape, a.dtype))
+    graph.output(graph.add(case.op, *values), name="y0")
+    got = run_on(device, decompose(graph), case.inputs())
+    assert_close(got["y0"], case.reference()[0], case.op.tolerance)
