@@ -6,14 +6,27 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from rlx.frontends import Model as Model
+    from rlx.frontends import load as load
+    from rlx.ir.graph import Graph as Graph
+    from rlx.ir.graph import Value as Value
+    from rlx.ir.type import TensorType as TensorType
+    from rlx.runtime.compiled import CompiledGraph as CompiledGraph
+    from rlx.runtime.session import Session as Session
+
 _HOMES = {
+    "CompiledGraph": "rlx.runtime.compiled",
     "Graph": "rlx.ir.graph",
-    "Value": "rlx.ir.graph",
+    "Model": "rlx.frontends",
+    "Session": "rlx.runtime.session",
     "TensorType": "rlx.ir.type",
+    "Value": "rlx.ir.graph",
+    "load": "rlx.frontends",
 }
 _DTYPES = (
     "bool_", "u4", "u8", "u16", "u32", "u64", "i4", "i8", "i16", "i32", "i64", "f4e2m1", "f8e4m3", "f8e5m2",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import cached_property, total_ordering
 
 from rlx.errors import ShapeError
 
@@ -23,11 +23,15 @@ class Call:
     left: Dim
     right: Dim
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         if self.function in ("min", "max"):
             return f"{self.function}({self.left}, {self.right})"
         symbol = "//" if self.function == "floordiv" else "%"
         return f"(({self.left}){symbol}({self.right}))"
+
+    def __str__(self) -> str:
+        return self.text
 
 
 MAX_TERMS = 4096  # of a product; sizes in models have a few
@@ -44,12 +48,13 @@ def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
 class Poly:
     """A polynomial that is not constant. Immutable; equal polynomials compare and hash equal."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self._text = ""
 
     def __hash__(self) -> int:
         return self._hash
@@ -61,6 +66,11 @@ class Poly:
         return str(self) < str(other)
 
     def __str__(self) -> str:
+        if not self._text:
+            self._text = self._written()
+        return self._text
+
+    def _written(self) -> str:
         parts = []
         for monomial, coefficient in self.terms:
             factors = [str(factor) for factor in monomial]
@@ -69,7 +79,8 @@ class Poly:
             parts.append("*".join(factors))
         return "+".join(parts).replace("+-", "-")
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def __reduce__(self) -> tuple[Callable[[str], Dim], tuple[str]]:
         return (parse, (str(self),))

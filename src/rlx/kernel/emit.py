@@ -14,13 +14,13 @@ from rlx.ir.graph import Value
 from rlx.ir.op import Constant, Elementwise
 from rlx.kernel.nest import Linear, contiguous, dim_value, index_of, linear, load
 from rlx.kernel.views import view_of
-from rlx.ops.index import Gather, GatherElements
+from rlx.ops.index import Gather, GatherElements, GatherNd
 from rlx.ops.shape import BroadcastTo, DimsTensor, Iota, Pad, Reshape, Slice, Transpose
 
 Key = tuple[int, int]
 Index = tuple[Expr, ...]
 
-MOVES = (Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, Iota, DimsTensor)
+MOVES = (Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor)
 ZERO = ex.const(0, dtypes.i64)
 
 
@@ -106,6 +106,8 @@ class Emitter:
                 return self._taken(operands[0], at, position, (*index[:at], ZERO, *index[at + count :]))
             case GatherElements(axis=axis):
                 return self._taken(operands[0], axis % operands[0].rank, self.emit(operands[1], index), index)
+            case GatherNd(batch_dims=batch):
+                return self._emit_gather_nd(operands[0], operands[1], index, batch)
             case Iota(axis=axis):
                 return ex.cast(index[axis % len(index)], value.dtype)
             case DimsTensor(values=values):
@@ -127,18 +129,39 @@ class Emitter:
         inside = self.emit(operand, tuple(moved))
         return inside if guard is None else ex.select(guard, guarded(inside, guard), fill)
 
+    def _emit_gather_nd(self, x: Value, indices: Value, index: Index, batch: int) -> Expr:
+        depth = indices.shape[-1]
+        assert isinstance(depth, int)  # the type rule says so
+        count = indices.rank - 1
+        places = [
+            _inside(self.emit(indices, (*index[:count], ex.const(i, dtypes.i64))), x.shape[batch + i])
+            for i in range(depth)
+        ]
+        element = self.emit(x, (*index[:batch], *places, *index[count:]))
+        return _zero_if_empty(element, x.shape[batch : batch + depth])
+
     def _taken(self, x: Value, at: int, position: Expr, index: Index) -> Expr:
-        """x at a position along axis `at` that data decide: counted from the back if negative, clamped."""
-        extent = dim_value(x.shape[at])
-        wide = ex.cast(position, dtypes.i64)
-        if position.dtype.kind == "int":
-            wide = ex.select(ex.apply("lt", wide, ZERO), wide + extent, wide)
-        inside = ex.apply("max", ex.apply("min", wide, extent - 1), ZERO)
-        element = self.emit(x, (*index[:at], inside, *index[at + 1 :]))
-        if isinstance(x.shape[at], int) and x.shape[at] != 0:
-            return element
-        some = ex.apply("lt", ZERO, extent)
-        return ex.select(some, guarded(element, some), ex.const(0, x.dtype))
+        """x at a position along axis `at` that data decide."""
+        element = self.emit(x, (*index[:at], _inside(position, x.shape[at]), *index[at + 1 :]))
+        return _zero_if_empty(element, (x.shape[at],))
+
+
+def _inside(position: Expr, extent: Dim) -> Expr:
+    """A position from data as an index: counted from the back if negative, clamped."""
+    last = dim_value(dims.add(extent, -1))
+    wide = ex.cast(position, dtypes.i64)
+    if position.dtype.kind == "int":
+        wide = ex.select(ex.apply("lt", wide, ZERO), wide + dim_value(extent), wide)
+    return ex.apply("max", ex.apply("min", wide, last), ZERO)
+
+
+def _zero_if_empty(element: Expr, extents: Sequence[Dim]) -> Expr:
+    """The element; 0, and no load, where one of the axes that it was taken from is empty."""
+    open_ = [d for d in extents if not isinstance(d, int) or d == 0]
+    if not open_:
+        return element
+    some = ex.apply("lt", ZERO, dim_value(dims.product(open_)))
+    return ex.select(some, guarded(element, some), ex.const(0, element.dtype))
 
 
 def guarded(root: Expr, guard: Expr) -> Expr:

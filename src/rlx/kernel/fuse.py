@@ -16,7 +16,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.views import VIEW_OPS, view_of
-from rlx.ops.index import Gather, GatherElements
+from rlx.ops.index import Gather, GatherElements, GatherNd
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import BroadcastTo, Concat, Reshape, Transpose
@@ -104,7 +104,7 @@ class Fusion:
             if isinstance(node.op, STRIDED_OPERANDS):
                 for value in node.inputs:
                     self._strided(value)
-            elif isinstance(node.op, (Gather, GatherElements)):
+            elif isinstance(node.op, (Gather, GatherElements, GatherNd)):
                 self._strided(node.inputs[0])
             elif isinstance(node.op, Reshape) and not _only_ones(node):
                 # through a reshape that regroups elements an index costs divisions, a flat load from memory none

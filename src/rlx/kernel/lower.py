@@ -316,7 +316,7 @@ class _RowStages:
 
     def _before(self, value: Value, repeated: dict[Key, Value]) -> None:
         """Makes temps of what is below `value` and is needed again later; deepest first."""
-        for found in _below(value, self.members):
+        for found in self._below(value):
             if key_of(found) in repeated and key_of(found) not in self.emitter.known:
                 self.stages.append(Temp(self.emitter.emit(found, self.full)))
                 self._know(found, temp(len(self.stages) - 1, found.dtype))
@@ -342,11 +342,28 @@ class _RowStages:
         values: dict[Key, Value] = {}
         tops = [n.inputs[0] for n in self.group.members if isinstance(n.op, Reduction)]
         for top in [*tops, *(v for v in self.group.results if v.shape == self.x.shape)]:
-            for value in _below(top, self.members):
+            for value in self._below(top):
                 if value.shape == self.x.shape and _has_work(value):
                     counts[key_of(value)] = counts.get(key_of(value), 0) + 1
                     values[key_of(value)] = value
         return {key: values[key] for key, count in counts.items() if count > 1 and self._is_top(values[key], counts)}
+
+    def _below(self, top: Value) -> list[Value]:
+        """Elementwise values that are computed here for `top`, without a reduction between, deepest first."""
+        order: list[Value] = []
+        seen: set[Key] = set()
+
+        def visit(value: Value) -> None:
+            if key_of(value) in seen or self._strides_of(value) is not None:
+                return
+            seen.add(key_of(value))
+            if isinstance(value.node.op, Elementwise):
+                for operand in value.node.inputs:
+                    visit(operand)
+                order.append(value)
+
+        visit(top)
+        return order
 
     def _is_top(self, value: Value, counts: dict[Key, int]) -> bool:
         """Not merely below another repeated value, used by that one alone."""
@@ -354,24 +371,6 @@ class _RowStages:
         if len(users) == 1 and counts.get(key_of(users[0].outputs[0]), 0) >= counts[key_of(value)]:
             return users[0].outputs[0].shape != self.x.shape
         return True
-
-
-def _below(top: Value, members: set[Key]) -> list[Value]:
-    """Elementwise values from which `top` is computed without a reduction between, deepest first."""
-    order: list[Value] = []
-    seen: set[Key] = set()
-
-    def visit(value: Value) -> None:
-        if key_of(value) in seen:
-            return
-        seen.add(key_of(value))
-        if isinstance(value.node.op, Elementwise):
-            for operand in value.node.inputs:
-                visit(operand)
-            order.append(value)
-
-    visit(top)
-    return order
 
 
 def _has_work(value: Value) -> bool:

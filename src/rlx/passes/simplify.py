@@ -168,6 +168,23 @@ rules.add("double-transpose", Is(Transpose, Is(Transpose, x, permutation=p), per
           lambda x, p, q: x.transpose(*(p[i] for i in q)))  # fmt: skip
 rules.add("transpose-of-ones", Is(Transpose, x, permutation=p), lambda x, root: x.reshape(root.shape),
           when=_moves_only_ones)  # fmt: skip
+
+
+def _split_lead(x: Value, inner: Value, p: tuple[int, ...], root: Value) -> tuple[int, ...] | None:
+    """The permutation of x's own axes, where `inner` only merged its leading axes and `root` only splits them again."""
+    lead = x.rank - inner.rank + 1
+    if lead < 2 or p[0] != 0 or inner.shape[1:] != x.shape[lead:]:
+        return None
+    order = (*range(lead), *(lead - 1 + i for i in p[1:]))
+    return order if root.shape == tuple(x.shape[i] for i in order) else None
+
+
+rules.add(
+    "transpose-behind-merged-axes",
+    Is(Reshape, Is(Transpose, Is(Reshape, x, name="inner"), permutation=p)),
+    lambda x, inner, p, root: x.transpose(*(_split_lead(x, inner, p, root) or ())),
+    when=lambda x, inner, p, root: _split_lead(x, inner, p, root) is not None,
+)
 rules.add("identity-broadcast", Is(BroadcastTo, x), _keep, when=_same_type)
 rules.add("double-broadcast", Is(BroadcastTo, Is(BroadcastTo, x)), _broadcast)
 rules.add("identity-slice", Is(Slice, x), _keep, when=lambda x, root: _takes_all(x, root.op))

@@ -150,9 +150,9 @@ class _AttentionWriter:
             column = f.mul(panel, str(self.key_width))
             right = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
             target = f.offset(self.scores, "float", column)
-            lda = offset.coefficient(PLACE)
-            operands = Tile(queries, f.dim(lda), right, target, self.padded, str(work.features), right)
-            call_core(f, height, self.plan.rows, self.plan.key_vectors, lda, operands)
+            lda = f.dim(offset.coefficient(PLACE))
+            operands = Tile(queries, lda, right, target, self.padded, str(work.features), right)
+            call_core(f, height, self.plan.rows, self.plan.key_vectors, operands)
             return []
 
         f.loop("0", used, 1, [], score_panel)
@@ -276,7 +276,7 @@ class _AttentionWriter:
         column = panel * self.value_width
         right = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
         operands = Tile(self.scores, self.padded, right, self.tile, width, last, right)
-        call_core(f, height, self.plan.rows, self.plan.value_vectors, None, operands)
+        call_core(f, height, self.plan.rows, self.plan.value_vectors, operands)
 
         def one(row: str, _: list[str]) -> list[str]:
             self.body.push()

@@ -1,34 +1,78 @@
-"""Compilation on the CPU, step by step: passes, lowering, packing, code, object file."""
+"""Compilation on the CPU, step by step: passes, lowering, packing, code, object file.
+
+What only a compile needs is imported in it: a program from the cache on disk starts without.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rlx import flags
+from rlx import disk, flags
 from rlx.backends.base import Options
-from rlx.backends.cpu import claims, gemm
-from rlx.backends.cpu.codegen import Code, generate
-from rlx.backends.cpu.executable import Artifact, CpuExecutable, Slot
+from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
+from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import emit_object
 from rlx.errors import UnsupportedOp
-from rlx.ir import dim as dims
+from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.type import TensorType
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction, Program
-from rlx.kernel.pack import pack_weights
-from rlx.passes.pipeline import optimise
+
+if TYPE_CHECKING:
+    from rlx.kernel.nest import Contraction, Program
 
 
 def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
-    """The executable of a graph. Raises UnsupportedOp, CompileError."""
-    return CpuExecutable(compile_artifact(graph, isa, options), isa, options.threads)
+    """The executable of a graph, from the cache on disk if it is there. Raises UnsupportedOp, CompileError."""
+    key = _cache_key(graph, isa, options) if options.cache and flags.debug() < 3 else None
+    found = disk.read(key) if key else None
+    if found is not None:
+        made = CpuExecutable(from_bytes(found), isa, options.threads)
+        made.from_cache = True
+        return made
+    artifact = compile_artifact(graph, isa, options)
+    if key:
+        disk.write(key, to_bytes(artifact))
+    return CpuExecutable(artifact, isa, options.threads)
+
+
+def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
+    """Digest of all that decides the code: the program, the target, switches, and the versions that write code."""
+    import llvmlite
+
+    import rlx
+
+    disable = sorted(options.disable | frozenset(flags.disable()))
+    parts = [
+        fingerprint(graph), isa.name, isa.cpu, isa.features, ",".join(disable), str(flags.stop_at()),
+        rlx.__version__, _source_digest(), llvmlite.__version__,
+    ]  # fmt: skip
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
+
+
+@cache
+def _source_digest() -> str:
+    """Changes with every edit of the package, so that a developer never runs old code: sizes and times of its files."""
+    root = Path(__file__).parents[2]
+    hasher = hashlib.blake2b(digest_size=8)
+    for path in sorted(root.rglob("*.py")):
+        stat = path.stat()
+        hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return hasher.hexdigest()
 
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
+    from rlx.backends.cpu import claims
+    from rlx.backends.cpu.codegen import generate
+    from rlx.kernel.lower import lower
+    from rlx.kernel.pack import pack_weights
+    from rlx.passes.pipeline import optimise
+
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
     made, _ = optimise(graph, claims.claims, disable=disable)
@@ -39,13 +83,13 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
         pack_weights(program, lambda work: _panel_width(work, isa))
     kept = _kept(program)
     clock.lap("lower")
-    code = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
+    text = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
     clock.lap("codegen")
-    machine_code = emit_object(code.text, isa)
+    machine_code = emit_object(text, isa)
     clock.lap("llvm")
     if flags.debug() >= 3:
-        print(code.text)
-    return _artifact(graph, program, kept, code, machine_code, {"ms": clock.laps, "isa": isa.name})
+        print(text)
+    return _artifact(graph, program, kept, machine_code, {"ms": clock.laps, "isa": isa.name})
 
 
 class _Clock:
@@ -60,6 +104,8 @@ class _Clock:
 
 
 def _refuse_dtypes(program: Program) -> None:
+    from rlx.backends.cpu import claims
+
     wrong = [b for b in program.buffers if b.dtype not in claims.DTYPES]
     if wrong:
         listed = ", ".join(f"{b.name!r} is {b.dtype}" for b in wrong[:8])
@@ -67,6 +113,8 @@ def _refuse_dtypes(program: Program) -> None:
 
 
 def _panel_width(work: Contraction, isa: Isa) -> int:
+    from rlx.backends.cpu import gemm
+
     return gemm.panel_vectors(work.n, isa) * isa.lanes if gemm.takes(work) else 0
 
 
@@ -82,7 +130,7 @@ def _slot(program: Program, number: int) -> Slot:
 
 
 def _artifact(
-    graph: Graph, program: Program, kept: set[int], code: Code, machine_code: bytes, report: dict[str, Any]
+    graph: Graph, program: Program, kept: set[int], machine_code: bytes, report: dict[str, Any]
 ) -> Artifact:
     read = {n for k in program.main for n in k.slots}
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
@@ -92,7 +140,6 @@ def _artifact(
         "prepare_kernels": [k.name for k in program.prepare],
         "code_bytes": len(machine_code),
     }
-    prepare_arena = dims.evaluate(code.prepare.memory.total, {})
     return Artifact(
         code=machine_code,
         symbols=program.symbols,
@@ -102,10 +149,6 @@ def _artifact(
         outputs=outputs,
         kept=[_slot(program, n) for n in sorted(kept)],
         constants=program.constants,
-        arena=code.main.memory.total,
-        scratch=code.main.scratch,
-        prepare_arena=prepare_arena,
-        prepare_scratch=dims.evaluate(code.prepare.scratch, {}),
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
     )

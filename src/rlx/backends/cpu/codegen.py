@@ -4,7 +4,6 @@ run them in order over buffers and one arena."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import attention, gemm
 from rlx.backends.cpu.isa import Isa
@@ -24,39 +23,17 @@ CHUNKS_A_THREAD = 4
 Planned = nests.NestPlan | gemm.GemmPlan | attention.AttentionPlan
 
 
-@dataclass
-class Entry:
-    """One of the two functions of a module: its arena, slots of temporaries first, then scratch for each thread."""
-
-    kernels: list[Kernel]
-    memory: MemoryPlan
-    scratch: Dim
-
-    def arena_bytes(self, threads: int) -> Dim:
-        return dims.add(self.memory.total, dims.mul(self.scratch, threads))
-
-
-@dataclass
-class Code:
-    """The text of a program, and what a caller must know to run it."""
-
-    text: str
-    prepare: Entry
-    main: Entry
-
-
-def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> Code:
-    """Writes the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
+    """The text of the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
     module.add("rlx_run", _DISPATCH)
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
-    entries = []
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
         memory = plan_memory(program, kernels, temps, bounds, reuse)
-        entries.append(_write_entry(module, name, program, kernels, memory, isa))
+        _write_entry(module, name, program, kernels, memory, isa)
     head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
-    return Code(head + module.text(), entries[0], entries[1])
+    return head + module.text()
 
 
 def plan_of(kernel: Kernel, isa: Isa) -> Planned:
@@ -86,7 +63,7 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
 
 def _write_entry(
     module: Module, name: str, program: Program, kernels: Sequence[Kernel], memory: MemoryPlan, isa: Isa
-) -> Entry:
+) -> None:
     f = Function(module, name, MAIN, linkage="dso_local")
     widest = max((len(k.slots) for k in kernels), default=0)
     args = f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
@@ -113,7 +90,17 @@ def _write_entry(
             f"ptr {threads_scratch}, i64 {f.dim(scratch)}, ptr %parallel, i64 %threads)"
         )
     module.add(name, f.text())
-    return Entry(list(kernels), memory, scratch)
+    _write_arena(module, f"{name}_arena", memory, scratch)
+
+
+def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) -> None:
+    """Bytes of the arena at these dims: slots of temporaries, then scratch for each thread."""
+    f = Function(module, name, "ptr %dims, i64 %threads, ptr %bytes", linkage="dso_local")
+    total = f.mul(f.dim(scratch), "%threads")
+    for size in memory.sizes:
+        total = f.add(total, f.dim(size))
+    f.emit(f"store i64 {total}, ptr %bytes, align 8")
+    module.add(name, f.text())
 
 
 def _cycles(item: Planned, isa: Isa) -> Dim:

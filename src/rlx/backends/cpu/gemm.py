@@ -71,24 +71,23 @@ def plan(work: Contraction, isa: Isa) -> GemmPlan:
     return GemmPlan(work, vectors, isa.gemm_rows, dims.product((*work.batch, blocks, panels)), weight, scratch)
 
 
-def core(module: Module, rows: int, vectors: int, lda: Dim | None) -> str:
-    """Adds the core of a tile shape for packed panels; `lda` is built in where it is a number.
+def core(module: Module, rows: int, vectors: int) -> str:
+    """Adds the core of a tile shape for packed panels.
 
     void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead), strides in elements; `ahead` is memory to
     prefetch.
     """
-    known = lda if isinstance(lda, int) else None
-    stem = f"gemm_{rows}x{vectors}" + (f"_{known}" if known is not None else "")
+    stem = f"gemm_{rows}x{vectors}"
     if not module.has(stem):
-        module.add(stem, _CoreWriter(module, stem, rows, vectors, known).write().text())
+        module.add(stem, _CoreWriter(module, stem, rows, vectors).write().text())
     return stem
 
 
 class _CoreWriter:
     """The multiplication of `rows` rows with a panel; sums stay in registers over all of k."""
 
-    def __init__(self, module: Module, name: str, rows: int, vectors: int, lda: int | None) -> None:
-        self.rows, self.vectors, self.lda = rows, vectors, lda
+    def __init__(self, module: Module, name: str, rows: int, vectors: int) -> None:
+        self.rows, self.vectors = rows, vectors
         self.lanes = module.target.lanes
         parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead"
         self.f = f = Function(module, name, parameters)
@@ -97,7 +96,7 @@ class _CoreWriter:
         module.declare(f"declare {self.kind} {self.fma}({self.kind}, {self.kind}, {self.kind})")
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.row_length = str(vectors * self.lanes)
-        self.starts = [f.offset("%a", "float", f.mul("%lda", str(r))) for r in range(rows)] if lda is None else []
+        self.starts = [f.offset("%a", "float", f.mul("%lda", str(r))) for r in range(rows)]
         # few sums would wait for one another: short tiles get several sets and join them at the end
         few = rows * vectors
         self.ways = 4 if few * 4 <= 24 else 2 if few * 2 <= 24 and few < 10 else 1
@@ -137,8 +136,7 @@ class _CoreWriter:
         ]
         made = []
         for r in range(self.rows):
-            base = f.offset("%a" if self.lda is not None else self.starts[r], "float", position)
-            element = f.offset(base, "float", str(step + (r * self.lda if self.lda is not None else 0)))
+            element = f.offset(f.offset(self.starts[r], "float", position), "float", str(step))
             scalar = f.value(f"load float, ptr {element}, align 4")
             first = f.value(f"insertelement {kind} poison, float {scalar}, i64 0")
             left = f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
@@ -161,18 +159,18 @@ class Tile:
     ahead: str
 
 
-def call_core(f: Function, height: str, tallest: int, vectors: int, lda: Dim | None, tile: Tile) -> None:
-    """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel.
-
-    `lda` is the row length of A if the program knows it; the core has it built in where it is a number.
-    """
-    text = f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, ptr {tile.ahead}"
+def call_core(f: Function, height: str, tallest: int, vectors: int, tile: Tile) -> None:
+    """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
+    text = (
+        f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, "
+        f"ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, ptr {tile.ahead}"
+    )
     number = f.fresh("S")[1:]
     cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")
     for r in range(1, tallest + 1):
         f.label(f"{number}.{r}")
-        f.emit(f"call void @{core(f.module, r, vectors, lda)}({text})")
+        f.emit(f"call void @{core(f.module, r, vectors)}({text})")
         f.emit(f"br label %{number}.end")
     f.label(f"{number}.end")
 
@@ -261,9 +259,9 @@ class _GemmWriter:
             left = self.body.pointer(work.a_slot, work.dtype, _without_k(work))
             width = str(self.width)
             next_share = f.offset(ahead, "float", f.mul(tile, share))
-            lda = work.a.coefficient(work.m_axis)
-            operands = Tile(left, f.dim(lda), right, "%scratch", width, depth, next_share)
-            call_core(f, height, self.plan.rows, self.plan.vectors, lda, operands)
+            lda = f.dim(work.a.coefficient(work.m_axis))
+            operands = Tile(left, lda, right, "%scratch", width, depth, next_share)
+            call_core(f, height, self.plan.rows, self.plan.vectors, operands)
             self._finish(row, height, column)
             self.body.pop()
             return []

@@ -252,7 +252,7 @@ class Body:
 
     def _load_straight(self, access: Access, dtype: DType, line: Linear, kind: str, mask: str | None) -> str:
         where = self.pointer(access.slot, dtype, line)
-        return self.load_vector(where, kind, dtype.itemsize, mask)
+        return self.load_vector(where, kind, 1, mask)  # weights in a mapped file lie anywhere
 
     def load_vector(self, where: str, kind: str, align: int, mask: str | None) -> str:
         wide = self.kind(kind, True)
@@ -305,14 +305,14 @@ class Body:
         kind = memory_type(node.dtype)
         if guard is None:
             where = self.pointer(node.attr.slot, node.dtype, line)
-            raw = f.value(f"load {kind}, ptr {where}, align {node.dtype.itemsize}")
+            raw = f.value(f"load {kind}, ptr {where}, align 1")
             return self.decode(Reg(raw, node.dtype, False))
         # where the guard fails the address may be wild: a stack slot with a zero stands in
         zero = f.at_entry(f"alloca {kind}")
         f.entry.append(f"  store {kind} {'0.0' if kind in ('float', 'double') else '0'}, ptr {zero}")
         where = f.offset(self.bases[node.attr.slot], kind, self.offset(line))
         safe = f.value(f"select i1 {guard.name}, ptr {where}, ptr {zero}")
-        return self.decode(Reg(f.value(f"load {kind}, ptr {safe}, align {node.dtype.itemsize}"), node.dtype, False))
+        return self.decode(Reg(f.value(f"load {kind}, ptr {safe}, align 1"), node.dtype, False))
 
     def store(self, slot: int, line: Linear, value: Reg) -> None:
         """Writes an element, or a vector of them along the vector axis."""

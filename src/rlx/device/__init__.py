@@ -1,0 +1,1 @@
+"""Which backends there are, and what each finds on this machine."""

@@ -1,0 +1,141 @@
+"""Model files in, programs out. `load` opens a model of any format that rlx reads."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlx.errors import ModelError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.session import Session
+
+Source = str | os.PathLike[str] | bytes
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A program with its weights (in `graph.data`), and what the file tells beside it."""
+
+    graph: Graph
+    format: str
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class Format(Protocol):
+    """What a module of the table below offers."""
+
+    def recognises(self, source: Path | bytes) -> bool:
+        """Whether this is the reader for it, by a look at the first bytes or the names of files."""
+        ...
+
+    def read(self, source: Path | bytes, **options: Any) -> Imported:
+        """Raises ModelError, UnsupportedOp."""
+        ...
+
+
+# In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it.
+FORMATS: tuple[str, ...] = ("rlx.frontends.onnx",)
+
+
+def read(source: Source, **options: Any) -> Imported:
+    """The program in a file, in bytes, or in a folder. Options are those of the format's reader.
+
+    Raises ModelError for what cannot be read, UnsupportedOp for nodes that rlx has no op for.
+    """
+    place: Path | bytes = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else Path(source)
+    if isinstance(place, Path) and not place.exists():
+        raise ModelError(f"[load] expected a model file or folder, got {str(place)!r}, which does not exist")
+    for name in FORMATS:
+        module: Any = importlib.import_module(name)
+        if module.recognises(place):
+            found: Imported = module.read(place, **options)
+            return found
+    wanted = "an ONNX or rlx file, or a folder with config.json and model.safetensors"
+    raise ModelError(f"[load] expected {wanted}, got {describe(place)}")
+
+
+def describe(source: Path | bytes) -> str:
+    """How messages call a source."""
+    return repr(str(source)) if isinstance(source, Path) else f"{len(source)} bytes"
+
+
+class Model:
+    """A model: a program that is compiled for its device when it is first used.
+
+    Call it with arrays by name or by position; it gives a dict of its outputs.
+    """
+
+    def __init__(self, imported: Imported, session: Session) -> None:
+        self.graph = imported.graph
+        self.format = imported.format
+        self.notes = imported.notes
+        self._session = session
+        self._compiled: CompiledGraph | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def compiled(self) -> CompiledGraph:
+        """The compiled program. Raises UnsupportedOp, DeviceUnavailable, CompileError when first asked for."""
+        if self._compiled is None:
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled = self._session.compile(self.graph)
+        return self._compiled
+
+    def __call__(self, *positional: Any, **named: Any) -> dict[str, Array]:
+        """Outputs by name; inputs as in `CompiledGraph.run`."""
+        return self.compiled(*positional, **named)
+
+    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
+        """As `CompiledGraph.run`."""
+        return self.compiled.run(inputs, outputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(value.name for value in self.graph.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(self.graph.outputs)
+
+    @property
+    def device(self) -> str:
+        """The device that it is compiled for, or that was asked for."""
+        return self._session.device if self._compiled is None else self._compiled.device
+
+    def describe(self) -> dict[str, Any]:
+        """As `CompiledGraph.describe`, with what the file tells."""
+        return {"format": self.format, "notes": self.notes, **self.compiled.describe()}
+
+    def __repr__(self) -> str:
+        state = "not compiled yet" if self._compiled is None else "compiled"
+        return f"<Model {self.graph.name!r} ({self.format}) on {self.device}, {state}>"
+
+
+def load(
+    source: Source,
+    device: str = "auto",
+    *,
+    disable: Iterable[str] = (),
+    threads: int | None = None,
+    isa: str | None = None,
+    cache: bool | None = None,
+    **reader: Any,
+) -> Model:
+    """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
+
+    The options are those of `Session`, the rest goes to the format's reader. Nothing is compiled before the first use.
+    Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    """
+    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache)
+    return Model(read(source, **reader), session)
+
+
+__all__: Sequence[str] = ("Imported", "Model", "describe", "load", "read")

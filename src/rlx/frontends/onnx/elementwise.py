@@ -1,0 +1,190 @@
+"""Importer functions: arithmetic, comparison, logic, choice, conversion, and activations of one operand."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from rlx.frontends.onnx.model import dtype_of
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Value
+from rlx.ops import build
+
+# ONNX name → ours, where both mean the same
+_SAME = {
+    "Abs": "abs", "Neg": "neg", "Sign": "sign", "Ceil": "ceil", "Floor": "floor", "Round": "round", "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin",
+    "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh",
+    "Acosh": "acosh", "Atanh": "atanh", "Erf": "erf", "Sigmoid": "sigmoid", "Relu": "relu", "Softplus": "softplus",
+    "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish", "Not": "bitwise_not",
+    "BitwiseNot": "bitwise_not", "IsNaN": "is_nan",
+}  # fmt: skip
+_SAME_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
+    "Greater": "gt", "GreaterOrEqual": "ge", "And": "bitwise_and", "Or": "bitwise_or", "Xor": "bitwise_xor",
+    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "PRelu": "prelu",
+}  # fmt: skip
+
+
+def _unary(ours: str) -> None:
+    def run(node: OnnxNode, x: Value) -> Value:
+        return build.__getattr__(ours)(x)
+
+    onnx_op(*(name for name, target in _SAME.items() if target == ours))(run)
+
+
+def _binary(ours: str) -> None:
+    def run(node: OnnxNode, x: Value, y: Value) -> Value:
+        return build.__getattr__(ours)(x, y)
+
+    onnx_op(*(name for name, target in _SAME_BINARY.items() if target == ours))(run)
+
+
+for _target in dict.fromkeys(_SAME.values()):
+    _unary(_target)
+for _target in dict.fromkeys(_SAME_BINARY.values()):
+    _binary(_target)
+
+
+@onnx_op("Identity")
+def identity(node: OnnxNode, x: Item) -> Item:
+    return x
+
+
+@onnx_op("Dropout")
+def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None) -> list[Value]:
+    """Inference: everything is kept. The second output is the mask of what was kept."""
+    if training is not None and (training.known is None or bool(training.known.reshape(-1)[0])):
+        raise node.unsupported("training mode is not supported")
+    if len(node.outputs) < 2 or not node.outputs[1]:
+        return [x]
+    return [x, build.broadcast_to(node.graph.constant(True), shape=x.shape)]
+
+
+@onnx_op("Mod")
+def mod(node: OnnxNode, x: Value, y: Value) -> Value:
+    """The sign follows the divisor, or with fmod the dividend."""
+    return build.rem(x, y) if node.flag("fmod") else build.mod(x, y)
+
+
+@onnx_op("Pow")
+def power(node: OnnxNode, x: Value, y: Value) -> Value:
+    """The result has the base's dtype, whatever the exponent's is."""
+    if x.dtype is y.dtype:
+        return build.pow(x, y)
+    if x.dtype.is_float:
+        return build.pow(x, y.cast(x.dtype))
+    wide = y.dtype if y.dtype.is_float else dtypes.promote(x.dtype, y.dtype)
+    return build.pow(x.cast(wide), y.cast(wide)).cast(x.dtype)
+
+
+@onnx_op("BitShift")
+def bit_shift(node: OnnxNode, x: Value, y: Value) -> Value:
+    return build.shift_left(x, y) if node.text("direction") == "LEFT" else build.shift_right(x, y)
+
+
+@onnx_op("Min")
+def minimum(node: OnnxNode, *values: Value) -> Value:
+    return reduce(build.minimum, values)
+
+
+@onnx_op("Max")
+def maximum(node: OnnxNode, *values: Value) -> Value:
+    return reduce(build.maximum, values)
+
+
+@onnx_op("Sum")
+def total(node: OnnxNode, *values: Value) -> Value:
+    return reduce(build.add, values)
+
+
+@onnx_op("Mean")
+def mean(node: OnnxNode, *values: Value) -> Value:
+    return reduce(build.add, values) / float(len(values))
+
+
+@onnx_op("Where")
+def where(node: OnnxNode, condition: Value, x: Value, y: Value) -> Value:
+    return build.select(condition, x, y)
+
+
+@onnx_op("Clip")
+def clip(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -> Value:
+    """Where low > high, high wins."""
+    if low is not None:
+        x = build.maximum(x, low.reshape())
+    return x if high is None else build.minimum(x, high.reshape())
+
+
+@onnx_op("Cast")
+def cast(node: OnnxNode, x: Value) -> Value:
+    return _cast(node, x, dtype_of(node.integer("to")))
+
+
+@onnx_op("CastLike")
+def cast_like(node: OnnxNode, x: Value, like: Item) -> Value:
+    return _cast(node, x, like.dtype)
+
+
+def _cast(node: OnnxNode, x: Value, to: dtypes.DType) -> Value:
+    """8-bit floats saturate unless told otherwise."""
+    if to.is_float and to.bits == 8 and node.flag("saturate", True) and x.dtype.is_float and x.dtype.bits > 8:
+        import ml_dtypes
+
+        limit = float(ml_dtypes.finfo(to.numpy).max)
+        wide = x if x.dtype.bits >= 32 else x.cast("f32")
+        x = build.clamp(wide, -limit, limit)
+    return x.cast(to)
+
+
+@onnx_op("IsInf")
+def is_inf(node: OnnxNode, x: Value) -> Value:
+    return build.is_inf(x, positive=node.flag("detect_positive", True), negative=node.flag("detect_negative", True))
+
+
+@onnx_op("LeakyRelu")
+def leaky_relu(node: OnnxNode, x: Value) -> Value:
+    return build.leaky_relu(x, alpha=node.real("alpha", 0.01))
+
+
+@onnx_op("ThresholdedRelu")
+def thresholded_relu(node: OnnxNode, x: Value) -> Value:
+    return build.thresholded_relu(x, alpha=node.real("alpha", 1.0))
+
+
+@onnx_op("Elu")
+def elu(node: OnnxNode, x: Value) -> Value:
+    return build.elu(x, alpha=node.real("alpha", 1.0))
+
+
+@onnx_op("Celu")
+def celu(node: OnnxNode, x: Value) -> Value:
+    return build.celu(x, alpha=node.real("alpha", 1.0))
+
+
+@onnx_op("Selu")
+def selu(node: OnnxNode, x: Value) -> Value:
+    alpha, gamma = node.real("alpha", 1.67326319217681884765625), node.real("gamma", 1.05070102214813232421875)
+    return build.selu(x, alpha=alpha, gamma=gamma)
+
+
+@onnx_op("HardSigmoid")
+def hard_sigmoid(node: OnnxNode, x: Value) -> Value:
+    return build.hard_sigmoid(x, alpha=node.real("alpha", 0.2), beta=node.real("beta", 0.5))
+
+
+@onnx_op("Shrink")
+def shrink(node: OnnxNode, x: Value) -> Value:
+    return build.shrink(x, bias=node.real("bias", 0.0), lambd=node.real("lambd", 0.5))
+
+
+@onnx_op("Swish")
+def swish(node: OnnxNode, x: Value) -> Value:
+    """x · sigmoid(alpha · x)."""
+    alpha = node.real("alpha", 1.0)
+    return build.silu(x) if alpha == 1.0 else x * build.sigmoid(x * alpha)
+
+
+@onnx_op("Gelu")
+def gelu(node: OnnxNode, x: Value) -> Value:
+    return build.gelu(x, approximate=node.text("approximate", "none") == "tanh")

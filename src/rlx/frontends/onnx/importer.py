@@ -1,0 +1,392 @@
+"""Walks the nodes of an ONNX model and builds our graph of them; what it cannot take it names, all of it at once."""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
+from rlx.frontends import Imported
+from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
+from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
+from rlx.frontends.onnx.weights import Leaves
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph
+
+OLDEST_OPSET = 11
+MAX_INLINE_DEPTH = 32
+FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "reduce", "shape", "symbolics")
+
+for _family in FAMILIES:
+    importlib.import_module(f"rlx.frontends.onnx.{_family}")
+
+
+@dataclass
+class Scope:
+    """Names that nodes can see: those of one graph or function body, and of what it is nested in."""
+
+    opsets: Mapping[str, int]
+    prefix: str = ""
+    items: dict[str, Item | None] = field(default_factory=dict)  # None: made by a node that could not be imported
+    tensors: dict[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
+    outer: Scope | None = None
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A node that could not be imported, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+class _Unknown(Exception):
+    """An input was made by a node that could not be imported."""
+
+
+def import_model(
+    file: ModelFile, shapes: Mapping[str, Sequence[Any]] | None = None, keep_subnormals: bool = False
+) -> Imported:
+    """The program of a model file. Raises ModelError, UnsupportedOp."""
+    return _Walk(file, shapes or {}, keep_subnormals).run()
+
+
+class _Walk:
+    def __init__(self, file: ModelFile, shapes: Mapping[str, Sequence[Any]], keep_subnormals: bool) -> None:
+        self.file = file
+        self.shapes = shapes
+        self.graph = Graph(file.proto.graph.name or "model")
+        self.leaves = Leaves(self.graph, keep_subnormals)
+        self.failures: list[Failure] = []
+        self.dims: dict[str, str] = {}  # names of dims in the file → ours
+
+    def run(self) -> Imported:
+        proto = self.file.proto.graph
+        self._check_opset()
+        scope = Scope(self.file.opsets, tensors={t.name: t for t in proto.initializer})
+        for declared in proto.input:
+            if declared.name not in scope.tensors:
+                scope.items[declared.name] = self._input(declared)
+        unknown = [name for name in self.shapes if name not in scope.items]
+        if unknown:
+            raise GraphError(f"[onnx] expected shapes for inputs among {list(scope.items)}, got {unknown}")
+        for sparse in proto.sparse_initializer:
+            self._fail(sparse.values.name, "sparse_initializer", "sparse tensors are not supported")
+        self._nodes(proto.node, scope, [o.name for o in proto.output])
+        if self.failures:
+            raise UnsupportedOp(self._report())
+        self._outputs(proto.output, scope)
+        return Imported(self.graph, "onnx", self._notes())
+
+    def _check_opset(self) -> None:
+        opset = self.file.opsets.get("", OLDEST_OPSET)
+        newest = onnx.defs.onnx_opset_version()
+        if not OLDEST_OPSET <= opset <= newest:
+            raise UnsupportedOp(
+                f"[onnx] expected an opset of ai.onnx from {OLDEST_OPSET} to {newest}, got {opset} in {self.file.label}"
+            )
+
+    def _notes(self) -> dict[str, str]:
+        proto = self.file.proto
+        notes = {"file": self.file.label, "producer": f"{proto.producer_name} {proto.producer_version}".strip()}
+        notes |= {f"opset {domain or 'ai.onnx'}": str(version) for domain, version in self.file.opsets.items()}
+        notes |= {f"dim {name!r}": ours for name, ours in self.dims.items() if name != ours}
+        return notes | {f"metadata {entry.key}": entry.value for entry in proto.metadata_props}
+
+    # inputs and outputs
+
+    def _input(self, declared: Any) -> Item | None:
+        kind = declared.type.WhichOneof("value")
+        try:
+            if kind != "tensor_type":
+                raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
+            tensor = declared.type.tensor_type
+            dtype = dtype_of(tensor.elem_type)
+        except UnsupportedOp as error:
+            self._fail(declared.name, "input", str(error))
+            return None
+        if declared.name in self.shapes:
+            shape: list[Any] = list(self.shapes[declared.name])
+        elif tensor.HasField("shape"):
+            shape = [self._dim(d, f"{declared.name}_{i}") for i, d in enumerate(tensor.shape.dim)]
+        else:
+            self._fail(declared.name, "input", "the file gives it no rank: pass shapes={name: dims}")
+            return None
+        try:
+            return Item.of(self.graph.input(declared.name, shape, dtype))
+        except RlxError as error:
+            raise ModelError(f"{error}, at input {declared.name!r} of {self.file.label}") from None
+
+    def _dim(self, dim: Any, fallback: str) -> Dim | str:
+        if dim.WhichOneof("value") == "dim_value":
+            return int(dim.dim_value)
+        name = dim.dim_param or fallback
+        if name not in self.dims:
+            ours = _identifier(name)
+            while ours in self.dims.values():
+                ours += "_"
+            self.dims[name] = ours
+        return self.dims[name]
+
+    def _outputs(self, declared: Iterable[Any], scope: Scope) -> None:
+        for output in declared:
+            item = self._lookup(output.name, scope)
+            if item is None:
+                raise ModelError(f"[onnx] expected the output {output.name!r} to be made by a node, got none that does")
+            value = item.value
+            code = output.type.tensor_type.elem_type
+            if code and dtype_of(code) is not value.dtype:
+                raise ModelError(f"[onnx] expected the output {output.name!r} of {dtype_of(code)}, got {value.type}")
+            self.graph.output(value, name=output.name)
+
+    # nodes
+
+    def _nodes(self, nodes: Sequence[Any], scope: Scope, outputs: Sequence[str]) -> None:
+        """Imports the nodes that the outputs hang on."""
+        for index in _needed(nodes, outputs):
+            node = nodes[index]
+            name = scope.prefix + (node.name or f"{node.op_type}_{index}")
+            self._node(node, name, scope)
+
+    def _node(self, proto: Any, name: str, scope: Scope) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        opset = scope.opsets.get(domain, 1)
+        start = len(self.graph.nodes)
+        try:
+            function = self.file.functions.get((proto.domain, proto.op_type, proto.overload))
+            if function is not None:
+                results: Sequence[Any] = self._inline(function, proto, name, scope)
+            else:
+                results = self._apply(proto, domain, opset, name, scope)
+        except _Unknown:
+            results = [None] * len(proto.output)
+        except UnsupportedOp as error:
+            self._fail(name, f"{domain or 'ai.onnx'}.{proto.op_type}, opset {opset}", str(error))
+            results = [None] * len(proto.output)
+        except RlxError as error:
+            raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise ModelError(
+                f"[{proto.op_type}] expected a valid node, got {told}, at node {name!r} of {self.file.label}"
+            ) from error
+        for made in self.graph.nodes[start:]:
+            made.source = made.source or name
+        for output, item in zip(proto.output, results):
+            if output:
+                scope.items[output] = item
+
+    def _apply(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Item]:
+        importer = find(domain, proto.op_type, opset)
+        if importer is None:
+            return self._by_definition(proto, domain, opset, name, scope)
+        node = OnnxNode(self.leaves, proto, name, opset, self._attributes(proto, scope), self.file.array)
+        node.inputs = [self._required(i, scope) if i else None for i in proto.input]
+        shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
+        if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
+            found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
+            if found is not None:
+                return [found]
+        result = importer.function(node, *_arguments(node, importer))
+        if result is NotImplemented:
+            return self._by_definition(proto, domain, opset, name, scope)
+        several = result if isinstance(result, (tuple, list)) else [result]
+        made = [r if isinstance(r, Item) else Item.of(r) for r in several]
+        if len(made) < len([o for o in proto.output if o]):
+            raise node.unsupported(f"output {proto.output[len(made)]!r} is not supported")
+        return made
+
+    def _attributes(self, proto: Any, scope: Scope) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            if not attribute.ref_attr_name:
+                found[attribute.name] = attribute
+            elif attribute.ref_attr_name in scope.attributes:
+                found[attribute.name] = scope.attributes[attribute.ref_attr_name]
+        return found
+
+    # names
+
+    def _lookup(self, name: str, scope: Scope | None) -> Item | None:
+        while scope is not None:
+            if name in scope.items:
+                return scope.items[name]
+            if name in scope.tensors:
+                array = self.file.array(scope.tensors[name])
+                scope.items[name] = self.leaves.make(scope.prefix + name, array)
+                return scope.items[name]
+            scope = scope.outer
+        return None
+
+    def _required(self, name: str, scope: Scope) -> Item:
+        item = self._lookup(name, scope)
+        if item is None:
+            if self._is_unknown(name, scope):
+                raise _Unknown
+            raise ModelError(f"[onnx] expected inputs that earlier nodes make, got {name!r}, which none makes")
+        return item
+
+    def _is_unknown(self, name: str, scope: Scope | None) -> bool:
+        while scope is not None:
+            if name in scope.items:
+                return True
+            scope = scope.outer
+        return False
+
+    # bodies
+
+    def _inline(self, function: Any, proto: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+        """A model's own function, with its body in place of the call."""
+        self._check_depth(scope, function.name)
+        given = {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
+        inputs = [self._required(i, scope) if i else None for i in proto.input]
+        inner = Scope(opsets_of(function.opset_import), f"{name}/", attributes=given, depth=scope.depth + 1)
+        inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
+        self._nodes(function.node, inner, list(function.output))
+        return [self._result(output, inner) for output in function.output]
+
+    def _result(self, name: str, scope: Scope) -> Item | None:
+        item = self._lookup(name, scope)
+        if item is None and not self._is_unknown(name, scope):
+            raise ModelError(f"[onnx] expected a body that makes {name!r}, got none that does")
+        return item
+
+    def branch(self, body: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+        """A sub-graph in place: what it computes where it stands."""
+        self._check_depth(scope, name)
+        tensors = {t.name: t for t in body.initializer}
+        inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
+        inner.depth = scope.depth + 1
+        self._nodes(body.node, inner, [o.name for o in body.output])
+        return [self._result(o.name, inner) for o in body.output]
+
+    def _check_depth(self, scope: Scope, name: str) -> None:
+        if scope.depth >= MAX_INLINE_DEPTH:
+            raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
+
+    def _by_definition(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Any]:
+        """An op without an importer function: by the body that the standard itself gives it, if it does."""
+        if proto.op_type == "If" and domain == "":
+            return self._constant_if(proto, name, scope)
+        body = self._standard_body(proto, domain, opset, scope)
+        if body is None:
+            for i in proto.input:
+                if i:
+                    self._required(i, scope)
+            raise UnsupportedOp("rlx has no importer function for it")
+        return self._inline(body, proto, name, scope)
+
+    def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
+        try:
+            schema = onnx.defs.get_schema(proto.op_type, opset, domain)
+        except onnx.defs.SchemaError:
+            return None
+        if schema.has_function:
+            return schema.function_body
+        if not schema.has_context_dependent_function:
+            return None
+        types = [self._type_bytes(self._required(i, scope)) if i else b"" for i in proto.input]
+        text = schema.get_context_dependent_function(proto.SerializeToString(), types)
+        return onnx.FunctionProto.FromString(text) if text else None
+
+    def _type_bytes(self, item: Item) -> bytes:
+        code = onnx.helper.np_dtype_to_tensor_dtype(item.dtype.numpy)
+        shape = [d if isinstance(d, int) else str(d) for d in item.shape]
+        made: bytes = onnx.helper.make_tensor_type_proto(code, shape).SerializeToString()
+        return made
+
+    def _constant_if(self, proto: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+        """An If whose condition the import can tell: one branch, in place."""
+        condition = self._required(proto.input[0], scope).known
+        if condition is None or condition.size != 1:
+            raise UnsupportedOp("its condition is known only when the graph runs")
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        body = next((a.g for a in proto.attribute if a.name == wanted), None)
+        if body is None:
+            raise ModelError(f"[If] expected the attribute {wanted!r}, got none")
+        return self.branch(body, name, scope)
+
+    # failures
+
+    def _fail(self, node: str, op: str, reason: str) -> None:
+        self.failures.append(Failure(node, op, reason))
+
+    def _report(self) -> str:
+        lines = [f"node {f.node!r} ({f.op}): {f.reason}" for f in self.failures]
+        count = len(self.file.proto.graph.node)
+        got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
+        return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[int]:
+    """Indices of the nodes that the outputs hang on, in order. Nodes with sub-graphs need whatever those name."""
+    wanted = set(outputs)
+    kept: list[int] = []
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        if wanted.isdisjoint(node.output):
+            continue
+        kept.append(index)
+        wanted.update(node.input)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                wanted.update(_names_in(body, 0))
+    return kept[::-1]
+
+
+def _names_in(body: Any, depth: int) -> set[str]:
+    if depth > MAX_INLINE_DEPTH:
+        raise ModelError(f"[onnx] expected sub-graphs nested at most {MAX_INLINE_DEPTH} deep, got more")
+    found = {o.name for o in body.output}
+    for node in body.node:
+        found.update(node.input)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found |= _names_in(attribute.g, depth + 1)
+    return found
+
+
+def _arguments(node: OnnxNode, importer: Importer) -> list[Any]:
+    """The node's inputs in the kinds that the importer function asks for. Raises ModelError, UnsupportedOp."""
+    kinds = [*importer.parameters]
+    if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
+        raise node.unsupported(f"input {len(kinds)} is not supported")
+    given: list[Any] = []
+    for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
+        kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
+        item = node.inputs[position] if position < len(node.inputs) else None
+        if item is None and not optional:
+            raise node.wrong(f"expected an input {position}, got none")
+        given.append(None if item is None else _as(node, item, kind, position))
+    return given
+
+
+def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
+    if kind == "item":
+        return item
+    if kind == "value":
+        return item.value
+    if item.known is None:
+        raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
+    return item.known
+
+
+def _countable(item: Item) -> bool:
+    return item.dtype.kind in ("int", "uint", "bool") and item.known is not None
+
+
+def _identifier(name: str) -> str:
+    """A name that dims may have: `seq-len` → `seq_len`, `2x` → `d2x`."""
+    made = re.sub(r"\W", "_", name, flags=re.ASCII) or "d"
+    made = made if made.isidentifier() else f"d{made}"
+    return f"{made}_" if keyword.iskeyword(made) else made

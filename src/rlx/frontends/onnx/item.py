@@ -1,0 +1,136 @@
+"""What a name of an ONNX graph stands for while it is imported: a value of our graph, or numbers known already.
+
+Shape arithmetic (`Shape → Gather → Concat → Reshape`) is done during the import, on dims: an item then *knows* its
+numbers, an object array of dims (or bools). Only what needs a tensor at run time becomes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim, Poly, Shape
+from rlx.ir.dtype import DType
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import Input, Param
+from rlx.ir.type import TensorType
+from rlx.ops.shape import DimsTensor
+
+MAX_KNOWN = 1024  # elements
+_MAX_CHAIN = 64
+
+
+class Item:
+    """A value, or known numbers that become a value when asked for."""
+
+    __slots__ = ("_graph", "_known", "_tried", "_value", "dtype")
+
+    def __init__(self, graph: Graph, value: Value | None, known: Array | None, dtype: DType) -> None:
+        self._graph = graph
+        self._value = value
+        self._known = known
+        self._tried = known is not None
+        self.dtype = dtype
+
+    @staticmethod
+    def of(value: Value) -> Item:
+        return Item(value.graph, value, None, value.dtype)
+
+    @staticmethod
+    def knowing(graph: Graph, numbers: Any, dtype: DType = dtypes.i64) -> Item:
+        """An item of dims (or bools), in an object array or in lists."""
+        known = np.empty(np.shape(numbers), object)
+        known[...] = numbers
+        return Item(graph, None, known, dtype)
+
+    @property
+    def shape(self) -> Shape:
+        return self._value.shape if self._value is not None else self.known_or_fail.shape
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.shape, self.dtype)
+
+    @property
+    def known_or_fail(self) -> Array:
+        known = self.known
+        assert known is not None
+        return known
+
+    @property
+    def known(self) -> Array | None:
+        """The numbers as an object array, if this is an integer or bool tensor that the import can tell."""
+        if not self._tried:
+            self._tried = True
+            self._known = _numbers(self._value) if self._value is not None else None
+        return self._known
+
+    @property
+    def value(self) -> Value:
+        """The value in the graph; known numbers become a constant, or a tensor made of dims."""
+        if self._value is None:
+            self._value = _materialise(self._graph, self.known_or_fail, self.dtype)
+        return self._value
+
+
+def is_number(number: Any) -> bool:
+    """Whether this dim is known as a number."""
+    return not isinstance(number, Poly)
+
+
+def numbers(known: Array) -> Sequence[Dim]:
+    """The flat list of an object array."""
+    return list(known.reshape(-1))
+
+
+def _materialise(graph: Graph, known: Array, dtype: DType) -> Value:
+    if all(is_number(n) for n in known.reshape(-1)):
+        return graph.constant(known.astype(dtype.numpy), name=None)
+    made = graph.add(DimsTensor(tuple(numbers(known)), dtype))
+    assert isinstance(made, Value)
+    return made.reshape(*known.shape) if known.ndim != 1 else made
+
+
+def _numbers(value: Value) -> Array | None:
+    if value.dtype.kind not in ("int", "uint", "bool") or not _is_small(value):
+        return None
+    array = _evaluate(value, 0, {})
+    return None if array is None else array.astype(object)
+
+
+def _is_small(value: Value) -> bool:
+    size = value.type.size
+    return isinstance(size, int) and size <= MAX_KNOWN
+
+
+def _evaluate(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | None:
+    """The array of a small value that hangs on constants only."""
+    if value.constant is not None:
+        return value.constant
+    if value not in done:
+        done[value] = _run(value, depth, done)
+    return done[value]
+
+
+def _run(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | None:
+    node = value.node
+    if depth > _MAX_CHAIN or isinstance(node.op, (Input, Param)) or node.regions:
+        return None
+    if _has_symbols(tuple(node.op.attributes().values())):
+        return None
+    if not all(_is_small(v) for v in (*node.inputs, *node.outputs)):
+        return None
+    operands = [_evaluate(v, depth + 1, done) for v in node.inputs]
+    if any(o is None for o in operands):
+        return None
+    result = node.op.reference(*operands)
+    results = result if isinstance(result, tuple) else (result,)
+    return np.asarray(results[value.index], value.dtype.numpy)
+
+
+def _has_symbols(attributes: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Poly) or (isinstance(a, tuple) and _has_symbols(a)) for a in attributes)

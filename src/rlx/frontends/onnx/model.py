@@ -1,0 +1,150 @@
+"""An ONNX file, read with care: limits, mapped weights, contained external data. Nodes are the importer's matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from rlx.errors import ModelError, UnsupportedOp
+from rlx.frontends.onnx.external import Folder, map_file
+from rlx.frontends.onnx.wire import Lifted, lift
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.literal import Array
+
+MAX_SKELETON_BYTES = 1 << 30
+MAX_NODES = 1 << 20
+
+# TensorProto.DataType → dtype
+DTYPES: dict[int, DType] = {
+    1: dtypes.f32, 2: dtypes.u8, 3: dtypes.i8, 4: dtypes.u16, 5: dtypes.i16, 6: dtypes.i32, 7: dtypes.i64,
+    9: dtypes.bool_, 10: dtypes.f16, 11: dtypes.f64, 12: dtypes.u32, 13: dtypes.u64, 14: dtypes.c64, 15: dtypes.c128,
+    16: dtypes.bf16, 17: dtypes.f8e4m3, 18: dtypes.f8e4m3fnuz, 19: dtypes.f8e5m2, 20: dtypes.f8e5m2fnuz,
+    21: dtypes.u4, 22: dtypes.i4, 23: dtypes.f4e2m1,
+}  # fmt: skip
+# Which field holds the elements of a tensor without raw data; all others hold them as int32_data.
+_FIELDS = {1: "float_data", 14: "float_data", 11: "double_data", 15: "double_data", 7: "int64_data",
+           12: "uint64_data", 13: "uint64_data"}  # fmt: skip
+
+
+def dtype_of(code: int) -> DType:
+    """The dtype of a TensorProto code. Raises UnsupportedOp."""
+    found = DTYPES.get(code)
+    if found is None:
+        known = code in onnx.TensorProto.DataType.values()
+        name = onnx.TensorProto.DataType.Name(code).lower() if known else str(code)
+        raise UnsupportedOp(f"the dtype {name} is not supported")
+    return found
+
+
+class ModelFile:
+    """A parsed model. Its weights stay in the mapped file: `array` gives views of them."""
+
+    def __init__(self, source: Path | bytes) -> None:
+        self.folder: Folder | None = None
+        self.label = f"{len(source)} bytes" if isinstance(source, bytes) else source.name
+        if isinstance(source, bytes):
+            self.data: Array = np.frombuffer(source, np.uint8)
+        else:
+            self.folder = Folder(source.parent)
+            self.data = map_file(source)
+        self.lifted = lift(self.data.data) if self.data.size else Lifted()
+        self.proto = _parse(self.lifted.skeleton, self.label)
+        self.lifted.skeleton = b""
+        self.opsets = opsets_of(self.proto.opset_import)
+        self.functions = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
+
+    def array(self, tensor: onnx.TensorProto) -> Array:
+        """The tensor as an array, a view of the file where that is possible. Raises ModelError, UnsupportedOp."""
+        dtype = dtype_of(tensor.data_type)
+        shape = tuple(tensor.dims)
+        if any(d < 0 for d in shape) or len(shape) > 64:
+            raise ModelError(f"[onnx] expected dims that are not negative, got {shape}, at tensor {tensor.name!r}")
+        count = math.prod(shape)
+        raw = self._raw(tensor)
+        if raw is None:
+            return self._typed(tensor, dtype, shape, count)
+        wanted = (count * dtype.bits + 7) // 8
+        if raw.size != wanted:
+            got = f"{raw.size}, at tensor {tensor.name!r}"
+            raise ModelError(f"[onnx] expected {wanted} bytes for {dtype}{list(shape)}, got {got}")
+        return _decode(raw, dtype, count).reshape(shape)
+
+    def _raw(self, tensor: onnx.TensorProto) -> Array | None:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if self.lifted.key in entries:
+            offset, length = self.lifted.extents[int(entries[self.lifted.key])]
+            return self.data[offset : offset + length]
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(tensor.name, entries)
+        return np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else None
+
+    def _external(self, name: str, entries: dict[str, str]) -> Array:
+        if self.folder is None:
+            raise ModelError(f"[onnx] expected weights in the model, got external data at tensor {name!r}: load a path")
+        if "location" not in entries:
+            raise ModelError(f"[onnx] expected a location of external data, got none, at tensor {name!r}")
+        length = entries.get("length")
+        offset = _whole(name, entries.get("offset") or "0")
+        return self.folder.bytes_at(entries["location"], offset, _whole(name, length) if length else None)
+
+    def _typed(self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
+        values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
+        per_element = 2 if dtype.is_complex else 1
+        wanted = (count + 1) // 2 if dtype.bits == 4 else count * per_element
+        if len(values) != wanted:
+            got = f"{len(values)}, at tensor {tensor.name!r}"
+            raise ModelError(f"[onnx] expected {wanted} numbers for {dtype}{list(shape)}, got {got}")
+        if dtype.is_complex:
+            return np.array(values, np.float32 if dtype is dtypes.c64 else np.float64).view(dtype.numpy).reshape(shape)
+        if dtype.is_integer and dtype.bits > 4:
+            return np.array(values, np.uint64 if dtype.kind == "uint" else np.int64).astype(dtype.numpy).reshape(shape)
+        if dtype.bits in (32, 64):
+            return np.array(values, dtype.numpy).reshape(shape)
+        width = np.uint16 if dtype.bits == 16 else np.uint8  # int32_data holds the bits of narrow floats
+        bits = (np.array(values, np.int64) & (0xFFFF if dtype.bits == 16 else 0xFF)).astype(width)
+        return _decode(bits.view(np.uint8), dtype, count).reshape(shape)
+
+
+def _decode(raw: Array, dtype: DType, count: int) -> Array:
+    """Little-endian bytes as elements. 4-bit elements lie two in a byte, the lower half first."""
+    if dtype is dtypes.bool_:
+        return np.asarray(raw != 0)
+    if dtype.bits != 4:
+        return np.frombuffer(raw, dtype.numpy.newbyteorder("<"))
+    halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]
+    if dtype is dtypes.f4e2m1:
+        return halves.view(dtype.numpy)
+    signed = (halves ^ 8).astype(np.int8) - 8 if dtype is dtypes.i4 else halves
+    return signed.astype(dtype.numpy)
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise ModelError(f"[onnx] expected offset and length of external data as numbers, got {text!r}, at {name!r}")
+    return int(text)
+
+
+def _parse(skeleton: bytes, label: str) -> Any:
+    if len(skeleton) > MAX_SKELETON_BYTES:
+        raise ModelError(f"[onnx] expected at most {MAX_SKELETON_BYTES} bytes beside weights, got {len(skeleton)}")
+    try:
+        proto = onnx.ModelProto.FromString(skeleton)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"[onnx] expected an ONNX model, got {label}, which is damaged or none: {error}") from None
+    if not proto.ir_version or not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelError(f"[onnx] expected an ONNX model, got {label}, which holds no graph")
+    if len(proto.graph.node) > MAX_NODES:
+        raise ModelError(f"[onnx] expected at most {MAX_NODES} nodes, got {len(proto.graph.node)}")
+    return proto
+
+
+def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+    """Domain → version; the default domain is called `` (empty)."""
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}

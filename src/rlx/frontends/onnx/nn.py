@@ -1,0 +1,189 @@
+"""Importer functions: softmax, norms, pools over everything, convolution, attention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import accumulator
+from rlx.ir.graph import Value
+from rlx.ops import build, shorthand
+
+
+@onnx_op("Softmax", since=13)
+def softmax(node: OnnxNode, x: Value) -> Value:
+    return build.softmax(x, axis=node.axis(x.rank, -1))
+
+
+@onnx_op("LogSoftmax", since=13)
+def log_softmax(node: OnnxNode, x: Value) -> Value:
+    return build.log_softmax(x, axis=node.axis(x.rank, -1))
+
+
+@onnx_op("Softmax", until=12)
+def softmax_flattened(node: OnnxNode, x: Value) -> Value:
+    """Before opset 13 the axis splits the shape into two and the softmax runs over the whole right part."""
+    return build.softmax(shorthand.flatten(x, node.integer("axis", 1)), axis=1).reshape(x.shape)
+
+
+@onnx_op("LogSoftmax", until=12)
+def log_softmax_flattened(node: OnnxNode, x: Value) -> Value:
+    return build.log_softmax(shorthand.flatten(x, node.integer("axis", 1)), axis=1).reshape(x.shape)
+
+
+@onnx_op("LayerNormalization")
+def layer_norm(node: OnnxNode, x: Value, scale: Value, bias: Value | None) -> list[Value]:
+    """Over the axes from `axis` on. Further outputs are the mean and 1 / standard deviation."""
+    axes = tuple(range(node.axis(x.rank, -1), x.rank))
+    epsilon = node.real("epsilon", 1e-5)
+    results = [build.layer_norm(x, scale, bias, axes=axes, epsilon=epsilon)]
+    if any(node.outputs[1:]):
+        wide = x.cast(accumulator(x.dtype))
+        variance = build.reduce_variance(wide, axes=axes, keepdims=True)
+        results += [build.reduce_mean(wide, axes=axes, keepdims=True), build.rsqrt(variance + epsilon)]
+    return results
+
+
+@onnx_op("RMSNormalization", "SimplifiedLayerNormalization")
+def rms_norm(node: OnnxNode, x: Value, scale: Value) -> Value:
+    axes = tuple(range(node.axis(x.rank, -1), x.rank))
+    return build.rms_norm(x, scale, axes=axes, epsilon=node.real("epsilon", 1e-5))
+
+
+@onnx_op("BatchNormalization")
+def batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Value:
+    """Inference; the statistics are those that the model brings."""
+    if node.flag("training_mode"):
+        raise node.unsupported("training mode is not supported")
+    wide = mean.dtype if mean.dtype.bits > x.dtype.bits else x.dtype
+    parts = [part.cast(wide) for part in (x, scale, bias, mean, variance)]
+    return build.batch_norm(*parts, epsilon=node.real("epsilon", 1e-5)).cast(x.dtype)
+
+
+@onnx_op("InstanceNormalization")
+def instance_norm(node: OnnxNode, x: Value, scale: Value, bias: Value) -> Value:
+    return build.instance_norm(x, scale, bias, epsilon=node.real("epsilon", 1e-5))
+
+
+@onnx_op("GroupNormalization", since=21)
+def group_norm(node: OnnxNode, x: Value, scale: Value, bias: Value) -> Value:
+    return build.group_norm(x, scale, bias, groups=node.integer("num_groups"), epsilon=node.real("epsilon", 1e-5))
+
+
+@onnx_op("GroupNormalization", until=20)
+def group_norm_by_group(node: OnnxNode, x: Value, scale: Value, bias: Value) -> Value:
+    """Before opset 21 scale and bias go by group, not by channel."""
+    groups = node.integer("num_groups")
+    size = dims.floordiv(x.shape[1], groups)
+    scale, bias = (
+        build.broadcast_to(part.reshape(groups, 1), shape=(groups, size)).reshape(x.shape[1]) for part in (scale, bias)
+    )
+    return build.group_norm(x, scale, bias, groups=groups, epsilon=node.real("epsilon", 1e-5))
+
+
+@onnx_op("LpNormalization")
+def lp_norm(node: OnnxNode, x: Value) -> Value:
+    """x by its 1- or 2-norm along an axis; a row of zeros stays zero."""
+    axis, p = node.axis(x.rank, -1), node.integer("p", 2)
+    if p not in (1, 2):
+        raise node.wrong(f"expected p to be 1 or 2, got {p}")
+    length = build.__getattr__("reduce_l1" if p == 1 else "reduce_l2")(x, axes=(axis,), keepdims=True)
+    return build.select(build.eq(length, 0.0), 0.0, x / length)
+
+
+@onnx_op("GlobalAveragePool")
+def global_average_pool(node: OnnxNode, x: Value) -> Value:
+    return build.reduce_mean(x, axes=tuple(range(2, x.rank)), keepdims=True)
+
+
+@onnx_op("GlobalMaxPool")
+def global_max_pool(node: OnnxNode, x: Value) -> Value:
+    return build.reduce_max(x, axes=tuple(range(2, x.rank)), keepdims=True)
+
+
+@onnx_op("Conv")
+def conv(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
+    """A sum over the kernel's positions becomes one contraction over shifted copies of x, laid side by side."""
+    rank = x.rank - 2
+    kernel = [k for k in weight.shape[2:] if isinstance(k, int)]
+    if node.integer("group", 1) != 1 or len(kernel) != rank or rank < 1:
+        raise node.unsupported("only convolutions of one group with a known kernel are supported")
+    strides, dilations = node.integers("strides", (1,) * rank), node.integers("dilations", (1,) * rank)
+    low, high = _conv_pads(node, x.shape[2:], kernel, strides, dilations)
+    if any(p != 0 for p in (*low, *high)):
+        x = build.pad(x, low=(0, 0, *low), high=(0, 0, *high))
+    taps = [_tap(x, at, kernel, strides, dilations) for at in itertools.product(*map(range, kernel))]
+    columns = build.concat(*(shorthand.expand_dims(t, (2,)) for t in taps), axis=2) if len(taps) > 1 else taps[0]
+    flat_weight = weight.reshape(weight.shape[0], dims.product(weight.shape[1:]))
+    joined = columns.reshape(x.shape[0], dims.product(weight.shape[1:]), *taps[0].shape[2:])
+    made = build.dot_general(flat_weight, joined, lhs_contract=(1,), rhs_contract=(1,))
+    made = made.transpose(1, 0, *range(2, x.rank))
+    return made if bias is None else made + bias.reshape(-1, *([1] * rank))
+
+
+def _tap(x: Value, at: Sequence[int], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]) -> Value:
+    """What one position of the kernel sees of x, [N, C, out...]."""
+    starts, stops = [0, 0], [x.shape[0], x.shape[1]]
+    for position, extent, k, stride, dilation in zip(at, x.shape[2:], kernel, strides, dilations):
+        reach = dims.add(dims.mul(dims.add(k, -1), dilation), 1)
+        count = dims.add(dims.floordiv(dims.add(extent, dims.mul(reach, -1)), stride), 1)
+        starts.append(position * dilation)
+        stops.append(dims.add(position * dilation + 1, dims.mul(dims.add(count, -1), stride)))
+    return build.slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1, 1, *strides))
+
+
+def _conv_pads(
+    node: OnnxNode, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[Dim], list[Dim]]:
+    mode = node.text("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "VALID"):
+        pads = node.integers("pads", None) if mode == "NOTSET" else None
+        pads = pads or (0,) * (2 * len(extents))
+        return list(pads[: len(extents)]), list(pads[len(extents) :])
+    low: list[Dim] = []
+    high: list[Dim] = []
+    for extent, k, stride, dilation in zip(extents, kernel, strides, dilations):
+        reach = dims.add(dims.mul(dims.add(k, -1), dilation), 1)
+        span = dims.mul(dims.add(dims.ceildiv(extent, stride), -1), stride)
+        total = dims.maximum(0, dims.add(dims.add(span, reach), dims.mul(extent, -1)))
+        less, more = dims.floordiv(total, 2), dims.ceildiv(total, 2)
+        low.append(less if mode == "SAME_UPPER" else more)
+        high.append(more if mode == "SAME_UPPER" else less)
+    return low, high
+
+
+@onnx_op("Attention", since=23)
+def attention(
+    node: OnnxNode, q: Value, k: Value, v: Value, mask: Value | None, past_k: Item | None, past_v: Item | None,
+    lengths: Item | None,
+) -> Any:  # fmt: skip
+    """The plain form is our op; caches, soft caps and asked-for scores take the standard's own definition."""
+    if any(part is not None for part in (past_k, past_v, lengths)) or any(node.outputs[1:]):
+        return NotImplemented
+    if node.real("softcap", 0.0) != 0.0 or node.integer("softmax_precision", 0):
+        return NotImplemented
+    flat = q.rank == 3
+    if flat:
+        q, k, v = (
+            _heads(node, part, node.integer(name))
+            for part, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads"))
+        )
+    scale = node.real("scale", None)
+    causal = node.flag("is_causal")
+    mixed = build.attention(q, k, v, mask, scale=scale, causal=causal, empty="nan")
+    if not flat:
+        return mixed
+    merged = dims.mul(mixed.shape[1], mixed.shape[3])
+    return mixed.transpose(0, 2, 1, 3).reshape(mixed.shape[0], mixed.shape[2], merged)
+
+
+def _heads(node: OnnxNode, x: Value, heads: int) -> Value:
+    """[B, S, H·D] → [B, H, S, D]."""
+    if heads < 1 or dims.exact_div(x.shape[2], heads) is None:
+        raise node.wrong(f"expected {heads} heads to divide the last dim of {x.type}")
+    size = dims.floordiv(x.shape[2], heads)
+    return x.reshape(x.shape[0], x.shape[1], heads, size).transpose(0, 2, 1, 3)

@@ -1,0 +1,286 @@
+"""Importer functions: shapes, and ops that move elements without computing anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ShapeError
+from rlx.frontends.onnx.model import dtype_of
+from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.ir import dim as dims
+from rlx.ir import expect
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Value
+from rlx.ir.indexing import clamp_slice
+from rlx.ops import build, shorthand
+
+_FAR = 1 << 31  # slice ends at least this far are meant as "to the end"
+
+
+@onnx_op("Shape")
+def shape(node: OnnxNode, x: Item) -> Item:
+    return node.knows(list(x.shape)[node.integer("start", None) : node.integer("end", None)])
+
+
+@onnx_op("Size")
+def size(node: OnnxNode, x: Item) -> Item:
+    return node.knows(dims.product(x.shape))
+
+
+@onnx_op("Constant")
+def constant(node: OnnxNode) -> Item:
+    """Weights of models that keep them in nodes become params, small things constants."""
+    array = node.tensor("value")
+    if array is not None:
+        return node.leaf(array)
+    for name, dtype in (("value_float", "f4"), ("value_int", "i8")):
+        if node.has(name):
+            return node.leaf(np.array(node.real(name) if dtype == "f4" else node.integer(name), dtype))
+    for name, dtype in (("value_floats", "f4"), ("value_ints", "i8")):
+        if node.has(name):
+            return node.leaf(np.array(node.reals(name) if dtype == "f4" else node.integers(name), dtype))
+    raise node.unsupported("only constants of numbers are supported")
+
+
+@onnx_op("Reshape", since=5)
+def reshape(node: OnnxNode, x: Value, wanted: Known) -> Value:
+    """0 keeps a dim, -1 is worked out."""
+    listed = list(wanted.reshape(-1))
+    if not node.flag("allowzero"):
+        if any(d == 0 and i >= x.rank for i, d in enumerate(listed)):
+            raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {listed}")
+        listed = [x.shape[i] if d == 0 else d for i, d in enumerate(listed)]
+    return x.reshape(tuple(listed))
+
+
+@onnx_op("Flatten")
+def flatten(node: OnnxNode, x: Value) -> Value:
+    return shorthand.flatten(x, node.integer("axis", 1))
+
+
+@onnx_op("Transpose")
+def transpose(node: OnnxNode, x: Value) -> Value:
+    order = node.integers("perm", None) or tuple(reversed(range(x.rank)))
+    return x if order == tuple(range(x.rank)) else x.transpose(*order)
+
+
+@onnx_op("Squeeze", since=13)
+def squeeze(node: OnnxNode, x: Value, axes: Known | None) -> Value:
+    return shorthand.squeeze(x, None if axes is None else node.axes(axes, x.rank))
+
+
+@onnx_op("Squeeze", until=12)
+def squeeze_by_attribute(node: OnnxNode, x: Value) -> Value:
+    axes = node.integers("axes", None)
+    return shorthand.squeeze(x, None if axes is None else node.axes(axes, x.rank))
+
+
+@onnx_op("Unsqueeze", since=13)
+def unsqueeze(node: OnnxNode, x: Value, axes: Known) -> Value:
+    return shorthand.expand_dims(x, node.axes(axes, x.rank + axes.size))
+
+
+@onnx_op("Unsqueeze", until=12)
+def unsqueeze_by_attribute(node: OnnxNode, x: Value) -> Value:
+    axes = node.integers("axes")
+    return shorthand.expand_dims(x, node.axes(axes, x.rank + len(axes)))
+
+
+@onnx_op("Expand")
+def expand(node: OnnxNode, x: Value, wanted: Known) -> Value:
+    """Broadcast both ways: axes of 1 on either side take the other's dim."""
+    target = expect.broadcast(x.shape, tuple(wanted.reshape(-1)))
+    return x if target == x.shape else build.broadcast_to(x, shape=target)
+
+
+@onnx_op("Concat")
+def concat(node: OnnxNode, *parts: Value) -> Value:
+    axis = node.axis(parts[0].rank)
+    return parts[0] if len(parts) == 1 else build.concat(*parts, axis=axis)
+
+
+@onnx_op("Split", since=13)
+def split(node: OnnxNode, x: Value, sizes: Known | None) -> Sequence[Value]:
+    return _split(node, x, None if sizes is None else list(sizes.reshape(-1)))
+
+
+@onnx_op("Split", until=12)
+def split_by_attribute(node: OnnxNode, x: Value) -> Sequence[Value]:
+    return _split(node, x, node.integers("split", None))
+
+
+def _split(node: OnnxNode, x: Value, sizes: Sequence[Dim] | None) -> Sequence[Value]:
+    """Parts of the sizes given; else equal parts, the last one smaller if they do not come out even."""
+    axis = node.axis(x.rank, 0)
+    if sizes is None:
+        count = node.integer("num_outputs", len(node.outputs))
+        extent = x.shape[axis]
+        whole = dims.exact_div(extent, count)
+        part = whole if whole is not None else dims.ceildiv(extent, count)
+        sizes = [part] * (count - 1) + [dims.add(extent, dims.mul(part, 1 - count))]
+    if any(isinstance(s, int) and s < 0 for s in sizes):
+        raise node.wrong(f"expected sizes that make up {x.shape[axis]}, got {list(sizes)}")
+    return shorthand.split(x, sizes, axis)
+
+
+@onnx_op("Slice", since=10)
+def slice_(node: OnnxNode, x: Value, starts: Known, ends: Known, axes: Known | None, steps: Known | None) -> Value:
+    """Python's slices; ends past the array are cut off."""
+    which = node.axes(range(starts.size) if axes is None else axes, x.rank)
+    if not starts.size == ends.size == len(which):
+        raise node.wrong(f"expected as many starts as ends and axes, got {starts.size}, {ends.size}, {len(which)}")
+    key: list[tuple[Dim, Dim, int]] = [(0, d, 1) for d in x.shape]
+    for i, axis in enumerate(which):
+        step = as_int(node, 1 if steps is None else steps[i], "a step")
+        if step == 0:
+            raise node.wrong("expected steps that are not zero, got 0")
+        start, end = _near(starts[i], step > 0), _near(ends[i], step < 0)
+        key[axis] = clamp_slice(start, end, step, x.shape[axis])
+    if all(part == (0, d, 1) for part, d in zip(key, x.shape)):
+        return x
+    begin, stop, stride = zip(*key)
+    return build.slice(x, starts=begin, stops=stop, steps=stride)
+
+
+def _near(end: Any, low_is_open: bool) -> Any:
+    """None for an end so far away that it means the array's own on that side.
+
+    Past the other side an end stays what it is: `x[2**31:]` is empty.
+    """
+    if isinstance(end, int) and ((end <= -_FAR and low_is_open) or (end >= _FAR and not low_is_open)):
+        return None
+    return end
+
+
+@onnx_op("Tile")
+def tile(node: OnnxNode, x: Value, repeats: Known) -> Value:
+    return shorthand.tile(x, list(repeats.reshape(-1)))
+
+
+@onnx_op("Pad", since=11)
+def pad(node: OnnxNode, x: Value, pads: Known, fill: Value | None, axes: Known | None) -> Value:
+    """Constant, edge, reflect or wrap; negative pads crop, before anything is added."""
+    which = range(x.rank) if axes is None else node.axes(axes, x.rank)
+    if pads.size != 2 * len(which):
+        raise node.wrong(f"expected {2 * len(which)} pads, got {pads.size}")
+    low: list[Dim] = [0] * x.rank
+    high: list[Dim] = [0] * x.rank
+    for i, axis in enumerate(which):
+        low[axis], high[axis] = pads[i], pads[i + len(which)]
+    mode = node.text("mode", "constant")
+    if mode == "constant":
+        return _pad_constant(node, x, low, high, fill)
+    if mode not in ("edge", "reflect", "wrap"):
+        raise node.unsupported(f"the mode {mode!r} is not supported")
+    for axis in range(x.rank):
+        if low[axis] != 0 or high[axis] != 0:
+            x = _pad_axis(node, x, axis, low[axis], high[axis], mode)
+    return x
+
+
+def _pad_constant(node: OnnxNode, x: Value, low: list[Dim], high: list[Dim], fill: Value | None) -> Value:
+    if fill is None or fill.constant is not None:
+        number = 0 if fill is None or fill.type.size == 0 else fill.constant.reshape(-1)[0].item()  # type: ignore[union-attr]
+        if not isinstance(number, int) or abs(number) < 1 << 53:
+            return build.pad(x, low=tuple(low), high=tuple(high), value=number)
+    raise node.unsupported("the padding value is known only when the graph runs")
+
+
+def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Dim, high: Dim, mode: str) -> Value:
+    """One axis of a padding that repeats elements: a gather at indices that fold back into the axis."""
+    extent = x.shape[axis]
+    total = dims.add(dims.add(extent, low), high)
+    graph = node.graph
+    at = build.iota(graph, shape=(total,), dtype="i64") - _number(node, low)
+    if mode == "edge":
+        at = build.clamp(at, 0, _number(node, dims.add(extent, -1)))
+    elif mode == "wrap":
+        at = build.mod(at, _number(node, extent))
+    elif extent == 1:
+        at = at * 0
+    else:  # one period goes there and back without repeating the ends: 0 1 2 1 | 0 1 2 1
+        last = dims.add(extent, -1)
+        at = _number(node, last) - abs(build.mod(at, _number(node, dims.mul(last, 2))) - _number(node, last))
+    return build.gather(x, at, axis=axis)
+
+
+def _number(node: OnnxNode, dim: Dim) -> Value:
+    """A dim as an i64 scalar."""
+    if isinstance(dim, int):
+        return node.graph.constant(np.int64(dim))
+    return build.dims_tensor(node.graph, values=(dim,), dtype="i64").reshape()
+
+
+@onnx_op("ConstantOfShape")
+def constant_of_shape(node: OnnxNode, wanted: Known) -> Value:
+    fill = node.tensor("value")
+    value = node.graph.constant(np.float32(0) if fill is None else fill.reshape(-1)[0])
+    return build.broadcast_to(value, shape=tuple(wanted.reshape(-1)))
+
+
+@onnx_op("Range")
+def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+    """start, start + delta, … short of limit. How many there are must be known from shapes."""
+    dtype = start.dtype
+    if dtype.is_float:
+        ends = [item.value.constant for item in (start, limit, delta)]
+        if any(e is None for e in ends):
+            raise node.unsupported("its ends are known only when the graph runs")
+        first, last, step = (float(e.reshape(-1)[0]) for e in ends if e is not None)
+        count: Dim = max(0, math.ceil((last - first) / step))
+        return build.iota(node.graph, shape=(count,), dtype="i64").cast(dtype) * step + first
+    known = [item.known for item in (start, limit, delta)]
+    if any(k is None for k in known):
+        raise node.unsupported("its ends are known only when the graph runs")
+    begin, end, by = (k.reshape(-1)[0] for k in known if k is not None)
+    stride = as_int(node, by, "its step")
+    if stride == 0:
+        raise node.wrong("expected a step that is not zero, got 0")
+    span = dims.add(end, dims.mul(begin, -1)) if stride > 0 else dims.add(begin, dims.mul(end, -1))
+    line = build.iota(node.graph, shape=(dims.maximum(0, dims.ceildiv(span, abs(stride))),), dtype=dtype)
+    line = line if stride == 1 else line * stride
+    return line if begin == 0 else line + start.value.reshape()
+
+
+@onnx_op("Trilu")
+def trilu(node: OnnxNode, x: Value, offset: Known | None) -> Value:
+    k = 0 if offset is None else as_int(node, offset.reshape(-1)[0], "its diagonal")
+    return (shorthand.triu if node.flag("upper", True) else shorthand.tril)(x, k)
+
+
+@onnx_op("EyeLike")
+def eye_like(node: OnnxNode, x: Item) -> Value:
+    code = node.integer("dtype", 0)
+    row, column = (build.iota(node.graph, shape=x.shape, dtype="i64", axis=a) for a in (0, 1))
+    return build.eq(column - row, node.integer("k", 0)).cast(dtype_of(code) if code else x.dtype)
+
+
+@onnx_op("DepthToSpace")
+def depth_to_space(node: OnnxNode, x: Value) -> Value:
+    n, c, h, w = _image(x)
+    b = node.integer("blocksize")
+    rest = dims.floordiv(c, b * b)
+    if node.text("mode", "DCR") == "DCR":
+        split_up, order = x.reshape(n, b, b, rest, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split_up, order = x.reshape(n, rest, b, b, h, w), (0, 1, 4, 2, 5, 3)
+    return split_up.transpose(*order).reshape(n, rest, dims.mul(h, b), dims.mul(w, b))
+
+
+@onnx_op("SpaceToDepth")
+def space_to_depth(node: OnnxNode, x: Value) -> Value:
+    n, c, h, w = _image(x)
+    b = node.integer("blocksize")
+    rows, columns = dims.floordiv(h, b), dims.floordiv(w, b)
+    moved = x.reshape(n, c, rows, b, columns, b).transpose(0, 3, 5, 1, 2, 4)
+    return moved.reshape(n, dims.mul(c, b * b), rows, columns)
+
+
+def _image(x: Value) -> tuple[Dim, Dim, Dim, Dim]:
+    if x.rank != 4:
+        raise ShapeError(f"expected x of rank 4, got {x.type}")
+    return x.shape[0], x.shape[1], x.shape[2], x.shape[3]

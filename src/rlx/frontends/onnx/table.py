@@ -1,0 +1,198 @@
+"""The tables of importer functions, one function an ONNX op, and what such a function sees of its node.
+
+`@onnx_op("Softmax", since=13)` registers a function from values to values. Its parameters say by annotation what it
+takes of an input: `Value` a value of the graph, `Known` numbers that the import must be able to tell, `Item` either;
+`| None` marks inputs that may be absent, `*` takes the rest. `@symbolic("Add")` registers the same op on known numbers,
+for shape arithmetic; it may return None where it cannot tell.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+
+from rlx.errors import ModelError, UnsupportedOp
+from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.weights import Leaves
+from rlx.ir.dim import Dim
+from rlx.ir.literal import Array
+
+Known = Array  # an object array of dims or bools
+F = TypeVar("F", bound=Callable[..., Any])
+NEWEST = 1 << 30
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One importer function, the opsets it holds for, and the kinds of its parameters."""
+
+    function: Callable[..., Any]
+    since: int
+    until: int
+    parameters: tuple[tuple[str, bool], ...]  # kind of each (value, known, item), and whether it may be absent
+    rest: str | None  # kind of the inputs beyond
+
+
+TABLE: dict[tuple[str, str], list[Importer]] = {}
+SYMBOLIC: dict[str, Callable[..., Any]] = {}
+_KINDS = {"Value": "value", "Known": "known", "Item": "item"}
+
+
+def onnx_op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[F], F]:
+    """Registers an importer function for ops of a domain, from one opset to another."""
+
+    def register(function: F) -> F:
+        kinds, rest = _parameters(function)
+        for name in names:
+            TABLE.setdefault((domain, name), []).append(Importer(function, since, until, kinds, rest))
+        return function
+
+    return register
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[tuple[str, bool], ...], str | None]:
+    kinds: list[tuple[str, bool]] = []
+    rest = None
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        annotation, _, none = str(parameter.annotation).partition(" | ")
+        kind = _KINDS[annotation]
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            rest = kind
+        else:
+            kinds.append((kind, none == "None"))
+    return tuple(kinds), rest
+
+
+def symbolic(*names: str) -> Callable[[F], F]:
+    """Registers what ops of the default domain do to known numbers."""
+
+    def register(function: F) -> F:
+        SYMBOLIC.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def find(domain: str, name: str, opset: int) -> Importer | None:
+    """The importer function for this op at this opset."""
+    return next((i for i in TABLE.get((domain, name), ()) if i.since <= opset <= i.until), None)
+
+
+class OnnxNode:
+    """A node of the model as importer functions see it: attributes by type, our graph to build in, ways to refuse."""
+
+    def __init__(
+        self,
+        leaves: Leaves,
+        proto: Any,
+        name: str,
+        opset: int,
+        attributes: dict[str, Any],
+        read: Callable[[Any], Array],
+    ) -> None:
+        self.graph = leaves.graph
+        self._leaves = leaves
+        self.name = name
+        self.op_type: str = proto.op_type
+        self.domain: str = proto.domain
+        self.opset = opset
+        self.outputs: Sequence[str] = list(proto.output)
+        self.inputs: list[Item | None] = []
+        self._attributes = attributes
+        self._read = read
+
+    def has(self, name: str) -> bool:
+        return name in self._attributes
+
+    def _get(self, name: str, default: Any, kind: int, field: str) -> Any:
+        found = self._attributes.get(name)
+        if found is None:
+            if default is _MISSING:
+                raise ModelError(f"[{self.op_type}] expected the attribute {name!r}, got none")
+            return default
+        if found.type != kind:
+            got = onnx.AttributeProto.AttributeType.Name(found.type)
+            wanted = onnx.AttributeProto.AttributeType.Name(kind)
+            raise ModelError(f"[{self.op_type}] expected the attribute {name!r} of type {wanted}, got {got}")
+        return getattr(found, field)
+
+    def integer(self, name: str, default: int | None = _MISSING) -> Any:
+        """An integer attribute. Raises ModelError if it is absent and has no default."""
+        return self._get(name, default, onnx.AttributeProto.INT, "i")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An integer attribute that says yes or no."""
+        return bool(self._get(name, int(default), onnx.AttributeProto.INT, "i"))
+
+    def real(self, name: str, default: float | None = _MISSING) -> Any:
+        return self._get(name, default, onnx.AttributeProto.FLOAT, "f")
+
+    def text(self, name: str, default: str | None = _MISSING) -> Any:
+        found = self._get(name, default, onnx.AttributeProto.STRING, "s")
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+    def integers(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
+        found = self._get(name, default, onnx.AttributeProto.INTS, "ints")
+        return None if found is None else tuple(found)
+
+    def reals(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
+        found = self._get(name, default, onnx.AttributeProto.FLOATS, "floats")
+        return None if found is None else tuple(found)
+
+    def tensor(self, name: str) -> Array | None:
+        """A tensor attribute as an array; None if it is absent."""
+        found = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
+        return None if found is None else self._read(found)
+
+    def leaf(self, array: Array) -> Item:
+        """An array of the model in our graph: a weight, or a constant if it is small."""
+        return self._leaves.make(self.outputs[0], array)
+
+    def graph_attribute(self, name: str) -> Any:
+        """A sub-graph."""
+        return self._get(name, _MISSING, onnx.AttributeProto.GRAPH, "g")
+
+    def unsupported(self, reason: str) -> UnsupportedOp:
+        """The error to raise for a node that the format allows and rlx does not take."""
+        return UnsupportedOp(reason)
+
+    def wrong(self, reason: str) -> ModelError:
+        """The error to raise for a node that the format forbids."""
+        return ModelError(f"[{self.op_type}] {reason}")
+
+    def axis(self, rank: int, default: int | None = _MISSING, name: str = "axis") -> int:
+        """An axis attribute, counted from the front. Raises ModelError."""
+        return self.normal_axis(self.integer(name, default), rank)
+
+    def normal_axis(self, axis: Any, rank: int) -> int:
+        if not isinstance(axis, int) or not -rank <= axis < max(rank, 1):
+            raise self.wrong(f"expected an axis in [{-rank}, {rank}), got {axis}")
+        return axis % max(rank, 1)
+
+    def axes(self, known: Known | Sequence[int], rank: int) -> tuple[int, ...]:
+        """Axes, counted from the front, without repeats. Raises ModelError."""
+        listed = list(known.reshape(-1)) if isinstance(known, np.ndarray) else list(known)
+        read = tuple(self.normal_axis(a, rank) for a in listed)
+        if len(set(read)) != len(read):
+            raise self.wrong(f"expected axes without repeats, got {listed}")
+        return read
+
+    def knows(self, numbers: Any, dtype: Any = None) -> Item:
+        """An item of known numbers, i64 unless said otherwise."""
+        return Item.knowing(self.graph, numbers) if dtype is None else Item.knowing(self.graph, numbers, dtype)
+
+
+def as_int(node: OnnxNode, number: Dim | bool, what: str) -> int:
+    """A known number that is no formula. Raises UnsupportedOp."""
+    if not isinstance(number, int):
+        raise node.unsupported(f"{what} is {number}, which is known only when the graph runs")
+    return int(number)
+
+
+__all__ = ["SYMBOLIC", "TABLE", "Importer", "Item", "Known", "OnnxNode", "as_int", "find", "onnx_op", "symbolic"]

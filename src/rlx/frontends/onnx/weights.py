@@ -1,0 +1,73 @@
+"""Tensors of the model as params and constants of the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx.frontends.onnx.item import MAX_KNOWN, Item
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+MAX_CONSTANT_BYTES = 1 << 16
+_BLOCK = 1 << 16  # elements looked at in one go: they stay in the cache
+
+
+class Leaves:
+    """Makes params and constants of the arrays of a model, under their own names where those are free."""
+
+    def __init__(self, graph: Graph, keep_subnormals: bool) -> None:
+        self.graph = graph
+        self._keep_subnormals = keep_subnormals
+        self._taken: set[str] = set()
+        self._seen = 0  # nodes whose names are in `_taken`
+
+    def make(self, name: str, array: Array) -> Item:
+        """A weight for floats of more than one element and for big integer tables, else a constant.
+
+        A few integers are known numbers and come into the graph only where a value is made of them.
+        """
+        dtype = dtypes.of(array.dtype)
+        if array.size <= MAX_KNOWN and not dtype.is_inexact and dtype.bits >= 8:
+            return Item.knowing(self.graph, array.astype(object), dtype)
+        if array.size <= 1 or (not dtype.is_inexact and array.nbytes <= MAX_CONSTANT_BYTES):
+            return Item.of(self.graph.constant(array))
+        data = array if self._keep_subnormals else flush_subnormals(array)
+        return Item.of(self.graph.param(self._free(name), data.shape, data.dtype, data))
+
+    def _free(self, name: str) -> str:
+        self._taken.update(node.name for node in self.graph.nodes[self._seen :])
+        self._seen = len(self.graph.nodes)
+        number = 1
+        wanted = name
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
+
+
+# Bits of the magnitude, and the greatest magnitude of a subnormal number.
+_SUBNORMAL: dict[str, tuple[Any, Any]] = {
+    "float32": (np.uint32(0x7FFFFFFF), np.uint32(0x007FFFFF)),
+    "float64": (np.uint64(0x7FFFFFFFFFFFFFFF), np.uint64(0x000FFFFFFFFFFFFF)),
+}
+
+
+def flush_subnormals(array: Array) -> Array:
+    """The array with subnormal numbers as zeros: itself if it holds none, which reads it and writes nothing."""
+    if array.dtype.name not in _SUBNORMAL:
+        return array
+    mask, greatest = _SUBNORMAL[array.dtype.name]
+    flat = array.reshape(-1).view(mask.dtype)
+    for start in range(0, flat.size, _BLOCK):
+        # Zero wraps around to the greatest number, so that only subnormals stay below.
+        magnitude = flat[start : start + _BLOCK] & mask
+        np.subtract(magnitude, mask.dtype.type(1), out=magnitude)
+        if magnitude.min() < greatest:
+            out = array.copy()
+            bits = out.reshape(-1).view(mask.dtype)
+            bits[(bits & mask) <= greatest] = 0
+            return out
+    return array

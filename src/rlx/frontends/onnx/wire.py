@@ -1,0 +1,120 @@
+"""Finds the big weights in the bytes of an ONNX file without parsing them.
+
+A protobuf parser copies every byte field. Weights are most of a file, so `lift` walks the wire format to the tensors,
+takes `raw_data` of any size out, and leaves a mark in its place: the small rest goes to the parser, the weights stay
+where they are, in the mapped file.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rlx.errors import ModelError
+
+LEAST = 1024
+MAX_DEPTH = 64
+
+Tree = dict[int, str]
+# Which fields of a message lead to tensors, by field number (onnx.proto).
+_MESSAGES: dict[str, Tree] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+}
+_RAW_DATA, _EXTERNAL_DATA = 9, 13
+
+
+@dataclass
+class Lifted:
+    """What `lift` leaves: bytes for the parser, and the extents (offset, length) of what it took out.
+
+    A tensor whose weights were taken out has an external-data entry with the key `key`, the value is the index.
+    """
+
+    skeleton: bytes = b""
+    key: str = ""
+    extents: list[tuple[int, int]] = field(default_factory=list)
+
+
+def lift(data: memoryview) -> Lifted:
+    """Takes the big tensors out of a serialised ModelProto. Raises ModelError where the bytes are no protobuf."""
+    found = Lifted(key=f"rlx-{secrets.token_hex(8)}")
+    found.skeleton = b"".join(_message(data, 0, len(data), "model", found, 0))
+    return found
+
+
+def _message(data: memoryview, start: int, end: int, kind: str, found: Lifted, depth: int) -> Iterator[bytes]:
+    """The message between start and end, in pieces, with its big tensors taken out."""
+    if depth > MAX_DEPTH:
+        raise ModelError(f"[onnx] expected messages nested at most {MAX_DEPTH} deep, got more")
+    tree = _MESSAGES.get(kind, {})
+    kept = start  # bytes from here on are copied as they are
+    for number, field_start, value_start, value_end in _fields(data, start, end):
+        size = value_end - value_start
+        if size < LEAST:
+            continue
+        if kind == "tensor" and number == _RAW_DATA:
+            yield bytes(data[kept:field_start])
+            yield _mark(found, value_start, size)
+            kept = value_end
+        elif number in tree:
+            yield bytes(data[kept:field_start])
+            inner = b"".join(_message(data, value_start, value_end, tree[number], found, depth + 1))
+            yield _varint(number << 3 | 2) + _varint(len(inner)) + inner
+            kept = value_end
+    yield bytes(data[kept:end])
+
+
+def _mark(found: Lifted, offset: int, length: int) -> bytes:
+    found.extents.append((offset, length))
+    key, value = found.key.encode(), str(len(found.extents) - 1).encode()
+    entry = b"\x0a" + _varint(len(key)) + key + b"\x12" + _varint(len(value)) + value
+    return _varint(_EXTERNAL_DATA << 3 | 2) + _varint(len(entry)) + entry
+
+
+def _fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Length-delimited fields: number, where the field starts, where its value starts and ends."""
+    at = start
+    while at < end:
+        field_start = at
+        tag, at = _read_varint(data, at, end)
+        wire_type = tag & 7
+        if wire_type == 2:
+            size, at = _read_varint(data, at, end)
+            if size > end - at:
+                raise ModelError(f"[onnx] expected {size} bytes at offset {at}, got {end - at}: the file is truncated")
+            yield tag >> 3, field_start, at, at + size
+            at += size
+        elif wire_type == 0:
+            _, at = _read_varint(data, at, end)
+        elif wire_type in (1, 5):
+            at += 8 if wire_type == 1 else 4
+            if at > end:
+                raise ModelError(f"[onnx] expected a number before offset {end}: the file is truncated")
+        else:
+            raise ModelError(f"[onnx] expected a protobuf field at offset {field_start}, got wire type {wire_type}")
+
+
+def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ModelError(f"[onnx] expected a varint before offset {at}: the file is truncated or is no ONNX file")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

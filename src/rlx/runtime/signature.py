@@ -1,0 +1,215 @@
+"""The checks between a caller's arrays and compiled code: names, dtypes, ranks, dims.
+
+Nothing is cast silently. What fits is handed on without a copy; what fits but lies badly in memory (strided, foreign
+byte order, unaligned) is copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import InputError, ShapeError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim, Poly
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
+
+_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS
+_GOOD_LAYOUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+
+
+class Signature:
+    """The inputs of a graph by name and type."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
+        self.names = tuple(self.types)
+        self._quick = tuple((name, t.dtype.numpy) for name, t in self.types.items())
+
+    def quick(self, inputs: Any) -> list[Array] | None:
+        """The arrays in order if each can be used as it is; None says that `arrays` has to look closely."""
+        if type(inputs) is dict:
+            if len(inputs) != len(self.names):
+                return None
+            try:
+                arrays = [inputs[name] for name in self.names]
+            except KeyError:
+                return None
+        elif type(inputs) in (list, tuple) and len(inputs) == len(self.names):
+            arrays = list(inputs)
+        else:
+            return None
+        for array, (_, dtype) in zip(arrays, self._quick):
+            if type(array) is not np.ndarray or array.dtype is not dtype:
+                return None
+            if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
+                return None
+        return arrays
+
+    def arrays(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Array]:
+        """The arrays in the graph's order, checked but for dims. Raises InputError."""
+        named = self._named(inputs)
+        return [checked("run", "input", name, named[name], of) for name, of in self.types.items()]
+
+    def _named(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+        if isinstance(inputs, Mapping):
+            missing = [n for n in self.names if n not in inputs]
+            unknown = [n for n in inputs if n not in self.types]
+            if missing or unknown:
+                got = [f"{what} {', '.join(map(repr, which))}" for what, which in
+                       (("missing", missing), ("unknown", unknown)) if which]  # fmt: skip
+                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}")
+            return inputs
+        if not isinstance(inputs, (list, tuple)):
+            raise InputError(
+                f"[run] expected a mapping of names to arrays or a list of arrays, got {type(inputs).__name__}"
+            )
+        if len(inputs) != len(self.names):
+            raise InputError(f"[run] expected {len(self.names)} inputs {list(self.names)}, got {len(inputs)}")
+        return dict(zip(self.names, inputs))
+
+    def binding(self, arrays: Sequence[Array], params: Mapping[str, Array]) -> dict[str, int]:
+        """Values of the named dims. Raises InputError that names both sides of a contradiction."""
+        solver = _Solver()
+        for (name, of), array in zip(self.types.items(), arrays):
+            solver.take("input", name, of, array.shape)
+        for value in self.graph.params:
+            if not value.type.is_static and value.name in params:
+                solver.take("param", value.name, value.type, params[value.name].shape)
+        found = solver.solve()
+        unbound = [name for name in self.graph.symbols if name not in found]
+        if unbound:
+            raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
+        try:
+            self.graph.bind(found)
+        except ShapeError as error:
+            raise InputError(f"[run] {error}; {solver.origins()}") from None
+        return found
+
+
+class _Solver:
+    """Named dims out of shapes: plain names first, then polynomials in one unknown, then everything is checked."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[str, Dim, int]] = []  # where, what was declared, what came
+        self.found: dict[str, int] = {}
+        self.origin: dict[str, str] = {}
+
+    def take(self, kind: str, name: str, of: TensorType, shape: tuple[int, ...]) -> None:
+        got = f"{of.dtype}[{', '.join(map(str, shape))}]"
+        if len(shape) != of.rank:
+            raise InputError(f"[run] expected {kind} {name!r} of {of} (rank {of.rank}), got {got} (rank {len(shape)})")
+        for axis, (declared, came) in enumerate(zip(of.shape, shape)):
+            if isinstance(declared, Poly):
+                self.pairs.append((f"{kind} {name!r} axis {axis}", declared, came))
+            elif declared != came:
+                raise InputError(f"[run] expected {kind} {name!r} of {of}, got {got}: axis {axis} is {came}")
+
+    def solve(self) -> dict[str, int]:
+        for plain in (True, False):
+            for where, declared, came in self.pairs:
+                self._learn(where, declared, came, plain)
+        for where, declared, came in self.pairs:
+            if dims.symbols(declared) <= self.found.keys() and dims.evaluate(declared, self.found) != came:
+                name = str(declared)
+                expected = dims.evaluate(declared, self.found)
+                origin = ", ".join(self.origin[s] for s in sorted(dims.symbols(declared)))
+                raise InputError(
+                    f"[run] expected the dim {name!r} to be one size, got {expected} in {origin} and {came} in {where}"
+                )
+        return self.found
+
+    def _learn(self, where: str, declared: Dim, came: int, plain: bool) -> None:
+        unknown = dims.symbols(declared) - self.found.keys()
+        if len(unknown) != 1:
+            return
+        (name,) = unknown
+        if not plain:
+            value = _solve_linear(declared, name, came, self.found)
+        else:
+            value = came if declared == dims.symbol(name) else None
+        if value is not None:
+            self.found[name] = value
+            self.origin[name] = where
+
+    def origins(self) -> str:
+        return ", ".join(f"{n} = {self.found[n]} by {self.origin[n]}" for n in self.found)
+
+
+def _solve_linear(declared: Dim, name: str, came: int, known: Mapping[str, int]) -> int | None:
+    """The value ≥ 0 of `name` that makes `declared` equal to `came`, if it occurs linearly and there is one."""
+    at = [dims.evaluate(declared, {**known, name: value}) for value in (0, 1, 2)]
+    slope = at[1] - at[0]
+    if slope == 0 or at[2] - at[1] != slope or (came - at[0]) % slope:
+        return None
+    value = (came - at[0]) // slope
+    return value if value >= 0 and dims.evaluate(declared, {**known, name: value}) == came else None
+
+
+def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout: int = _GOOD_LAYOUT) -> Array:
+    """`value` as a C-contiguous array of the dtype of `of`; dims are checked elsewhere. Raises InputError.
+
+    An array that lacks one of the NumPy flags in `layout` is copied.
+    """
+    array = _as_array(where, kind, name, value, of)
+    if array.dtype != of.dtype.numpy:
+        if array.dtype.newbyteorder("=") == of.dtype.numpy:
+            return array.astype(of.dtype.numpy)
+        got = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+        raise InputError(
+            f"[{where}] expected {kind} {name!r} of {of}, got {got}: "
+            f"dtypes are never cast silently, .astype({of.dtype.numpy.name!r}) does it"
+        )
+    if array.flags.num & layout != layout:
+        return np.array(array, order="C", copy=True).reshape(array.shape)
+    return array
+
+
+def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
+    # asking the module table first spares programs without masked arrays the import of numpy.ma
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got a masked array: .filled(…) unmasks it")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(where, kind, name, value, of)
+    raise InputError(
+        f"[{where}] expected {kind} {name!r} of {of} as an array (NumPy or DLPack), got {type(value).__name__}: "
+        f"np.asarray(…, {of.dtype.numpy.name!r}) makes one"
+    )
+
+
+def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
+    take: Callable[[Any], Array] = np.from_dlpack
+    try:
+        return take(value)
+    except Exception as error:  # whatever the exporter raises: a device that NumPy cannot read, a gradient, a dtype
+        got = f"{type(value).__name__}, which DLPack cannot hand over"
+        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {got}: {error}") from None
+
+
+def check_param(name: str, array: Any, of: TensorType) -> Array:
+    """A weight that fits its declaration; named dims are open. Raises InputError.
+
+    It may lie at any address, as weights in a mapped file do: backends read params unaligned.
+    """
+    made = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
+    fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
+    if not fits:
+        raise InputError(f"[set_param] expected param {name!r} of {of}, got {of.dtype}{list(made.shape)}")
+    return made
+
+
+def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
+    """Positions of outputs. Raises InputError on an unknown name."""
+    chosen = [outputs] if isinstance(outputs, str) else list(outputs)
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}")
+    return [list(known).index(name) for name in chosen]
