@@ -98,7 +98,9 @@ class Slice(Primitive):
     def reference(self, x: Array) -> Array:
         parts = []
         for start, stop, step in zip(self.starts, self.stops, self.steps):
-            parts.append(slice(start, None if step < 0 and stop == -1 else stop, step))
+            # Backwards, -1 is the place before the first element; to NumPy it is the last.
+            backwards = slice(start, None if stop == -1 else stop, step) if start != -1 else slice(0, 0)
+            parts.append(slice(start, stop, step) if step > 0 else backwards)
         return x[tuple(parts)]
 
 

@@ -6,6 +6,7 @@ byte order, unaligned) is copied.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -168,7 +169,8 @@ def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout
 
 
 def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    if isinstance(value, np.ma.MaskedArray):
+    # asking the module table first spares programs without masked arrays the import of numpy.ma
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
         raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got a masked array: .filled(…) unmasks it")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
