@@ -258,3 +258,12 @@ def test_describe_and_repr() -> None:
     told = compiled.describe()
     assert told["device"] == "reference" and told["param_bytes"] == 60 and told["inputs"] == {"x": "f32[batch, 4]"}
     assert "f32[batch, 3]" in repr(compiled)
+
+
+def test_weights_may_lie_at_any_address() -> None:
+    compiled, w, b = compiled_mlp()
+    raw = np.zeros(w.nbytes + 1, np.uint8)[1:].view("f4").reshape(w.shape)
+    raw[:] = w * 3
+    assert not raw.flags.aligned
+    compiled.set_param("w", raw)
+    np.testing.assert_allclose(compiled.run([X])[0], X @ (w * 3) + b)

@@ -56,6 +56,7 @@ class Executable(ABC):
     def set_params(self, params: Mapping[str, Array]) -> None:
         """Takes weights (checked, C-contiguous) by name; may keep or repack them. All or nothing.
 
+        They are views of mapped files often, so their addresses need not be multiples of their element size.
         Bounds that exist already run with the new weights from their next call on.
         """
 

@@ -41,7 +41,7 @@ class Format(Protocol):
 
 
 # In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it.
-FORMATS: tuple[str, ...] = ("rlx.frontends.onnx",)
+FORMATS: tuple[str, ...] = ("rlx.frontends.saved", "rlx.models.bert", "rlx.frontends.onnx")
 
 
 def read(source: Source, **options: Any) -> Imported:
@@ -96,6 +96,12 @@ class Model:
     def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
         """As `CompiledGraph.run`."""
         return self.compiled.run(inputs, outputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes program and weights to one file that `load` opens. Raises OSError."""
+        from rlx.ir.serial import save_graph
+
+        save_graph(self.graph, path)
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS
-_GOOD_LAYOUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+_CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
+_GOOD_LAYOUT = 0x101  # … | NPY_ARRAY_ALIGNED
 
 
 class Signature:
@@ -153,10 +153,7 @@ def _solve_linear(declared: Dim, name: str, came: int, known: Mapping[str, int])
 
 
 def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout: int = _GOOD_LAYOUT) -> Array:
-    """`value` as a C-contiguous array of the dtype of `of`; dims are checked elsewhere. Raises InputError.
-
-    An array that lacks one of the NumPy flags in `layout` is copied.
-    """
+    """`value` as an array of the dtype of `of` with this layout; dims are checked elsewhere. Raises InputError."""
     array = _as_array(where, kind, name, value, of)
     if array.dtype != of.dtype.numpy:
         if array.dtype.newbyteorder("=") == of.dtype.numpy:
@@ -195,10 +192,7 @@ def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -
 
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:
-    """A weight that fits its declaration; named dims are open. Raises InputError.
-
-    It may lie at any address, as weights in a mapped file do: backends read params unaligned.
-    """
+    """A weight that fits its declaration; named dims are open. Raises InputError."""
     made = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
     fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
     if not fits:

@@ -52,13 +52,14 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
 
 def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
     slots = len(kernel.slots)
+    stem = f"kernel.{kernel.name}"  # apart from names of the C library
     match planned:
         case nests.NestPlan():
-            return nests.render(module, kernel.name, planned, slots)
+            return nests.render(module, stem, planned, slots)
         case gemm.GemmPlan():
-            return gemm.render(module, kernel.name, planned, slots)
+            return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
-            return attention.render(module, kernel.name, planned, slots)
+            return attention.render(module, stem, planned, slots)
 
 
 def _write_entry(

@@ -18,6 +18,7 @@ def read(source: Path | bytes, **options: Any) -> Imported:
     """The program of an ONNX model, its weights as views of the file.
 
     shapes            shapes of inputs by name, for a model that leaves them open or to narrow them down
+    values            arrays of inputs by name, to fix them: they are no inputs any more. For inputs that decide shapes
     keep_subnormals   True leaves subnormal weights as they are; by default they become zero, as they slow a CPU down
                       thirtyfold and change no result that matters
     Raises ModelError, and UnsupportedOp that names every node that cannot be imported.

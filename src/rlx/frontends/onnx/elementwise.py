@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
+
+import ml_dtypes
 
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
@@ -54,6 +57,7 @@ def identity(node: OnnxNode, x: Item) -> Item:
 @onnx_op("Dropout")
 def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None) -> list[Value]:
     """Inference: everything is kept. The second output is the mask of what was kept."""
+    node.real("ratio", 0.5), node.integer("seed", 0)  # they matter in training only
     if training is not None and (training.known is None or bool(training.known.reshape(-1)[0])):
         raise node.unsupported("training mode is not supported")
     if len(node.outputs) < 2 or not node.outputs[1]:
@@ -108,7 +112,12 @@ def where(node: OnnxNode, condition: Value, x: Value, y: Value) -> Value:
     return build.select(condition, x, y)
 
 
-@onnx_op("Clip")
+@onnx_op("Clip", until=10)
+def clip_by_attribute(node: OnnxNode, x: Value) -> Value:
+    return build.clamp(x, node.real("min", -math.inf), node.real("max", math.inf))
+
+
+@onnx_op("Clip", since=11)
 def clip(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -> Value:
     """Where low > high, high wins."""
     if low is not None:
@@ -127,14 +136,22 @@ def cast_like(node: OnnxNode, x: Value, like: Item) -> Value:
 
 
 def _cast(node: OnnxNode, x: Value, to: dtypes.DType) -> Value:
-    """8-bit floats saturate unless told otherwise."""
-    if to.is_float and to.bits == 8 and node.flag("saturate", True) and x.dtype.is_float and x.dtype.bits > 8:
-        import ml_dtypes
-
+    """8-bit floats saturate unless told otherwise; 4-bit integers take the low bits of the whole number."""
+    if to.is_integer and to.bits == 4 and x.dtype.is_float:
+        return x.cast("i32").cast(to)
+    if node.flag("saturate", True) and to.is_float and to.bits == 8 and x.dtype.is_float and x.dtype.bits > 8:
         limit = float(ml_dtypes.finfo(to.numpy).max)
         wide = x if x.dtype.bits >= 32 else x.cast("f32")
         x = build.clamp(wide, -limit, limit)
     return x.cast(to)
+
+
+@onnx_op("BitCast")
+def bit_cast(node: OnnxNode, x: Value) -> Value:
+    to = dtype_of(node.integer("to"))
+    if x.dtype.bits != to.bits or "bool" in (x.dtype.kind, to.kind):
+        raise node.unsupported(f"from {x.dtype} to {to} is not supported")
+    return build.bitcast(x, to=to)
 
 
 @onnx_op("IsInf")

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-import numpy as np
-
 from rlx.errors import ModelError
+from rlx.frontends.files import map_descriptor
 from rlx.ir.literal import Array
-
-
-def map_file(path: Path) -> Array:
-    """The bytes of a regular file, mapped read-only. Raises ModelError."""
-    try:
-        with open(path, "rb") as file:
-            return _map(file.fileno(), path)
-    except OSError as error:
-        raise ModelError(f"[load] expected a file that can be read, got {str(path)!r}: {error.strerror}") from None
-
-
-def _map(descriptor: int, path: Path) -> Array:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise ModelError(f"[load] expected a regular file, got {str(path)!r}")
-    if found.st_size == 0:
-        raise ModelError(f"[load] expected a model, got the empty file {str(path)!r}")
-    mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, np.uint8)
 
 
 class Folder:
@@ -68,6 +46,6 @@ class Folder:
         try:
             if os.fstat(descriptor).st_nlink > 1:
                 raise ModelError(f"{refuse}, a file with another hard link, which may lie outside of it")
-            return _map(descriptor, path)
+            return map_descriptor(descriptor, path)
         finally:
             os.close(descriptor)

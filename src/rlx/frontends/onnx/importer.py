@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx
 
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
@@ -17,11 +18,16 @@ from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
+# What code meets in a file that breaks the format in ways that no check foresaw.
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "reduce", "shape", "symbolics")
 
 for _family in FAMILIES:
@@ -55,16 +61,33 @@ class _Unknown(Exception):
 
 
 def import_model(
-    file: ModelFile, shapes: Mapping[str, Sequence[Any]] | None = None, keep_subnormals: bool = False
+    file: ModelFile,
+    shapes: Mapping[str, Sequence[Any]] | None = None,
+    values: Mapping[str, Array] | None = None,
+    keep_subnormals: bool = False,
 ) -> Imported:
     """The program of a model file. Raises ModelError, UnsupportedOp."""
-    return _Walk(file, shapes or {}, keep_subnormals).run()
+    try:
+        return _Walk(file, shapes or {}, values or {}, keep_subnormals).run()
+    except RlxError:
+        raise
+    except _DAMAGE as error:  # such as a name that is no text
+        raise ModelError(
+            f"[onnx] expected a valid model, got {type(error).__name__}: {error}, in {file.label}"
+        ) from error
 
 
 class _Walk:
-    def __init__(self, file: ModelFile, shapes: Mapping[str, Sequence[Any]], keep_subnormals: bool) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        shapes: Mapping[str, Sequence[Any]],
+        values: Mapping[str, Array],
+        keep_subnormals: bool,
+    ) -> None:
         self.file = file
         self.shapes = shapes
+        self.values = values
         self.graph = Graph(file.proto.graph.name or "model")
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
@@ -77,19 +100,20 @@ class _Walk:
         for declared in proto.input:
             if declared.name not in scope.tensors:
                 scope.items[declared.name] = self._input(declared)
-        unknown = [name for name in self.shapes if name not in scope.items]
+        unknown = [name for name in (*self.shapes, *self.values) if name not in scope.items]
         if unknown:
-            raise GraphError(f"[onnx] expected shapes for inputs among {list(scope.items)}, got {unknown}")
+            raise GraphError(f"[onnx] expected shapes and values of inputs among {list(scope.items)}, got {unknown}")
         for sparse in proto.sparse_initializer:
             self._fail(sparse.values.name, "sparse_initializer", "sparse tensors are not supported")
         self._nodes(proto.node, scope, [o.name for o in proto.output])
         if self.failures:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
+        self.graph.prune()
         return Imported(self.graph, "onnx", self._notes())
 
     def _check_opset(self) -> None:
-        opset = self.file.opsets.get("", OLDEST_OPSET)
+        opset = self.file.opsets.get("", onnx.defs.onnx_opset_version())
         newest = onnx.defs.onnx_opset_version()
         if not OLDEST_OPSET <= opset <= newest:
             raise UnsupportedOp(
@@ -115,6 +139,8 @@ class _Walk:
         except UnsupportedOp as error:
             self._fail(declared.name, "input", str(error))
             return None
+        if declared.name in self.values:
+            return self._fixed(declared.name, dtype)
         if declared.name in self.shapes:
             shape: list[Any] = list(self.shapes[declared.name])
         elif tensor.HasField("shape"):
@@ -126,6 +152,13 @@ class _Walk:
             return Item.of(self.graph.input(declared.name, shape, dtype))
         except RlxError as error:
             raise ModelError(f"{error}, at input {declared.name!r} of {self.file.label}") from None
+
+    def _fixed(self, name: str, dtype: DType) -> Item:
+        """An input that the caller fixed to a value."""
+        array = np.asarray(self.values[name])
+        if dtypes.of(array.dtype) is not dtype:
+            raise GraphError(f"[onnx] expected a value of {dtype} for the input {name!r}, got {array.dtype}")
+        return self.leaves.make(name, array)
 
     def _dim(self, dim: Any, fallback: str) -> Dim | str:
         if dim.WhichOneof("value") == "dim_value":
@@ -175,7 +208,7 @@ class _Walk:
             results = [None] * len(proto.output)
         except RlxError as error:
             raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
-        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        except _DAMAGE as error:
             told = f"{type(error).__name__}: {error}"
             raise ModelError(
                 f"[{proto.op_type}] expected a valid node, got {told}, at node {name!r} of {self.file.label}"
@@ -200,6 +233,8 @@ class _Walk:
         result = importer.function(node, *_arguments(node, importer))
         if result is NotImplemented:
             return self._by_definition(proto, domain, opset, name, scope)
+        if node.ignored():
+            raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
         made = [r if isinstance(r, Item) else Item.of(r) for r in several]
         if len(made) < len([o for o in proto.output if o]):
@@ -250,10 +285,12 @@ class _Walk:
         self._check_depth(scope, function.name)
         given = {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
         inputs = [self._required(i, scope) if i else None for i in proto.input]
-        inner = Scope(opsets_of(function.opset_import), f"{name}/", attributes=given, depth=scope.depth + 1)
+        opsets = {**scope.opsets, **opsets_of(function.opset_import)}
+        inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
-        self._nodes(function.node, inner, list(function.output))
-        return [self._result(output, inner) for output in function.output]
+        wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
+        self._nodes(function.node, inner, [formal for formal in wanted if formal])
+        return [self._result(formal, inner) if formal else None for formal in wanted]
 
     def _result(self, name: str, scope: Scope) -> Item | None:
         item = self._lookup(name, scope)
@@ -296,7 +333,13 @@ class _Walk:
         if not schema.has_context_dependent_function:
             return None
         types = [self._type_bytes(self._required(i, scope)) if i else b"" for i in proto.input]
-        text = schema.get_context_dependent_function(proto.SerializeToString(), types)
+        resolved = onnx.NodeProto()
+        resolved.CopyFrom(proto)
+        del resolved.attribute[:]
+        for given, attribute in self._attributes(proto, scope).items():
+            resolved.attribute.add().CopyFrom(attribute)
+            resolved.attribute[-1].name = given
+        text = schema.get_context_dependent_function(resolved.SerializeToString(), types)
         return onnx.FunctionProto.FromString(text) if text else None
 
     def _type_bytes(self, item: Item) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlx.frontends.onnx.table import Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
@@ -42,9 +43,13 @@ def _combine(node: OnnxNode) -> str | None:
 
 
 @onnx_op("OneHot")
-def one_hot(node: OnnxNode, indices: Value, depth: Known, values: Value) -> Value:
-    """`values` holds what stands for off and for on."""
-    count = as_int(node, depth.reshape(-1)[0], "its depth")
+def one_hot(node: OnnxNode, indices: Value, depth: Item, values: Value) -> Value:
+    """`values` holds what stands for off and for on; the depth may be a float."""
+    array = depth.known if depth.known is not None else depth.value.constant
+    if array is None:
+        raise node.unsupported("its depth is known only when the graph runs")
+    number = array.reshape(-1)[0]
+    count: Dim = number if isinstance(number, (int, Poly)) else int(number)
     whole = indices if indices.dtype.is_integer else indices.cast("i64")
     axis = node.axis(indices.rank + 1, -1)
     return shorthand.one_hot(whole, count, values[1], values[0], axis)

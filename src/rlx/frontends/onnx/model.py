@@ -12,7 +12,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from rlx.errors import ModelError, UnsupportedOp
-from rlx.frontends.onnx.external import Folder, map_file
+from rlx.frontends.files import map_file
+from rlx.frontends.onnx.external import Folder
 from rlx.frontends.onnx.wire import Lifted, lift
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
@@ -57,6 +58,7 @@ def rms_norm(node: OnnxNode, x: Value, scale: Value) -> Value:
 @onnx_op("BatchNormalization")
 def batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Value:
     """Inference; the statistics are those that the model brings."""
+    node.real("momentum", 0.9)  # matters in training only
     if node.flag("training_mode"):
         raise node.unsupported("training mode is not supported")
     wide = mean.dtype if mean.dtype.bits > x.dtype.bits else x.dtype
@@ -110,6 +112,8 @@ def conv(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
     """A sum over the kernel's positions becomes one contraction over shifted copies of x, laid side by side."""
     rank = x.rank - 2
     kernel = [k for k in weight.shape[2:] if isinstance(k, int)]
+    if list(node.integers("kernel_shape", kernel)) != kernel:
+        raise node.wrong(f"expected a kernel_shape that fits the weight {weight.type}")
     if node.integer("group", 1) != 1 or len(kernel) != rank or rank < 1:
         raise node.unsupported("only convolutions of one group with a known kernel are supported")
     strides, dilations = node.integers("strides", (1,) * rank), node.integers("dilations", (1,) * rank)
@@ -164,8 +168,13 @@ def attention(
     """The plain form is our op; caches, soft caps and asked-for scores take the standard's own definition."""
     if any(part is not None for part in (past_k, past_v, lengths)) or any(node.outputs[1:]):
         return NotImplemented
-    if node.real("softcap", 0.0) != 0.0 or node.integer("softmax_precision", 0):
+    if node.real("softcap", 0.0) != 0.0 or (mask is not None and mask.dtype not in (q.dtype, dtypes.bool_)):
         return NotImplemented
+    left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
+    causal = node.flag("is_causal") or right == 0
+    if not causal and left != right:
+        return NotImplemented
+    node.integer("softmax_precision", 0), node.integer("qk_matmul_output_mode", 0)  # the scores are f32 or wider anyway
     flat = q.rank == 3
     if flat:
         q, k, v = (
@@ -173,8 +182,8 @@ def attention(
             for part, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads"))
         )
     scale = node.real("scale", None)
-    causal = node.flag("is_causal")
-    mixed = build.attention(q, k, v, mask, scale=scale, causal=causal, empty="nan")
+    window = None if left < 0 else left + 1
+    mixed = build.attention(q, k, v, mask, scale=scale, causal=causal, window=window)
     if not flat:
         return mixed
     merged = dims.mul(mixed.shape[1], mixed.shape[3])

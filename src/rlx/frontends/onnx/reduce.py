@@ -19,8 +19,9 @@ def _register(name: str, ours: str) -> None:
     @onnx_op(name, since=by_input)
     def axes_by_input(node: OnnxNode, x: Value, axes: Known | None) -> Value:
         """No axes mean all, or none at all if the node says so."""
+        keeps = node.flag("noop_with_empty_axes")
         if axes is None or axes.size == 0:
-            return x if node.flag("noop_with_empty_axes") else _reduce(node, ours, x, tuple(range(x.rank)))
+            return x if keeps else _reduce(node, ours, x, tuple(range(x.rank)))
         return _reduce(node, ours, x, node.axes(axes, x.rank))
 
     @onnx_op(name, until=by_input - 1)

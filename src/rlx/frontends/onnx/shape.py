@@ -127,6 +127,13 @@ def _split(node: OnnxNode, x: Value, sizes: Sequence[Dim] | None) -> Sequence[Va
     return shorthand.split(x, sizes, axis)
 
 
+@onnx_op("Slice", until=9)
+def slice_by_attribute(node: OnnxNode, x: Value) -> Value:
+    starts, ends = (np.array(node.integers(name), object) for name in ("starts", "ends"))
+    axes = node.integers("axes", None)
+    return slice_(node, x, starts, ends, None if axes is None else np.array(axes, object), None)
+
+
 @onnx_op("Slice", since=10)
 def slice_(node: OnnxNode, x: Value, starts: Known, ends: Known, axes: Known | None, steps: Known | None) -> Value:
     """Python's slices; ends past the array are cut off."""
@@ -161,6 +168,12 @@ def tile(node: OnnxNode, x: Value, repeats: Known) -> Value:
     return shorthand.tile(x, list(repeats.reshape(-1)))
 
 
+@onnx_op("Pad", until=10)
+def pad_by_attribute(node: OnnxNode, x: Value) -> Value:
+    fill = node.graph.constant(node.real("value", 0.0), x.dtype)
+    return pad(node, x, np.array(node.integers("pads"), object), fill, None)
+
+
 @onnx_op("Pad", since=11)
 def pad(node: OnnxNode, x: Value, pads: Known, fill: Value | None, axes: Known | None) -> Value:
     """Constant, edge, reflect or wrap; negative pads crop, before anything is added."""
@@ -183,11 +196,13 @@ def pad(node: OnnxNode, x: Value, pads: Known, fill: Value | None, axes: Known |
 
 
 def _pad_constant(node: OnnxNode, x: Value, low: list[Dim], high: list[Dim], fill: Value | None) -> Value:
-    if fill is None or fill.constant is not None:
-        number = 0 if fill is None or fill.type.size == 0 else fill.constant.reshape(-1)[0].item()  # type: ignore[union-attr]
-        if not isinstance(number, int) or abs(number) < 1 << 53:
-            return build.pad(x, low=tuple(low), high=tuple(high), value=number)
-    raise node.unsupported("the padding value is known only when the graph runs")
+    ends = {"low": tuple(low), "high": tuple(high)}
+    if fill is None:
+        return build.pad(x, **ends)
+    if fill.constant is not None and fill.dtype.is_float:
+        return build.pad(x, value=float(fill.constant.reshape(-1)[0]), **ends)
+    inside = build.pad(build.broadcast_to(node.graph.constant(True), shape=x.shape), value=False, **ends)
+    return build.select(inside, build.pad(x, **ends), fill.cast(x.dtype).reshape())
 
 
 def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Dim, high: Dim, mode: str) -> Value:
@@ -276,7 +291,8 @@ def space_to_depth(node: OnnxNode, x: Value) -> Value:
     n, c, h, w = _image(x)
     b = node.integer("blocksize")
     rows, columns = dims.floordiv(h, b), dims.floordiv(w, b)
-    moved = x.reshape(n, c, rows, b, columns, b).transpose(0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if node.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    moved = x.reshape(n, c, rows, b, columns, b).transpose(*order)
     return moved.reshape(n, dims.mul(c, b * b), rows, columns)
 
 

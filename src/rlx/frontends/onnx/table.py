@@ -106,11 +106,26 @@ class OnnxNode:
         self.inputs: list[Item | None] = []
         self._attributes = attributes
         self._read = read
+        self._asked: set[str] = set()
 
     def has(self, name: str) -> bool:
         return name in self._attributes
 
+    def ignored(self) -> list[str]:
+        """Attributes that nobody asked for and that say something else than their default."""
+        return [name for name in self._attributes if name not in self._asked and not self._is_default(name)]
+
+    def _is_default(self, name: str) -> bool:
+        try:
+            declared = onnx.defs.get_schema(self.op_type, self.opset, self.domain).attributes[name].default_value
+        except (onnx.defs.SchemaError, KeyError):
+            return False
+        given = self._attributes[name]
+        same: bool = onnx.helper.get_attribute_value(given) == onnx.helper.get_attribute_value(declared)
+        return given.type == declared.type and same
+
     def _get(self, name: str, default: Any, kind: int, field: str) -> Any:
+        self._asked.add(name)
         found = self._attributes.get(name)
         if found is None:
             if default is _MISSING:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from rlx.frontends.files import flush_subnormals
 from rlx.frontends.onnx.item import MAX_KNOWN, Item
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
 MAX_CONSTANT_BYTES = 1 << 16
-_BLOCK = 1 << 16  # elements looked at in one go: they stay in the cache
 
 
 class Leaves:
@@ -46,28 +42,3 @@ class Leaves:
             number += 1
             name = f"{wanted}_{number}"
         return name
-
-
-# Bits of the magnitude, and the greatest magnitude of a subnormal number.
-_SUBNORMAL: dict[str, tuple[Any, Any]] = {
-    "float32": (np.uint32(0x7FFFFFFF), np.uint32(0x007FFFFF)),
-    "float64": (np.uint64(0x7FFFFFFFFFFFFFFF), np.uint64(0x000FFFFFFFFFFFFF)),
-}
-
-
-def flush_subnormals(array: Array) -> Array:
-    """The array with subnormal numbers as zeros: itself if it holds none, which reads it and writes nothing."""
-    if array.dtype.name not in _SUBNORMAL:
-        return array
-    mask, greatest = _SUBNORMAL[array.dtype.name]
-    flat = array.reshape(-1).view(mask.dtype)
-    for start in range(0, flat.size, _BLOCK):
-        # Zero wraps around to the greatest number, so that only subnormals stay below.
-        magnitude = flat[start : start + _BLOCK] & mask
-        np.subtract(magnitude, mask.dtype.type(1), out=magnitude)
-        if magnitude.min() < greatest:
-            out = array.copy()
-            bits = out.reshape(-1).view(mask.dtype)
-            bits[(bits & mask) <= greatest] = 0
-            return out
-    return array

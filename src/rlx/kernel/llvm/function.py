@@ -198,15 +198,17 @@ class Function:
         return self.value(f"select i1 {self.value(f'icmp sgt i64 {a}, {b}')}, i64 {a}, i64 {b}")
 
     def divide(self, a: str, b: str) -> str:
-        """⌊a / b⌋ of numbers that are not negative."""
+        """⌊a / b⌋ of numbers that are not negative. By a literal 0 (loops over nothing, which never run) it is 0."""
         if b == "1":
             return a
+        if b == "0":
+            return "0"
         if _is_number(a) and _is_number(b):
             return str(int(a) // int(b))
         return self.value(f"udiv i64 {a}, {b}")
 
     def remainder(self, a: str, b: str) -> str:
-        if b == "1":
+        if b in ("0", "1"):
             return "0"
         return self.value(f"urem i64 {a}, {b}")
 

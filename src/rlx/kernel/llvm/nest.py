@@ -223,7 +223,7 @@ class _NestWriter:
         first = self.nest.stages[numbers[0]]
         if isinstance(first, Reduce) and first.argument:
             self._argument(numbers[0], first)
-        elif self.plan.across:
+        elif self.plan.across or not self.inner_axes:
             self._pass(numbers, self.inner_axes, None)
         else:
             self._pass(numbers, self.inner_axes[:-1], self.inner_axes[-1])

@@ -1,0 +1,78 @@
+"""Weights in safetensors files, mapped. The format: 8 bytes of header length, a JSON header, the arrays' bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import ModelError
+from rlx.frontends.files import map_file
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.literal import Array
+
+MAX_HEADER_BYTES = 100_000_000
+_DTYPES: dict[str, DType] = {
+    "BOOL": dtypes.bool_, "U8": dtypes.u8, "I8": dtypes.i8, "U16": dtypes.u16, "I16": dtypes.i16, "U32": dtypes.u32,
+    "I32": dtypes.i32, "U64": dtypes.u64, "I64": dtypes.i64, "F16": dtypes.f16, "BF16": dtypes.bf16,
+    "F32": dtypes.f32, "F64": dtypes.f64, "F8_E4M3": dtypes.f8e4m3, "F8_E5M2": dtypes.f8e5m2, "C64": dtypes.c64,
+}  # fmt: skip
+
+
+def read(path: Path) -> dict[str, Array]:
+    """The arrays by name, as views of the mapped file. Raises ModelError."""
+    data = map_file(path)
+    size = int.from_bytes(data[:8].tobytes(), "little") if data.size >= 8 else -1
+    if not 2 <= size <= min(MAX_HEADER_BYTES, data.size - 8):
+        raise _wrong(path, f"a header of {size} bytes in a file of {data.size}")
+    try:
+        header = json.loads(data[8 : 8 + size].tobytes(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, f"a header that is no JSON object ({error})") from None
+    if not isinstance(header, dict):
+        raise _wrong(path, "a header that is no JSON object")
+    header.pop("__metadata__", None)
+    body = data[8 + size :]
+    found = {name: _array(path, name, entry, body) for name, entry in header.items()}
+    spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    ends = [0, *(end for _, end in spans)]
+    if any(begin != end for (begin, _), end in zip(spans, ends)) or ends[-1] != body.size:
+        raise _wrong(path, "tensors that overlap or leave gaps")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _array(path: Path, name: str, entry: Any, body: Array) -> Array:
+    if not isinstance(entry, dict):
+        raise _wrong(path, f"no description of the tensor {name!r}")
+    dtype = _DTYPES.get(str(entry.get("dtype")))
+    shape, span = _whole(entry.get("shape")), _whole(entry.get("data_offsets"))
+    if dtype is None:
+        raise _wrong(path, f"the dtype {entry.get('dtype')!r} of the tensor {name!r}")
+    if shape is None or span is None or len(span) != 2:
+        raise _wrong(path, f"the shape {entry.get('shape')} at {entry.get('data_offsets')} of the tensor {name!r}")
+    begin, end = span
+    if not begin <= end <= body.size or end - begin != math.prod(shape) * dtype.itemsize:
+        raise _wrong(path, f"{dtype}{shape} in bytes {begin} to {end} of {body.size} for the tensor {name!r}")
+    raw = body[begin:end]
+    made = raw != 0 if dtype is dtypes.bool_ else raw.view(dtype.numpy.newbyteorder("<"))
+    array: Array = made.reshape(shape)
+    return array
+
+
+def _whole(numbers: Any) -> list[int] | None:
+    """The list, if it is one of integers that are not negative."""
+    fine = isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+    return numbers if fine else None
+
+
+def _wrong(path: Path, got: str) -> ModelError:
+    return ModelError(f"[safetensors] expected a valid file, got {got}, in {path.name!r}")

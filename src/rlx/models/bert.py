@@ -1,0 +1,163 @@
+"""BERT encoders, as text embedders use them: from a folder with config.json and model.safetensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import ModelError
+from rlx.frontends import Imported, safetensors
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.models.blocks import Weights, join_heads, linear, named, norm, split_heads
+from rlx.ops.build import attention, gather, gelu, maximum, ne, reduce_sum, relu, silu
+from rlx.ops.build import l2_normalize as normalize
+from rlx.ops.build import slice as cut
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_LAYERS = 1024
+_ACTIVATIONS = {"gelu": {}, "gelu_new": {"approximate": True}, "gelu_pytorch_tanh": {"approximate": True}}
+_OTHERS = {"relu": relu, "silu": silu, "swish": silu}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The numbers of an encoder; the names are those of its config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Config:
+        """From the contents of a config.json. Raises ModelError."""
+        if given.get("model_type") != "bert":
+            raise _wrong("a model_type of bert", given.get("model_type"))
+        if given.get("position_embedding_type", "absolute") != "absolute" or given.get("is_decoder"):
+            raise _wrong("an encoder with absolute positions", "another kind")
+        read: dict[str, Any] = {}
+        for field in dataclasses.fields(Config):
+            value = given.get(field.name, field.default)
+            kinds = {"int": (int,), "float": (float, int), "str": (str,)}[str(field.type)]
+            if type(value) not in kinds or (field.type == "int" and not 0 < value < 1 << 31):
+                raise _wrong(f"{field.name} to be of type {field.type} and positive", value)
+            read[field.name] = value
+        made = Config(**read)
+        if made.hidden_size % made.num_attention_heads or made.num_hidden_layers > MAX_LAYERS:
+            raise _wrong("heads that divide the hidden size, and a sane number of layers", made)
+        if made.hidden_act not in _ACTIVATIONS and made.hidden_act not in _OTHERS:
+            raise _wrong(f"hidden_act among {[*_ACTIVATIONS, *_OTHERS]}", made.hidden_act)
+        return made
+
+
+def recognises(source: Path | bytes) -> bool:
+    """Folders that hold a configuration."""
+    return isinstance(source, Path) and source.is_dir() and (source / "config.json").is_file()
+
+
+def read(source: Path | bytes, token_types: bool = False) -> Imported:
+    """The encoder in a folder, its weights mapped.
+
+    token_types   True makes token_type_ids an input; else they count as zeros
+    Raises ModelError.
+    """
+    assert isinstance(source, Path)
+    config = Config.of(_json(source / "config.json"))
+    path = source / "model.safetensors"
+    if not path.is_file():
+        raise ModelError(f"[bert] expected weights in {path.name!r}, got a folder without it: {str(source)!r}")
+    pooling_file = source / "1_Pooling" / "config.json"
+    pooling = _json(pooling_file) if pooling_file.is_file() else {}
+    first = bool(pooling.get("pooling_mode_cls_token")) and not pooling.get("pooling_mode_mean_tokens")
+    graph = encoder(config, safetensors.read(path), token_types, pool="first" if first else "mean")
+    return Imported(graph, "bert", {"folder": source.name, "config": str(config)})
+
+
+def encoder(config: Config, arrays: Mapping[str, Array], token_types: bool = False, pool: str = "mean") -> Graph:
+    """The program: ids and mask in, hidden states and one embedding of unit length a text out.
+
+    input_ids, attention_mask (and token_type_ids)   i64[batch, seq]
+    last_hidden_state                                f32[batch, seq, hidden]
+    sentence_embedding                               f32[batch, hidden]: mean over tokens that the mask keeps, or the
+                                                     first token
+    Raises ModelError for a weight that is missing or misshapen.
+    """
+    graph = Graph("bert")
+    ids = graph.input("input_ids", ("batch", "seq"), "i64")
+    mask = graph.input("attention_mask", ("batch", "seq"), "i64")
+    types = graph.input("token_type_ids", ("batch", "seq"), "i64") if token_types else None
+    graph.bounds["seq"] = (1, config.max_position_embeddings)
+    prefix = "bert." if "bert.embeddings.word_embeddings.weight" in arrays else ""
+    weights = Weights(graph, arrays, prefix)
+    kept = ne(mask, 0)
+    x = _embeddings(config, weights, ids, types)
+    seen = kept[:, None, None, :]
+    for index in range(config.num_hidden_layers):
+        x = _layer(config, weights, f"encoder.layer.{index}", x, seen)
+    graph.output(x, name="last_hidden_state")
+    with named(graph, "pooling"):
+        graph.output(normalize(x[:, 0] if pool == "first" else _mean(x, kept), axis=-1), name="sentence_embedding")
+    return graph
+
+
+def _embeddings(config: Config, weights: Weights, ids: Value, types: Value | None) -> Value:
+    size = config.hidden_size
+    words = weights("embeddings.word_embeddings.weight", config.vocab_size, size)
+    places = weights("embeddings.position_embeddings.weight", config.max_position_embeddings, size)
+    kinds = weights("embeddings.token_type_embeddings.weight", config.type_vocab_size, size)
+    with named(weights.graph, "embeddings"):
+        kind = kinds[0] if types is None else gather(kinds, types, axis=0)
+        # No clamping: the bound of seq keeps the slice inside.
+        first = cut(places, starts=(0, 0), stops=(ids.shape[1], size), steps=(1, 1))
+        x = gather(words, ids, axis=0) + kind + first
+    return norm(weights, "embeddings.LayerNorm", x, size, config.layer_norm_eps)
+
+
+def _layer(config: Config, weights: Weights, name: str, x: Value, seen: Value) -> Value:
+    size, inner, epsilon = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+    q, k, v = (
+        split_heads(linear(weights, f"{name}.attention.self.{part}", x, size, size), config.num_attention_heads)
+        for part in ("query", "key", "value")
+    )
+    with named(weights.graph, f"{name}.attention.self"):
+        mixed = join_heads(attention(q, k, v, seen))
+    x = x + linear(weights, f"{name}.attention.output.dense", mixed, size, size)
+    x = norm(weights, f"{name}.attention.output.LayerNorm", x, size, epsilon)
+    wide = linear(weights, f"{name}.intermediate.dense", x, size, inner)
+    with named(weights.graph, f"{name}.intermediate"):
+        active = _OTHERS[config.hidden_act](wide) if config.hidden_act in _OTHERS else None
+        active = gelu(wide, **_ACTIVATIONS[config.hidden_act]) if active is None else active
+    x = x + linear(weights, f"{name}.output.dense", active, inner, size)
+    return norm(weights, f"{name}.output.LayerNorm", x, size, epsilon)
+
+
+def _mean(x: Value, kept: Value) -> Value:
+    """The mean over the tokens that the mask keeps."""
+    share = kept.cast(x.dtype)[:, :, None]
+    return reduce_sum(x * share, axes=(1,)) / maximum(reduce_sum(share, axes=(1,)), 1.0)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ModelError(f"[bert] expected at most {MAX_CONFIG_BYTES} bytes, got more, in {path.name!r}")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"[bert] expected JSON, got what does not parse ({error}), in {path.name!r}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"[bert] expected a JSON object, got {type(found).__name__}, in {path.name!r}")
+    return found
+
+
+def _wrong(wanted: str, got: Any) -> ModelError:
+    return ModelError(f"[bert] expected {wanted}, got {got!r}, in config.json")

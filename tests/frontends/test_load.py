@@ -1,0 +1,65 @@
+"""`rlx.load` and what it gives: formats told apart, compiled when first used, saved and opened again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import DeviceUnavailable, ModelError
+from rlx.frontends import Imported, Model
+
+
+def scaled() -> Model:
+    graph = rlx.Graph("scaled")
+    weight = np.arange(4, dtype="f4")
+    graph.output(graph.input("x", ("n", 4)) * graph.param("w", (4,), data=weight), name="y")
+    return Model(Imported(graph, "test"), rlx.Session("reference"))
+
+
+def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
+    model = scaled()
+    model.save(tmp_path / "m.rlx")
+    again = rlx.load(tmp_path / "m.rlx", device="reference")
+    assert again.format == "rlx" and again.input_names == ("x",) and again.output_names == ("y",)
+    x = np.ones((3, 4), "f4")
+    np.testing.assert_array_equal(again(x)["y"], model(x=x)["y"])
+
+
+def test_nothing_is_compiled_before_the_first_use() -> None:
+    model = scaled()
+    assert "not compiled yet" in repr(model)
+    model.run([np.ones((1, 4), "f4")])
+    assert "not compiled" not in repr(model) and model.device == "reference"
+    assert model.describe()["format"] == "test"
+
+
+def test_many_threads_compile_once() -> None:
+    model = scaled()
+    seen: list[object] = []
+    threads = [threading.Thread(target=lambda: seen.append(model.compiled)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(compiled) for compiled in seen}) == 1
+
+
+def test_sources_that_are_none(tmp_path: Path) -> None:
+    for source in (tmp_path / "nothing", tmp_path, b""):
+        with pytest.raises(ModelError):
+            rlx.load(source)
+    with pytest.raises(DeviceUnavailable):
+        rlx.load(b"", device="warp")
+
+
+def test_a_damaged_saved_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.rlx"
+    scaled().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelError):
+        rlx.load(path)
