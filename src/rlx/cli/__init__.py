@@ -1,0 +1,30 @@
+"""The command `rlx`. Exit codes: 0 done, 1 rlx says no (one line on stderr), 2 wrong usage, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code. RLX_DEBUG=1 shows where an error came from."""
+    from rlx.cli.app import app
+    from rlx.errors import RlxError
+
+    try:
+        app(args=None if argv is None else list(argv), prog_name="rlx")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        print("rlx: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (RlxError, OSError, MemoryError) as error:
+        if os.environ.get("RLX_DEBUG", "0") not in ("", "0"):
+            raise
+        print(f"rlx: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0

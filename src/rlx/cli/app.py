@@ -1,0 +1,125 @@
+"""The commands and their options. Each command's work is in a module of its own, imported when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="rlx",
+    help="Runs machine-learning models: reads them, compiles them for this machine, answers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
+Inputs = Annotated[
+    list[str], typer.Option("--input", "-i", help="NAME=FILE (.npy, .npz, .json) or NAME=random; the rest is random.")
+]
+Dims = Annotated[list[str], typer.Option("--dim", help="Size of a named dim for random inputs, such as batch=2.")]
+Device = Annotated[str, typer.Option("--device", "-d", help="cpu, vulkan, reference, or auto.")]
+Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="Threads of the CPU; 0 takes all it may use.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import rlx
+
+        print(f"rlx {rlx.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    model: Model,
+    input: Inputs = [],  # noqa: B006  # typer reads it, nobody writes to it
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the outputs, a .npy each.")] = None,
+    device: Device = "auto",
+    dim: Dims = [],  # noqa: B006
+    threads: Threads = 0,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Runs a model once and shows what comes out."""
+    from rlx.cli.run import run_model
+
+    run_model(model, input, output, device, dim, threads, seed, json)
+
+
+@app.command()
+def inspect(model: Model, dim: Dims = [], json: Json = False) -> None:  # noqa: B006
+    """Tells what is in a model: inputs, outputs, ops, parameters, memory, flops."""
+    from rlx.cli.inspect import inspect_model
+
+    inspect_model(model, dim, json)
+
+
+@app.command()
+def check(
+    model: Model,
+    input: Inputs = [],  # noqa: B006
+    device: Device = "auto",
+    dim: Dims = [],  # noqa: B006
+    rtol: Annotated[float, typer.Option(min=0, help="Relative error that passes.")] = 1e-3,
+    atol: Annotated[float, typer.Option(min=0, help="Error that passes, times the greatest magnitude.")] = 1e-4,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Compares a compiled model with the reference, node by node, and names the first node that differs."""
+    from rlx.cli.check import check_model
+
+    check_model(model, input, device, dim, rtol, atol, seed, json)
+
+
+@app.command()
+def bench(
+    model: Model,
+    vs: Annotated[str, typer.Option(help="Peers, by comma: onnxruntime, openvino, torch, torch.compile.")] = "",
+    input: Inputs = [],  # noqa: B006
+    device: Device = "auto",
+    dim: Dims = [],  # noqa: B006
+    threads: Threads = 0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure each for.")] = 3.0,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Times a model, beside other runtimes if asked, in turns: median, spread, ratios."""
+    from rlx.cli.bench import bench_model
+
+    bench_model(model, vs, input, device, dim, threads, seconds, seed, json)
+
+
+@app.command()
+def demo(
+    sentences: Annotated[list[str] | None, typer.Argument(help="Sentences to compare.")] = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+    json: Json = False,
+) -> None:
+    """Embeds sentences with MiniLM and shows how alike they are."""
+    from rlx.cli.demo import run_demo
+
+    run_demo(sentences or [], device, threads, json)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what is in it.")] = False, json: Json = False
+) -> None:
+    """Tells where compiled programs are kept and how much there is."""
+    from rlx.cli.cache import show_cache
+
+    show_cache(clear, json)

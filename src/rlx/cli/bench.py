@@ -1,0 +1,79 @@
+"""`rlx bench`: how long a model takes, beside other runtimes if asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rlx.cli.console import emit_json, out, progress, table
+from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.peers import Case, limit_threads, names_of
+from rlx.cli.race import ROUND_NS, Timing, pin_to_one_core, race
+from rlx.errors import CompileError
+from rlx.frontends import read
+
+
+def bench_model(
+    path: Path,
+    vs: str,
+    given: Sequence[str],
+    device: str,
+    sizes: Sequence[str],
+    threads: int,
+    seconds: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Times the model at `path` and prints medians, spreads and ratios."""
+    chosen = parse_dims(sizes)
+    try:
+        peers = names_of(vs)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--vs") from None
+    threads = threads or _cores()
+    limit_threads(threads)
+    if threads == 1:
+        pin_to_one_core()
+    with progress("reading"):
+        imported = read(path)
+    inputs = gather(imported.graph, given, chosen, seed)
+    case = Case(
+        model=str(path),
+        inputs=inputs,
+        threads=threads,
+        device=device,
+        onnx=str(path) if imported.format == "onnx" else "",
+        transformer=str(path) if path.is_dir() else "",
+    )
+    with progress("timing", max(5, int(seconds * 1e9 / ROUND_NS))) as step:
+        timings = race(["rlx", *peers], case, seconds, step=step)
+    if not timings[0].ran:
+        raise CompileError(f"[bench] expected rlx to run the model, got: {timings[0].why}")
+    if as_json:
+        emit_json(
+            {"model": str(path), "threads": threads, "shapes": _shapes(inputs), "timings": list(map(vars, timings))}
+        )
+        return
+    title = f"{path.name}, {threads} thread{'s' if threads > 1 else ''}, {_shapes(inputs)}"
+    columns = ("", "median ms", "± MAD", "calls", "rlx is faster by", "differs by")
+    out().print(table(title, columns, [_row(t) for t in timings], right=range(1, 6)))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _shapes(inputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+
+
+def _row(timing: Timing) -> list[str]:
+    if not timing.ran:
+        return [timing.name, "-", "", "", "", timing.why]
+    faster = "" if timing.name == "rlx" else f"{timing.ratio:.2f}x"
+    differs = "" if timing.name == "rlx" else f"{timing.error:.1e}"
+    return [timing.name, f"{timing.median_ms:.3f}", f"{timing.mad_ms:.3f}", str(timing.calls), faster, differs]

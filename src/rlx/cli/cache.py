@@ -1,0 +1,32 @@
+"""`rlx cache`: where compiled programs are kept, how much there is, and how to be rid of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlx import disk, flags
+from rlx.cli.console import emit_json, human_bytes, out, table
+
+
+def show_cache(clear: bool, as_json: bool) -> None:
+    """Prints what is in the cache, after deleting it if asked."""
+    found = disk.entries()
+    told: dict[str, Any] = {
+        "folder": str(disk.folder()),
+        "entries": len(found),
+        "bytes": sum(size for _, size in found),
+        "limit_bytes": flags.cache_bytes(),
+        "enabled": flags.cache(),
+        "cleared": disk.trim(0) if clear else 0,
+    }
+    if as_json:
+        emit_json(told)
+        return
+    size = f"{human_bytes(told['bytes'])} in {told['entries']} files"
+    rows = [
+        ("folder", told["folder"]),
+        ("removed" if clear else "holds", size),
+        ("limit", human_bytes(told["limit_bytes"])),
+        ("in use", "yes" if told["enabled"] else "no (RLX_CACHE=0)"),
+    ]
+    out().print(table("compile cache", ("", ""), rows))

