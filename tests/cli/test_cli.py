@@ -269,3 +269,10 @@ def test_importing_rlx_is_quick_and_light() -> None:
         for _ in range(3)
     )
     assert seconds < 0.15 and modules < 300
+
+
+def test_flags_that_do_not_parse(rlx_: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RLX_NUM_THREADS", "RLX_DEBUG"):
+        monkeypatch.setenv(name, "many")
+        code, _, err = rlx_("run", model, *REFERENCE)
+        assert code == 1 and f"{name}='many'" in err
