@@ -15,7 +15,7 @@ from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
     control,
-    conv,
+    convolution,
     elementwise,
     index,
     linalg,
@@ -30,7 +30,7 @@ from rlx.ops import (
 __all__ = [
     "activation",
     "control",
-    "conv",
+    "convolution",
     "elementwise",
     "index",
     "linalg",
