@@ -122,6 +122,7 @@ class Device:
 
     max_binding        bytes that one storage binding, and so one buffer of ours, may have
     record_alignment   bytes between which uniform records start
+    max_iterations     times that an invocation may go through loops
     """
 
     def __init__(self, adapter: Any, portable: bool) -> None:
@@ -136,6 +137,8 @@ class Device:
         given = self.raw.limits
         most = PORTABLE_BINDING if portable else MAX_BINDING
         self.max_binding = min(most, *(given[name] for name in _SIZES))
+        # llvmpipe ends loops after so many iterations of all of them together, and does not say so
+        self.max_iterations = 65535 if "llvmpipe" in self.name else (1 << 31) - 1
         self.record_alignment = max(given["min-uniform-buffer-offset-alignment"], 16)
         self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._layouts: dict[tuple[Binding, ...], Any] = {}
@@ -179,9 +182,8 @@ class Device:
         return found
 
 
-def workgroups(invocations: int) -> tuple[int, int]:
-    """Workgroups in two dimensions that have at least so many invocations."""
-    groups = -(-invocations // WORKGROUP)
+def in_two_dimensions(groups: int) -> tuple[int, int]:
+    """At least so many workgroups, of which there may only be so many along one dimension."""
     if groups <= MAX_GROUPS:
         return groups, 1
     return MAX_GROUPS, -(-groups // MAX_GROUPS)

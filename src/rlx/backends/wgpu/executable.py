@@ -9,12 +9,13 @@ import numpy as np
 
 from rlx.backends.base import Bound, Executable
 from rlx.backends.wgpu.build import Plan, Step
-from rlx.backends.wgpu.device import Device, translated, workgroups
+from rlx.backends.wgpu.device import Device, in_two_dimensions, translated
 from rlx.backends.wgpu.layout import ARENA, Arena, aligned, is_packed, place_arena, stored_bytes
 from rlx.errors import InputError, OutOfMemory, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.nest import Buffer
+from rlx.kernel.wgsl.code import WORKGROUP
 from rlx.kernel.wgsl.ranges import overflows
 from rlx.kernel.wgsl.types import WORD_BYTES, is_narrow_float, is_wide
 
@@ -37,21 +38,19 @@ class Sequenced:
         live: list[tuple[Step, Any, int, int]] = []
         records = bytearray()
         for step, pipeline in zip(steps, pipelines):
-            invocations = dims.evaluate(step.shader.invocations, binding)
-            if invocations == 0:
+            positions = dims.evaluate(step.shader.positions, binding)
+            if positions == 0:
                 continue
             numbers = [0, *(starts[n] for n in step.kernel.slots)]
             numbers += [dims.evaluate(d, binding) for d in step.shader.numbers]
-            _check_step(step, numbers, invocations, binding)
             records += bytes(-len(records) % device.record_alignment)
-            live.append((step, pipeline, len(records), invocations))
+            live.append((step, pipeline, len(records), positions if step.shader.team else -(-positions // WORKGROUP)))
             records += np.array(numbers, np.int32).tobytes() + bytes(-len(numbers) % 4 * 4)
         self.uniform = device.buffer(len(records), "records", "UNIFORM")
         if records:
             device.raw.queue.write_buffer(self.uniform, 0, bytes(records))
         self.dispatches = [
-            (pipeline, self._group(step, heaps, at), workgroups(invocations))
-            for step, pipeline, at, invocations in live
+            (pipeline, self._group(step, heaps, at), in_two_dimensions(groups)) for step, pipeline, at, groups in live
         ]
 
     def _group(self, step: Step, heaps: Mapping[int, Any], at: int) -> Any:
@@ -76,12 +75,23 @@ class Sequenced:
         run.end()
 
 
-def _check_step(step: Step, numbers: Sequence[int], invocations: int, binding: Mapping[str, int]) -> None:
-    """Shaders count in 32 bits: refuses what does not fit."""
-    large = invocations > MAX_INDEX or any(not -MAX_INDEX <= n <= MAX_INDEX for n in numbers)
-    if large or any(overflows(check, binding) for check in step.shader.checks):
+def verify(device: Device, steps: Sequence[Step], binding: Mapping[str, int]) -> None:
+    """Refuses what shaders would get wrong: they count in 32 bits, and some drivers end loops that are long.
+
+    Raises UnsupportedOp.
+    """
+    for step in steps:
+        shader = step.shader
+        numbers = [dims.evaluate(d, binding) for d in (shader.positions, *shader.numbers)]
+        iterations = dims.evaluate(shader.iterations, binding)
+        if any(abs(n) > MAX_INDEX for n in numbers) or any(overflows(check, binding) for check in shader.checks):
+            wanted = "sizes that 32-bit indices reach"
+        elif iterations > device.max_iterations and numbers[0]:
+            wanted = f"at most {device.max_iterations} iterations, after which the driver ends loops"
+        else:
+            continue
         raise UnsupportedOp(
-            f"[{step.kernel.name}] expected sizes that 32-bit indices reach, got {dict(binding)}, "
+            f"[{step.kernel.name}] expected {wanted}, on {device.name}, got {dict(binding)}, "
             f"at nodes {', '.join(step.kernel.sources)}"
         )
 
@@ -154,6 +164,7 @@ class WgpuExecutable(Executable):
     def __init__(self, plan: Plan, device: Device) -> None:
         self.plan = plan
         self.device = device
+        verify(device, plan.prepare, {})
         with device.lock:
             self.prepare = [device.pipeline(step.shader) for step in plan.prepare]
             self.main = [device.pipeline(step.shader) for step in plan.main]
@@ -210,6 +221,7 @@ class WgpuBound(Bound):
                 f"[run] expected an arena of at most {device.max_binding} bytes (what one binding of {device.name} "
                 f"takes), got {self.nbytes} for {self.binding}"
             )
+        verify(device, plan.main, binding)
         self.inputs = [self._placed(n) for n in plan.program.inputs]
         self.outputs = [
             (*self._placed(n), tuple(dims.evaluate(d, binding) for d in of.shape))

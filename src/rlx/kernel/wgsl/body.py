@@ -118,6 +118,13 @@ class Body:
         node = ex.apply(name, *leaves)
         return write(self.code, node, list(regs), not any(r.wide for r in regs))
 
+    def through(self, make: Callable[..., Expr], *regs: Reg) -> Reg:
+        """What `make` says of registers, which it gets as expressions."""
+        leaves = [Expr("register", r.dtype, (), r.name) for r in regs]
+        for leaf, reg in zip(leaves, regs):
+            self.remember(leaf, reg)
+        return self.gen(make(*leaves))
+
     # memory
 
     def offset(self, line: Linear) -> str:

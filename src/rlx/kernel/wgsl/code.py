@@ -52,22 +52,30 @@ class Shader:
     bindings     storage bindings, numbered from 1; binding 0 is the uniform record
     slots        how many slots: the record has a 0, then the start of each in words
     numbers      the record's further entries: dims, each as an i32
-    invocations  how many positions there are; WORKGROUP of them make a workgroup
+    positions    how many outer positions there are
+    team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
+    iterations   how many times an invocation goes through loops, at most
     """
 
     text: str
     bindings: tuple[Binding, ...]
     slots: int
     numbers: tuple[Dim, ...]
-    invocations: Dim
+    positions: Dim
+    team: bool
+    iterations: Dim
     checks: tuple[Check, ...] = ()
 
 
 @dataclass
 class Code:
-    """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function."""
+    """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
+
+    shared   workgroup memory: name, and type of what each of WORKGROUP lanes has there
+    """
 
     lines: list[str] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
     depth: int = 1
     _counter: int = 0
 

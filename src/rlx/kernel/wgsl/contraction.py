@@ -18,6 +18,7 @@ from rlx.kernel.wgsl.code import Binding, Check, Code, Record, Shader, Slot
 from rlx.kernel.wgsl.instructions import rounded
 from rlx.kernel.wgsl.ranges import Ranges
 from rlx.kernel.wgsl.registers import Reg
+from rlx.kernel.wgsl.rows import LIBRARY_LOOP
 from rlx.kernel.wgsl.shader import assemble
 
 ROWS = 4
@@ -65,7 +66,10 @@ class _Blocked:
         extents = (*work.batch, work.m, work.n)
         checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
         text = assemble(code, record, self.bindings, self.name)
-        return Shader(text, tuple(self.bindings), record.slots, record.numbers, dims.product(grid), checks)
+        blocks = dims.floordiv(dims.add(work.k, BLOCK - 1), BLOCK)
+        iterations = dims.add(dims.add(work.k, dims.mul(blocks, 2)), ROWS * COLUMNS * LIBRARY_LOOP)
+        positions = dims.product(grid)
+        return Shader(text, tuple(self.bindings), record.slots, record.numbers, positions, False, iterations, checks)
 
     def _inside(self, first: str, step: int, extent: Dim, block: int) -> str:
         """A row or column of the block; behind the end the last one stands in, and its results are dropped."""

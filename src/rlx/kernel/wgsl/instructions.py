@@ -67,16 +67,16 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
     a, same = names[0], len(node.args) > 1 and node.args[0] == node.args[1]
     match node.kind:
         case "add" | "sub":
-            left, right = (_opaque(n) if e.kind in _SUMS else n for e, n in zip(node.args, names))
-            return f"{left} {_INFIX[node.kind]} {_opaque(right) if same else right}"
+            left, right = (opaque(n) if e.kind in _SUMS else n for e, n in zip(node.args, names))
+            return f"{left} {_INFIX[node.kind]} {opaque(right) if same else right}"
         case "mul":
             left, right = (_factor(e, n) for e, n in zip(node.args, names))
             return f"{left} * {right}"
         case "fma":
             left, right = (_factor(e, n) for e, n in zip(node.args[:2], names))
-            return f"fma({left}, {right}, {_opaque(names[2]) if node.args[2].kind in _SUMS else names[2]})"
+            return f"fma({left}, {right}, {opaque(names[2]) if node.args[2].kind in _SUMS else names[2]})"
         case "div":
-            return f"{a} / {_opaque(names[1]) if same else names[1]}"
+            return f"{a} / {opaque(names[1]) if same else names[1]}"
         case "eq" | "le" if same:
             return f"!is_nan({a})"
         case "ne" if same:
@@ -98,14 +98,14 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
     return None
 
 
-def _opaque(name: str) -> str:
+def opaque(name: str) -> str:
     """A float of which the compiler does not know where it comes from."""
     return f"bitcast<f32>(bitcast<i32>({name}) ^ {ZERO})"
 
 
 def _factor(node: Expr, name: str) -> str:
     """A factor; 0 is kept from the compiler, which would make 0 of a product with NaN or an infinity."""
-    return _opaque(name) if node.kind == "const" and ex.value_of(node) == 0 else name
+    return opaque(name) if node.kind == "const" and ex.value_of(node) == 0 else name
 
 
 def _bool(kind: str, names: Sequence[str]) -> str | None:
@@ -171,7 +171,7 @@ def _select(code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
         return _as_fits(code, Reg(code.let(text), node.dtype, True), fits)
     # a choice between what the condition compares is kept from looking like a minimum, which would lose NaN
     compares = node.dtype.is_float and set(node.args[0].args) == set(node.args[1:])
-    chosen = _opaque(yes.name) if compares else yes.name
+    chosen = opaque(yes.name) if compares else yes.name
     return Reg(code.let(f"select({no.name}, {chosen}, {condition.name})"), node.dtype, False)
 
 
