@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx import disk
 from rlx.backends.base import Bound, Executable, Options
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cli import main
@@ -230,11 +231,10 @@ def test_bench(rlx_: Run, model: Path) -> None:
 
 def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
-    (tmp_path / "compiled" / "x").mkdir(parents=True)
-    (tmp_path / "compiled" / "x" / "a").write_bytes(b"12345")
+    disk.write("key", b"12345")
     (tmp_path / "precious").write_bytes(b"1")
     code, out, _ = rlx_("cache", "--json")
-    assert code == 0 and json.loads(out)["bytes"] == 5
+    assert code == 0 and json.loads(out)["bytes"] > 5 and json.loads(out)["folder"] == str(tmp_path)
     assert rlx_("cache", "--clear")[0] == 0
     assert json.loads(rlx_("cache", "--json")[1])["entries"] == 0
     assert (tmp_path / "precious").exists()
@@ -269,3 +269,10 @@ def test_importing_rlx_is_quick_and_light() -> None:
         for _ in range(3)
     )
     assert seconds < 0.15 and modules < 300
+
+
+def test_flags_that_do_not_parse(rlx_: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RLX_NUM_THREADS", "RLX_DEBUG"):
+        monkeypatch.setenv(name, "many")
+        code, _, err = rlx_("run", model, *REFERENCE)
+        assert code == 1 and f"{name}='many'" in err

@@ -267,3 +267,13 @@ def test_weights_may_lie_at_any_address() -> None:
     assert not raw.flags.aligned
     compiled.set_param("w", raw)
     np.testing.assert_allclose(compiled.run([X])[0], X @ (w * 3) + b)
+
+
+def test_inputs_may_have_any_name() -> None:
+    graph = rlx.Graph()
+    graph.output(graph.input("self", (2,)) + graph.input("positional", (2,)), name="y")
+    compiled = rlx.Session("reference").compile(graph)
+    one = np.ones(2, "f4")
+    assert compiled(self=one, positional=one)["y"].tolist() == [2, 2]
+    with pytest.raises(InputError, match="once"):
+        compiled(one, self=one)

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code. RLX_DEBUG=1 shows where an error came from."""
+    from rlx import flags
     from rlx.cli.app import app
     from rlx.errors import RlxError
 
+    loud = 0
     try:
+        loud = flags.debug()
         app(args=None if argv is None else list(argv), prog_name="rlx")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -23,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RlxError, OSError, MemoryError) as error:
-        if os.environ.get("RLX_DEBUG", "0") not in ("", "0"):
+        if loud:
             raise
         print(f"rlx: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

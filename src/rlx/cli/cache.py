@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from rlx import flags
+from rlx import disk, flags
 from rlx.cli.console import emit_json, human_bytes, out, table
-
-
-def folder() -> Path:
-    """The folder of the compile cache."""
-    return Path(flags.cache_dir() or platformdirs.user_cache_dir("rlx")) / "compiled"
 
 
 def show_cache(clear: bool, as_json: bool) -> None:
     """Prints what is in the cache, after deleting it if asked."""
-    place = folder()
-    entries = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    found = disk.entries()
     told: dict[str, Any] = {
-        "folder": str(place),
-        "entries": len(entries),
-        "bytes": sum(path.stat().st_size for path in entries),
+        "folder": str(disk.folder()),
+        "entries": len(found),
+        "bytes": sum(size for _, size in found),
         "limit_bytes": flags.cache_bytes(),
         "enabled": flags.cache(),
-        "cleared": clear,
+        "cleared": disk.trim(0) if clear else 0,
     }
-    if clear:
-        for path in entries:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
     if as_json:
         emit_json(told)
         return
     size = f"{human_bytes(told['bytes'])} in {told['entries']} files"
     rows = [
         ("folder", told["folder"]),
-        ("cleared" if clear else "holds", size),
+        ("removed" if clear else "holds", size),
         ("limit", human_bytes(told["limit_bytes"])),
         ("in use", "yes" if told["enabled"] else "no (RLX_CACHE=0)"),
     ]

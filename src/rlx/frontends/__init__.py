@@ -89,7 +89,7 @@ class Model:
                     self._compiled = self._session.compile(self.graph)
         return self._compiled
 
-    def __call__(self, *positional: Any, **named: Any) -> dict[str, Array]:
+    def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """Outputs by name; inputs as in `CompiledGraph.run`."""
         return self.compiled(*positional, **named)
 

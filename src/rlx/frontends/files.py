@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx import mapped
 from rlx.errors import ModelError
 from rlx.ir.literal import Array
 
@@ -58,4 +59,5 @@ def flush_subnormals(array: Array) -> Array:
             bits = out.reshape(-1).view(mask.dtype)
             bits[(bits & mask) <= greatest] = 0
             return out
+    mapped.release([array])  # the look at every number need not keep a mapped file in memory
     return array

@@ -70,7 +70,7 @@ class Value:
         return isinstance(other, Value) and self.node is other.node and self.index == other.index
 
     def __hash__(self) -> int:
-        return hash((id(self.node), self.index))
+        return id(self.node) + self.index
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
@@ -340,7 +340,7 @@ class Graph:
         Raises ShapeError, DTypeError, GraphError.
         """
         inside = node.regions if regions is None else regions
-        if inside is node.regions and all(a.type == b.type for a, b in zip(inputs, node.inputs)):
+        if inside is node.regions and all(_same_type(a, b) for a, b in zip(inputs, node.inputs)):
             made = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
             self.nodes.append(made)
             for value in inputs:
@@ -367,7 +367,8 @@ class Graph:
         for node in reversed(self.nodes):
             if id(node) in needed or isinstance(node.op, (Input, Param)):
                 needed.add(id(node))
-                needed.update(id(v.node) for v in node.inputs)
+                for value in node.inputs:
+                    needed.add(id(value.node))
         kept = [node for node in self.nodes if id(node) in needed]
         gone = len(self.nodes) - len(kept)
         if gone:
@@ -414,6 +415,11 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes>"
+
+
+def _same_type(a: Value, b: Value) -> bool:
+    left, right = a.node.types[a.index], b.node.types[b.index]
+    return left is right or left == right
 
 
 def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()) -> Types:

@@ -42,7 +42,10 @@ def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Bu
     body = load(1, offset, source.dtype, None if whole else inside)
     target = Linear(0, ((0, dims.mul(work.k, width)), (1, width), (2, 1)))
     nest = Nest((panels, work.k, width), (), (Store(0, target, body, False),))
-    program.prepare.append(Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,)))
+    made = Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,))
+    # right behind what makes the source, so that the source's memory is free again soon
+    writers = [i for i, k in enumerate(program.prepare) if source.number in k.slots[: k.writes]]
+    program.prepare.insert(writers[-1] + 1 if writers else len(program.prepare), made)
     return buffer
 
 

@@ -99,21 +99,21 @@ class Rebuild:
 
     def keep(self, node: Node, regions: tuple[Graph, ...] | None = None) -> None:
         """Brings a node over as it is (but for its regions), after those that it needs; nothing if it is there."""
+        if id(node) in self._done:
+            return
         stack = [node]
         while stack:
             top = stack[-1]
             missing = [v.node for v in top.inputs if v not in self.map]
-            if id(top) in self._done or not missing:
-                stack.pop()
-                self._adopt(top, regions if top is node else None)
-            else:
+            if missing:
                 stack.extend(missing)
-
-    def _adopt(self, node: Node, regions: tuple[Graph, ...] | None) -> None:
-        if id(node) not in self._done:
-            self._done.add(id(node))
-            made = self.new.adopt(node, tuple(self.map[v] for v in node.inputs), regions)
-            self.map.update(zip(node.outputs, made.outputs))
+                continue
+            stack.pop()
+            if id(top) not in self._done:
+                self._done.add(id(top))
+                made = self.new.adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
+                for i in range(len(top.types)):
+                    self.map[Value(top, i)] = Value(made, i)
 
     def replace(self, node: Node, *made: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's

@@ -129,7 +129,7 @@ class CompiledGraph:
             return results
         return [results[i] for i in names_of(outputs, self.output_names)]
 
-    def __call__(self, *positional: Any, **named: Any) -> dict[str, Array]:
+    def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """`run` with inputs as arguments; gives the outputs by name."""
         inputs: Inputs = named
         if positional:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx import mapped
 from rlx.backends.base import Bound, Executable
 from rlx.backends.cpu.artifact import Artifact
 from rlx.backends.cpu.isa import Isa
@@ -93,6 +94,8 @@ class CpuExecutable(Executable):
         missing = [s.name for s in artifact.params if s.name not in self._params]
         if missing:
             raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
+        # weights in mapped files are read here once more, and those that were packed never again
+        mapped.release(self._params.values())
         arrays = {s.number: self._params[s.name] for s in artifact.params}
         arrays.update(artifact.constants)
         kept = {s.number: aligned_empty(s.type.nbytes()) for s in artifact.kept}
@@ -102,6 +105,7 @@ class CpuExecutable(Executable):
             frame.table[number] = _address(array)
         entry = _Entry(self._loaded.address("rlx_prepare"))
         entry(frame.table, None, frame.address, self.pool.parallel_address, self.threads)
+        mapped.release(self._params.values())
         used = {*artifact.main_params, *kept}
         return _Weights({number: a for number, a in arrays.items() if number in used})
 

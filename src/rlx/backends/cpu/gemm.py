@@ -161,10 +161,7 @@ class Tile:
 
 def call_core(f: Function, height: str, tallest: int, vectors: int, tile: Tile) -> None:
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
-    text = (
-        f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, "
-        f"ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, ptr {tile.ahead}"
-    )
+    text = f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, ptr {tile.ahead}"
     number = f.fresh("S")[1:]
     cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")

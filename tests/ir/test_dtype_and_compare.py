@@ -1,0 +1,67 @@
+"""The promotion table, and what counts as close."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import epsilon, mismatch
+from rlx.ir.op import EXACT, Tolerance
+
+SHARED = [dtypes.ALL[name] for name in ("bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "f32", "f64")]
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(SHARED, SHARED)), ids=str)
+def test_promotion_is_that_of_the_array_api(a: dtypes.DType, b: dtypes.DType) -> None:
+    found = dtypes.promote(a, b)
+    assert found is dtypes.promote(b, a)
+    if a.kind == b.kind or not (a.is_float or b.is_float):
+        assert found.numpy == np.promote_types(a.numpy, b.numpy)
+    else:
+        assert found is (a if a.is_float else b), "integers do not widen floats"
+
+
+def test_promotion_beyond_numpy() -> None:
+    assert dtypes.promote(rlx.f16, rlx.bf16) is rlx.f32
+    assert dtypes.promote(rlx.f8e4m3, rlx.f16) is rlx.f16
+    assert dtypes.promote(rlx.c64, rlx.f64) is rlx.c128
+    with pytest.raises(rlx.DTypeError, match="no integer type holds both i64 and u64"):
+        dtypes.promote(rlx.i64, rlx.u64)
+
+
+def test_dtypes_are_found_and_pickled() -> None:
+    for dtype in dtypes.ALL.values():
+        assert dtypes.of(dtype.numpy) is dtypes.of(dtype.name) is pickle.loads(pickle.dumps(dtype)) is dtype
+    assert dtypes.of(">f4") is rlx.f32
+    with pytest.raises(rlx.DTypeError, match="got 'float33'"):
+        dtypes.of("float33")
+    with pytest.raises(rlx.DTypeError, match="expected one of"):
+        dtypes.of(np.dtype("U3"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [("f32", 2.0**-23), ("f16", 2.0**-10), ("bf16", 2.0**-7), ("f8e4m3", 2.0**-3)]
+)
+def test_epsilon(dtype: str, wanted: float) -> None:
+    assert epsilon(dtypes.of(dtype)) == wanted
+
+
+def test_what_is_close() -> None:
+    one = np.array([1.0, np.nan, np.inf, -0.0], np.float32)
+    assert mismatch(one, one, EXACT) is None
+    near = one + np.array([2.0**-22, 0, 0, 0], np.float32)
+    assert mismatch(near, one, Tolerance(2)) is None
+    found = mismatch(near, one, Tolerance(1))
+    assert found is not None and found.index == (0,) and found.ulps == 2 and "expected 1.0" in str(found)
+    assert mismatch(np.array([3e38], np.float32), np.array([np.inf], np.float32), Tolerance(1e9)) is not None
+    assert mismatch(np.array([1.0], np.float32), np.array([np.nan], np.float32), Tolerance(1e9)) is not None
+    assert "expected float32[1], got float64[1]" in str(mismatch(np.ones(1), np.ones(1, np.float32), EXACT))
+    half = np.array([1.0], ml_dtypes.bfloat16)
+    assert mismatch(half, half + half, Tolerance(1)) is not None
+    assert mismatch(np.array([1, 2]), np.array([1, 3]), Tolerance(99)) is not None
