@@ -5,6 +5,7 @@ Spatial attributes have one entry per spatial axis. Pads are elements before (`l
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,6 @@ from rlx.ops.build import broadcast_to, conv, dilate, div, reduce_window
 from rlx.ops.reduce import identity
 
 Array = np.ndarray[Any, Any]
-Sizes = tuple[int, ...]
 
 
 def window_extent(extent: Dim, size: int, stride: int, dilation: int, low: Dim, high: Dim) -> Dim:
@@ -40,7 +40,7 @@ def _check(name: str, values: tuple[Any, ...], rank: int, least: int | None = No
         raise ShapeError(f"expected {name} of at least {least}, got {list(values)}")
 
 
-def _padded(x: Array, low: tuple[int, ...], high: tuple[int, ...], value: Any) -> Array:
+def _padded(x: Any, low: tuple[int, ...], high: tuple[int, ...], value: Any) -> Array:
     """x with its trailing axes padded; negative pads crop."""
     lead = x.ndim - len(low)
     crop = tuple(slice(max(0, -a), d - max(0, -b)) for a, b, d in zip(low, high, x.shape[lead:]))
@@ -48,7 +48,9 @@ def _padded(x: Array, low: tuple[int, ...], high: tuple[int, ...], value: Any) -
     return np.pad(x[(..., *crop)], grown, constant_values=value)
 
 
-def _taps(x: Array, window: Sizes, strides: Sizes, dilations: Sizes) -> Iterator[tuple[Sizes, Array]]:
+def _taps(
+    x: Any, window: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], Array]]:
     """(offset in the window, the elements that it sees at every position) for a padded array."""
     lead = x.ndim - len(window)
     shape = x.shape[lead:]
@@ -65,14 +67,17 @@ class Conv(Primitive):
     x       float or int [N, C, spatial...]
     w       like x, [O, C / groups, kernel...]
     result  [N, O, spatial...]; narrow floats add up in f32
+
+    With `channels_last` they are [N, spatial..., C], [kernel..., C / groups, O] and [N, spatial..., O].
     """
 
-    strides: Sizes
-    dilations: Sizes
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
     groups: int = 1
-    tolerance = Tolerance(128, scale=1)
+    channels_last: bool = False
+    tolerance = Tolerance(512, scale=1)
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         expect.kind(x, "int", "uint", "float")
@@ -80,6 +85,9 @@ class Conv(Primitive):
         expect.rank(x, 3)
         expect.rank(w, x.rank, "w", at_most=x.rank)
         rank = x.rank - 2
+        if self.channels_last:
+            x = x.with_shape((x.shape[0], x.shape[-1], *x.shape[1:-1]))
+            w = w.with_shape((w.shape[-1], w.shape[-2], *w.shape[:-2]))
         for name, values, least in (("strides", self.strides, 1), ("dilations", self.dilations, 1)):
             _check(name, values, rank, least)
         _check("low", self.low, rank)
@@ -94,12 +102,18 @@ class Conv(Primitive):
                 raise ShapeError(f"expected a kernel of known size, got {w}")
             parts = (self.strides[i], self.dilations[i], self.low[i], self.high[i])
             space.append(window_extent(x.shape[2 + i], size, *parts))
+        if self.channels_last:
+            return x.with_shape((x.shape[0], *space, w.shape[0]))
         return x.with_shape((x.shape[0], w.shape[0], *space))
 
     def reference(self, x: Array, w: Array) -> Array:
+        if self.channels_last:
+            plain = dataclasses.replace(self, channels_last=False)
+            turned = w.transpose(w.ndim - 1, w.ndim - 2, *range(w.ndim - 2))
+            return np.asarray(np.moveaxis(plain.reference(np.moveaxis(x, -1, 1), turned), 1, -1))
         wide = np.float64 if dtypes.of(x.dtype).is_float else x.dtype
         padded = _padded(x.astype(wide), self.low, self.high, 0)  # type: ignore[arg-type]  # dims are bound here
-        grouped = w.astype(wide).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
+        grouped: Any = w.astype(wide).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
         shape = infer_shape(self, x, w)
         total = np.zeros((x.shape[0], self.groups, w.shape[0] // self.groups, *shape[2:]), wide)
         if total.size:
@@ -110,7 +124,8 @@ class Conv(Primitive):
         return total.reshape(shape).astype(x.dtype)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        taps = dims.product(inputs[1].shape[1:])
+        w = inputs[1]
+        taps = dims.product(w.shape[:-1] if self.channels_last else w.shape[1:])
         moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
         return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, taps)), bytes=moved)
 
@@ -125,12 +140,12 @@ def infer_shape(conv_op: Any, *arrays: Array) -> tuple[int, ...]:
 class Dilate(Primitive):
     """steps[i] - 1 zeros between the elements along axis i."""
 
-    steps: Sizes
+    steps: tuple[int, ...]
 
     def infer(self, x: TensorType) -> TensorType:
         _check("steps", self.steps, x.rank, 1)
-        spread = [d if s == 1 else dims.maximum(0, dims.add(dims.mul(d, s), 1 - s)) for d, s in zip(x.shape, self.steps)]
-        return x.with_shape(spread)
+        reached = [dims.maximum(0, dims.add(dims.mul(d, s), 1 - s)) for d, s in zip(x.shape, self.steps)]
+        return x.with_shape(d if s == 1 else r for d, s, r in zip(x.shape, self.steps, reached))
 
     def reference(self, x: Array) -> Array:
         out = np.zeros([max(0, (d - 1) * s + 1) for d, s in zip(x.shape, self.steps)], x.dtype)
@@ -148,13 +163,13 @@ class ConvTranspose(Composite):
     result  [N, O, spatial...], along an axis (d - 1)·stride + (k - 1)·dilation + 1 - low - high + extra elements
     """
 
-    strides: Sizes
-    dilations: Sizes
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
     extra: tuple[Dim, ...] = ()
     groups: int = 1
-    tolerance = Tolerance(128, scale=1)
+    tolerance = Tolerance(512, scale=1)
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         expect.floating(x)
@@ -173,7 +188,8 @@ class ConvTranspose(Composite):
         for i, size in enumerate(w.shape[2:]):
             if not isinstance(size, int) or size < 1:
                 raise ShapeError(f"expected a kernel of known size, got {w}")
-            reach = dims.add(dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i]), (size - 1) * self.dilations[i] + 1)
+            last = dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i])
+            reach = dims.add(last, (size - 1) * self.dilations[i] + 1)
             cut = dims.add(self.low[i], self.high[i])
             space.append(dims.add(dims.add(reach, dims.mul(cut, -1)), self._extra(rank)[i]))
         return x.with_shape((x.shape[0], dims.mul(w.shape[1], self.groups), *space))
@@ -184,11 +200,12 @@ class ConvTranspose(Composite):
     def reference(self, x: Array, w: Array) -> Array:
         shape = infer_shape(self, x, w)
         rank = x.ndim - 2
-        full = [(d - 1) * s + (k - 1) * g + 1 for d, s, k, g in zip(x.shape[2:], self.strides, w.shape[2:], self.dilations)]
-        size = [max(f, o + a) for f, o, a in zip(full, shape[2:], self.low)]  # type: ignore[operator]  # bound here
-        total = np.zeros((x.shape[0], self.groups, w.shape[1], *size))
-        parts = x.astype(np.float64).reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:])
-        weights = w.astype(np.float64).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
+        parts_of_axes = zip(x.shape[2:], self.strides, w.shape[2:], self.dilations)
+        full = [(d - 1) * s + (k - 1) * g + 1 for d, s, k, g in parts_of_axes]
+        size = [max(f, o + a) for f, o, a in zip(full, shape[2:], self.low)]
+        total: Any = np.zeros((x.shape[0], self.groups, w.shape[1], *size))
+        parts: Any = x.astype(np.float64).reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:])
+        weights: Any = w.astype(np.float64).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
         with np.errstate(all="ignore"):
             for tap in itertools.product(*map(range, w.shape[2:])):
                 place = tuple(
@@ -196,9 +213,9 @@ class ConvTranspose(Composite):
                     for t, g, d, s in zip(tap, self.dilations, x.shape[2:], self.strides)
                 )
                 total[(..., *place)] += np.einsum("ngc...,gco->ngo...", parts, weights[(..., *tap)])
-        cut = tuple(slice(a, a + o) for a, o in zip(self.low, shape[2:]))  # type: ignore[operator]
+        cut = tuple(slice(a, a + o) for a, o in zip(self.low, shape[2:]))
         assert rank == len(cut)
-        return total[(..., *cut)].reshape(shape).astype(x.dtype)
+        return np.asarray(total[(..., *cut)]).reshape(shape).astype(x.dtype)
 
     def decompose(self, x: Value, w: Value) -> Value:
         rank = x.rank - 2
@@ -207,8 +224,9 @@ class ConvTranspose(Composite):
         turned = w[(slice(None), slice(None), *([slice(None, None, -1)] * rank))]
         share = dims.floordiv(inputs, self.groups)
         turned = turned.reshape(self.groups, share, outputs, *w.shape[2:])
-        turned = turned.transpose(0, 2, 1, *range(3, 3 + rank)).reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
-        reach = [(k - 1) * g for k, g in zip(w.shape[2:], self.dilations)]  # type: ignore[operator]  # kernels are known
+        turned = turned.transpose(0, 2, 1, *range(3, 3 + rank))
+        turned = turned.reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
+        reach = [(k - 1) * g for k, g in zip(w.shape[2:], self.dilations)]  # kernels are known
         low = tuple(dims.add(r, dims.mul(a, -1)) for r, a in zip(reach, self.low))
         high = tuple(
             dims.add(dims.add(r, dims.mul(b, -1)), e) for r, b, e in zip(reach, self.high, self._extra(rank))
@@ -230,9 +248,9 @@ class ReduceWindow(Primitive):
     """
 
     combine: str
-    window: Sizes
-    strides: Sizes
-    dilations: Sizes
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
     tolerance = Tolerance(64, scale=1)
@@ -276,9 +294,9 @@ class AveragePool(Composite):
     x  float [..., spatial...]
     """
 
-    window: Sizes
-    strides: Sizes
-    dilations: Sizes
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
     count_pads: bool = False
