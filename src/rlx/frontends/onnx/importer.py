@@ -161,7 +161,7 @@ class _Walk:
         return self.leaves.make(name, array)
 
     def _dim(self, dim: Any, fallback: str) -> Dim | str:
-        if dim.WhichOneof("value") == "dim_value":
+        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:  # some exporters write -1 for "any"
             return int(dim.dim_value)
         name = dim.dim_param or fallback
         if name not in self.dims:
