@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import pkgutil
+from pathlib import Path
 
 import pytest
 
 import rlx.ops
 from ops.cases import cases_of
-from rlx.ir.op import REGISTRY, Composite, Elementwise, Op, Primitive
+from rlx.ir.op import REGISTRY, Composite, Cost, Elementwise, Op, Primitive
 from rlx.ir.type import TensorType
 from rlx.ops import shorthand
 
@@ -51,6 +53,28 @@ def test_cost_is_worked_out(cls: type[Op]) -> None:
     assert isinstance(cost.flops, int) and cost.flops >= 0
 
 
+def cost_of(name: str, *shapes: tuple[object, ...], **attributes: object) -> Cost:
+    graph = rlx.Graph()
+    values = [graph.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    node = getattr(rlx.ops, name)(*values, **attributes).node
+    cost: Cost = node.op.cost(tuple(v.type for v in node.inputs), node.types)
+    return cost
+
+
+def test_costs_count_work() -> None:
+    n = rlx.Graph().input("x", ("n",)).shape[0]
+    assert cost_of("add", (3, 4), (4,)) == Cost(12, 0, 4 * (12 + 4 + 12))
+    assert cost_of("exp", ("n", 4)) == Cost(0, 4 * n, 32 * n)
+    assert cost_of("dot_general", (5, 7), (7, 3), lhs_contract=(1,), rhs_contract=(0,)).flops == 2 * 5 * 7 * 3
+    assert cost_of("reshape", (3, 4), shape=(12,)) == Cost()
+    assert cost_of("transpose", (3, 4), permutation=(1, 0)) == Cost(bytes=96)
+    softmax = cost_of("softmax", (2, 10), axis=1)
+    assert (softmax.transcendentals, softmax.bytes) == (20, 160)
+    q, k = (1, 2, 5, 8), (1, 2, 7, 8)
+    attention = cost_of("attention", q, k, k)
+    assert attention.flops > 2 * 2 * (2 * 5 * 7 * 8) and attention.transcendentals == 2 * 5 * 7
+
+
 def test_no_module_hides_an_op() -> None:
     modules = {module.name for module in pkgutil.iter_modules(rlx.ops.__path__)}
     assert not modules & (set(REGISTRY) | set(shorthand.__all__))
@@ -62,6 +86,17 @@ def test_every_op_builds_by_name() -> None:
         assert callable(getattr(rlx.ops, name))
     for name in shorthand.__all__:
         assert inspect.isfunction(getattr(rlx.ops, name))
+
+
+def test_typed_builders_are_ops() -> None:
+    """`rlx.ops.build` makes a builder of any name; a misspelt one would be found only when it runs."""
+    for file in Path(rlx.ops.__file__).parent.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "rlx.ops.build":
+                assert {alias.name for alias in node.names} <= set(REGISTRY), file
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "build":
+                used = "from rlx.ops import build" in file.read_text()
+                assert not used or node.attr in REGISTRY or node.attr == "__getattr__", f"{file}: build.{node.attr}"
 
 
 def test_dtype_errors_name_op_and_operand() -> None:

@@ -95,6 +95,17 @@ class Composite(Op):
     is_composite = True
     decompose: ClassVar[Callable[..., Any]]
 
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        """The operations of the definition; bytes as if it were one kernel: operands read and results written once."""
+        from rlx.ir.graph import Graph
+
+        graph = Graph()
+        self.decompose(*(graph.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(inputs)))
+        parts = [node.op.cost(tuple(v.type for v in node.inputs), node.types) for node in graph.nodes]
+        flops = sum((part.flops for part in parts), start=0)
+        hard = sum((part.transcendentals for part in parts), start=0)
+        return Cost(flops, hard, super().cost(inputs, outputs).bytes)
+
 
 class Elementwise(Primitive):
     """One element of every operand gives one element of the result; operands broadcast as in NumPy.
@@ -177,8 +188,15 @@ def lookup(name: str) -> type[Op]:
     return found
 
 
+class Leaf(Primitive):
+    """An array that is there before the program starts."""
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        return Cost()
+
+
 @op
-class Input(Primitive):
+class Input(Leaf):
     """An array that every run brings. Its name is the node's."""
 
     type: TensorType
@@ -188,7 +206,7 @@ class Input(Primitive):
 
 
 @op
-class Param(Primitive):
+class Param(Leaf):
     """An array that is set once and kept: a weight. Its name is the node's."""
 
     type: TensorType
@@ -198,7 +216,7 @@ class Param(Primitive):
 
 
 @op
-class Constant(Primitive):
+class Constant(Leaf):
     """An array that is part of the program."""
 
     value: Literal

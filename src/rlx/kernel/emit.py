@@ -149,6 +149,8 @@ class Emitter:
 def _inside(position: Expr, extent: Dim) -> Expr:
     """A position from data as an index: counted from the back if negative, clamped."""
     last = dim_value(dims.add(extent, -1))
+    if position.dtype is dtypes.u64:  # the upper half of its numbers is negative as an i64
+        position = ex.apply("min", position, ex.cast(last, dtypes.u64))
     wide = ex.cast(position, dtypes.i64)
     if position.dtype.kind == "int":
         wide = ex.select(ex.apply("lt", wide, ZERO), wide + dim_value(extent), wide)

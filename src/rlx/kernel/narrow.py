@@ -23,10 +23,13 @@ def decode(bits: Expr, dtype: DType) -> Expr:
         return bitcast(apply("shl", wide, _u(16)), dtypes.f32)
     sign = apply("shl", apply("and", wide, _u(0x8000)), _u(16))
     shifted = apply("shl", apply("and", wide, _u(0x7FFF)), _u(13))
-    # a multiplication by 2^112 moves the exponent's bias, and makes subnormals normal
-    scaled = bitcast(bitcast(shifted, dtypes.f32) * float(2.0**112), U32)
+    # a subnormal becomes the mantissa of a normal number, from which its leading 1 is taken: shader hardware that
+    # flushes subnormal operands does this right too
+    lead = 113 << 23
+    small = bitcast(bitcast(shifted + _u(lead), dtypes.f32) - 2.0**-14, U32)
+    finite = select(apply("lt", shifted, _u(1 << 23)), small, shifted + _u(112 << 23))
     special = apply("le", _u(0x0F800000), shifted)
-    magnitude = select(special, apply("or", shifted, _u(0x7F800000)), scaled)
+    magnitude = select(special, apply("or", shifted, _u(0x7F800000)), finite)
     return bitcast(apply("or", magnitude, sign), dtypes.f32)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
 from rlx.kernel.nest import Buffer, Contraction, Kernel, Linear, Nest, Program, Store, axis, dim_value, linear, load
 
 
 def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> None:
     """Gives every contraction of `main` whose right side is static a packed copy; `width_of` gives 0 to leave it."""
     static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
-    packed: dict[tuple[int, Linear, int], Buffer] = {}
+    packed: dict[tuple[int, Linear, Dim, Dim, int], Buffer] = {}
     for position, kernel in enumerate(program.main):
         work = kernel.work
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
@@ -22,7 +23,7 @@ def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> No
         width = width_of(work) if plain and isinstance(work.n, int) and isinstance(work.k, int) else 0
         if width:
             source = program.buffers[kernel.slots[work.b_slot]]
-            key = (source.number, work.b, width)
+            key = (source.number, work.b, work.n, work.k, width)
             if key not in packed:
                 packed[key] = _pack(program, work, source, width)
             program.main[position] = _with_packed(kernel, work, packed[key], width)
@@ -49,7 +50,12 @@ def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Bu
 
 
 def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int) -> Kernel:
-    """The kernel reading the packed copy, under a slot of its own."""
-    slots = (*kernel.slots, buffer.number)
-    changed = dataclasses.replace(work, b_slot=len(slots) - 1, b=Linear(), packed=width)
-    return dataclasses.replace(kernel, work=changed, slots=slots)
+    """The kernel reading the packed copy, in place of the plain one where nothing else of the kernel reads that."""
+    loads = {n.attr.slot for n in ex.walk([s.body for s in work.epilogue]) if n.kind == "load"}
+    shared = work.b_slot in {work.a_slot, *loads}
+    slots = [*kernel.slots, buffer.number]
+    if not shared:
+        slots[work.b_slot] = slots.pop()
+    place = len(slots) - 1 if shared else work.b_slot
+    changed = dataclasses.replace(work, b_slot=place, b=Linear(), packed=width)
+    return dataclasses.replace(kernel, work=changed, slots=tuple(slots))

@@ -13,14 +13,21 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.indexing import slice_extent
-from rlx.ir.op import Primitive, op
+from rlx.ir.op import Cost, Primitive, op
 from rlx.ir.type import TensorType
 
 Array = np.ndarray[Any, Any]
 
 
+class Movement(Primitive):
+    """An op that computes nothing: its cost is bytes."""
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        return Cost(bytes=dims.mul(2, sum((dims.mul(t.size, t.dtype.itemsize) for t in outputs), start=0)))
+
+
 @op
-class Reshape(Primitive):
+class Reshape(Movement):
     """The same elements in row-major order under another shape (no -1: `Value.reshape` works that out)."""
 
     shape: Shape
@@ -32,9 +39,12 @@ class Reshape(Primitive):
     def reference(self, x: Array) -> Array:
         return np.reshape(x, self.shape)
 
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
+        return Cost()
+
 
 @op
-class Transpose(Primitive):
+class Transpose(Movement):
     """Result axis i is operand axis permutation[i]."""
 
     permutation: tuple[int, ...]
@@ -50,7 +60,7 @@ class Transpose(Primitive):
 
 
 @op
-class BroadcastTo(Primitive):
+class BroadcastTo(Movement):
     """NumPy's broadcast to `shape`: leading axes are added, axes of 1 repeat."""
 
     shape: Shape
@@ -68,7 +78,7 @@ class BroadcastTo(Primitive):
 
 
 @op
-class Slice(Primitive):
+class Slice(Movement):
     """Elements starts, starts+steps, … short of stops along every axis; steps may be negative (stop -1 = to the front).
 
     Starts and stops are dims and lie inside the array: `Value.__getitem__` clamps Python's slices to that.
@@ -105,7 +115,7 @@ class Slice(Primitive):
 
 
 @op
-class Pad(Primitive):
+class Pad(Movement):
     """`value` around x: low[i] elements before and high[i] behind along axis i (negative: cropped)."""
 
     low: tuple[Dim, ...]
@@ -134,7 +144,7 @@ class Pad(Primitive):
 
 
 @op
-class Concat(Primitive):
+class Concat(Movement):
     """Operands one behind the other along `axis`."""
 
     axis: int = 0
@@ -160,7 +170,7 @@ class Concat(Primitive):
 
 
 @op
-class Iota(Primitive):
+class Iota(Movement):
     """0, 1, 2, … along `axis` of `shape`."""
 
     shape: Shape
@@ -178,7 +188,7 @@ class Iota(Primitive):
 
 
 @op
-class DimsTensor(Primitive):
+class DimsTensor(Movement):
     """Dims as a vector of numbers: what a model gets that asks for a shape at run time."""
 
     values: tuple[Dim, ...]

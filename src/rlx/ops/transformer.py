@@ -13,7 +13,7 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
-from rlx.ir.op import Composite, Cost, Tolerance, op
+from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops.build import concat, dims_tensor, dot_general, eq, exp, iota, reduce_max, reduce_sum, select, softmax, tanh
 
@@ -104,14 +104,6 @@ class Attention(Composite):
         if self.window is not None:
             kept = kept & (np.abs(at - key) < self.window)
         return kept & mask if mask is not None and mask.dtype == np.bool_ else kept
-
-    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        q, k, v = inputs[:3]
-        scores = dims.product((*q.shape[:3], k.shape[2]))
-        multiplied = dims.mul(dims.mul(2, scores), dims.add(q.shape[3], v.shape[3]))
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        capped = scores if self.softcap is not None else 0
-        return Cost(dims.add(multiplied, dims.mul(4, scores)), dims.add(scores, capped), moved)
 
     def decompose(self, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         wide = accumulator(q.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.ir.graph import Graph
-from rlx.passes import canonical, raise_activation, raise_attention, raise_norm, simplify
+from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, simplify
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
@@ -26,6 +26,7 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pas
         raise_norm.rules,
         raise_activation.rules,
         raise_attention.rules,
+        masks.rules,
         canonical.rules,
         MergeDots(),
         Precision(policy),

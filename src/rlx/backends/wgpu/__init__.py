@@ -1,0 +1,133 @@
+"""The WebGPU backends: one generator of WGSL for Vulkan, OpenGL, DirectX and Metal, through the wgpu library.
+
+`drivers.py` looks for drivers cheaply, `device.py` opens adapters, `build.py` makes shaders of a graph, `layout.py`
+says where buffers lie, `executable.py` runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+
+from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.wgpu import drivers
+from rlx.ir.graph import Graph
+
+EXTRA = "pip install 'rlx[gpu]'"
+
+
+class WgpuBackend(Backend):
+    """Common part of the backends that go through wgpu.
+
+    adapter_type   the kind of driver as wgpu calls it, None for whichever is best
+    portable       keep to the limits that every WebGPU device has
+    """
+
+    adapter_type: str | None = None
+    portable: bool = False
+
+    def look(self) -> tuple[str, ...]:
+        """What drivers may find."""
+        raise NotImplementedError
+
+    def probe(self) -> Probe:
+        if importlib.util.find_spec("wgpu") is None:
+            return Probe(reason=f"the package wgpu is not installed: {EXTRA}")
+        found = self.look()
+        return Probe(devices=found) if found else Probe(reason=self.missing())
+
+    def missing(self) -> str:
+        """Why no driver was found, and what helps."""
+        raise NotImplementedError
+
+    def unsupported(self, graph: Graph) -> list[Unsupported]:
+        from rlx.backends.wgpu import build
+
+        return build.unsupported(graph)
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        from rlx.backends.wgpu import build
+        from rlx.backends.wgpu.device import open_device
+        from rlx.backends.wgpu.executable import WgpuExecutable
+
+        start = time.perf_counter_ns()
+        device = open_device(self.adapter_type, ordinal, self.portable)
+        made = WgpuExecutable(build.build(graph, options, device.max_binding), device)
+        made.compile_ns = time.perf_counter_ns() - start
+        return made
+
+
+class VulkanBackend(WgpuBackend):
+    name = "vulkan"
+    adapter_type = "Vulkan"
+
+    def look(self) -> tuple[str, ...]:
+        return drivers.vulkan()
+
+    def missing(self) -> str:
+        return (
+            "no Vulkan loader or driver found (libvulkan.so.1 and a manifest in vulkan/icd.d): install the graphics "
+            "driver, or for software rendering mesa-vulkan-drivers and libvulkan1"
+        )
+
+
+class OpenGlBackend(WgpuBackend):
+    name = "opengl"
+    adapter_type = "OpenGL"
+
+    def look(self) -> tuple[str, ...]:
+        return drivers.opengl()
+
+    def missing(self) -> str:
+        return "no OpenGL library found (libEGL.so.1): install the graphics driver, or libegl1 and libgl1-mesa-dri"
+
+
+class DirectXBackend(WgpuBackend):
+    name = "directx"
+    adapter_type = "D3D12"
+
+    def look(self) -> tuple[str, ...]:
+        return drivers.directx()
+
+    def missing(self) -> str:
+        return "DirectX 12 is there on Windows only"
+
+
+class MetalBackend(WgpuBackend):
+    name = "metal"
+    adapter_type = "Metal"
+
+    def look(self) -> tuple[str, ...]:
+        return drivers.metal()
+
+    def missing(self) -> str:
+        return "Metal is there on Apple systems only"
+
+
+class GpuBackend(WgpuBackend):
+    """The best adapter there is: discrete before integrated before software, Metal before Vulkan before the others."""
+
+    name = "gpu"
+    looks: tuple[Callable[[], tuple[str, ...]], ...] = (
+        drivers.metal, drivers.vulkan, drivers.directx, drivers.opengl,
+    )  # fmt: skip
+
+    def look(self) -> tuple[str, ...]:
+        return tuple(name for look in self.looks for name in look())
+
+    def missing(self) -> str:
+        return "no driver of Vulkan, OpenGL, DirectX or Metal found: install the graphics driver"
+
+
+class WebGpuBackend(GpuBackend):
+    """The same within the limits that the WebGPU standard promises everywhere."""
+
+    name = "webgpu"
+    portable = True
+
+
+BACKENDS: dict[str, type[WgpuBackend]] = {
+    kind.name: kind for kind in (VulkanBackend, OpenGlBackend, DirectXBackend, MetalBackend, GpuBackend, WebGpuBackend)
+}
+BACKEND = VulkanBackend

@@ -1,0 +1,137 @@
+"""From a graph to shaders: the passes, lowering, one shader a kernel, and where its buffers lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx import flags
+from rlx.backends.base import Options, Unsupported
+from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
+from rlx.backends.wgpu.layout import Heaps, choose_heaps, is_packed, plan_arena
+from rlx.errors import CompileError, UnsupportedOp
+from rlx.ir.graph import Graph, Node
+from rlx.ir.type import TensorType
+from rlx.kernel.fuse import untaken
+from rlx.kernel.lower import lower
+from rlx.kernel.nest import Contraction, Kernel, Nest, Program
+from rlx.kernel.pack import pack_weights
+from rlx.kernel.plan import MemoryPlan
+from rlx.kernel.wgsl import contraction, nest
+from rlx.kernel.wgsl.code import Binding, Shader, Slot
+from rlx.kernel.wgsl.types import why_unsupported
+from rlx.passes.pipeline import optimise
+
+WORDS = "u32"
+QUADS = "vec4<f32>"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel with its shader; `heaps[i]` is what the shader's storage binding i is bound to."""
+
+    kernel: Kernel
+    shader: Shader
+    heaps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything of a compiled program but its weights and its pipelines."""
+
+    outputs: tuple[TensorType, ...]
+    program: Program
+    heaps: Heaps
+    memory: MemoryPlan
+    prepare: tuple[Step, ...]
+    main: tuple[Step, ...]
+
+
+def unsupported(graph: Graph) -> list[Unsupported]:
+    """Nodes of the graph that `build` would refuse, found by the same steps."""
+    ready, _ = optimise(graph)
+    reasons: dict[int, Unsupported] = {}
+    for node, reason in _refused(ready):
+        original = _origin(graph, node)
+        reasons.setdefault(id(original), Unsupported(original, reason))
+    if not reasons:
+        try:
+            _render(ready, frozenset(), PORTABLE_BINDING)
+        except UnsupportedOp as error:
+            last = next(iter(graph.outputs.values())).node
+            reasons[id(last)] = Unsupported(last, str(error))
+    return list(reasons.values())
+
+
+def build(graph: Graph, options: Options, limit: int) -> Plan:
+    """The plan of a graph for a device that binds `limit` bytes at once. Raises UnsupportedOp, CompileError."""
+    disable = options.disable | frozenset(flags.disable())
+    ready, _ = optimise(graph, disable=disable)
+    refused = _refused(ready)
+    if refused:
+        listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
+        raise UnsupportedOp(f"[wgpu] {listed}")
+    made = _render(ready, disable, limit)
+    if flags.debug() >= 3:
+        print("\n".join(dict.fromkeys(step.shader.text for step in (*made.prepare, *made.main))))
+    return made
+
+
+def _refused(ready: Graph) -> list[tuple[Node, str]]:
+    """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold."""
+    found = [(node, "no kernel computes it") for node in untaken(ready)]
+    for node in ready.nodes:
+        reasons = [why_unsupported(t.dtype) for t in (*node.types, *(v.type for v in node.inputs))]
+        found.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
+    return found
+
+
+def _origin(graph: Graph, node: Node) -> Node:
+    """The node of the graph that a node of its optimised form came from."""
+    wanted = (node.source or node.name, node.name)
+    for original in graph.nodes:
+        if original.name in wanted or (original.source is not None and original.source in wanted):
+            return original
+    return next(iter(graph.outputs.values())).node
+
+
+def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
+    program = lower(ready, disable)
+    if "pack" not in disable:
+        pack_weights(program, contraction.panel_width)
+    heaps = choose_heaps(program, limit)
+    memory = plan_arena(program, heaps, ready.bounds, "memory-reuse" not in disable)
+    prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)
+    main = tuple(_step(program, heaps, kernel, False) for kernel in program.main)
+    return Plan(tuple(v.type for v in ready.outputs.values()), program, heaps, memory, prepare, main)
+
+
+def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) -> Step:
+    """The shader of a kernel. Each heap is bound once; packed weights once more, as quads."""
+    used = list(dict.fromkeys(heaps.of[n] for n in kernel.slots))
+    bindings = [Binding(WORDS, writes_weights or heap == 0) for heap in used]
+    quads: dict[int, int] = {}
+    work = kernel.work
+    if isinstance(work, Contraction) and work.packed:
+        quads[work.b_slot] = len(used)
+        used.append(heaps.of[kernel.slots[work.b_slot]])
+        bindings.append(Binding(QUADS, False))
+    if len(bindings) > STORAGE_BUFFERS:
+        raise UnsupportedOp(
+            f"[{kernel.name}] expected weights in at most {STORAGE_BUFFERS - 1} pieces of memory, got {len(bindings)}, "
+            f"at nodes {', '.join(kernel.sources)}"
+        )
+    slots = []
+    for i, number in enumerate(kernel.slots):
+        buffer = program.buffers[number]
+        slots.append(Slot(buffer.dtype, used.index(heaps.of[number]), is_packed(buffer), quads.get(i)))
+    return Step(kernel, _shader(kernel, slots, bindings), tuple(used))
+
+
+def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding]) -> Shader:
+    match kernel.work:
+        case Nest():
+            return nest.render(kernel.work, slots, bindings, kernel.name)
+        case Contraction():
+            return contraction.render(kernel.work, slots, bindings, kernel.name)
+    raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

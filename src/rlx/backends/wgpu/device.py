@@ -1,0 +1,189 @@
+"""Devices of the wgpu library: choice of an adapter, limits, pipelines, and errors in rlx's words."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader
+
+STORAGE_BUFFERS = 8
+"""Storage bindings of a shader that every WebGPU device has."""
+MAX_GROUPS = 65535
+"""Workgroups along one dimension that every WebGPU device takes."""
+PORTABLE_BINDING = 128 << 20
+"""Bytes of a storage binding that every WebGPU device has."""
+
+MAX_BINDING = (1 << 31) - 4
+"""Bytes that kernels can count: they index words with an i32, and double it for 64-bit elements."""
+
+_PORTABLE = {
+    "max-storage-buffers-per-shader-stage": STORAGE_BUFFERS,
+    "max-compute-invocations-per-workgroup": WORKGROUP,
+    "max-compute-workgroup-size-x": WORKGROUP,
+    "max-compute-workgroups-per-dimension": MAX_GROUPS,
+}
+_SIZES = ("max-storage-buffer-binding-size", "max-buffer-size")
+_KIND_RANK = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
+_BACKEND_RANK = ("Metal", "Vulkan", "D3D12", "OpenGL")
+EXTRA = "pip install 'rlx[gpu]'"
+
+
+def library() -> Any:
+    """The wgpu module. Raises MissingExtra."""
+    try:
+        import wgpu
+        import wgpu.backends.wgpu_native
+    except ImportError as error:
+        raise MissingExtra(f"[device] the package wgpu is needed ({error}): {EXTRA}") from None
+    return wgpu
+
+
+def adapters(backend_type: str | None) -> list[Any]:
+    """Adapters of one kind of driver (`Vulkan`, `OpenGL`, `D3D12`, `Metal`), or of all, the best first."""
+    with _runtime_folder(), translated("enumerate"):
+        found = list(library().gpu.enumerate_adapters_sync())
+    wanted = [a for a in found if backend_type in (None, a.info["backend_type"])]
+    return sorted(wanted, key=_rank) if backend_type is None else wanted
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Names a runtime folder where there is none: the OpenGL library would complain on stderr."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def _rank(adapter: Any) -> tuple[int, int]:
+    kind, backend = adapter.info["adapter_type"], adapter.info["backend_type"]
+    return (
+        _KIND_RANK.index(kind) if kind in _KIND_RANK else len(_KIND_RANK),
+        _BACKEND_RANK.index(backend) if backend in _BACKEND_RANK else len(_BACKEND_RANK),
+    )
+
+
+def open_device(backend_type: str | None, ordinal: int, portable: bool = False) -> Device:
+    """The device, opened once a process. `portable` keeps to the limits that every WebGPU device has.
+
+    Raises DeviceUnavailable, MissingExtra.
+    """
+    return _open(backend_type, ordinal, portable, os.getpid())
+
+
+@cache
+def _open(backend_type: str | None, ordinal: int, portable: bool, _: int) -> Device:
+    found = adapters(backend_type)
+    if ordinal >= len(found):
+        listed = ", ".join(describe(a) for a in adapters(None)) or "none"
+        wanted = f"{backend_type or 'GPU'} adapter number {ordinal}"
+        raise DeviceUnavailable(f"[device] expected a {wanted}, got {len(found)} of that kind; adapters here: {listed}")
+    return Device(found[ordinal], portable)
+
+
+def describe(adapter: Any) -> str:
+    info = adapter.info
+    return f"{info['device']} ({info['backend_type']}, {info['adapter_type']})"
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of the library as rlx's."""
+    try:
+        yield
+    except RlxError:
+        raise
+    except Exception as error:
+        name, text = type(error).__name__, str(error)
+        if name == "GPUOutOfMemoryError" or "out of memory" in text.lower():
+            raise OutOfMemory(f"[{what}] {text}") from error
+        if "lost" in text.lower():
+            raise DeviceLost(f"[{what}] {text}") from error
+        if name.startswith("GPU"):
+            raise CompileError(f"[{what}] {name}: {text}") from error
+        raise
+
+
+class Device:
+    """An open device. Whoever submits work holds `lock`: the queue is one, and so is the order of writes and runs.
+
+    max_binding        bytes that one storage binding, and so one buffer of ours, may have
+    record_alignment   bytes between which uniform records start
+    max_iterations     times that an invocation may go through loops
+    """
+
+    def __init__(self, adapter: Any, portable: bool) -> None:
+        self.wgpu = library()
+        self.name = describe(adapter)
+        self.lock = threading.RLock()
+        asked = dict(_PORTABLE)
+        if not portable:
+            asked |= {name: adapter.limits[name] for name in _SIZES}
+        with _runtime_folder(), translated("device"):
+            self.raw = adapter.request_device_sync(required_limits=asked)
+        given = self.raw.limits
+        most = PORTABLE_BINDING if portable else MAX_BINDING
+        self.max_binding = min(most, *(given[name] for name in _SIZES))
+        # llvmpipe ends loops after so many iterations of all of them together, and does not say so
+        self.max_iterations = 65535 if "llvmpipe" in self.name else (1 << 31) - 1
+        self.record_alignment = max(given["min-uniform-buffer-offset-alignment"], 16)
+        self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._layouts: dict[tuple[Binding, ...], Any] = {}
+
+    def buffer(self, nbytes: int, what: str, *usages: str) -> Any:
+        """A buffer of at least `nbytes`. Raises OutOfMemory."""
+        if nbytes > self.max_binding:
+            raise OutOfMemory(
+                f"[{what}] expected at most {self.max_binding} bytes in one binding on {self.name}, got {nbytes}"
+            )
+        flags = self.wgpu.BufferUsage
+        usage = flags.COPY_DST
+        for name in usages:
+            usage |= getattr(flags, name)
+        with translated(what):
+            return self.raw.create_buffer(size=max(-(-nbytes // 4) * 4, 16), usage=usage)
+
+    def layout(self, bindings: Sequence[Binding]) -> Any:
+        """The bind group layout of a shader with these storage bindings behind its record."""
+        key = tuple(bindings)
+        if key not in self._layouts:
+            visible = self.wgpu.ShaderStage.COMPUTE
+            entries = [{"binding": 0, "visibility": visible, "buffer": {"type": "uniform"}}]
+            for number, binding in enumerate(bindings):
+                kind = "storage" if binding.writable else "read-only-storage"
+                entries.append({"binding": number + 1, "visibility": visible, "buffer": {"type": kind}})
+            self._layouts[key] = self.raw.create_bind_group_layout(entries=entries)
+        return self._layouts[key]
+
+    def pipeline(self, shader: Shader) -> Any:
+        """The pipeline of a shader; equal texts share one."""
+        found = self._pipelines.get(shader.text)
+        if found is None:
+            with translated("shader"):
+                module = self.raw.create_shader_module(code=shader.text)
+                layout = self.raw.create_pipeline_layout(bind_group_layouts=[self.layout(shader.bindings)])
+                found = self.raw.create_compute_pipeline(
+                    layout=layout, compute={"module": module, "entry_point": "main"}
+                )
+            self._pipelines[shader.text] = found
+        return found
+
+
+def in_two_dimensions(groups: int) -> tuple[int, int]:
+    """At least so many workgroups, of which there may only be so many along one dimension."""
+    if groups <= MAX_GROUPS:
+        return groups, 1
+    return MAX_GROUPS, -(-groups // MAX_GROUPS)

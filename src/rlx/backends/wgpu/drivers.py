@@ -1,0 +1,76 @@
+"""A cheap look for drivers: files, no library is loaded. What the drivers really find, `device.py` asks them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_LIBRARY_DIRS = (
+    "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/opt/homebrew/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+)  # fmt: skip
+_SOFTWARE = ("lvp", "swiftshader", "swrast", "llvmpipe")
+_DEVICE_NODES = ("dri/renderD*", "nvidia[0-9]*", "dxg", "kgsl-3d0", "mali0")
+
+
+def vulkan() -> tuple[str, ...]:
+    """What Vulkan may find, by its loader and the manifests of drivers: hardware, then software drivers."""
+    if sys.platform == "win32":
+        return _windows_library("vulkan-1.dll")
+    if not _library("libvulkan.so.1", "libvulkan.1.dylib", "libMoltenVK.dylib"):
+        return ()
+    drivers = [m.name.split("_icd")[0].removesuffix(".json") for m in _manifests()]
+    software = [d for d in drivers if d.startswith(_SOFTWARE) or "swiftshader" in d]
+    hardware = _nodes() if len(drivers) > len(software) else []
+    return tuple(dict.fromkeys([*hardware, *(f"software ({d})" for d in software)]))
+
+
+def opengl() -> tuple[str, ...]:
+    """What OpenGL may find."""
+    if sys.platform == "win32":
+        return _windows_library("opengl32.dll")
+    if sys.platform == "darwin" or not _library("libEGL.so.1", "libEGL.so"):
+        return ()
+    return ("EGL",)
+
+
+def directx() -> tuple[str, ...]:
+    return _windows_library("d3d12.dll") if sys.platform == "win32" else ()
+
+
+def metal() -> tuple[str, ...]:
+    return ("Metal",) if sys.platform == "darwin" else ()
+
+
+def _nodes() -> list[str]:
+    """Device nodes of graphics hardware."""
+    found = [path.name for pattern in _DEVICE_NODES for path in sorted(Path("/dev").glob(pattern))]
+    return found or (["Metal"] if sys.platform == "darwin" else [])
+
+
+def _manifests() -> list[Path]:
+    """Manifests of Vulkan drivers, where the loader looks for them."""
+    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    if named:
+        return [p for p in map(Path, named.split(os.pathsep)) if p.exists()]
+    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    roots = [home, *map(Path, shared.split(":")), Path("/etc")]
+    return [m for root in roots for m in sorted((root / "vulkan" / "icd.d").glob("*.json"))]
+
+
+def _library(*names: str) -> bool:
+    extra = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return _any_file(dirs=[d for d in extra if d] + list(_LIBRARY_DIRS), names=names)
+
+
+def _windows_library(name: str) -> tuple[str, ...]:
+    root = Path(os.environ.get("SYSTEMROOT", r"C:\Windows")) / "System32"
+    return (name,) if (root / name).exists() else ()
+
+
+def _any_file(dirs: Iterable[str], names: Iterable[str]) -> bool:
+    wanted = tuple(names)
+    return any(os.path.exists(os.path.join(d, n)) for d in dirs for n in wanted)

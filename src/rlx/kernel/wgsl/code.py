@@ -1,0 +1,139 @@
+"""A shader under construction: its slots and bindings, the record of numbers that a dispatch brings, and its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+
+WORKGROUP = 64
+"""Invocations of a workgroup: every WebGPU device takes 256, and the warps of none are longer than 64."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
+    record tells. `packed` is the form of its elements (`types.py`); `quads` is the number of a second, read-only
+    binding of the same memory as `array<vec4<f32>>`, or None."""
+
+    dtype: DType
+    storage: int
+    packed: bool = False
+    quads: int | None = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A storage binding of a shader: what of (`array<u32>` or `array<vec4<f32>>`), and whether it is written."""
+
+    element: str
+    writable: bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """Index arithmetic that was taken to fit in 32 bits; whoever knows the dims must verify it (`ranges.overflows`).
+
+    `extents` are those of the loop axes, by number.
+    """
+
+    indices: tuple[Expr, ...]
+    extents: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A compute shader with the entry point `main`, and what a dispatch of it needs.
+
+    bindings     storage bindings, numbered from 1; binding 0 is the uniform record
+    slots        how many slots: the record has a 0, then the start of each in words
+    numbers      the record's further entries: dims, each as an i32
+    positions    how many outer positions there are
+    team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
+    iterations   how many times an invocation goes through loops, at most
+    """
+
+    text: str
+    bindings: tuple[Binding, ...]
+    slots: int
+    numbers: tuple[Dim, ...]
+    positions: Dim
+    team: bool
+    iterations: Dim
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass
+class Code:
+    """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
+
+    shared   workgroup memory: name, and type of what each of WORKGROUP lanes has there
+    """
+
+    lines: list[str] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
+    depth: int = 1
+    _counter: int = 0
+
+    def emit(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self, stem: str = "v") -> str:
+        self._counter += 1
+        return f"{stem}{self._counter}"
+
+    def let(self, text: str, stem: str = "v") -> str:
+        name = self.fresh(stem)
+        self.emit(f"let {name} = {text};")
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.emit(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.emit("}")
+
+
+ZERO = "record[0].x"
+"""An i32 that is 0 at run time, and that no compiler knows to be."""
+
+
+class Record:
+    """The uniform of a dispatch: 0, the start of every slot, then dims, as i32s that are worked out on the host."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._dims: dict[Dim, int] = {}
+
+    def start(self, slot: int) -> str:
+        """The first word of a slot."""
+        return self._entry(1 + slot)
+
+    def dim(self, dim: Dim) -> str:
+        """A dim's value, an i32: a literal, or an entry of the record."""
+        if isinstance(dim, int):
+            return int_literal(dim)
+        return self._entry(1 + self.slots + self._dims.setdefault(dim, len(self._dims)))
+
+    def _entry(self, number: int) -> str:
+        return f"record[{number // 4}].{'xyzw'[number % 4]}"
+
+    @property
+    def numbers(self) -> tuple[Dim, ...]:
+        return tuple(self._dims)
+
+    @property
+    def quads(self) -> int:
+        """Length in `vec4<i32>`s."""
+        return -(-(1 + self.slots + len(self._dims)) // 4)
+
+
+def int_literal(value: int) -> str:
+    """An i32 literal that stands in any expression."""
+    return f"{value}i" if value >= 0 else f"i32({value})"

@@ -1,0 +1,34 @@
+"""Functions between f32 and the bits of narrow floats, rendered from `kernel/narrow.py`."""
+
+from __future__ import annotations
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.narrow import decode, encode
+from rlx.kernel.wgsl.body import Body, legal
+from rlx.kernel.wgsl.code import Code, Record
+from rlx.kernel.wgsl.ranges import Ranges
+from rlx.kernel.wgsl.registers import Reg
+
+
+def _function(name: str, parameter: DType, kind: str, result: str, body: Expr, leaf: Expr) -> str:
+    code = Code()
+    writer = Body(code, Record(0), (), Ranges())
+    writer.remember(leaf, Reg("x", parameter, False))
+    made = writer.gen(legal(body)).name
+    return "\n".join([f"fn {name}(x: {kind}) -> {result} {{", *code.lines, f"  return {made};", "}"])
+
+
+def _functions(dtype: DType) -> dict[str, str]:
+    """`decode_…` (u32 bits to f32) and `encode_…` (f32 to u32 bits) of a narrow float."""
+    bits = Expr("register", dtypes.u16, (), "x")
+    number = Expr("register", dtypes.f32, (), "x")
+    down, up = f"encode_{dtype}", f"decode_{dtype}"
+    return {
+        up: _function(up, dtypes.u16, "u32", "f32", decode(bits, dtype), bits),
+        down: _function(down, dtypes.f32, "f32", "u32", encode(number, dtype), number),
+    }
+
+
+FUNCTIONS: dict[str, str] = {**_functions(dtypes.f16), **_functions(dtypes.bf16)}

@@ -1,0 +1,88 @@
+"""Loop nests as compute shaders. An invocation takes one outer position and walks its row alone; or, where rows are
+long, a workgroup takes one outer position, and its lanes share the row.
+
+Rows are walked once for each group of stages that do not need one another's results (`rows.py`); what a `Temp` stage
+would keep is computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Shape
+from rlx.ir.expr import Expr
+from rlx.kernel.collapse import accesses
+from rlx.kernel.nest import Nest, Reduce, Stage, Temp
+from rlx.kernel.wgsl.body import Body, legal
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Record, Shader, Slot
+from rlx.kernel.wgsl.ranges import Ranges
+from rlx.kernel.wgsl.rows import AloneRows, TeamRows
+from rlx.kernel.wgsl.shader import assemble
+
+SHORT = 64
+"""Positions of a row that one invocation always walks alone."""
+LONG_ALONE = 4096
+"""Positions of a row that one invocation walks where neighbouring invocations then read neighbouring memory."""
+
+
+def render(nest: Nest, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
+    """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
+    stages = legal_stages(nest.stages)
+    record = Record(len(slots))
+    positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
+    body = Body(Code(), record, slots, Ranges(positions))
+    team = _wants_team(nest)
+    place(body, nest.outer)
+    rows = (TeamRows if team else AloneRows)(body, nest, stages)
+    rows.write()
+    extents = (*nest.outer, *nest.inner)
+    text = assemble(body.code, record, bindings, name, 1 if team else WORKGROUP)
+    checks = (Check(tuple(body.indices), extents),) if body.indices else ()
+    positions_count = dims.product(nest.outer)
+    return Shader(text, tuple(bindings), len(slots), record.numbers, positions_count, team, rows.iterations, checks)
+
+
+def _wants_team(nest: Nest) -> bool:
+    """Whether the lanes of a workgroup are to share a row."""
+    length = dims.product(nest.inner)
+    if isinstance(length, int) and length <= SHORT:
+        return False
+    if nest.outer and isinstance(length, int) and length <= LONG_ALONE:
+        column, row = len(nest.outer) - 1, len(nest.outer) + len(nest.inner) - 1
+        places = accesses(nest.stages)
+        down = sum(p.coefficient(column) == 1 and p.coefficient(row) != 1 for p in places)
+        return down < sum(p.coefficient(row) == 1 for p in places)
+    return True
+
+
+def legal_stages(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages with bodies that WGSL can say, temps put into the bodies that use them."""
+    made: list[Stage] = []
+    temps: dict[int, Expr] = {}
+
+    def inlined(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
+        return temps[node.attr] if node.kind == "temp" else None
+
+    for number, stage in enumerate(stages):
+        body = ex.rewrite(legal(stage.body), inlined)
+        if isinstance(stage, Temp):
+            temps[number] = body
+        made.append(dataclasses.replace(stage, body=body))
+    return made
+
+
+def place(body: Body, extents: Shape) -> None:
+    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
+    code = body.code
+    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
+    rest = "position"
+    for number in reversed(range(len(extents))):
+        if number == 0:
+            body.axes[number] = rest
+        else:
+            extent = body.record.dim(extents[number])
+            body.axes[number] = code.let(f"{rest} % {extent}", "i")
+            rest = code.let(f"{rest} / {extent}", "rest")

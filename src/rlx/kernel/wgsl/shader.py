@@ -1,0 +1,35 @@
+"""The whole text of a shader: bindings, the functions that it calls, and the entry point around a kernel's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.kernel.wgsl import library, narrow
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Code, Record
+
+FUNCTIONS = {**library.FUNCTIONS, **narrow.FUNCTIONS}
+
+
+def assemble(
+    code: Code, record: Record, bindings: Sequence[Binding], comment: str, positions_a_group: int = WORKGROUP
+) -> str:
+    """The whole shader around the lines of its entry point, in which `position` is the invocation's, or its group's."""
+    place = "group.y * groups.x + group.x"
+    if positions_a_group > 1:
+        place = f"({place}) * {positions_a_group}u + lane"
+    head = [f"// {comment}", f"@group(0) @binding(0) var<uniform> record: array<vec4<i32>, {record.quads}>;"]
+    for number, binding in enumerate(bindings):
+        access = "read_write" if binding.writable else "read"
+        head.append(
+            f"@group(0) @binding({number + 1}) var<storage, {access}> memory{number}: array<{binding.element}>;"
+        )
+    head += [f"var<workgroup> {name}: array<{element}, {WORKGROUP}>;" for name, element in code.shared.items()]
+    entry = [
+        f"@compute @workgroup_size({WORKGROUP})",
+        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
+        "        @builtin(local_invocation_index) lane: u32) {",
+        f"  let position = i32({place});",
+    ]
+    body = "\n".join(code.lines)
+    functions = library.closure(library.called(body, FUNCTIONS), FUNCTIONS)
+    return "\n".join([*head, "", *functions, "", *entry, body, "}", ""])

@@ -1,0 +1,74 @@
+"""Adapters under test: every kind of driver that this machine has. Tests are skipped, with the reason, where there is
+none; on Linux, mesa-vulkan-drivers and libegl1 bring software ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from rlx.backends.base import Options
+from rlx.backends.reference import evaluate
+from rlx.backends.wgpu import BACKENDS
+from rlx.backends.wgpu.executable import WgpuExecutable
+from rlx.errors import DeviceUnavailable
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
+from support import assert_close
+
+KINDS = ("vulkan", "opengl")
+Check = Callable[..., list[Array]]
+
+
+def why_absent(kind: str) -> str:
+    """Why there is no such device here; empty if there is."""
+    reason = BACKENDS[kind]().probe().reason
+    if reason:
+        return reason
+    from rlx.backends.wgpu.device import open_device
+
+    try:
+        open_device(BACKENDS[kind].adapter_type, 0)
+    except DeviceUnavailable as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Name of a backend that has a device here."""
+    name = str(request.param)
+    reason = why_absent(name)
+    if reason:
+        pytest.skip(f"{name}: {reason}")
+    return name
+
+
+def compiled(kind: str, graph: Graph, params: Mapping[str, Array] | None = None) -> WgpuExecutable:
+    made = BACKENDS[kind]().compile(graph, Options())
+    assert isinstance(made, WgpuExecutable)
+    made.set_params({**graph.data, **(params or {})})
+    return made
+
+
+@pytest.fixture
+def check(kind: str) -> Check:
+    """Runs a graph at one or more bindings of its dims, and compares with the reference."""
+
+    def run(
+        graph: Graph,
+        calls: Sequence[tuple[Mapping[str, int], Mapping[str, Array]]],
+        params: Mapping[str, Array] | None = None,
+        tolerance: Tolerance | None = None,
+    ) -> list[Array]:
+        made = compiled(kind, graph, params)
+        results: list[Array] = []
+        for binding, inputs in calls:
+            results = made.bind(binding)([inputs[v.name] for v in graph.inputs])
+            wanted = evaluate(graph, inputs, {**graph.data, **(params or {})}, binding)
+            for got, want in zip(results, wanted, strict=True):
+                assert_close(got, want, tolerance or Tolerance(64, scale=1))
+        return results
+
+    return run

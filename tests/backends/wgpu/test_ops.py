@@ -1,0 +1,100 @@
+"""Every op of the registry on the device, on the cases that all backends share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ops.cases import cases_of
+from rlx.backends.base import Options
+from rlx.backends.wgpu import BACKENDS
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import mismatch
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.ir.op import REGISTRY, Elementwise, Op, Tolerance
+
+REFUSED = {
+    "WGSL has no f64", "WGSL has no complex numbers", "no kernel computes it",
+    "f8e4m3 is not implemented in WGSL", "f8e5m2 is not implemented in WGSL",
+}  # fmt: skip
+WHOLE = [
+    name for name, op in REGISTRY.items()
+    if issubclass(op, Elementwise) and "int" in op.kinds and name not in ("select", "cast", "bitcast", "pow")
+]  # fmt: skip
+
+
+def flushed(array: Array) -> Array:
+    """The array with subnormal f32s as zeros of their sign: devices may flush them."""
+    if array.dtype != np.float32:
+        return array
+    return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), array), array)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_equals_the_reference(name: str, kind: str) -> None:
+    backend = BACKENDS[kind]()
+    ran = 0
+    for case in cases_of(REGISTRY[name]):
+        if kind == "opengl" and case.what != "special":
+            continue  # the kernels are the same; what differs between drivers is how they treat NaN and rounding
+        graph = case.graph()
+        refused = backend.unsupported(graph)
+        if refused:
+            assert {r.reason for r in refused} <= REFUSED
+            continue
+        results = backend.compile(graph, Options()).bind({})(list(case.inputs().values()))
+        for got, want in zip(results, case.reference(), strict=True):
+            ulps = max(case.op.tolerance.ulps, 2.0)  # WGSL divides and takes roots within 2.5 ulp
+            found = mismatch(flushed(got), flushed(want), Tolerance(ulps, case.op.tolerance.scale))
+            assert found is None, f"{case}: {found}"
+        ran += 1
+    if not ran:
+        pytest.skip(f"{kind} takes no case of {name}")
+
+
+def patterns(dtype: dtypes.DType, seed: int) -> Array:
+    """Integers of every size, the edges among them."""
+    random = np.random.default_rng(seed)
+    bits = random.integers(0, 1 << 63, 300, dtype=np.uint64) * 2 + random.integers(0, 2, 300, dtype=np.uint64)
+    bits >>= random.integers(0, 64, 300).astype(np.uint64)
+    signs = random.integers(0, 2, 300).astype(np.bool_)
+    whole = np.where(signs, bits, np.uint64(0) - bits)
+    edges = [0, 1, (1 << 64) - 1, 1 << 63, (1 << 63) - 1, 1 << 32, (1 << 32) - 1, 1 << 31]
+    return np.concatenate([np.array(edges, np.uint64), whole]).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_integers_of_every_width(name: str, kind: str) -> None:
+    op = REGISTRY[name]
+    for dtype in (dtypes.i64, dtypes.u64, dtypes.i32, dtypes.u32, dtypes.i8, dtypes.u8):
+        if dtype.kind not in op.kinds:  # type: ignore[attr-defined]  # WHOLE are elementwise
+            continue
+        arrays = [np.random.default_rng(i).permutation(patterns(dtype, 7)) for i in range(op.arity[0])]
+        if name.startswith("shift"):
+            arrays[1] = np.random.default_rng(5).integers(0, 70, arrays[1].shape).astype(dtype.numpy)
+        assert_equal(kind, op(), arrays)
+
+
+@pytest.mark.parametrize("source", [dtypes.i64, dtypes.u64, dtypes.i32, dtypes.u32, dtypes.i8, dtypes.u8, dtypes.f32])
+def test_casts(source: dtypes.DType, kind: str) -> None:
+    if source is dtypes.f32:
+        numbers = patterns(dtypes.i64, 3).astype(np.float64) * 2.0 ** np.arange(-154, 154)
+        array = np.concatenate([numbers, [np.nan, np.inf, -np.inf, 0.5, -0.5, 2.0**63, -(2.0**63)]]).astype(np.float32)
+    else:
+        array = patterns(source, 3)
+    whole = (dtypes.i64, dtypes.u64, dtypes.i32, dtypes.u32, dtypes.i8, dtypes.u8, dtypes.bool_)
+    for to in (*whole, dtypes.f32, dtypes.f16, dtypes.bf16):
+        if (source.kind, to.bits) in (("int", 16), ("uint", 16)) and source.bits == 64:
+            continue  # NumPy rounds these twice
+        assert_equal(kind, REGISTRY["cast"](to=to), [array])  # type: ignore[call-arg]
+
+
+def assert_equal(kind: str, op: Op, arrays: list[Array]) -> None:
+    graph = Graph(op.name)
+    made = graph.add(op, *(graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)))
+    assert not isinstance(made, tuple)
+    graph.output(made)
+    (got,) = BACKENDS[kind]().compile(graph, Options()).bind({})(arrays)
+    found = mismatch(flushed(got), flushed(np.asarray(op.reference(*arrays))), Tolerance(0))
+    assert found is None, f"{op.name} of {arrays[0].dtype}: {found}"

@@ -1,0 +1,226 @@
+"""The WGSL renderer where there is no device: what every shader must be, and the parts that decide its numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.wgpu.build import Plan, build
+from rlx.backends.wgpu.device import STORAGE_BUFFERS, in_two_dimensions
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.ir.graph import Graph
+from rlx.kernel.narrow import decode, encode
+from rlx.kernel.nest import Linear, Nest, Store, axis, dim_value, load
+from rlx.kernel.wgsl import library, nest
+from rlx.kernel.wgsl.body import float_literal, legal
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Shader, Slot
+from rlx.kernel.wgsl.ranges import Ranges, fits, overflows
+from rlx.kernel.wgsl.shader import FUNCTIONS
+
+BUILTINS = {
+    "abs", "min", "max", "clamp", "select", "fma", "sqrt", "floor", "ceil", "trunc", "round", "countLeadingZeros",
+    "workgroupBarrier", "f32", "i32", "u32",
+}  # fmt: skip
+KEYWORDS = {"if", "for", "while", "return", "fn", "let", "var", "else", "main", "workgroup_size", "binding", "group"}
+N = dims.symbol("n")
+
+
+def encoder(layers: int = 2) -> Graph:
+    """Every kind of kernel: gathers, rows, contractions, maps, masks, narrow and 64-bit elements."""
+    graph = Graph("encoder")
+    ids = graph.input("ids", ("batch", "seq"), "i64")
+    half = graph.input("half", ("batch", "seq", 16), "f16")
+    x = ops.gather(graph.param("words", (40, 16)), ids, axis=0) + half.cast("f32")
+    for i in range(layers):
+        scores = x @ ops.transpose(x, permutation=(0, 2, 1))
+        masked = ops.select(ops.ne(ids, 0)[:, None, :], scores, -1e30)
+        x = ops.layer_norm(
+            x + ops.softmax(masked, axis=-1) @ x, graph.param(f"s{i}", (16,)), graph.param(f"b{i}", (16,))
+        )
+        x = ops.gelu(x @ graph.param(f"w{i}", (16, 16)))
+    graph.output(x, ops.argmax(x, axis=-1), ids * 3, ops.pow(x, 2.5), ops.rem(x, 0.7), x.cast("bf16"), ops.log(x))
+    return graph
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return build(encoder(), Options(), 1 << 20)
+
+
+def shaders(plan: Plan) -> list[Shader]:
+    return [step.shader for step in (*plan.prepare, *plan.main)]
+
+
+def test_names_are_declared_once_and_before_their_use(plan: Plan) -> None:
+    for shader in shaders(plan):
+        entry = shader.text[shader.text.index("fn main") :]
+        declared = re.findall(r"\b(?:let|var) (\w+)", entry)
+        assert len(declared) == len(set(declared))
+        seen: set[str] = set()
+        for line in entry.splitlines():
+            right = line.split("=", 1)[-1] if re.match(r"\s*(let|var) ", line) else line
+            used = set(re.findall(r"\b([a-z]+\d+)\b(?![(<])", right)) - {"f32", "i32", "u32"}
+            seen |= set(re.findall(r"\b(?:let|var) (\w+)", line))
+            assert {name for name in used if not name.startswith("memory")} <= seen, line
+
+
+def test_only_known_functions_are_called(plan: Plan) -> None:
+    """Above all no exp, tanh or log of the driver: their errors are large and not the same everywhere."""
+    for shader in shaders(plan):
+        called = set(re.findall(r"(?<!@)\b([A-Za-z_]\w*)\(", shader.text)) - KEYWORDS
+        defined = set(re.findall(r"\bfn (\w+)\(", shader.text))
+        assert called <= BUILTINS | defined
+        assert defined - {"main"} <= called
+
+
+def test_shaders_keep_to_the_limits_of_the_standard(plan: Plan) -> None:
+    for shader in shaders(plan):
+        assert len(shader.bindings) <= STORAGE_BUFFERS
+        assert WORKGROUP <= 256
+        sizes = {"f32": 4, "i32": 4, "u32": 4, "bool": 4, "vec2<u32>": 8}
+        shared = re.findall(r"var<workgroup> \w+: array<(.+), (\d+)>", shader.text)
+        assert sum(sizes[kind] * int(count) for kind, count in shared) <= 16 << 10
+
+
+def test_there_are_no_literals_of_what_wgsl_refuses(plan: Plan) -> None:
+    for shader in shaders(plan):
+        assert not re.search(r"\b(inf|nan)\b", shader.text)
+        assert shader.text.count("{") == shader.text.count("}")
+
+
+def test_barriers_stand_where_every_lane_comes_by(plan: Plan) -> None:
+    for shader in shaders(plan):
+        for line in shader.text.splitlines():
+            assert "workgroupBarrier" not in line or re.match(r"  work", line)
+
+
+def test_layers_share_shaders() -> None:
+    """Where buffers start, and dims, are no part of the text: a deeper model needs no more pipelines."""
+    counts = [len({s.text for s in shaders(build(encoder(n), Options(), 1 << 20))}) for n in (2, 4)]
+    assert counts[0] == counts[1]
+
+
+def test_rendering_is_deterministic(plan: Plan) -> None:
+    assert [s.text for s in shaders(plan)] == [s.text for s in shaders(build(encoder(), Options(), 1 << 20))]
+
+
+def test_dims_come_with_the_dispatch() -> None:
+    """The numbers of a shader's record are the dims that its text asks for, in order."""
+    body = load(1, Linear(0, ((0, N), (1, 1))), dtypes.f32)
+    work = Nest((N, dims.mul(N, 2)), (), (Store(0, Linear(0, ((0, dims.mul(N, 2)), (1, 1))), body, False),))
+    slots = [Slot(dtypes.f32, 0), Slot(dtypes.f32, 1)]
+    made = nest.render(work, slots, [Binding("u32", True), Binding("u32", False)], "copy")
+    assert made.positions == dims.mul(dims.mul(N, N), 2)
+    entries = re.findall(r"record\[(\d+)\]\.([xyzw])", made.text)
+    used = {4 * int(row) + "xyzw".index(column) for row, column in entries}
+    assert used == set(range(1, 1 + made.slots + len(made.numbers)))
+    assert set(made.numbers) >= {N, dims.mul(N, 2), made.positions}
+
+
+def parsed(literal: str) -> np.float32:
+    """The value of a float literal as a WGSL compiler reads it; the record's first number is 0."""
+    bits = re.match(r"bitcast<f32>\((\d+)u", literal)
+    if bits:
+        return np.uint32(int(bits.group(1))).view(np.float32)
+    return np.float32(float(literal.strip("()").removesuffix("f")))
+
+
+def test_float_literals_are_exact() -> None:
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 1 << 32, 2000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    edges = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3.4028235e38, 0.1, -1e-30, 16777216], np.float32)
+    for number in (*numbers, *edges):
+        got = parsed(float_literal(float(number)))
+        assert got.tobytes() == number.tobytes() or (np.isnan(got) and np.isnan(number))
+
+
+def test_constants_are_folded() -> None:
+    """A constant expression that overflows is an error in WGSL; so is a division by zero."""
+    one = ex.const(1, dtypes.i32)
+    assert legal(ex.apply("div", one, 0)).kind == "const"
+    assert legal(ex.apply("exp", ex.const(1000.0, dtypes.f32))).kind == "const"
+    assert np.isinf(ex.value_of(legal(ex.apply("exp", ex.const(1000.0, dtypes.f32)))))
+    x = Expr("load", dtypes.f32, (), None)
+    assert legal(x + ex.const(1.0, dtypes.f32)).kind == "add"
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f16, dtypes.bf16])
+def test_narrow_floats_survive_flushed_subnormals(dtype: DType) -> None:
+    """Every pattern of bits, on hardware that takes subnormal operands for zeros."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    leaf = Expr("register", dtypes.u16, (), "bits")
+
+    def flush(array: Any) -> Any:
+        if getattr(array, "dtype", None) != np.float32:
+            return array
+        return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), array), array)
+
+    memo: dict[Expr, Any] = {leaf: bits}
+    for node in ex.walk([decode(leaf, dtype)]):
+        if node not in memo:
+            made = Expr(node.kind, node.dtype, tuple(Expr("at", a.dtype, (), a) for a in node.args), node.attr)
+            read = flush if node.kind in ("add", "sub", "mul") else np.asarray
+            memo[node] = ex.evaluate(made, lambda n, read=read: read(memo[n.attr]))
+    got, want = memo[decode(leaf, dtype)], bits.view(dtype.numpy).astype(np.float32)
+    assert ((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all()
+    number = Expr("register", dtypes.f32, (), "number")
+    back = ex.evaluate(encode(number, dtype), lambda _: want)
+    assert ((back == bits) | np.isnan(want)).all()
+
+
+def test_index_arithmetic_is_told_from_data() -> None:
+    ranges = Ranges()
+    data = load(0, Linear(), dtypes.i64)
+    index = axis(0) * dim_value(N) + axis(1) - 3
+    assert ranges.is_index(index) and ranges.fits(index)
+    assert not ranges.is_index(data + axis(0)) and not ranges.fits(data + axis(0))
+    clamped = ex.apply("max", ex.apply("min", data, dim_value(N) - 1), 0)
+    assert ranges.fits(clamped)
+    assert not ranges.fits(ex.cast(load(0, Linear(), dtypes.i32), dtypes.i64) + dim_value(N))
+    assert ranges.fits(ex.cast(load(0, Linear(), dtypes.u8), dtypes.i64) * 1000 - 5)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "min", "max", "div", "rem"])
+def test_intervals_hold_every_result(name: str) -> None:
+    random = np.random.default_rng(4)
+    for _ in range(200):
+        ends = [sorted(random.integers(-40, 40, 2).tolist()) for _ in range(2)]
+        if name in ("div", "rem"):
+            ends[1] = [abs(e) + 1 for e in sorted(ends[1], key=abs)]
+        leaves = [Expr("load", dtypes.i64, (), i) for i in range(2)]
+        ranges = Ranges()
+        ranges._known = {leaf: (low, high) for leaf, (low, high) in zip(leaves, ends)}
+        low, high = ranges.interval(ex.apply(name, *leaves))
+        left, right = (np.arange(a, b + 1) for a, b in ends)
+        results = ex.INSTRUCTIONS[name].numpy(*np.meshgrid(left, right))
+        assert low <= results.min() and results.max() <= high
+
+
+def test_overflow_is_found_when_the_dims_are_known() -> None:
+    check = Check((axis(0) * dim_value(N) + axis(1),), (N, N))
+    assert not overflows(check, {"n": 46_340})
+    assert overflows(check, {"n": 46_342})
+    assert not overflows(check, {"n": 0})
+    assert fits((-(1 << 31), (1 << 31) - 1)) and not fits((0, 1 << 31))
+
+
+def test_the_library_is_closed() -> None:
+    for text in FUNCTIONS.values():
+        called = set(re.findall(r"\b([a-z_0-9]+)\(", text)) - {"if", "for", "while"}
+        assert {c for c in called if c not in BUILTINS} <= FUNCTIONS.keys()
+    assert library.closure(["sdiv64"], FUNCTIONS)[-1].startswith("fn sdiv64")
+
+
+def test_workgroups_in_two_dimensions() -> None:
+    for groups in (1, 65_535, 65_536, 1 << 24):
+        x, y = in_two_dimensions(groups)
+        assert x <= 65_535 and y <= 65_535 and x * y >= groups
