@@ -47,7 +47,9 @@ class Signature:
         else:
             return None
         for array, dtype in zip(arrays, self._dtypes):
-            if type(array) is not _ndarray or array.dtype is not dtype or array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
+            if type(array) is not _ndarray or array.dtype is not dtype:
+                return None
+            if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
                 return None
         return arrays
 
