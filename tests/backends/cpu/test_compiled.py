@@ -115,8 +115,8 @@ def test_attention(queries: int, keys: int, size: int, groups: int, mask: str, l
     extra = []
     if mask in ("added", "bool", "all false"):
         extra = [graph.input("m", (2, 1, 1, "sk"), "f32" if mask == "added" else "bool")]
-        keep = np.random.default_rng(4).random((2, 1, 1, keys)) < 0.6 if mask == "bool" else np.zeros((2, 1, 1, keys), bool)
-        inputs["m"] = numbers(2, 1, 1, keys, seed=5) if mask == "added" else keep
+        chosen = np.random.default_rng(4).random((2, 1, 1, keys)) < (0.6 if mask == "bool" else 0)
+        inputs["m"] = numbers(2, 1, 1, keys, seed=5) if mask == "added" else chosen
     made = ops.attention(q, k, v, *extra, causal=mask == "causal")
     graph.output(made.transpose(0, 2, 1, 3), name="y")
     assert_close(run(graph, inputs, level)["y"], run_on("reference", graph, inputs)["y"], LOOSE)
@@ -150,7 +150,7 @@ def test_weights_change_without_a_compile() -> None:
     executable = BACKEND().compile(graph, Options(cache=False))
     bound = executable.bind({"n": 2})
     x = numbers(2, 3)
-    with pytest.raises(InputError, match="'?w'?"):
+    with pytest.raises(InputError, match=r"\bw\b"):
         bound([x])
     for seed in (1, 2):
         w = numbers(3, 4, seed=seed)
