@@ -200,7 +200,7 @@ class TeamRows(Rows):
                     self.body.axes[axis] = rest
                 else:
                     name = self.body.record.dim(extent)
-                    self.body.axes[axis] = self.code.let(f"{rest} % {name}", "i")
+                    self.body.axes[axis] = self.code.let(f"{rest} % {name}", "index")
                     rest = self.code.let(f"{rest} / {name}", "rest")
             yield
 
