@@ -19,7 +19,8 @@ def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> No
         work = kernel.work
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
             continue
-        plain = not work.b.others and all(n in (work.n_axis, work.k_axis) for n, _ in work.b.axes)
+        known = all(isinstance(d, int) for d in (work.b.const, *(c for _, c in work.b.axes)))
+        plain = known and not work.b.others and all(n in (work.n_axis, work.k_axis) for n, _ in work.b.axes)
         width = width_of(work) if plain and isinstance(work.n, int) and isinstance(work.k, int) else 0
         if width:
             source = program.buffers[kernel.slots[work.b_slot]]
