@@ -183,6 +183,22 @@ def test_packed_elements(count: int, check: Check) -> None:
     check(graph, [({}, arrays)], params, tolerance=EXACT)
 
 
+def test_params_with_named_dims(kind: str) -> None:
+    """Their size is known only when they are set: they lie in memory of their own."""
+    graph = Graph("named")
+    x, w = graph.input("x", ("b", 4)), graph.param("w", (4, "n"))
+    bias = graph.param("bias", ("n",))
+    graph.output(x @ w + bias, x @ ops.slice(w, starts=(0, 0), stops=(4, 2), steps=(1, 1)) @ graph.param("v", (2, 3)))
+    made = compiled(kind, graph)
+    for n in (3, 50):
+        params = {"w": floats(4, n), "bias": floats(n), "v": floats(2, 3)}
+        made.set_params(params)
+        given = floats(2, 4)
+        first, second = made.bind({"b": 2, "n": n})([given])
+        np.testing.assert_allclose(first, given @ params["w"] + params["bias"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(second, given @ params["w"][:, :2] @ params["v"], rtol=1e-4, atol=1e-5)
+
+
 def test_weights_can_be_swapped(kind: str) -> None:
     graph, x = graph_of((2, 8))
     graph.output(x @ graph.param("w", (8, 4)) + graph.param("b", (4,)))
