@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,8 @@ def _by_axes(cls: type[Op]) -> Iterator[Case]:
 
 Specimen = Callable[[], Iterator[Case]]
 SPECIMENS: dict[str, Specimen] = {}
+FAMILIES = ("ops.cases_windows",)
+"""Modules that register more specimens."""
 
 
 def specimen(*names: str) -> Callable[[Callable[[str], Iterator[Case]]], Callable[[str], Iterator[Case]]]:
@@ -380,6 +383,8 @@ def _activation(cls: type[Op]) -> Iterator[Case]:
 
 def cases_of(cls: type[Op]) -> list[Case]:
     """Cases of one op class; none for leaves and control flow, which have tests of their own."""
+    for family in FAMILIES:
+        import_module(family)
     if cls.name in SPECIMENS:
         return list(SPECIMENS[cls.name]())
     if issubclass(cls, Elementwise):

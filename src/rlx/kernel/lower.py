@@ -11,6 +11,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Input, Param
+from rlx.kernel import windows
 from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumber_linear, renumber_stage
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
@@ -36,6 +37,7 @@ from rlx.kernel.nest import (
     temp,
 )
 from rlx.kernel.views import view_of
+from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import Concat
@@ -150,6 +152,8 @@ class Lowering:
             "argument": self._lower_argument,
             "concat": self._lower_concat,
             "contraction": self._lower_contraction,
+            "convolution": self._lower_window,
+            "window": self._lower_window,
             "attention": self._lower_attention,
         }
         lower[group.kind](group)
@@ -248,6 +252,22 @@ class Lowering:
         emitter = Emitter(lambda v: None if v.node is value.node else self._strides_of(v), self._emitter().slot_of)
         emitter.known[key_of(group.lead.outputs[0])] = accumulated(group.lead.outputs[0].dtype)
         return Store(0, self._contiguous(value, index), emitter.emit(value, index), False)
+
+    def _lower_window(self, group: Group) -> None:
+        op, value = group.lead.op, group.results[0]
+        writes = self._new_kernel([self._result_buffer(value)])
+        emitter = self._emitter()
+        out = group.lead.types[0].shape
+        store = self._epilogue(group, len(out))
+        work: Work
+        if isinstance(op, Conv):
+            x, w = group.lead.inputs
+            work = windows.convolution(op, x, w, out, emitter, store)
+        else:
+            assert isinstance(op, ReduceWindow)
+            work = windows.window(op, group.lead.inputs[0], out, emitter, store)
+        name = "_".join(n.op.name for n in group.members)[:60]
+        self._add(writes, name, work, tuple(group.members))
 
     def _lower_attention(self, group: Group) -> None:
         op, value = group.lead.op, group.results[0]
@@ -438,7 +458,7 @@ def _dims_in(kernel: Kernel) -> bool:
     if isinstance(work, Nest):
         found: list[Dim] = [*work.outer, *work.inner, *_dims_of_stages(work.stages)]
     elif isinstance(work, Contraction):
-        found = [*work.batch, work.m, work.n, work.k, *_dims_of_stages(work.epilogue)]
+        found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
         found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
     else:
         found = [work.batch, work.heads, work.queries, work.keys]

@@ -15,6 +15,7 @@ from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
     control,
+    convolution,
     elementwise,
     index,
     linalg,
@@ -29,6 +30,7 @@ from rlx.ops import (
 __all__ = [
     "activation",
     "control",
+    "convolution",
     "elementwise",
     "index",
     "linalg",

@@ -75,7 +75,7 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
-    made, _ = optimise(graph, claims.claims, disable=disable)
+    made, _ = optimise(graph, claims.claims, disable=disable, channels_last=True)
     clock.lap("passes")
     program = lower(made, disable)
     _refuse_dtypes(program)

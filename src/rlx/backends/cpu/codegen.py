@@ -11,6 +11,7 @@ from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.llvm import nest as nests
+from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
@@ -20,7 +21,7 @@ GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
 
-Planned = nests.NestPlan | gemm.GemmPlan | attention.AttentionPlan
+Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan
 
 
 def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
@@ -40,8 +41,9 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
     """How the CPU runs a kernel."""
     match kernel.work:
         case Nest():
-            return nests.plan(kernel.work, isa.lanes)
-        case Contraction() if gemm.takes(kernel.work):
+            planned = nests.plan(kernel.work, isa.lanes)
+            return turns.plan(planned, isa.lanes) or planned
+        case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
             return gemm.plan(kernel.work, isa)
         case Contraction():
             return nests.plan(kernel.work.as_nest(), isa.lanes)
@@ -54,6 +56,8 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
     slots = len(kernel.slots)
     stem = f"kernel.{kernel.name}"  # apart from names of the C library
     match planned:
+        case turns.TurnPlan():
+            return turns.render(module, stem, planned, slots)
         case nests.NestPlan():
             return nests.render(module, stem, planned, slots)
         case gemm.GemmPlan():

@@ -28,7 +28,7 @@ OLDEST_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
-FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "reduce", "shape", "symbolics")
+FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "reduce", "shape", "symbolics", "windows")
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")
@@ -161,7 +161,7 @@ class _Walk:
         return self.leaves.make(name, array)
 
     def _dim(self, dim: Any, fallback: str) -> Dim | str:
-        if dim.WhichOneof("value") == "dim_value":
+        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:  # some exporters write -1 for "any"
             return int(dim.dim_value)
         name = dim.dim_param or fallback
         if name not in self.dims:

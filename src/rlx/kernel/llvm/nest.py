@@ -22,6 +22,8 @@ from rlx.kernel.llvm.function import Function, Module, register_type
 from rlx.kernel.nest import Nest, Reduce, Stage, Store, Temp
 from rlx.ops.reduce import identity
 
+MOST_UNROLLED = 7
+"""Steps of an inner loop that are written out one by one."""
 PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
@@ -270,6 +272,11 @@ class _NestWriter:
                 self.body.pop()
                 return made
 
+            if extent.isdigit() and int(extent) <= MOST_UNROLLED and vector_axis is None:
+                values = [value for _, value in carried]
+                for position in range(int(extent)):  # windows are short: no loop pays for them
+                    values = one(str(position), values)
+                return values
             return self.f.loop("0", extent, 1, carried, one)
         if vector_axis is None:
             self.flat_position = self.f.mul(flat, str(self.lanes))

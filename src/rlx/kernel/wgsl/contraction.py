@@ -31,14 +31,14 @@ PANEL = 64
 
 def panel_width(work: Contraction) -> int:
     """Width of the panels that the static right side of a contraction is to be packed into, 0 for none."""
-    if work.dtype is not dtypes.f32 or not isinstance(work.n, int):
+    if work.dtype is not dtypes.f32 or not isinstance(work.n, int) or work.taps:
         return 0
     return min(PANEL, -(-work.n // COLUMNS) * COLUMNS)
 
 
 def render(work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
     """The shader of a contraction: in registers where its dtype is a float, else as a plain nest."""
-    if not work.dtype.is_float:
+    if not work.dtype.is_float or work.taps:
         return nests.render(work.as_nest(), slots, bindings, name)
     return _Blocked(work, slots, bindings, name).render()
 
