@@ -15,6 +15,7 @@ from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
+from rlx.kernel.nest import Contraction
 
 from .conftest import Check, compiled
 
@@ -109,6 +110,36 @@ def test_contractions_of_two_inputs(check: Check) -> None:
     for b, s, t in ((2, 5, 6), (1, 1, 1), (2, 0, 3)):
         calls.append(({"b": b, "s": s, "t": t}, {"x": floats(b, 3, s, 10), "y": floats(b, 3, 10, t)}))
     check(graph, calls)
+
+
+@pytest.mark.parametrize("channels", [3, 70])
+def test_convolutions(channels: int, check: Check, kind: str) -> None:
+    """With weights that are packed and with ones that are not, at sizes that a run brings, with what follows."""
+    graph, x = graph_of(("n", channels, "h", 17))
+    w = graph.param("w", (9, channels, 3, 3))
+    plain = {"strides": (1, 2), "dilations": (1, 1), "low": (0, 0), "high": (0, 0)}
+    y = ops.relu(ops.conv(x, w, **plain) + graph.param("b", (9, 1, 1)))
+    padded = ops.conv(y, graph.param("p", (5, 9, 3, 3)), **{**plain, "low": (1, 1), "high": (1, 2)})
+    graph.output(padded, ops.conv(x, graph.input("v", (4, channels, 2, 3)), **{**plain, "dilations": (2, 1)}))
+    graph.output(ops.conv(x, graph.param("d", (channels, 1, 3, 3)), groups=channels, **plain))
+    params = {name: floats(*shape) for name, shape in (
+        ("w", (9, channels, 3, 3)), ("b", (9, 1, 1)), ("p", (5, 9, 3, 3)), ("d", (channels, 1, 3, 3)),
+    )}  # fmt: skip
+    calls = []
+    for n, h in ((1, 5), (2, 12), (0, 6)):
+        inputs = {"x": floats(n, channels, h, 17), "v": floats(4, channels, 2, 3)}
+        calls.append(({"n": n, "h": h}, inputs))
+    check(graph, calls, params, tolerance=Tolerance(512, scale=4))
+    works = [step.kernel.work for step in compiled(kind, graph, params).plan.main]
+    taps = [w for w in works if isinstance(w, Contraction) and w.taps]
+    assert any(w.packed for w in taps) and not all(w.packed for w in taps)
+
+
+def test_windows(check: Check) -> None:
+    graph, x = graph_of(("n", 4, "h", 11))
+    shape = {"window": (3, 2), "strides": (2, 1), "dilations": (1, 1), "low": (1, 0), "high": (1, 1)}
+    graph.output(ops.reduce_window(x, combine="max", **shape), ops.average_pool(x, **shape))
+    check(graph, [({"n": n, "h": h}, {"x": floats(n, 4, h, 11)}) for n, h in ((2, 9), (1, 3))])
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "i32", "i64", "u8", "i8"])
