@@ -163,7 +163,8 @@ class _Walk:
     def _dim(self, dim: Any, fallback: str) -> Dim | str:
         if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:  # some exporters write -1 for "any"
             return int(dim.dim_value)
-        name = dim.dim_param or fallback
+        # "?" names nothing: two of them need not be equal
+        name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
         if name not in self.dims:
             ours = _identifier(name)
             while ours in self.dims.values():
