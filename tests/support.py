@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 from rlx.backends.base import Backend, Options
+from rlx.device import registry
 from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -17,7 +17,7 @@ from rlx.ir.op import EXACT, Tolerance
 
 def backend(device: str) -> Backend:
     """The backend of this name."""
-    return import_module(f"rlx.backends.{device}").BACKEND()
+    return registry.backend(device)[0]
 
 
 def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumbe
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
 from rlx.kernel.nest import (
+    Access,
     AttentionWork,
     Buffer,
     Contraction,
@@ -458,18 +459,27 @@ def _contraction(
 
 
 def _dims_in(kernel: Kernel) -> bool:
-    """Whether the kernel's extents depend on dims that only a run knows."""
+    """Whether the kernel's extents, strides or bodies depend on dims that only a run knows."""
     work = kernel.work
     if isinstance(work, Nest):
-        return any(not isinstance(d, int) for d in (*work.outer, *work.inner)) or _dims_in_bodies(work.stages)
-    if isinstance(work, Contraction):
-        extents = (*work.batch, work.m, work.n, *work.taps, work.k)
-        return any(not isinstance(d, int) for d in extents) or _dims_in_bodies(work.epilogue)
-    return any(not isinstance(d, int) for d in (work.batch, work.heads, work.queries, work.keys))
+        found: list[Dim] = [*work.outer, *work.inner, *_dims_of_stages(work.stages)]
+    elif isinstance(work, Contraction):
+        found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
+        found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
+    else:
+        found = [work.batch, work.heads, work.queries, work.keys]
+        found += [d for _, line in (work.q, work.k, work.v) for d in _dims_of_place(line)]
+    return any(not isinstance(d, int) for d in found)
 
 
-def _dims_in_bodies(stages: tuple[Stage, ...]) -> bool:
-    return any(n.kind == "dim" for n in ex.walk([s.body for s in stages]))
+def _dims_of_stages(stages: tuple[Stage, ...]) -> list[Dim]:
+    found = [n.attr for n in ex.walk([s.body for s in stages]) if n.kind == "dim"]
+    return found + [d for place in accesses(stages) for d in _dims_of_place(place)]
+
+
+def _dims_of_place(place: Access | Linear) -> list[Dim]:
+    others = place.scales if isinstance(place, Access) else [c for _, c in place.others]
+    return [place.const, *(c for _, c in place.axes), *others]
 
 
 def lower(graph: Graph, disable: frozenset[str] = frozenset()) -> Program:

@@ -35,7 +35,8 @@ def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> No
             continue
         inside = (work.n_axis, *work.tap_axes, work.k_axis)
         plain = not work.b.others and all(n in inside for n, _ in work.b.axes)
-        known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k))
+        strides = (work.b.const, *(c for _, c in work.b.axes))
+        known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
         width = width_of(work) if plain and known else 0
         if width:
             source = program.buffers[kernel.slots[work.b_slot]]
