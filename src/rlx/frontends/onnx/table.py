@@ -17,9 +17,11 @@ import numpy as np
 import onnx
 
 from rlx.errors import ModelError, UnsupportedOp
+from rlx.frontends.onnx.bodies import Bodies
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
 Known = Array  # an object array of dims or bools
@@ -89,15 +91,18 @@ class OnnxNode:
 
     def __init__(
         self,
+        graph: Graph,
         leaves: Leaves,
+        bodies: Bodies,
         proto: Any,
         name: str,
         opset: int,
         attributes: dict[str, Any],
         read: Callable[[Any], Array],
     ) -> None:
-        self.graph = leaves.graph
+        self.graph = graph
         self._leaves = leaves
+        self.bodies = bodies
         self.name = name
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
