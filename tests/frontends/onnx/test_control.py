@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import rlx
 
-DEVICES = ("reference",)
+DEVICES = ("reference", "cpu")
 
 
 def node(op: str, inputs: Sequence[str], *outputs: str, **attributes: Any) -> onnx.NodeProto:
