@@ -269,16 +269,26 @@ class Lowering:
         name = "_".join(n.op.name for n in group.members)[:60]
         self._add(writes, name, work, tuple(group.members))
 
+    def _give_memory(self, value: Value) -> None:
+        """Constants of one element are code elsewhere; a kernel that takes addresses needs a buffer."""
+        if is_scalar_constant(value) and key_of(value) not in self.buffers:
+            assert isinstance(value.node.op, Constant)
+            buffer = self.program.new_buffer("constant", value.dtype, 1, value.name)
+            self.program.constants[buffer.number] = value.node.op.value.array
+            self.buffers[key_of(value)] = buffer
+            self.static.add(buffer.number)
+
     def _lower_attention(self, group: Group) -> None:
         op, value = group.lead.op, group.results[0]
         assert isinstance(op, Attention)
         q, k, v, *rest = group.lead.inputs
         writes = self._new_kernel([self._result_buffer(value)])
 
-        def strided(x: Value) -> tuple[int, Linear]:
+        def strided(x: Value, lead: int = 0) -> tuple[int, Linear]:
+            self._give_memory(x)
             view = view_of(x, self._strides_of)
             assert view is not None  # fusion gave memory to what is none
-            axes = tuple((i, s) for i, s in enumerate(view.strides) if s != 0)
+            axes = tuple((lead + i, s) for i, s in enumerate(view.strides) if s != 0 and x.shape[i] != 1)
             return self._slot(self.buffers[key_of(view.root)]), Linear(view.offset, axes)
 
         features, value_features = q.shape[3], v.shape[3]
@@ -287,11 +297,7 @@ class Lowering:
         scale = op.scale if op.scale is not None else float(features) ** -0.5
         mask = None
         if rest:
-            spread = view_of(rest[0], self._strides_of)
-            assert spread is not None
-            lead = 4 - rest[0].rank
-            kept = [(lead + i, s) for i, s in enumerate(spread.strides) if s != 0 and rest[0].shape[i] != 1]
-            mask = (self._slot(self.buffers[key_of(spread.root)]), Linear(spread.offset, tuple(kept)), rest[0].dtype)
+            mask = (*strided(rest[0], 4 - rest[0].rank), rest[0].dtype)
         out = Linear(0, tuple((i, s) for i, s in enumerate(self.fusion.strides(value))))
         work = AttentionWork(
             q.shape[0], q.shape[1], q.shape[2], k.shape[2], features, value_features, repeat, scale, op.causal,

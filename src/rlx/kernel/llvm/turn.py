@@ -88,9 +88,13 @@ class _TurnWriter:
 
         def squares() -> None:
             f.loop("0", whole, self.lanes, [], lambda at, _: self._square(first, at))
-            self._rows(first, f.add(first, str(self.lanes)), whole, columns)
+            if whole != columns:
+                self._rows(first, f.add(first, str(self.lanes)), whole, columns)
 
-        f.when(full, squares, lambda: self._rows(first, extent, "0", columns))
+        if extent.isdigit() and int(extent) % self.lanes == 0:
+            squares()
+        else:
+            f.when(full, squares, lambda: self._rows(first, extent, "0", columns))
         self.body.pop()
         return []
 
