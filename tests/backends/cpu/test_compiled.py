@@ -160,6 +160,7 @@ def test_weights_change_without_a_compile() -> None:
 
 def test_cache_gives_the_same_program(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RLX_CACHE", "1")
     graph = encoder(layers=1)
     results = []
     for _ in range(2):
