@@ -107,7 +107,9 @@ def _contents(case: Any) -> tuple[Any, Any, list[tuple[list[Any], list[Any]]]]:
 
 
 def _array(value: Any) -> Any:
-    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _stored(folder: str, what: str, declared: Any) -> list[Any]:

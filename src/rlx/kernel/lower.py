@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -14,6 +15,7 @@ from rlx.ir.op import Constant, Elementwise, Input, Param
 from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumber_linear, renumber_stage
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
+from rlx.kernel.lower_special import lower_special
 from rlx.kernel.nest import (
     AttentionWork,
     Buffer,
@@ -34,6 +36,7 @@ from rlx.kernel.nest import (
     row,
     temp,
 )
+from rlx.kernel.special import SpecialWork, has_dims
 from rlx.kernel.views import view_of
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
@@ -150,6 +153,7 @@ class Lowering:
             "concat": self._lower_concat,
             "contraction": self._lower_contraction,
             "attention": self._lower_attention,
+            "special": partial(lower_special, self),
         }
         lower[group.kind](group)
 
@@ -440,6 +444,8 @@ def _dims_in(kernel: Kernel) -> bool:
         return any(not isinstance(d, int) for d in (*work.batch, work.m, work.n, work.k)) or _dims_in_bodies(
             work.epilogue
         )
+    if isinstance(work, SpecialWork):
+        return has_dims(work)
     return any(not isinstance(d, int) for d in (work.batch, work.heads, work.queries, work.keys))
 
 
