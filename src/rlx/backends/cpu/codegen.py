@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu import attention, gemm
+from rlx.backends.cpu import attention, gemm, winograd
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -17,13 +17,21 @@ from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
 from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
 
-Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan | special.SpecialPlan
+Planned = (
+    nests.NestPlan
+    | turns.TurnPlan
+    | gemm.GemmPlan
+    | attention.AttentionPlan
+    | special.SpecialPlan
+    | winograd.WinogradPlan
+)
 
 
 def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
@@ -45,6 +53,8 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
         case Nest():
             planned = nests.plan(kernel.work, isa.lanes)
             return turns.plan(planned, isa.lanes) or planned
+        case WinogradWork():
+            return winograd.plan(kernel.work, isa)
         case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
             return gemm.plan(kernel.work, isa)
         case Contraction():
@@ -64,6 +74,8 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
             return turns.render(module, stem, planned, slots)
         case nests.NestPlan():
             return nests.render(module, stem, planned, slots)
+        case winograd.WinogradPlan():
+            return winograd.render(module, stem, planned, slots)
         case gemm.GemmPlan():
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
