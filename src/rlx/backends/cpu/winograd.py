@@ -25,9 +25,10 @@ from rlx.kernel.winograd import INPUT, OUTPUT, POINTS, TILE, WinogradWork, trans
 
 TILES = 24
 """Tiles that a position should have: enough rows for the core, few enough for L2."""
-MOST_CHANNELS = 160
-"""Beyond that the transformed weights no longer stay near the core."""
-LEAST_CHANNELS = 24
+NEAR_BYTES = 3 << 20
+"""Transformed weights up to this size are cheap to read again; larger ones want tiles enough to pay for it."""
+MANY_TILES = 9
+LEAST_CHANNELS = 16
 IMAGE, ROW, CHANNEL = 0, 1, 3
 
 
@@ -47,13 +48,16 @@ class WinogradPlan:
 def panel_width(work: Contraction, isa: Isa) -> int:
     """Width of the panels if the convolution gains by it, else 0."""
     assert isinstance(work.n, int) and isinstance(work.k, int)
-    if work.k % isa.lanes or not min(work.n, work.k) >= LEAST_CHANNELS or max(work.n, work.k) > MOST_CHANNELS:
+    if work.k % isa.lanes or min(work.n, work.k) < LEAST_CHANNELS:
         return 0
     height, width = work.batch[1], work.m
+    far = 4 * POINTS * POINTS * work.n * work.k > NEAR_BYTES
     if isinstance(height, int) and isinstance(width, int):
-        tiled = -(-height // TILE) * -(-width // TILE) * TILE * TILE
-        if height * width == 0 or tiled > 1.5 * height * width:
+        tiles = -(-height // TILE) * -(-width // TILE)
+        if height * width == 0 or tiles * TILE * TILE > 1.5 * height * width or (far and tiles < MANY_TILES):
             return 0
+    elif far:
+        return 0
     return gemm.panel_vectors(work.n, isa) * isa.lanes
 
 
