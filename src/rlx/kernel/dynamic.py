@@ -5,7 +5,8 @@ from __future__ import annotations
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.kernel.collapse import accesses
-from rlx.kernel.nest import Access, Branch, Contraction, Kernel, Linear, Loop, Nest, Stage
+from rlx.kernel.nest import Access, AttentionWork, Contraction, Kernel, Linear, Nest, Stage
+from rlx.kernel.special import SpecialWork, has_dims
 
 
 def dims_in(kernel: Kernel) -> bool:
@@ -16,7 +17,9 @@ def dims_in(kernel: Kernel) -> bool:
     elif isinstance(work, Contraction):
         found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
         found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
-    elif isinstance(work, (Branch, Loop)):
+    elif isinstance(work, SpecialWork):
+        return has_dims(work)
+    elif not isinstance(work, AttentionWork):
         return True
     else:
         found = [work.batch, work.heads, work.queries, work.keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -16,6 +17,7 @@ from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumbe
 from rlx.kernel.dynamic import dims_in
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
+from rlx.kernel.lower_special import lower_special
 from rlx.kernel.nest import (
     AttentionWork,
     Buffer,
@@ -160,6 +162,7 @@ class Lowering:
             "window": self._lower_window,
             "attention": self._lower_attention,
             "control": self._lower_control,
+            "special": partial(lower_special, self),
         }
         lower[group.kind](group)
 

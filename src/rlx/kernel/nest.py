@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -17,6 +17,10 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from rlx.kernel.special import SpecialWork
+    from rlx.kernel.winograd import WinogradWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -320,8 +324,7 @@ class Loop:
     condition: int | None = None
 
 
-Control = Branch | Loop
-Work = Nest | Contraction | AttentionWork | Branch | Loop
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork | Branch | Loop"
 
 
 @dataclass(frozen=True)

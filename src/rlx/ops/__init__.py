@@ -14,12 +14,16 @@ from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
+    cell_activation,
     control,
     convolution,
+    cumulative,
     elementwise,
     index,
     linalg,
     norm,
+    ordering,
+    recurrent,
     reduce,
     shape,
     shorthand,
@@ -29,12 +33,16 @@ from rlx.ops import (
 
 __all__ = [
     "activation",
+    "cell_activation",
     "control",
     "convolution",
+    "cumulative",
     "elementwise",
     "index",
     "linalg",
     "norm",
+    "ordering",
+    "recurrent",
     "reduce",
     "shape",
     "shorthand",

@@ -160,6 +160,7 @@ def test_weights_change_without_a_compile() -> None:
 
 def test_cache_gives_the_same_program(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RLX_CACHE", "1")
     graph = encoder(layers=1)
     results = []
     for _ in range(2):
@@ -183,14 +184,34 @@ def refused() -> Iterator[Graph]:
     x = complex_graph.input("z", (4,), "c64")
     complex_graph.output(x + x)
     yield complex_graph
-    scattered = Graph("scatter")
-    data = scattered.input("x", (4,))
-    scattered.output(ops.scatter_elements(data, scattered.input("i", (2,), "i64"), scattered.input("u", (2,))))
-    yield scattered
+    chosen = Graph("if")
+    x = chosen.input("x", (4,))
+    sides = [Graph("side"), Graph("side")]
+    for side in sides:
+        side.output(side.input("a", (4,)))
+    chosen.output(*ops.if_(chosen.input("p", (), "bool"), x, regions=sides))
+    yield chosen
 
 
 @pytest.mark.parametrize("graph", list(refused()), ids=lambda g: g.name)
 def test_what_cannot_be_compiled_is_named(graph: Graph) -> None:
     assert BACKEND().unsupported(graph)
-    with pytest.raises(UnsupportedOp, match=r"c64|scatter"):
+    with pytest.raises(UnsupportedOp, match=r"c64|if"):
         BACKEND().compile(graph, Options(cache=False))
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize(("height", "width", "channels", "outputs"), [(8, 8, 16, 16), (9, 14, 32, 21), (30, 7, 48, 50)])
+@pytest.mark.parametrize("off", ["nothing", "winograd"])
+def test_convolutions_with_stride_one(
+    height: int, width: int, channels: int, outputs: int, off: str, level: str
+) -> None:
+    graph = Graph("convolution")
+    x = graph.input("x", ("n", channels, "h", "w"))
+    weight = graph.param("w", (outputs, channels, 3, 3), data=numbers(outputs, channels, 3, 3, seed=2) / 10)
+    bias = graph.param("b", (outputs, 1, 1), data=numbers(outputs, 1, 1, seed=3))
+    ones = (1, 1)
+    made = ops.conv(x, weight, strides=ones, dilations=ones, low=ones, high=ones)
+    graph.output(ops.relu(made + bias), name="y")
+    inputs = {"x": numbers(2, channels, height, width, seed=1)}
+    assert_close(run(graph, inputs, level, off)["y"], run_on("reference", graph, inputs)["y"], LOOSE)

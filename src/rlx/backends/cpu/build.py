@@ -67,10 +67,11 @@ def _source_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    from rlx.backends.cpu import claims
+    from rlx.backends.cpu import claims, winograd
     from rlx.backends.cpu.codegen import generate
     from rlx.kernel.lower import lower
     from rlx.kernel.pack import pack_weights
+    from rlx.kernel.winograd import use_winograd
     from rlx.passes.pipeline import optimise
 
     disable = options.disable | frozenset(flags.disable())
@@ -79,6 +80,8 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     clock.lap("passes")
     program = lower(made, disable)
     _refuse_dtypes(program)
+    if "winograd" not in disable:
+        use_winograd(program, lambda work: winograd.panel_width(work, isa))
     if "pack" not in disable:
         pack_weights(program, lambda work: _panel_width(work, isa))
     kept = _kept(program)

@@ -48,11 +48,11 @@ def unsupported(graph: Graph) -> list[Unsupported]:
 
 
 def _refused(graph: Graph) -> list[Unsupported]:
-    from rlx.kernel.fuse import untaken
+    from rlx.kernel.fuse import SPECIALS, untaken
 
     found = [
         Unsupported(node, f"no kernel for {node.op.name}")
-        for node in untaken(graph)
+        for node in untaken(graph, SPECIALS)
         if not isinstance(node.op, Control)
     ]
     named = {id(u.node) for u in found}

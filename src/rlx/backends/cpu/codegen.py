@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu import attention, gemm
+from rlx.backends.cpu import attention, gemm, winograd
 from rlx.backends.cpu.entry import GRAIN_CYCLES, Code, Entry
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
@@ -13,15 +13,25 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.flatten import leaves
 from rlx.kernel.llvm import nest as nests
+from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
+from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 CHUNKS_A_THREAD = 4
 
-Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan
+Planned = (
+    nests.NestPlan
+    | turns.TurnPlan
+    | gemm.GemmPlan
+    | attention.AttentionPlan
+    | special.SpecialPlan
+    | winograd.WinogradPlan
+)
 
 
 def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
@@ -43,12 +53,16 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
         case Nest():
             planned = nests.plan(kernel.work, isa.lanes)
             return turns.plan(planned, isa.lanes) or planned
+        case WinogradWork():
+            return winograd.plan(kernel.work, isa)
         case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
             return gemm.plan(kernel.work, isa)
         case Contraction():
             return nests.plan(kernel.work.as_nest(), isa.lanes)
         case AttentionWork() if attention.takes(kernel.work):
             return attention.plan(kernel.work, isa)
+        case Update() | Running() | Ranking():
+            return special.plan(kernel.work, isa.lanes)
     raise CompileError(f"[cpu] no code for the kernel {kernel.name!r}")
 
 
@@ -60,10 +74,14 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
             return turns.render(module, stem, planned, slots)
         case nests.NestPlan():
             return nests.render(module, stem, planned, slots)
+        case winograd.WinogradPlan():
+            return winograd.render(module, stem, planned, slots)
         case gemm.GemmPlan():
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
             return attention.render(module, stem, planned, slots)
+        case special.SpecialPlan():
+            return special.render(module, stem, planned, slots)
 
 
 def _write_entry(
@@ -75,7 +93,7 @@ def _write_entry(
     for kernel in leaves(kernels):
         item = plan_of(kernel, isa)
         scratch = dims.maximum(scratch, _aligned(item.scratch))
-        flat = isinstance(item, nests.NestPlan) and item.flat
+        flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
         code[id(kernel)] = Code(_render(module, kernel, item), item.positions, _cycles(item, isa), flat)
     Entry(f, program, memory, scratch, code).write(kernels)
     module.add(name, f.text())

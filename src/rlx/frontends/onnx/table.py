@@ -157,6 +157,10 @@ class OnnxNode:
         found = self._get(name, default, onnx.AttributeProto.STRING, "s")
         return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
 
+    def texts(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
+        found = self._get(name, default, onnx.AttributeProto.STRINGS, "strings")
+        return None if found is None else tuple(found)
+
     def integers(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
         found = self._get(name, default, onnx.AttributeProto.INTS, "ints")
         return None if found is None else tuple(found)
