@@ -178,11 +178,12 @@ class Recurrent(Composite):
         in_product, in_step = self._biases(b[:half], b[half:], hidden)
         projected = build.dot_general(x, w, lhs_contract=(2,), rhs_contract=(1,)) + in_product
         stay = [r, *in_step, *([] if p is None else [p[d]])]
-        carried = [s[d] for s in states]
+        # states may name their batch otherwise than x does
+        carried = [_as(s[d], (x.shape[1], hidden)) for s in states]
         rows = [projected]
         if lengths is not None:
             rows.append(build.iota(x.graph, shape=(x.shape[0],), axis=0, dtype=dtypes.i64))
-            stay.append(lengths.cast(dtypes.i64).reshape(lengths.shape[0], 1))
+            stay.append(_as(lengths.cast(dtypes.i64), (x.shape[1], 1)))
         body = self._body(d, hidden, carried, rows, stay, lengths is not None)
         made = call(
             "scan", *carried, *rows, *stay, carried=len(carried), sequences=len(rows), length=x.shape[0],
@@ -219,6 +220,11 @@ class Recurrent(Composite):
 def _product(h: Value, r: Value) -> Value:
     """h [B, H] · r [N, H]ᵀ"""
     return build.dot_general(h, r, lhs_contract=(1,), rhs_contract=(1,))
+
+
+def _as(value: Value, shape: tuple[Dim, ...]) -> Value:
+    """The value with dims that are equal called by these names."""
+    return value if value.shape == shape else build.reshape(value, shape=shape)
 
 
 def _parts(z: Value, hidden: Dim, count: int) -> list[Value]:
