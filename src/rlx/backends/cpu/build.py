@@ -156,4 +156,5 @@ def _artifact(graph: Graph, program: Program, kept: set[int], machine_code: byte
         constants=program.constants,
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
+        checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
     )
