@@ -185,10 +185,10 @@ def refused() -> Iterator[Graph]:
     complex_graph.output(x + x)
     yield complex_graph
     chosen = Graph("if")
-    x = chosen.input("x", (4,))
+    x = chosen.input("x", (4,), "c64")
     sides = [Graph("side"), Graph("side")]
     for side in sides:
-        side.output(side.input("a", (4,)))
+        side.output(side.input("a", (4,), "c64"))
     chosen.output(*ops.if_(chosen.input("p", (), "bool"), x, regions=sides))
     yield chosen
 
