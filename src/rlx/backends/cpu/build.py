@@ -132,7 +132,9 @@ def _slot(program: Program, number: int) -> Slot:
     return Slot(number, TensorType((buffer.size,), buffer.dtype), buffer.name)
 
 
-def _artifact(graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]) -> Artifact:
+def _artifact(
+    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
+) -> Artifact:
     read = {n for k in program.main for n in k.slots}
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
     report = {

@@ -37,7 +37,10 @@ Planned = (
 
 
 def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> list[str]:
-    """The text of the module, in parts where it is long. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+    """The text of the module, in parts where it is long.
+
+    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own.
+    """
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
     module.add("rlx_run", _DISPATCH)
