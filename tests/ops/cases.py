@@ -1,88 +1,28 @@
 """Cases of every op, made from the registry: shapes, dtypes, NaN, infinities, empty and single elements.
 
 Elementwise ops and others without attributes of their own get theirs from their type rules; the rest have a few by hand
-in `SPECIMENS`. `tests/ops/test_coverage.py` asks that no op is without.
+in `SPECIMENS`, here and in the files that `MORE` names. `tests/ops/test_coverage.py` asks that no op is without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from ops import cases_order, cases_windows
+from ops.case import DTYPES, FLOATS, SPECIMENS, Case, array, case, specimen
 from rlx.ir import dtype as dtypes
-from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import REGISTRY, Elementwise, Op, lookup
+from rlx.ir.op import REGISTRY, Elementwise, Op
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 
-FLOATS = (dtypes.f32, dtypes.f64, dtypes.f16, dtypes.bf16)
-DTYPES: dict[str, tuple[DType, ...]] = {
-    "bool": (dtypes.bool_,),
-    "int": (dtypes.i32, dtypes.i64, dtypes.i8),
-    "uint": (dtypes.u8, dtypes.u32),
-    "float": FLOATS,
-    "complex": (dtypes.c64,),
-}
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-6, 20.0, -20.0, np.inf, -np.inf, np.nan)
-
-
-@dataclass(frozen=True)
-class Case:
-    """An op on arrays."""
-
-    op: Op
-    arrays: tuple[Array, ...]
-    what: str
-
-    def __str__(self) -> str:
-        shapes = "-".join(f"{dtypes.of(a.dtype)}{list(a.shape)}".replace(" ", "") for a in self.arrays)
-        return f"{self.op.name}-{self.what}-{shapes}"
-
-    def graph(self) -> Graph:
-        """A graph of this one op; operand i is the input `x<i>`, result i the output `y<i>`."""
-        graph = Graph(self.op.name)
-        values = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.arrays)]
-        made = graph.add(self.op, *values)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
-            graph.output(value, name=f"y{i}")
-        return graph
-
-    def inputs(self) -> dict[str, Array]:
-        return {f"x{i}": a for i, a in enumerate(self.arrays)}
-
-    def reference(self) -> tuple[Array, ...]:
-        """What the op's own reference says, in the dtypes of its type rule."""
-        made = self.op.reference(*self.arrays)
-        return tuple(np.asarray(a) for a in (made if isinstance(made, tuple) else (made,)))
-
-
-def array(shape: tuple[int, ...], dtype: DType = dtypes.f32, seed: int = 0, special: bool = False) -> Array:
-    """Numbers of every sign and some size; with `special`, floats begin with the values that break things."""
-    random = np.random.default_rng(seed + 1)
-    size = int(np.prod(shape))
-    if dtype.kind == "bool":
-        return random.integers(0, 2, shape).astype(np.bool_)
-    if dtype.is_integer:
-        low, high = (0, 9) if dtype.kind == "uint" else (-8, 9)
-        flat = random.integers(low, high, size)
-        if special and size > 4:
-            info = np.iinfo(dtype.numpy)
-            flat[:4] = (0, 1, info.max, info.min)
-        return flat.astype(dtype.numpy).reshape(shape)
-    numbers = random.normal(size=size) * 3
-    if special:
-        count = min(size, len(SPECIAL))
-        numbers[:count] = SPECIAL[:count]
-    if dtype.is_complex:
-        return (numbers + 1j * random.normal(size=size)).astype(dtype.numpy).reshape(shape)
-    return numbers.astype(dtype.numpy).reshape(shape)
+MORE = (cases_order, cases_windows)
+__all__ = ["Case", "array", "case", "cases_of", "cases_of_every_op", "decomposed"]
 
 
 def _elementwise(cls: type[Elementwise]) -> Iterator[Case]:
@@ -121,28 +61,6 @@ def _by_axes(cls: type[Op]) -> Iterator[Case]:
         yield Case(cls(axes=axes, keepdims=keep), (array(shape, main, 2),), f"axes{list(axes)}")
     if main.is_float:
         yield Case(cls(axes=(1,)), (array((2, 13), main, 3, special=True),), "special")
-
-
-Specimen = Callable[[], Iterator[Case]]
-SPECIMENS: dict[str, Specimen] = {}
-FAMILIES = ("ops.cases_windows",)
-"""Modules that register more specimens."""
-
-
-def specimen(*names: str) -> Callable[[Callable[[str], Iterator[Case]]], Callable[[str], Iterator[Case]]]:
-    """Registers cases of these ops; the function gets the op's name."""
-
-    def register(make: Callable[[str], Iterator[Case]]) -> Callable[[str], Iterator[Case]]:
-        for name in names:
-            SPECIMENS[name] = lambda name=name: make(name)
-        return make
-
-    return register
-
-
-def case(name: str, what: str, *arrays: Array, **attributes: Any) -> Case:
-    """A case of an op by name."""
-    return Case(lookup(name)(**attributes), arrays, what)
 
 
 @specimen("cast")
@@ -383,8 +301,6 @@ def _activation(cls: type[Op]) -> Iterator[Case]:
 
 def cases_of(cls: type[Op]) -> list[Case]:
     """Cases of one op class; none for leaves and control flow, which have tests of their own."""
-    for family in FAMILIES:
-        import_module(family)
     if cls.name in SPECIMENS:
         return list(SPECIMENS[cls.name]())
     if issubclass(cls, Elementwise):

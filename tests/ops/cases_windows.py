@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ops.cases import Case, array, case, specimen
+from ops.case import Case, array, case, specimen
 from rlx.ir import dtype as dtypes
 
 

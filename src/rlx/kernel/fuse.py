@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import LEAVES, Elementwise
+from rlx.ir.op import LEAVES, Elementwise, Op
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.views import VIEW_OPS, view_of
 from rlx.ops.convolution import Conv, ReduceWindow
-from rlx.ops.index import Gather, GatherElements, GatherNd
+from rlx.ops.cumulative import Cumulative
+from rlx.ops.index import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from rlx.ops.linalg import DotGeneral
+from rlx.ops.ordering import TopK
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import BroadcastTo, Concat, Pad, Reshape, Transpose
 from rlx.ops.transformer import Attention
@@ -26,15 +28,16 @@ from rlx.ops.transformer import Attention
 PRODUCTS = (DotGeneral, Conv)
 STRIDED_OPERANDS = (*PRODUCTS, Attention, ReduceWindow)
 ARGUMENTS = (Argmax, Argmin)
-HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat)
+SPECIALS = (ScatterElements, ScatterNd, Cumulative, TopK)
+"""Ops with work of a kind of their own (`kernel.special`), which not every renderer has."""
+HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat, *SPECIALS)
 
 
 @dataclass
 class Group:
-    """Nodes of one kernel, around its main node `lead`. `kind`: contraction, convolution, window, attention, row,
-    argument, concat, map.
+    """Nodes of one kernel, `lead` its main one; `results` are the values that it writes.
 
-    `results` are the values that it writes.
+    `kind`: contraction, convolution, window, attention, row, argument, concat, special, map.
     """
 
     kind: str
@@ -102,7 +105,7 @@ class Fusion:
             self._to_memory(value)
         for node in self.nodes:
             if isinstance(node.op, HEAVY):
-                self.roots.add(key_of(node.outputs[0]))
+                self.roots.update(key_of(v) for v in node.outputs)
         for node in self.nodes:
             if isinstance(node.op, STRIDED_OPERANDS):
                 for value in node.inputs:
@@ -225,6 +228,9 @@ class Fusion:
                 self._own(Group("concat", node, [node], [node.outputs[0]]))
             elif isinstance(node.op, Attention):
                 self._own(Group("attention", node, [node], [node.outputs[0]]))
+            elif isinstance(node.op, SPECIALS):
+                asked = [v for v in node.outputs if self.graph.use_count(v)]
+                self._own(Group("special", node, [node], asked))
             elif isinstance(node.op, Reduction):
                 members = [node] if "fuse/row" in self.disable or not node.op.keepdims else self._row(node)
                 self._own(Group("row", node, members, self._leaving(members)))
@@ -234,7 +240,7 @@ class Fusion:
             self.owner[id(member)] = group
         written = {key_of(v) for v in group.results}
         for member in group.members:
-            self.roots.discard(key_of(member.outputs[0]))
+            self.roots.difference_update(key_of(v) for v in member.outputs)
         self.roots |= written
 
     def _row(self, first: Node) -> list[Node]:
@@ -366,9 +372,10 @@ def _taken(node: Node) -> bool:
     return isinstance(node.op, (*LEAVES, *HEAVY)) or (len(node.types) == 1 and can_inline(node.outputs[0]))
 
 
-def untaken(graph: Graph) -> list[Node]:
-    """Nodes that no kernel kind takes."""
-    return [n for n in _live(graph) if not _taken(n)]
+def untaken(graph: Graph, specials: tuple[type[Op], ...] = ()) -> list[Node]:
+    """Nodes that no kernel kind takes, of the special ones those that the renderer has."""
+    lacking = tuple(op for op in SPECIALS if op not in specials)
+    return [n for n in _live(graph) if not _taken(n) or isinstance(n.op, lacking)]
 
 
 def _live(graph: Graph) -> list[Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -15,6 +16,7 @@ from rlx.kernel import windows
 from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumber_linear, renumber_stage
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
+from rlx.kernel.lower_special import lower_special
 from rlx.kernel.nest import (
     Access,
     AttentionWork,
@@ -36,6 +38,7 @@ from rlx.kernel.nest import (
     row,
     temp,
 )
+from rlx.kernel.special import SpecialWork, has_dims
 from rlx.kernel.views import view_of
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.linalg import DotGeneral
@@ -155,6 +158,7 @@ class Lowering:
             "convolution": self._lower_window,
             "window": self._lower_window,
             "attention": self._lower_attention,
+            "special": partial(lower_special, self),
         }
         lower[group.kind](group)
 
@@ -466,6 +470,8 @@ def _dims_in(kernel: Kernel) -> bool:
     elif isinstance(work, Contraction):
         found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
         found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
+    elif isinstance(work, SpecialWork):
+        return has_dims(work)
     else:
         found = [work.batch, work.heads, work.queries, work.keys]
         found += [d for _, line in (work.q, work.k, work.v) for d in _dims_of_place(line)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -17,6 +17,9 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from rlx.kernel.special import SpecialWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -270,7 +273,7 @@ class AttentionWork:
     mask: tuple[int, Linear, DType] | None = None
 
 
-Work = Nest | Contraction | AttentionWork
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork"
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class Rules(Pass):
         applied = 0
         for i, node in enumerate(graph.nodes):
             replaced = False
-            for rule in self.rules_for(type(node.op)):
+            for rule in self.rules_for(type(node.op)) if len(node.types) == 1 else ():
                 found = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
                 if found is None:
                     continue

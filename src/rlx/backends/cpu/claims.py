@@ -40,11 +40,11 @@ def claims(node: Node) -> bool:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph, as it is compiled, that the CPU cannot take."""
-    from rlx.kernel.fuse import untaken
+    from rlx.kernel.fuse import SPECIALS, untaken
     from rlx.passes.pipeline import optimise
 
     made, _ = optimise(graph, claims, channels_last=True)
-    found = [Unsupported(node, f"no kernel for {node.op.name}") for node in untaken(made)]
+    found = [Unsupported(node, f"no kernel for {node.op.name}") for node in untaken(made, SPECIALS)]
     named = {id(u.node) for u in found}
     for node in made.nodes:
         wrong = [t.dtype for t in node.types if t.dtype not in DTYPES]

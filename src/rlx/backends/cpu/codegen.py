@@ -11,17 +11,19 @@ from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.llvm import nest as nests
+from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
+from rlx.kernel.special import Ranking, Running, Update
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
 
-Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan
+Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan | special.SpecialPlan
 
 
 def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
@@ -49,6 +51,8 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
             return nests.plan(kernel.work.as_nest(), isa.lanes)
         case AttentionWork() if attention.takes(kernel.work):
             return attention.plan(kernel.work, isa)
+        case Update() | Running() | Ranking():
+            return special.plan(kernel.work, isa.lanes)
     raise CompileError(f"[cpu] no code for the kernel {kernel.name!r}")
 
 
@@ -64,6 +68,8 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
             return attention.render(module, stem, planned, slots)
+        case special.SpecialPlan():
+            return special.render(module, stem, planned, slots)
 
 
 def _write_entry(
@@ -88,7 +94,7 @@ def _write_entry(
         for index, number in enumerate(kernel.slots):
             where = f.offset(args, "ptr", str(index + 1))
             f.emit(f"store ptr {_buffer(f, number, memory, offsets)}, ptr {where}, align 8")
-        flat = "1" if isinstance(item, nests.NestPlan) and item.flat else "0"
+        flat = "1" if isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat else "0"
         weight = f.dim(_cycles(item, isa))
         f.emit(
             f"call void @rlx_run(ptr @{function}, ptr {args}, i64 {f.dim(item.positions)}, i64 {weight}, i64 {flat}, "

@@ -1,4 +1,4 @@
-"""Importer functions: reductions, extrema, running sums."""
+"""Importer functions: reductions and extrema."""
 
 from __future__ import annotations
 
@@ -69,16 +69,3 @@ def hardmax_flattened(node: OnnxNode, x: Value) -> Value:
 def _hardmax(x: Value, axis: int) -> Value:
     first = build.argmax(x, axis=axis)
     return shorthand.one_hot(first, x.shape[axis], 1.0, 0.0, axis).cast(x.dtype)
-
-
-@onnx_op("CumSum")
-def running_sum(node: OnnxNode, x: Value, axis: Known) -> Value:
-    """Sums along an axis of everything up to each element: row sums of x under a triangle."""
-    at = node.normal_axis(axis.reshape(-1)[0], x.rank)
-    extent = x.shape[at]
-    behind = [1] * (x.rank - 1 - at)
-    row, column = (build.iota(node.graph, shape=(extent, extent), dtype="i64", axis=a) for a in (0, 1))
-    first, second = (row, column) if node.flag("reverse") else (column, row)
-    kept = (first < second) if node.flag("exclusive") else (first <= second)
-    parts = shorthand.expand_dims(x, (at,))
-    return build.reduce_sum(build.select(kept.reshape(extent, extent, *behind), parts, 0), axes=(at + 1,))

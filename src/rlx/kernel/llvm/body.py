@@ -318,12 +318,13 @@ class Body:
         """Writes an element, or a vector of them along the vector axis."""
         raw = self.encode(value)
         kind = memory_type(value.dtype)
-        if self.vector is None or (line.coefficient(self.vector.axis) == 0 and not value.vector):
+        apart = any(self.is_vector(e) for e, _ in line.others)  # data say where each lane goes
+        if self.vector is None or (line.coefficient(self.vector.axis) == 0 and not value.vector and not apart):
             where = self.pointer(slot, value.dtype, line)
             self.f.emit(f"store {kind} {raw.name}, ptr {where}, align {value.dtype.itemsize}")
             return
         wide = self.splat_raw(raw, kind)
-        if line.coefficient(self.vector.axis) == 1:
+        if line.coefficient(self.vector.axis) == 1 and not apart:
             where = self.pointer(slot, value.dtype, line)
             self.store_vector(wide, where, kind, value.dtype.itemsize, self.vector.mask)
             return

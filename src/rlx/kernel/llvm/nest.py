@@ -7,13 +7,13 @@ last outer axis (`across=True`: maps, and reductions over other axes than the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel import maths
@@ -109,6 +109,23 @@ def buffer_pointers(f: Function, slots: int) -> list[str]:
     f.entry.append("  %dims = load ptr, ptr %args, align 8")
     places = [f.at_entry(f"getelementptr ptr, ptr %args, i64 {slot + 1}") for slot in range(slots)]
     return [f.at_entry(f"load ptr, ptr {place}, align 8", "b") for place in places]
+
+
+def over_positions(f: Function, body: Body, outer: Shape, visit: Callable[[], None]) -> None:
+    """Calls `visit` for each of the positions begin … end-1, with the positions of the outer axes set."""
+
+    def one(position: str, _: list[str]) -> list[str]:
+        body.push()
+        rest = position
+        for number in reversed(range(len(outer))):
+            extent = f.dim(outer[number])
+            body.axes[number] = rest if number == 0 else f.remainder(rest, extent)
+            rest = f.divide(rest, extent) if number else rest
+        visit()
+        body.pop()
+        return []
+
+    f.loop("%begin", "%end", 1, [], one)
 
 
 class _NestWriter:
