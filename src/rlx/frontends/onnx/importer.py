@@ -28,7 +28,9 @@ OLDEST_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
-FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "order", "reduce", "shape", "symbolics", "windows")
+FAMILIES = (
+    "elementwise", "linalg", "microsoft", "index", "nn", "order", "reduce", "resize", "shape", "symbolics", "windows",
+)  # fmt: skip
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")
