@@ -50,12 +50,16 @@ def peer(net: Net | str) -> Any:
 
 
 def assert_close(got: Sequence[Array], wanted: Sequence[Array]) -> None:
-    """All outputs within rtol 1e-3 and atol 1e-4 of the greatest magnitude."""
+    """All outputs within rtol 1e-3 and atol 1e-4 of the greatest magnitude.
+
+    Below 1e-6 nothing is asked: on noise a detector's probabilities stay below 1e-4, and onnxruntime's own sigmoid is
+    off by 2e-7 there (its answers differ by as much with its optimisations on and off).
+    """
     assert len(got) == len(wanted)
     for a, b in zip(got, wanted):
         assert a.dtype == b.dtype
         scale = float(np.abs(b).max()) if b.size else 1.0
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * scale)
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=max(1e-4 * scale, 1e-6))
 
 
 def assert_same_answers(model: rlx.Model, session: Any, inputs: Mapping[str, Array]) -> list[Array]:
