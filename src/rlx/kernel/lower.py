@@ -473,6 +473,7 @@ def _dims_in(kernel: Kernel) -> bool:
     elif isinstance(work, SpecialWork):
         return has_dims(work)
     else:
+        assert isinstance(work, AttentionWork)
         found = [work.batch, work.heads, work.queries, work.keys]
         found += [d for _, line in (work.q, work.k, work.v) for d in _dims_of_place(line)]
     return any(not isinstance(d, int) for d in found)

@@ -20,6 +20,7 @@ from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
     from rlx.kernel.special import SpecialWork
+    from rlx.kernel.winograd import WinogradWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -273,7 +274,7 @@ class AttentionWork:
     mask: tuple[int, Linear, DType] | None = None
 
 
-Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork"
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ def window_extent(extent: Dim, size: int, stride: int, dilation: int, low: Dim, 
     return max(count, 0) if isinstance(count, int) else dims.maximum(0, count)
 
 
+def spread_extent(extent: Dim, step: int) -> Dim:
+    """Elements with step - 1 zeros between any two of them."""
+    return extent if step == 1 else dims.maximum(0, dims.add(dims.mul(extent, step), 1 - step))
+
+
 def _check(name: str, values: tuple[Any, ...], rank: int, least: int | None = None) -> None:
     if len(values) != rank:
         raise ShapeError(f"expected {name} for {rank} spatial axes, got {list(values)}")
@@ -144,8 +149,7 @@ class Dilate(Primitive):
 
     def infer(self, x: TensorType) -> TensorType:
         _check("steps", self.steps, x.rank, 1)
-        reached = [dims.maximum(0, dims.add(dims.mul(d, s), 1 - s)) for d, s in zip(x.shape, self.steps)]
-        return x.with_shape(d if s == 1 else r for d, s, r in zip(x.shape, self.steps, reached))
+        return x.with_shape(spread_extent(d, s) for d, s in zip(x.shape, self.steps))
 
     def reference(self, x: Array) -> Array:
         out = np.zeros([max(0, (d - 1) * s + 1) for d, s in zip(x.shape, self.steps)], x.dtype)
@@ -188,11 +192,16 @@ class ConvTranspose(Composite):
         for i, size in enumerate(w.shape[2:]):
             if not isinstance(size, int) or size < 1:
                 raise ShapeError(f"expected a kernel of known size, got {w}")
-            last = dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i])
-            reach = dims.add(last, (size - 1) * self.dilations[i] + 1)
-            cut = dims.add(self.low[i], self.high[i])
-            space.append(dims.add(dims.add(reach, dims.mul(cut, -1)), self._extra(rank)[i]))
+            low, high = self._window_pads(i, size, rank)
+            spread = spread_extent(x.shape[2 + i], self.strides[i])
+            space.append(window_extent(spread, size, 1, self.dilations[i], low, high))
         return x.with_shape((x.shape[0], dims.mul(w.shape[1], self.groups), *space))
+
+    def _window_pads(self, axis: int, size: int, rank: int) -> tuple[Dim, Dim]:
+        """Pads of the convolution that this is, on the input with zeros between its elements."""
+        reach = (size - 1) * self.dilations[axis]
+        high = dims.add(dims.add(reach, dims.mul(self.high[axis], -1)), self._extra(rank)[axis])
+        return dims.add(reach, dims.mul(self.low[axis], -1)), high
 
     def _extra(self, rank: int) -> tuple[Dim, ...]:
         return self.extra or (0,) * rank
@@ -226,11 +235,9 @@ class ConvTranspose(Composite):
         turned = turned.reshape(self.groups, share, outputs, *w.shape[2:])
         turned = turned.transpose(0, 2, 1, *range(3, 3 + rank))
         turned = turned.reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
-        reach = [(k - 1) * g for k, g in zip(w.shape[2:], self.dilations)]  # kernels are known
-        low = tuple(dims.add(r, dims.mul(a, -1)) for r, a in zip(reach, self.low))
-        high = tuple(
-            dims.add(dims.add(r, dims.mul(b, -1)), e) for r, b, e in zip(reach, self.high, self._extra(rank))
-        )
+        sizes = [k for k in w.shape[2:] if isinstance(k, int)]  # the type rule asks for known kernels
+        pads = [self._window_pads(i, size, rank) for i, size in enumerate(sizes)]
+        low, high = tuple(a for a, _ in pads), tuple(b for _, b in pads)
         ones = (1,) * rank
         return conv(spread, turned, strides=ones, dilations=self.dilations, low=low, high=high, groups=self.groups)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu import attention, gemm
+from rlx.backends.cpu import attention, cpus, gemm, winograd
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -17,17 +17,30 @@ from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
 from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
+PART_CHARACTERS = 200_000
+"""Text that is worth a compiler thread of its own."""
 
-Planned = nests.NestPlan | turns.TurnPlan | gemm.GemmPlan | attention.AttentionPlan | special.SpecialPlan
+Planned = (
+    nests.NestPlan
+    | turns.TurnPlan
+    | gemm.GemmPlan
+    | attention.AttentionPlan
+    | special.SpecialPlan
+    | winograd.WinogradPlan
+)
 
 
-def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
-    """The text of the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> list[str]:
+    """The text of the module, in parts where it is long.
+
+    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own.
+    """
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
     module.add("rlx_run", _DISPATCH)
@@ -36,7 +49,8 @@ def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: 
         memory = plan_memory(program, kernels, temps, bounds, reuse)
         _write_entry(module, name, program, kernels, memory, isa)
     head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
-    return head + module.text()
+    parts = max(1, min(cpus.usable(), module.size // PART_CHARACTERS))
+    return [head + text for text in module.texts(parts)]
 
 
 def plan_of(kernel: Kernel, isa: Isa) -> Planned:
@@ -45,6 +59,8 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
         case Nest():
             planned = nests.plan(kernel.work, isa.lanes)
             return turns.plan(planned, isa.lanes) or planned
+        case WinogradWork():
+            return winograd.plan(kernel.work, isa)
         case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
             return gemm.plan(kernel.work, isa)
         case Contraction():
@@ -64,6 +80,8 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
             return turns.render(module, stem, planned, slots)
         case nests.NestPlan():
             return nests.render(module, stem, planned, slots)
+        case winograd.WinogradPlan():
+            return winograd.render(module, stem, planned, slots)
         case gemm.GemmPlan():
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
