@@ -35,7 +35,8 @@ class Listener:
     def chances(self, sound: Floats) -> Floats:
         """For every chunk of 32 ms, how likely somebody speaks."""
         state = np.zeros((1, 1, 128), np.float32)
-        return self.model(input=chunks(sound), h=state, c=state)["speech_probs"]
+        made: Floats = self.model(input=chunks(sound), h=state, c=state)["speech_probs"]
+        return made
 
 
 def chunks(sound: Floats) -> Floats:
