@@ -43,7 +43,7 @@ def chunks(sound: Floats) -> Floats:
     """[count, 576]: chunks with the samples before them; silence fills both ends."""
     count = -(-len(sound) // CHUNK)
     padded = np.pad(sound, (CONTEXT, count * CHUNK - len(sound)))
-    views = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)
+    views: Floats = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)
     return np.ascontiguousarray(views[::CHUNK])
 
 

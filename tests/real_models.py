@@ -34,11 +34,9 @@ def opened(net: Net | str, device: str = "cpu", **options: Any) -> rlx.Model:
     found = registry.probe(device)
     if not found.devices:
         pytest.skip(f"{device}: {found.reason}")
-    try:
+    with supported():
         model = rlx.load(path, device=device, **options)
         _ = model.compiled
-    except UnsupportedOp as why:
-        pytest.skip(str(why))
     return model
 
 
@@ -74,7 +72,8 @@ def supported() -> Iterator[None]:
     try:
         yield
     except UnsupportedOp as why:
-        pytest.skip(str(why))
+        listed = str(why).splitlines()
+        pytest.skip("\n".join(listed[:4]) + ("" if len(listed) < 5 else f"\n  and {len(listed) - 4} more"))
 
 
 def spoken(text: str, path: Path) -> Path:

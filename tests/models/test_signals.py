@@ -67,15 +67,15 @@ def _tukey(count: int) -> tuple[Array, Array]:
     return at, np.where(edge < 1, 0.5 * (1 - np.cos(np.pi * edge)), 1.0)
 
 
-def seizure_like(burst: bool) -> Array:
+def seizure_like(burst: bool) -> eeg_spindles.Samples:
     """300 s of 1/f noise at 256 Hz, with a minute of 4 Hz spikes and waves in it."""
     rate_hz, seconds = 256, 300
     count = rate_hz * seconds
     shape = np.fft.rfft(np.random.default_rng(3).standard_normal(count))
     shape[1:] /= np.sqrt(np.fft.rfftfreq(count, 1 / rate_hz)[1:])
     shape[0] = 0
-    x = np.fft.irfft(shape, count)
-    x = 20 * x / x.std()
+    noise = np.fft.irfft(shape, count)
+    x: eeg_spindles.Samples = 20 * noise / noise.std()
     if burst:
         time_s = np.arange(120 * rate_hz, 180 * rate_hz) / rate_hz
         phase = (time_s * 4) % 1
@@ -118,7 +118,7 @@ def test_speech_is_found_and_noise_is_not(listener: speech_activity.Listener, sp
     found = speech_activity.segments(listener.chances(speech))
     assert len(found) == 2
     assert 0.9 < found[0][0] < 1.3 and found[0][1] < found[1][0] - 0.8
-    noise = np.random.default_rng(0).standard_normal(48000).astype(np.float32) / 10
+    noise = np.random.default_rng(0).standard_normal(48000, np.float32) / np.float32(10)
     assert listener.chances(noise).max() < 0.2
 
 
