@@ -14,6 +14,7 @@ from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
+    cell_activation,
     control,
     convolution,
     cumulative,
@@ -22,6 +23,7 @@ from rlx.ops import (
     linalg,
     norm,
     ordering,
+    recurrent,
     reduce,
     resampling,
     shape,
@@ -32,6 +34,7 @@ from rlx.ops import (
 
 __all__ = [
     "activation",
+    "cell_activation",
     "control",
     "convolution",
     "cumulative",
@@ -40,6 +43,7 @@ __all__ = [
     "linalg",
     "norm",
     "ordering",
+    "recurrent",
     "reduce",
     "resampling",
     "shape",

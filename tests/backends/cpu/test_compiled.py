@@ -175,9 +175,8 @@ def test_cache_gives_the_same_program(tmp_path: object, monkeypatch: pytest.Monk
 def test_arm_code_is_made_and_verified() -> None:
     target = isa.forced("neon", for_codegen_only=True)
     artifact = build.compile_artifact(encoder(layers=1), target, Options(cache=False))
-    for part in artifact.code:
-        assert part[:4] == b"\x7fELF"
-        assert part[18:20] == b"\xb7\x00", "the machine of an AArch64 object file"
+    assert artifact.code[:4] == b"\x7fELF"
+    assert artifact.code[18:20] == b"\xb7\x00", "the machine of an AArch64 object file"
 
 
 def refused() -> Iterator[Graph]:
@@ -186,10 +185,10 @@ def refused() -> Iterator[Graph]:
     complex_graph.output(x + x)
     yield complex_graph
     chosen = Graph("if")
-    x = chosen.input("x", (4,))
+    x = chosen.input("x", (4,), "c64")
     sides = [Graph("side"), Graph("side")]
     for side in sides:
-        side.output(side.input("a", (4,)))
+        side.output(side.input("a", (4,), "c64"))
     chosen.output(*ops.if_(chosen.input("p", (), "bool"), x, regions=sides))
     yield chosen
 
