@@ -16,6 +16,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
+from rlx.ir.expect import Equality
 from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
@@ -276,11 +277,16 @@ class AttentionWork:
 
 @dataclass(frozen=True)
 class Branch:
-    """Runs the kernels `yes` if the bool in buffer `predicate` holds, else `no`."""
+    """Runs the kernels `yes` if the bool in buffer `predicate` holds, else `no`.
+
+    `yes_checks` and `no_checks` are numbers of `Program.checks` that must hold, else the run has failed.
+    """
 
     predicate: int
     yes: tuple[Kernel, ...]
     no: tuple[Kernel, ...]
+    yes_checks: tuple[int, ...] = ()
+    no_checks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -363,6 +369,7 @@ class Program:
 
     aliases   buffers that lie in others: (the other, first element)
     holds     buffers in whose memory an alias may lie
+    checks    what regions need of dims when they run
     """
 
     symbols: tuple[str, ...]
@@ -375,6 +382,7 @@ class Program:
     constants: dict[int, Any] = field(default_factory=dict)
     aliases: dict[int, tuple[int, Dim]] = field(default_factory=dict)
     holds: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    checks: list[Equality] = field(default_factory=list)
 
     def new_buffer(self, kind: str, dtype: DType, size: Dim, name: str) -> Buffer:
         made = Buffer(len(self.buffers), kind, dtype, size, name)

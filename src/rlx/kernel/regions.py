@@ -134,6 +134,7 @@ def _lower_if(outer: Lowering, node: Node) -> tuple[Branch, list[int]]:
     predicate, *given = (_whole(outer, value) for value in node.inputs)
     results = [program.new_buffer("temp", v.dtype, v.type.size, v.name) for v in node.outputs]
     bodies: list[tuple[Kernel, ...]] = []
+    checks: list[tuple[int, ...]] = []
     for region in node.regions:
         inner = _body(outer, region, given)
         for value, target in zip(region.outputs.values(), results):
@@ -141,8 +142,10 @@ def _lower_if(outer: Lowering, node: Node) -> tuple[Branch, list[int]]:
             _alias(program, made, (target.number,))
             program.aliases[made.number] = (target.number, 0)
         bodies.append(tuple(inner.program.main))
+        checks.append(tuple(range(len(program.checks), len(program.checks) + len(region.equalities))))
+        program.checks.extend(region.equalities)
     outer.buffers.update({key_of(v): b for v, b in zip(node.outputs, results)})
-    return Branch(predicate.number, bodies[0], bodies[1]), [b.number for b in results]
+    return Branch(predicate.number, bodies[0], bodies[1], checks[0], checks[1]), [b.number for b in results]
 
 
 def _lower_scan(outer: Lowering, node: Node, op: Scan) -> tuple[Loop, list[int]]:

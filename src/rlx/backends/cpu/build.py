@@ -158,4 +158,5 @@ def _artifact(
         constants=program.constants,
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
+        checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
     )

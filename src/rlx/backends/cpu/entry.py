@@ -106,15 +106,30 @@ class Entry:
     def _branch(self, work: Branch) -> None:
         around = self.pointers
 
-        def side(kernels: Sequence[Kernel]) -> Callable[[], None]:
+        def side(kernels: Sequence[Kernel], checks: Sequence[int]) -> Callable[[], None]:
             def run() -> None:
                 self.pointers = dict(around)  # addresses worked out in one side are unknown in the other, and behind
-                self._run(kernels)
+                self._checked(list(checks), kernels)
 
             return run
 
-        self.f.when(self._truth(work.predicate), side(work.yes), side(work.no))
+        self.f.when(self._truth(work.predicate), side(work.yes, work.yes_checks), side(work.no, work.no_checks))
         self.pointers = around
+
+    def _checked(self, checks: list[int], kernels: Sequence[Kernel]) -> None:
+        """Runs the kernels if the checks hold; else says in the last entry of the table which did not."""
+        if not checks:
+            self._run(kernels)
+            return
+        f, first = self.f, checks[0]
+        equality = self.program.checks[first]
+        place = f.offset("%buffers", "ptr", str(len(self.program.buffers)))
+        same = f.value(f"icmp eq i64 {f.dim(equality.left)}, {f.dim(equality.right)}")
+        f.when(
+            same,
+            lambda: self._checked(checks[1:], kernels),
+            lambda: f.emit(f"store i64 {first + 1}, ptr {place}, align 8"),
+        )
 
     def _loop(self, work: Loop) -> None:
         """Every carried value is a pointer; with spare buffers, two more that take turns.
