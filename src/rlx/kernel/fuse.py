@@ -122,6 +122,8 @@ class Fusion:
             elif isinstance(node.op, Reshape) and not _only_ones(node):
                 # through a reshape that regroups elements an index costs divisions, a flat load from memory none
                 self._strided(node.inputs[0])
+                if view_of(node.outputs[0], self._any_strides) is None:
+                    self._to_memory(node.inputs[0])
 
     def _to_memory(self, value: Value) -> None:
         if not isinstance(value.node.op, LEAVES):
