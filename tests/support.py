@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 from rlx.backends.base import Backend, Options
+from rlx.device import registry
 from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -16,8 +16,13 @@ from rlx.ir.op import EXACT, Tolerance
 
 
 def backend(device: str) -> Backend:
-    """The backend of this name."""
-    return import_module(f"rlx.backends.{device}").BACKEND()
+    """The backend of this name; `cpu-avx2` is the CPU's with that instruction set (see `options_of`)."""
+    return registry.backend(device.partition("-")[0])[0]
+
+
+def options_of(device: str, disable: frozenset[str] = frozenset()) -> Options:
+    """How tests compile for a device."""
+    return Options(disable=disable, isa=device.partition("-")[2] or None)
 
 
 def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
@@ -43,7 +48,7 @@ def run_on(
     refused = made.unsupported(graph)
     if refused:
         pytest.skip(f"{device}: {refused[0].node.op.name}: {refused[0].reason}")
-    executable = made.compile(graph, Options(disable=disable))
+    executable = made.compile(graph, options_of(device, disable))
     executable.set_params({**graph.data, **(params or {})})
     bound = executable.bind(binding_of(graph, inputs))
     results = bound(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
 from importlib.resources import files
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def _export(path: Path, exporter: str) -> None:
     mask = torch.ones_like(ids)
     names = {"input_names": ["input_ids", "attention_mask"], "output_names": ["last_hidden_state"]}
     axes = {0: "batch", 1: "seq"}
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both exporters warn of their own insides
         if exporter == "dynamo":
             batch, seq = torch.export.Dim("batch", min=1), torch.export.Dim("seq", min=1, max=512)
             shapes = {"input_ids": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}}

@@ -54,7 +54,9 @@ def write(key: str, body: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(MAGIC + _digest(body) + body)
         os.replace(unfinished, place / f"{key}{SUFFIX}")
-        trim(flags.cache_bytes())
+        # not at every small entry: it lists the folder
+        if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
+            trim(flags.cache_bytes())
     except OSError:
         return
 

@@ -231,6 +231,7 @@ def test_bench(rlx_: Run, model: Path) -> None:
 
 def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RLX_CACHE", "1")
     disk.write("key", b"12345")
     (tmp_path / "precious").write_bytes(b"1")
     code, out, _ = rlx_("cache", "--json")

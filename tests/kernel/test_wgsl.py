@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from rlx.kernel.narrow import decode, encode
 from rlx.kernel.nest import Linear, Nest, Store, axis, dim_value, load
 from rlx.kernel.wgsl import library, nest
 from rlx.kernel.wgsl.body import float_literal, legal
-from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Shader, Slot
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Shader, Slot
 from rlx.kernel.wgsl.ranges import Ranges, fits, overflows
 from rlx.kernel.wgsl.shader import FUNCTIONS
 
@@ -71,6 +72,22 @@ def test_names_are_declared_once_and_before_their_use(plan: Plan) -> None:
             used = set(re.findall(r"\b([a-z]+\d+)\b(?![(<])", right)) - {"f32", "i32", "u32"}
             seen |= set(re.findall(r"\b(?:let|var) (\w+)", line))
             assert {name for name in used if not name.startswith("memory")} <= seen, line
+
+
+def test_no_name_becomes_that_of_a_type() -> None:
+    """Names are a stem and a number: a stem i would one day make i32, and hide the type."""
+    code = Code()
+    stems = {"v", *re.findall(r'(?:fresh|let)\([^\n]*?"(\w+)"\)', _sources())}
+    assert "index" in stems
+    for stem in stems:
+        names = {f"{stem}{n}" for n in range(200)}
+        assert not names & {"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"}
+        assert not {n for n in names if re.fullmatch(r"(vec|mat)\d+", n)}
+    assert code.fresh("v") != code.fresh("v")
+
+
+def _sources() -> str:
+    return "".join(path.read_text("utf-8") for path in Path(nest.__file__).parent.glob("*.py"))
 
 
 def test_only_known_functions_are_called(plan: Plan) -> None:

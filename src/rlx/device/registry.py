@@ -10,9 +10,14 @@ from rlx.backends.base import Backend, Probe
 from rlx.errors import DeviceUnavailable, RlxError
 
 BUILT_IN: dict[str, str] = {
-    "cpu": "rlx.backends.cpu",
-    "vulkan": "rlx.backends.wgpu",
-    "reference": "rlx.backends.reference",
+    "cpu": "rlx.backends.cpu:CpuBackend",
+    "gpu": "rlx.backends.wgpu:GpuBackend",
+    "vulkan": "rlx.backends.wgpu:VulkanBackend",
+    "opengl": "rlx.backends.wgpu:OpenGlBackend",
+    "directx": "rlx.backends.wgpu:DirectXBackend",
+    "metal": "rlx.backends.wgpu:MetalBackend",
+    "webgpu": "rlx.backends.wgpu:WebGpuBackend",
+    "reference": "rlx.backends.reference:ReferenceBackend",
 }
 ENTRY_POINTS = "rlx.backends"
 
@@ -29,8 +34,8 @@ def _plugins() -> dict[str, metadata.EntryPoint]:
 
 @cache
 def _load(name: str) -> Backend:
-    module_name = BUILT_IN.get(name)
-    if module_name is None:
+    module_name, _, attribute = BUILT_IN.get(name, "").partition(":")
+    if not module_name:
         made: Backend = _plugins()[name].load()()
         return made
     try:
@@ -39,7 +44,7 @@ def _load(name: str) -> Backend:
         if error.name != module_name:
             raise
         raise DeviceUnavailable(f"{name}: this build of rlx has no {module_name}") from None
-    backend: Backend = module.BACKEND()
+    backend: Backend = getattr(module, attribute)()
     return backend
 
 

@@ -14,13 +14,14 @@ from rlx.ir.graph import Value
 from rlx.ir.op import Constant, Elementwise
 from rlx.kernel.nest import Linear, contiguous, dim_value, index_of, linear, load
 from rlx.kernel.views import view_of
+from rlx.ops.convolution import Dilate
 from rlx.ops.index import Gather, GatherElements, GatherNd
 from rlx.ops.shape import BroadcastTo, DimsTensor, Iota, Pad, Reshape, Slice, Transpose
 
 Key = tuple[int, int]
 Index = tuple[Expr, ...]
 
-MOVES = (Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor)
+MOVES = (Dilate, Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor)
 ZERO = ex.const(0, dtypes.i64)
 
 
@@ -99,6 +100,8 @@ class Emitter:
                 return self.emit(operands[0], reshaped_index(value.shape, index, operands[0].shape))
             case Pad(low=low, value=fill):
                 return self._emit_pad(operands[0], index, low, ex.const(fill, value.dtype))
+            case Dilate(steps=steps):
+                return self._emit_dilated(operands[0], index, steps)
             case Gather(axis=axis):
                 at = axis % operands[0].rank
                 count = operands[1].rank
@@ -139,6 +142,19 @@ class Emitter:
         ]
         element = self.emit(x, (*index[:batch], *places, *index[count:]))
         return _zero_if_empty(element, x.shape[batch : batch + depth])
+
+    def _emit_dilated(self, operand: Value, index: Index, steps: Sequence[int]) -> Expr:
+        guard: Expr | None = None
+        place = []
+        for part, step in zip(index, steps):
+            if step == 1:
+                place.append(part)
+                continue
+            place.append(part / step)
+            test = ex.apply("eq", ex.apply("rem", part, step), ZERO)
+            guard = test if guard is None else ex.apply("and", guard, test)
+        inside = self.emit(operand, tuple(place))
+        return inside if guard is None else ex.select(guard, guarded(inside, guard), ex.const(0, operand.dtype))
 
     def _taken(self, x: Value, at: int, indices: Value, place: Index, index: Index) -> Expr:
         """x at the position along axis `at` that `indices` has at `place`."""

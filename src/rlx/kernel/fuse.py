@@ -17,15 +17,17 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise, Op
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.views import VIEW_OPS, view_of
+from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.cumulative import Cumulative
 from rlx.ops.index import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.ordering import TopK
 from rlx.ops.reduce import Argmax, Argmin, Reduction
-from rlx.ops.shape import BroadcastTo, Concat, Reshape, Transpose
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Reshape, Transpose
 from rlx.ops.transformer import Attention
 
-STRIDED_OPERANDS = (DotGeneral, Attention)
+PRODUCTS = (DotGeneral, Conv)
+STRIDED_OPERANDS = (*PRODUCTS, Attention, ReduceWindow)
 ARGUMENTS = (Argmax, Argmin)
 GATHERS = (Gather, GatherElements, GatherNd)
 SPECIALS = (ScatterElements, ScatterNd, Cumulative, TopK)
@@ -37,7 +39,7 @@ HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat, *SPECIALS)
 class Group:
     """Nodes of one kernel, `lead` its main one; `results` are the values that it writes.
 
-    `kind`: contraction, attention, row, argument, concat, special, map.
+    `kind`: contraction, convolution, window, attention, row, argument, concat, special, map.
     """
 
     kind: str
@@ -110,9 +112,13 @@ class Fusion:
             if isinstance(node.op, STRIDED_OPERANDS):
                 for value in node.inputs:
                     self._strided(value)
+                self._neighbours(node)
             elif isinstance(node.op, GATHERS):
                 if not isinstance(node.inputs[0].node.op, GATHERS):  # a gather of a gather is one gather
                     self._strided(node.inputs[0])
+            elif isinstance(node.op, Pad) and isinstance(node.inputs[0].node.op, Transpose):
+                # turned in blocks first: behind a guard every element would be fetched alone
+                self._along(node.inputs[0], node.inputs[0].rank - 1)
             elif isinstance(node.op, Reshape) and not _only_ones(node):
                 # through a reshape that regroups elements an index costs divisions, a flat load from memory none
                 self._strided(node.inputs[0])
@@ -136,6 +142,24 @@ class Fusion:
         if view_of(value, self._any_strides) is None:
             self._to_memory(value)
 
+    def _neighbours(self, node: Node) -> None:
+        """Left sides of products are read along the axis that is summed: they get memory where it has other steps."""
+        value = node.inputs[0]
+        match node.op:
+            case DotGeneral(lhs_contract=(axis,)):
+                self._along(value, axis % value.rank)
+            case Conv(channels_last=True, groups=groups):
+                self._along(value, value.rank - 1)
+                if groups > 1:  # no packed panels: vectors lie along the output channels of the weights
+                    self._along(node.inputs[1], value.rank - 1)
+            case Attention():
+                self._along(value, value.rank - 1)
+
+    def _along(self, value: Value, axis: int) -> None:
+        view = view_of(value, self._any_strides)
+        if view is not None and view.strides[axis] != 1 and value.shape[axis] != 1:
+            self._to_memory(value)
+
     def _any_strides(self, value: Value) -> tuple[dims.Dim, ...] | None:
         return self.strides(value) if self.in_memory(value) else None
 
@@ -153,13 +177,14 @@ class Fusion:
 
     def _group_contractions(self) -> None:
         for node in self.nodes:
-            if not isinstance(node.op, DotGeneral):
+            if not isinstance(node.op, (*PRODUCTS, ReduceWindow)):
                 continue
             members = [node] if "fuse/epilogue" in self.disable else self._epilogue(node)
             result = members[-1].outputs[0]
             self.roots.discard(key_of(node.outputs[0]))
             self.roots.add(key_of(result))
-            group = Group("contraction", node, members, [result])
+            kind = {DotGeneral: "contraction", Conv: "convolution", ReduceWindow: "window"}[type(node.op)]
+            group = Group(kind, node, members, [result])
             for member in members:
                 self.owner[id(member)] = group
 

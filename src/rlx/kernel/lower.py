@@ -12,11 +12,13 @@ from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Input, Param
+from rlx.kernel import windows
 from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumber_linear, renumber_stage
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
 from rlx.kernel.lower_special import lower_special
 from rlx.kernel.nest import (
+    Access,
     AttentionWork,
     Buffer,
     Contraction,
@@ -38,6 +40,7 @@ from rlx.kernel.nest import (
 )
 from rlx.kernel.special import SpecialWork, has_dims
 from rlx.kernel.views import view_of
+from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import Concat
@@ -152,6 +155,8 @@ class Lowering:
             "argument": self._lower_argument,
             "concat": self._lower_concat,
             "contraction": self._lower_contraction,
+            "convolution": self._lower_window,
+            "window": self._lower_window,
             "attention": self._lower_attention,
             "special": partial(lower_special, self),
         }
@@ -252,16 +257,42 @@ class Lowering:
         emitter.known[key_of(group.lead.outputs[0])] = accumulated(group.lead.outputs[0].dtype)
         return Store(0, self._contiguous(value, index), emitter.emit(value, index), False)
 
+    def _lower_window(self, group: Group) -> None:
+        op, value = group.lead.op, group.results[0]
+        writes = self._new_kernel([self._result_buffer(value)])
+        emitter = self._emitter()
+        out = group.lead.types[0].shape
+        store = self._epilogue(group, len(out))
+        work: Work
+        if isinstance(op, Conv):
+            x, w = group.lead.inputs
+            work = windows.convolution(op, x, w, out, emitter, store)
+        else:
+            assert isinstance(op, ReduceWindow)
+            work = windows.window(op, group.lead.inputs[0], out, emitter, store)
+        name = "_".join(n.op.name for n in group.members)[:60]
+        self._add(writes, name, work, tuple(group.members))
+
+    def _give_memory(self, value: Value) -> None:
+        """Constants of one element are code elsewhere; a kernel that takes addresses needs a buffer."""
+        if is_scalar_constant(value) and key_of(value) not in self.buffers:
+            assert isinstance(value.node.op, Constant)
+            buffer = self.program.new_buffer("constant", value.dtype, 1, value.name)
+            self.program.constants[buffer.number] = value.node.op.value.array
+            self.buffers[key_of(value)] = buffer
+            self.static.add(buffer.number)
+
     def _lower_attention(self, group: Group) -> None:
         op, value = group.lead.op, group.results[0]
         assert isinstance(op, Attention)
         q, k, v, *rest = group.lead.inputs
         writes = self._new_kernel([self._result_buffer(value)])
 
-        def strided(x: Value) -> tuple[int, Linear]:
+        def strided(x: Value, lead: int = 0) -> tuple[int, Linear]:
+            self._give_memory(x)
             view = view_of(x, self._strides_of)
             assert view is not None  # fusion gave memory to what is none
-            axes = tuple((i, s) for i, s in enumerate(view.strides) if s != 0)
+            axes = tuple((lead + i, s) for i, s in enumerate(view.strides) if s != 0 and x.shape[i] != 1)
             return self._slot(self.buffers[key_of(view.root)]), Linear(view.offset, axes)
 
         features, value_features = q.shape[3], v.shape[3]
@@ -270,11 +301,7 @@ class Lowering:
         scale = op.scale if op.scale is not None else float(features) ** -0.5
         mask = None
         if rest:
-            spread = view_of(rest[0], self._strides_of)
-            assert spread is not None
-            lead = 4 - rest[0].rank
-            kept = [(lead + i, s) for i, s in enumerate(spread.strides) if s != 0 and rest[0].shape[i] != 1]
-            mask = (self._slot(self.buffers[key_of(spread.root)]), Linear(spread.offset, tuple(kept)), rest[0].dtype)
+            mask = (*strided(rest[0], 4 - rest[0].rank), rest[0].dtype)
         out = Linear(0, tuple((i, s) for i, s in enumerate(self.fusion.strides(value))))
         work = AttentionWork(
             q.shape[0], q.shape[1], q.shape[2], k.shape[2], features, value_features, repeat, scale, op.causal,
@@ -436,21 +463,30 @@ def _contraction(
 
 
 def _dims_in(kernel: Kernel) -> bool:
-    """Whether the kernel's extents depend on dims that only a run knows."""
+    """Whether the kernel's extents, strides or bodies depend on dims that only a run knows."""
     work = kernel.work
     if isinstance(work, Nest):
-        return any(not isinstance(d, int) for d in (*work.outer, *work.inner)) or _dims_in_bodies(work.stages)
-    if isinstance(work, Contraction):
-        return any(not isinstance(d, int) for d in (*work.batch, work.m, work.n, work.k)) or _dims_in_bodies(
-            work.epilogue
-        )
-    if isinstance(work, SpecialWork):
+        found: list[Dim] = [*work.outer, *work.inner, *_dims_of_stages(work.stages)]
+    elif isinstance(work, Contraction):
+        found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
+        found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
+    elif isinstance(work, SpecialWork):
         return has_dims(work)
-    return any(not isinstance(d, int) for d in (work.batch, work.heads, work.queries, work.keys))
+    else:
+        assert isinstance(work, AttentionWork)
+        found = [work.batch, work.heads, work.queries, work.keys]
+        found += [d for _, line in (work.q, work.k, work.v) for d in _dims_of_place(line)]
+    return any(not isinstance(d, int) for d in found)
 
 
-def _dims_in_bodies(stages: tuple[Stage, ...]) -> bool:
-    return any(n.kind == "dim" for n in ex.walk([s.body for s in stages]))
+def _dims_of_stages(stages: tuple[Stage, ...]) -> list[Dim]:
+    found = [n.attr for n in ex.walk([s.body for s in stages]) if n.kind == "dim"]
+    return found + [d for place in accesses(stages) for d in _dims_of_place(place)]
+
+
+def _dims_of_place(place: Access | Linear) -> list[Dim]:
+    others = place.scales if isinstance(place, Access) else [c for _, c in place.others]
+    return [place.const, *(c for _, c in place.axes), *others]
 
 
 def lower(graph: Graph, disable: frozenset[str] = frozenset()) -> Program:

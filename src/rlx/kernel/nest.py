@@ -20,6 +20,7 @@ from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
     from rlx.kernel.special import SpecialWork
+    from rlx.kernel.winograd import WinogradWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 
@@ -196,9 +197,9 @@ class Nest:
 class Contraction:
     """out[batch, m, n] = epilogue(Σ_k a[batch, m, k] · b[batch, k, n]).
 
-    Axes are numbered batch, then m, then n; the k axis has the next number. `epilogue` stages are whole-row-less
-    `Store`s whose bodies use `accumulated` and loads at the axes. `packed` is the panel width (in elements) if slot
-    `b_slot` holds panels [⌈n / packed⌉][k][packed] with zeros behind n.
+    The sum runs over `taps` (the window of a convolution) and k. Axes are numbered batch, then m, n, taps, k.
+    `epilogue` stages are whole-row-less `Store`s whose bodies use `accumulated` and loads at the axes. `packed` is the
+    panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][k][packed] with zeros behind n.
     """
 
     batch: Shape
@@ -212,6 +213,7 @@ class Contraction:
     b: Linear
     epilogue: tuple[Store, ...]
     packed: int = 0
+    taps: Shape = ()
 
     @property
     def m_axis(self) -> int:
@@ -222,8 +224,12 @@ class Contraction:
         return len(self.batch) + 1
 
     @property
+    def tap_axes(self) -> tuple[int, ...]:
+        return tuple(range(len(self.batch) + 2, len(self.batch) + 2 + len(self.taps)))
+
+    @property
     def k_axis(self) -> int:
-        return len(self.batch) + 2
+        return len(self.batch) + 2 + len(self.taps)
 
     def as_nest(self) -> Nest:
         """The same as a plain nest with one reduction: what any renderer can take."""
@@ -236,7 +242,7 @@ class Contraction:
             Store(s.slot, s.offset, ex.rewrite(s.body, lambda e, _: done if e.kind == "acc" else None), False)
             for s in self.epilogue
         )
-        return Nest((*self.batch, self.m, self.n), (self.k,), (Reduce("add", body, total), *stores))
+        return Nest((*self.batch, self.m, self.n), (*self.taps, self.k), (Reduce("add", body, total), *stores))
 
 
 @dataclass(frozen=True)
@@ -268,7 +274,7 @@ class AttentionWork:
     mask: tuple[int, Linear, DType] | None = None
 
 
-Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork"
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Weights in the layout that contraction kernels want: panels [⌈n / width⌉][k][width], made once by `prepare`."""
+"""Weights in the layout that contraction kernels want: panels [⌈n / width⌉][taps...][k][width],
+made once by `prepare`."""
 
 from __future__ import annotations
 
@@ -7,23 +8,39 @@ from collections.abc import Callable
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
-from rlx.kernel.nest import Buffer, Contraction, Kernel, Linear, Nest, Program, Store, axis, dim_value, linear, load
+from rlx.ir.dim import Dim, Shape
+from rlx.kernel.nest import (
+    Buffer,
+    Contraction,
+    Kernel,
+    Linear,
+    Nest,
+    Program,
+    Store,
+    axis,
+    contiguous,
+    dim_value,
+    linear,
+    load,
+)
 
 
 def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> None:
     """Gives every contraction of `main` whose right side is static a packed copy; `width_of` gives 0 to leave it."""
     static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
-    packed: dict[tuple[int, Linear, Dim, Dim, int], Buffer] = {}
+    packed: dict[tuple[int, Linear, Dim, Shape, int], Buffer] = {}
     for position, kernel in enumerate(program.main):
         work = kernel.work
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
             continue
-        plain = not work.b.others and all(n in (work.n_axis, work.k_axis) for n, _ in work.b.axes)
-        width = width_of(work) if plain and isinstance(work.n, int) and isinstance(work.k, int) else 0
+        inside = (work.n_axis, *work.tap_axes, work.k_axis)
+        plain = not work.b.others and all(n in inside for n, _ in work.b.axes)
+        strides = (work.b.const, *(c for _, c in work.b.axes))
+        known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
+        width = width_of(work) if plain and known else 0
         if width:
             source = program.buffers[kernel.slots[work.b_slot]]
-            key = (source.number, work.b, work.n, work.k, width)
+            key = (source.number, work.b, work.n, (*work.taps, work.k), width)
             if key not in packed:
                 packed[key] = _pack(program, work, source, width)
             program.main[position] = _with_packed(kernel, work, packed[key], width)
@@ -31,17 +48,21 @@ def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> No
 
 def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Buffer:
     panels = dims.ceildiv(work.n, width)
-    size = dims.mul(dims.mul(panels, work.k), width)
+    depth = (*work.taps, work.k)
+    size = dims.mul(dims.mul(panels, dims.product(depth)), width)
     buffer = program.new_buffer("temp", source.dtype, size, f"{source.name}.packed")
-    column = Linear(0, ((0, width), (2, 1)))
+    lane = 1 + len(depth)
+    column = Linear(0, ((0, width), (lane, 1)))
     offset = Linear(work.b.const)
     offset = offset.plus(column.times(work.b.coefficient(work.n_axis)))
-    offset = offset.plus(linear(axis(1)).times(work.b.coefficient(work.k_axis)))
-    inside = ex.apply("lt", axis(0) * width + axis(2), dim_value(work.n))
+    for number, source_axis in enumerate((*work.tap_axes, work.k_axis), 1):
+        offset = offset.plus(linear(axis(number)).times(work.b.coefficient(source_axis)))
+    inside = ex.apply("lt", axis(0) * width + axis(lane), dim_value(work.n))
     whole = isinstance(work.n, int) and work.n % width == 0
     body = load(1, offset, source.dtype, None if whole else inside)
-    target = Linear(0, ((0, dims.mul(work.k, width)), (1, width), (2, 1)))
-    nest = Nest((panels, work.k, width), (), (Store(0, target, body, False),))
+    extents = (panels, *depth, width)
+    target = Linear(0, tuple(enumerate(contiguous(extents))))
+    nest = Nest(extents, (), (Store(0, target, body, False),))
     made = Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,))
     # right behind what makes the source, so that the source's memory is free again soon
     writers = [i for i, k in enumerate(program.prepare) if source.number in k.slots[: k.writes]]

@@ -15,6 +15,7 @@ from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
     control,
+    convolution,
     cumulative,
     elementwise,
     index,
@@ -32,6 +33,7 @@ from rlx.ops import (
 __all__ = [
     "activation",
     "control",
+    "convolution",
     "cumulative",
     "elementwise",
     "index",

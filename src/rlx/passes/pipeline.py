@@ -11,12 +11,14 @@ from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
 from rlx.passes.driver import Context, Pass, Rebuild, Report, run_passes
 from rlx.passes.fold import Fold
+from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
 
 
-def passes(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_last: bool = False) -> list[Pass]:
     """What `optimise` runs. The same pass may come again where what others left gives it something to do."""
+    turned: list[Pass] = [ChannelsLast(), simplify.rules, Fold(), Cse()] if channels_last else []
     return [
         Dce(),
         simplify.rules,
@@ -36,12 +38,13 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pas
         canonical.rules,
         simplify.rules,
         Cse(),
+        *turned,
     ]
 
 
 def names() -> list[str]:
     """Names of all passes, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in passes()))
+    return list(dict.fromkeys(each.name for each in passes(channels_last=True)))
 
 
 def optimise(
@@ -50,17 +53,19 @@ def optimise(
     disable: Iterable[str] = (),
     stop_at: int | None = None,
     policy: Policy | None = None,
+    channels_last: bool = False,
 ) -> tuple[Graph, Report]:
     """The graph made ready for a target that takes all primitives and the composites that `claims` says.
 
     disable   passes or rewrites to leave out (`pass` or `pass/rewrite`), beside those of RLX_DISABLE
     stop_at   apply only so many rewrites (RLX_STOP_AT if None; -1 applies all)
     policy    compute dtype by node, where it is another than the node's own
+    channels_last  convolutions, and what lies between them, on [N, spatial..., C]
 
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
-    made = _optimise(graph, passes(claims, policy), context)
+    made = _optimise(graph, passes(claims, policy, channels_last), context)
     return made, context.report
 
 

@@ -19,6 +19,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
+_ndarray = np.ndarray
 _CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
 _GOOD_LAYOUT = 0x101  # … | NPY_ARRAY_ALIGNED
 
@@ -30,7 +31,7 @@ class Signature:
         self.graph = graph
         self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
         self.names = tuple(self.types)
-        self._quick = tuple((name, t.dtype.numpy) for name, t in self.types.items())
+        self._dtypes = tuple(t.dtype.numpy for t in self.types.values())
 
     def quick(self, inputs: Any) -> list[Array] | None:
         """The arrays in order if each can be used as it is; None says that `arrays` has to look closely."""
@@ -45,8 +46,8 @@ class Signature:
             arrays = list(inputs)
         else:
             return None
-        for array, (_, dtype) in zip(arrays, self._quick):
-            if type(array) is not np.ndarray or array.dtype is not dtype:
+        for array, dtype in zip(arrays, self._dtypes):
+            if type(array) is not _ndarray or array.dtype is not dtype:
                 return None
             if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
                 return None

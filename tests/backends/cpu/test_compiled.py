@@ -160,6 +160,7 @@ def test_weights_change_without_a_compile() -> None:
 
 def test_cache_gives_the_same_program(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RLX_CACHE", "1")
     graph = encoder(layers=1)
     results = []
     for _ in range(2):
@@ -174,8 +175,9 @@ def test_cache_gives_the_same_program(tmp_path: object, monkeypatch: pytest.Monk
 def test_arm_code_is_made_and_verified() -> None:
     target = isa.forced("neon", for_codegen_only=True)
     artifact = build.compile_artifact(encoder(layers=1), target, Options(cache=False))
-    assert artifact.code[:4] == b"\x7fELF"
-    assert artifact.code[18:20] == b"\xb7\x00", "the machine of an AArch64 object file"
+    for part in artifact.code:
+        assert part[:4] == b"\x7fELF"
+        assert part[18:20] == b"\xb7\x00", "the machine of an AArch64 object file"
 
 
 def refused() -> Iterator[Graph]:
@@ -197,3 +199,20 @@ def test_what_cannot_be_compiled_is_named(graph: Graph) -> None:
     assert BACKEND().unsupported(graph)
     with pytest.raises(UnsupportedOp, match=r"c64|if"):
         BACKEND().compile(graph, Options(cache=False))
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize(("height", "width", "channels", "outputs"), [(8, 8, 16, 16), (9, 14, 32, 21), (30, 7, 48, 50)])
+@pytest.mark.parametrize("off", ["nothing", "winograd"])
+def test_convolutions_with_stride_one(
+    height: int, width: int, channels: int, outputs: int, off: str, level: str
+) -> None:
+    graph = Graph("convolution")
+    x = graph.input("x", ("n", channels, "h", "w"))
+    weight = graph.param("w", (outputs, channels, 3, 3), data=numbers(outputs, channels, 3, 3, seed=2) / 10)
+    bias = graph.param("b", (outputs, 1, 1), data=numbers(outputs, 1, 1, seed=3))
+    ones = (1, 1)
+    made = ops.conv(x, weight, strides=ones, dilations=ones, low=ones, high=ones)
+    graph.output(ops.relu(made + bias), name="y")
+    inputs = {"x": numbers(2, channels, height, width, seed=1)}
+    assert_close(run(graph, inputs, level, off)["y"], run_on("reference", graph, inputs)["y"], LOOSE)

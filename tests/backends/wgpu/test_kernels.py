@@ -15,6 +15,7 @@ from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
+from rlx.kernel.nest import Contraction
 
 from .conftest import Check, compiled
 
@@ -111,6 +112,36 @@ def test_contractions_of_two_inputs(check: Check) -> None:
     check(graph, calls)
 
 
+@pytest.mark.parametrize("channels", [3, 70])
+def test_convolutions(channels: int, check: Check, kind: str) -> None:
+    """With weights that are packed and with ones that are not, at sizes that a run brings, with what follows."""
+    graph, x = graph_of(("n", channels, "h", 17))
+    w = graph.param("w", (9, channels, 3, 3))
+    plain = {"strides": (1, 2), "dilations": (1, 1), "low": (0, 0), "high": (0, 0)}
+    y = ops.relu(ops.conv(x, w, **plain) + graph.param("b", (9, 1, 1)))
+    padded = ops.conv(y, graph.param("p", (5, 9, 3, 3)), **{**plain, "low": (1, 1), "high": (1, 2)})
+    graph.output(padded, ops.conv(x, graph.input("v", (4, channels, 2, 3)), **{**plain, "dilations": (2, 1)}))
+    graph.output(ops.conv(x, graph.param("d", (channels, 1, 3, 3)), groups=channels, **plain))
+    params = {name: floats(*shape) for name, shape in (
+        ("w", (9, channels, 3, 3)), ("b", (9, 1, 1)), ("p", (5, 9, 3, 3)), ("d", (channels, 1, 3, 3)),
+    )}  # fmt: skip
+    calls = []
+    for n, h in ((1, 5), (2, 12), (0, 6)):
+        inputs = {"x": floats(n, channels, h, 17), "v": floats(4, channels, 2, 3)}
+        calls.append(({"n": n, "h": h}, inputs))
+    check(graph, calls, params, tolerance=Tolerance(512, scale=4))
+    works = [step.kernel.work for step in compiled(kind, graph, params).plan.main]
+    taps = [w for w in works if isinstance(w, Contraction) and w.taps]
+    assert any(w.packed for w in taps) and not all(w.packed for w in taps)
+
+
+def test_windows(check: Check) -> None:
+    graph, x = graph_of(("n", 4, "h", 11))
+    shape = {"window": (3, 2), "strides": (2, 1), "dilations": (1, 1), "low": (1, 0), "high": (1, 1)}
+    graph.output(ops.reduce_window(x, combine="max", **shape), ops.average_pool(x, **shape))
+    check(graph, [({"n": n, "h": h}, {"x": floats(n, 4, h, 11)}) for n, h in ((2, 9), (1, 3))])
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "i32", "i64", "u8", "i8"])
 def test_contractions_of_other_dtypes(dtype: str, check: Check) -> None:
     graph, x = graph_of((5, 33), dtype)
@@ -181,6 +212,22 @@ def test_packed_elements(count: int, check: Check) -> None:
             graph.output(value + param, value.cast("f32") * 2.0, ops.maximum(value, constant))
     params = {f"{name}_param": np.roll(array, 1) for name, array in arrays.items()}
     check(graph, [({}, arrays)], params, tolerance=EXACT)
+
+
+def test_params_with_named_dims(kind: str) -> None:
+    """Their size is known only when they are set: they lie in memory of their own."""
+    graph = Graph("named")
+    x, w = graph.input("x", ("b", 4)), graph.param("w", (4, "n"))
+    bias = graph.param("bias", ("n",))
+    graph.output(x @ w + bias, x @ ops.slice(w, starts=(0, 0), stops=(4, 2), steps=(1, 1)) @ graph.param("v", (2, 3)))
+    made = compiled(kind, graph)
+    for n in (3, 50):
+        params = {"w": floats(4, n), "bias": floats(n), "v": floats(2, 3)}
+        made.set_params(params)
+        given = floats(2, 4)
+        first, second = made.bind({"b": 2, "n": n})([given])
+        np.testing.assert_allclose(first, given @ params["w"] + params["bias"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(second, given @ params["w"][:, :2] @ params["v"], rtol=1e-4, atol=1e-5)
 
 
 def test_weights_can_be_swapped(kind: str) -> None:

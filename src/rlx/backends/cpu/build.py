@@ -16,7 +16,7 @@ from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.jit import emit_object
+from rlx.backends.cpu.jit import emit_objects
 from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
@@ -67,28 +67,31 @@ def _source_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    from rlx.backends.cpu import claims
+    from rlx.backends.cpu import claims, winograd
     from rlx.backends.cpu.codegen import generate
     from rlx.kernel.lower import lower
     from rlx.kernel.pack import pack_weights
+    from rlx.kernel.winograd import use_winograd
     from rlx.passes.pipeline import optimise
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
-    made, _ = optimise(graph, claims.claims, disable=disable)
+    made, _ = optimise(graph, claims.claims, disable=disable, channels_last=True)
     clock.lap("passes")
     program = lower(made, disable)
     _refuse_dtypes(program)
+    if "winograd" not in disable:
+        use_winograd(program, lambda work: winograd.panel_width(work, isa))
     if "pack" not in disable:
         pack_weights(program, lambda work: _panel_width(work, isa))
     kept = _kept(program)
     clock.lap("lower")
-    text = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
+    texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
     clock.lap("codegen")
-    machine_code = emit_object(text, isa)
+    machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
     if flags.debug() >= 3:
-        print(text)
+        print(*texts)
     return _artifact(graph, program, kept, machine_code, {"ms": clock.laps, "isa": isa.name})
 
 
@@ -129,14 +132,16 @@ def _slot(program: Program, number: int) -> Slot:
     return Slot(number, TensorType((buffer.size,), buffer.dtype), buffer.name)
 
 
-def _artifact(graph: Graph, program: Program, kept: set[int], machine_code: bytes, report: dict[str, Any]) -> Artifact:
+def _artifact(
+    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
+) -> Artifact:
     read = {n for k in program.main for n in k.slots}
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
     report = {
         **report,
         "kernels": [k.name for k in program.main],
         "prepare_kernels": [k.name for k in program.prepare],
-        "code_bytes": len(machine_code),
+        "code_bytes": sum(map(len, machine_code)),
     }
     return Artifact(
         code=machine_code,

@@ -43,7 +43,7 @@ def unsupported(graph: Graph) -> list[Unsupported]:
     from rlx.kernel.fuse import SPECIALS, untaken
     from rlx.passes.pipeline import optimise
 
-    made, _ = optimise(graph, claims)
+    made, _ = optimise(graph, claims, channels_last=True)
     found = [Unsupported(node, f"no kernel for {node.op.name}") for node in untaken(made, SPECIALS)]
     named = {id(u.node) for u in found}
     for node in made.nodes:

@@ -5,28 +5,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu import attention, gemm
+from rlx.backends.cpu import attention, cpus, gemm, winograd
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.llvm import nest as nests
 from rlx.kernel.llvm import special
+from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
 from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
+PART_CHARACTERS = 200_000
+"""Text that is worth a compiler thread of its own."""
 
-Planned = nests.NestPlan | gemm.GemmPlan | attention.AttentionPlan | special.SpecialPlan
+Planned = (
+    nests.NestPlan
+    | turns.TurnPlan
+    | gemm.GemmPlan
+    | attention.AttentionPlan
+    | special.SpecialPlan
+    | winograd.WinogradPlan
+)
 
 
-def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
-    """The text of the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> list[str]:
+    """The text of the module, in parts where it is long.
+
+    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own.
+    """
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
     module.add("rlx_run", _DISPATCH)
@@ -35,15 +49,19 @@ def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: 
         memory = plan_memory(program, kernels, temps, bounds, reuse)
         _write_entry(module, name, program, kernels, memory, isa)
     head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
-    return head + module.text()
+    parts = max(1, min(cpus.usable(), module.size // PART_CHARACTERS))
+    return [head + text for text in module.texts(parts)]
 
 
 def plan_of(kernel: Kernel, isa: Isa) -> Planned:
     """How the CPU runs a kernel."""
     match kernel.work:
         case Nest():
-            return nests.plan(kernel.work, isa.lanes)
-        case Contraction() if gemm.takes(kernel.work):
+            planned = nests.plan(kernel.work, isa.lanes)
+            return turns.plan(planned, isa.lanes) or planned
+        case WinogradWork():
+            return winograd.plan(kernel.work, isa)
+        case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
             return gemm.plan(kernel.work, isa)
         case Contraction():
             return nests.plan(kernel.work.as_nest(), isa.lanes)
@@ -58,8 +76,12 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
     slots = len(kernel.slots)
     stem = f"kernel.{kernel.name}"  # apart from names of the C library
     match planned:
+        case turns.TurnPlan():
+            return turns.render(module, stem, planned, slots)
         case nests.NestPlan():
             return nests.render(module, stem, planned, slots)
+        case winograd.WinogradPlan():
+            return winograd.render(module, stem, planned, slots)
         case gemm.GemmPlan():
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():

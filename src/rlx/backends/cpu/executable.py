@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,25 @@ def aligned_empty(nbytes: int) -> Array:
 def _address(array: Array) -> int:
     where: int = array.__array_interface__["data"][0]
     return where
+
+
+_DATA_FIELD = object.__basicsize__  # the pointer to an array's elements follows the object's header
+_pointer_at = ctypes.c_void_p.from_address
+
+
+def _address_in_header(array: Array) -> int:
+    """`_address` read from the array object itself, in a seventh of the time."""
+    return _pointer_at(id(array) + _DATA_FIELD).value or 0
+
+
+def _fastest_address() -> Callable[[Array], int]:
+    """The quick way where this interpreter lays arrays out as expected, else the official one."""
+    probes = [np.empty(n, np.uint8)[1:] for n in (3, 100, 5000)]
+    same = all(_address_in_header(p) == _address(p) for p in probes)
+    return _address_in_header if sys.implementation.name == "cpython" and same else _address
+
+
+address_of = _fastest_address()
 
 
 class _Weights:
@@ -165,11 +185,11 @@ class CpuBound(Bound):
                 table[number] = address
             frame.weights = weights
         for number, array in zip(self.inputs, inputs):
-            table[number] = array.__array_interface__["data"][0]
+            table[number] = address_of(array)
         results = []
         for number, shape, dtype in self.outputs:
             made = np.empty(shape, dtype)
-            table[number] = made.__array_interface__["data"][0]
+            table[number] = address_of(made)
             results.append(made)
         self._main(table, self.dims, frame.address, self._parallel, self._threads)
         executable.give_frame(frame)

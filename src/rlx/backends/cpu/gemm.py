@@ -7,6 +7,7 @@ shape, whatever follows. `docs/design/cpu.md` has the measurements behind it.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
@@ -31,19 +32,26 @@ _WASTE = {1: 1.3, 2: 1.08}
 
 @dataclass(frozen=True)
 class GemmPlan:
-    """How a contraction is run; fields as in `kernel.llvm.nest.NestPlan`. A position is (batch…, row block, panel)."""
+    """How a contraction is run; fields as in `kernel.llvm.nest.NestPlan`. A position is (batch…, row block, panel).
+
+    taps  extents of the outer parts of the sum and the steps of A along them
+    run   neighbouring elements of A that one call of the core multiplies: k, and taps that lie just as close
+    """
 
     work: Contraction
     vectors: int
     rows: int
+    taps: tuple[tuple[Dim, Dim], ...]
+    run: Dim
     positions: Dim
     weight: Dim
     scratch: Dim
 
 
 def takes(work: Contraction) -> bool:
-    """Whether the core fits: f32, and neighbouring k of A lie side by side."""
-    return work.dtype is dtypes.f32 and work.a.coefficient(work.k_axis) == 1 and not work.a.others and not work.b.others
+    """Whether the core fits: f32, and neighbouring k of A lie side by side. Sums over taps need packed panels."""
+    dense = work.k == 1 or work.a.coefficient(work.k_axis) == 1
+    return work.dtype is dtypes.f32 and dense and not work.a.others and not work.b.others
 
 
 def panel_vectors(n: Dim, isa: Isa) -> int:
@@ -67,15 +75,27 @@ def plan(work: Contraction, isa: Isa) -> GemmPlan:
     tile = isa.gemm_rows * width * 4
     scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * 4))
     per_row = dims.mul(dims.add(work.k, 8), vectors)
+    per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
-    return GemmPlan(work, vectors, isa.gemm_rows, dims.product((*work.batch, blocks, panels)), weight, scratch)
+    taps, run = _runs(work)
+    positions = dims.product((*work.batch, blocks, panels))
+    return GemmPlan(work, vectors, isa.gemm_rows, taps, run, positions, weight, scratch)
+
+
+def _runs(work: Contraction) -> tuple[tuple[tuple[Dim, Dim], ...], Dim]:
+    """Taps that stay, and the run: in a window over channels-last memory the columns and channels of a row are one."""
+    run: Dim = work.k
+    taps = [(extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes)]
+    while taps and taps[-1][1] == run:
+        run = dims.mul(run, taps.pop()[0])
+    return tuple(taps), run
 
 
 def core(module: Module, rows: int, vectors: int) -> str:
     """Adds the core of a tile shape for packed panels.
 
-    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead), strides in elements; `ahead` is memory to
-    prefetch.
+    void(ptr a, i64 lda, ptr b, ptr c, i64 ldc, i64 k, ptr ahead, i1 more), strides in elements; `ahead` is memory to
+    prefetch; with `more` the product is added to what the tile holds.
     """
     stem = f"gemm_{rows}x{vectors}"
     if not module.has(stem):
@@ -89,7 +109,7 @@ class _CoreWriter:
     def __init__(self, module: Module, name: str, rows: int, vectors: int) -> None:
         self.rows, self.vectors = rows, vectors
         self.lanes = module.target.lanes
-        parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead"
+        parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead, i1 %more"
         self.f = f = Function(module, name, parameters)
         self.kind = f"<{self.lanes} x float>"
         self.fma = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.v{self.lanes}f32"
@@ -104,7 +124,9 @@ class _CoreWriter:
     def write(self) -> Function:
         f, count, kind = self.f, self.rows * self.vectors, self.kind
         whole = f.mul(f.divide("%k", str(UNROLL)), str(UNROLL))
-        parts = f.loop("0", whole, UNROLL, [(kind, "zeroinitializer")] * (count * self.ways), self._unrolled)
+        start = [(kind, value) for value in self._start()]
+        start += [(kind, "zeroinitializer")] * (count * (self.ways - 1))
+        parts = f.loop("0", whole, UNROLL, start, self._unrolled)
         sums = parts[:count]
         for way in range(1, self.ways):
             sums = [f.value(f"fadd {kind} {a}, {b}") for a, b in zip(sums, parts[way * count : (way + 1) * count])]
@@ -115,6 +137,21 @@ class _CoreWriter:
                 place = f.offset(target, "float", str(j * self.lanes))
                 f.emit(f"store {kind} {sums[r * self.vectors + j]}, ptr {place}, align 4")
         return f
+
+    def _start(self) -> list[str]:
+        """What the sums begin with: zeros, or the tile."""
+        f, kind = self.f, self.kind
+        before = f.block_name
+        f.emit("br i1 %more, label %load, label %go")
+        f.label("load")
+        held = []
+        for r in range(self.rows):
+            source = f.offset("%c", "float", f.mul("%ldc", str(r)))
+            for j in range(self.vectors):
+                held.append(f.value(f"load {kind}, ptr {f.offset(source, 'float', str(j * self.lanes))}, align 4"))
+        f.emit("br label %go")
+        f.label("go")
+        return [f.value(f"phi {kind} [zeroinitializer, %{before}], [{value}, %load]") for value in held]
 
     def _unrolled(self, position: str, sums: list[str]) -> list[str]:
         f, count = self.f, self.rows * self.vectors
@@ -157,11 +194,15 @@ class Tile:
     ldc: str
     k: str
     ahead: str
+    more: str = "false"
 
 
 def call_core(f: Function, height: str, tallest: int, vectors: int, tile: Tile) -> None:
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
-    text = f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, ptr {tile.ahead}"
+    text = (
+        f"ptr {tile.a}, i64 {tile.lda}, ptr {tile.b}, ptr {tile.c}, i64 {tile.ldc}, i64 {tile.k}, "
+        f"ptr {tile.ahead}, i1 {tile.more}"
+    )
     number = f.fresh("S")[1:]
     cases = " ".join(f"i64 {r}, label %{number}.{r}" for r in range(1, tallest + 1))
     f.emit(f"switch i64 {height}, label %{number}.end [ {cases} ]")
@@ -212,7 +253,12 @@ class _GemmWriter:
         self.body.push()
         panels = f.dim(dims.ceildiv(work.n, self.width))
         blocks = f.dim(dims.ceildiv(work.m, ROW_BLOCK))
-        panel, rest = f.remainder(position, panels), f.divide(position, panels)
+        if work.packed and work.batch:
+            # batches share the panels: each panel stays in cache while all rows pass by
+            others = f.dim(dims.product((*work.batch, dims.ceildiv(work.m, ROW_BLOCK))))
+            panel, rest = f.divide(position, others), f.remainder(position, others)
+        else:
+            panel, rest = f.remainder(position, panels), f.divide(position, panels)
         block, rest = f.remainder(rest, blocks), f.divide(rest, blocks)
         for number in reversed(range(len(work.batch))):
             extent = f.dim(work.batch[number])
@@ -232,7 +278,7 @@ class _GemmWriter:
         """The panel's address, and what to prefetch meanwhile: the panel behind it."""
         f, work = self.f, self.work
         if work.packed:
-            size = f.mul(f.dim(work.k), str(self.width))
+            size = f.mul(f.dim(dims.mul(dims.product(work.taps), work.k)), str(self.width))
             here = f.offset(self.body.bases[work.b_slot], "float", f.mul(panel, size))
             return here, f.offset(here, "float", size)
         target = f.offset("%scratch", "float", str(self.plan.rows * self.width))
@@ -245,7 +291,7 @@ class _GemmWriter:
         """The rows of a block, tile by tile; every tile prefetches its share of the panel to come."""
         f, work = self.f, self.work
         count, base, extra = tiles_of(f, rows, self.plan.rows)
-        depth = f.dim(work.k)
+        depth = f.dim(self.plan.run)
         share = f.mul(depth, str(PREFETCH_LINES * 16 // UNROLL))
 
         def one(tile: str, _: list[str]) -> list[str]:
@@ -258,12 +304,37 @@ class _GemmWriter:
             next_share = f.offset(ahead, "float", f.mul(tile, share))
             lda = f.dim(work.a.coefficient(work.m_axis))
             operands = Tile(left, lda, right, "%scratch", width, depth, next_share)
-            call_core(f, height, self.plan.rows, self.plan.vectors, operands)
+            self._over_taps(height, operands)
             self._finish(row, height, column)
             self.body.pop()
             return []
 
         f.loop("0", count, 1, [], one)
+
+    def _over_taps(self, height: str, tile: Tile) -> None:
+        """One call of the core for every tap; all but the first add to the tile."""
+        f, plan = self.f, self.plan
+        if not plan.taps:
+            call_core(f, height, plan.rows, plan.vectors, tile)
+            return
+        total = f.dim(dims.product(extent for extent, _ in plan.taps))
+        step = f.mul(f.dim(plan.run), str(self.width))
+
+        def one(tap: str, _: list[str]) -> list[str]:
+            moved, rest = "0", tap
+            for extent, coefficient in reversed(plan.taps):
+                moved = f.add(moved, f.mul(f.remainder(rest, f.dim(extent)), f.dim(coefficient)))
+                rest = f.divide(rest, f.dim(extent))
+            here = dataclasses.replace(
+                tile,
+                a=f.offset(tile.a, "float", moved),
+                b=f.offset(tile.b, "float", f.mul(tap, step)),
+                more=f.value(f"icmp ne i64 {tap}, 0"),
+            )
+            call_core(f, height, plan.rows, plan.vectors, here)
+            return []
+
+        f.loop("0", total, 1, [], one)
 
     def _finish(self, first: str, height: str, column: str) -> None:
         """The epilogue over a tile that lies in scratch."""
@@ -297,4 +368,5 @@ class _GemmWriter:
 
 
 def _without_k(work: Contraction) -> Linear:
-    return Linear(work.a.const, tuple((n, c) for n, c in work.a.axes if n != work.k_axis))
+    inside = (*work.tap_axes, work.k_axis)
+    return Linear(work.a.const, tuple((n, c) for n, c in work.a.axes if n not in inside))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rlx.ir import dtype as dtypes
 from rlx.kernel.llvm.body import Body, Vector, lane_mask
+from rlx.kernel.llvm.turn import transpose
 from rlx.kernel.nest import Linear, load
 
 
@@ -93,27 +94,3 @@ def _pack_transposed(
         return []
 
     f.loop("0", extents[0], lanes, [], square)
-
-
-def transpose(body: Body, rows: list[str]) -> list[str]:
-    """A square of f32 vectors transposed: halves of ever larger blocks change places."""
-    f, lanes = body.f, body.lanes
-    kind = body.kind("float", True)
-    rows = list(rows)
-    step = 1
-    while step < lanes:
-        low = [lane if lane & step == 0 else lanes + lane - step for lane in range(lanes)]
-        high = [lane + step if lane & step == 0 else lanes + lane for lane in range(lanes)]
-        for i in range(lanes):
-            if i & step == 0:
-                a, b = rows[i], rows[i + step]
-                rows[i], rows[i + step] = (
-                    f.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{_order(order)}>")
-                    for order in (low, high)
-                )
-        step *= 2
-    return rows
-
-
-def _order(lanes: list[int]) -> str:
-    return ", ".join(f"i32 {lane}" for lane in lanes)

@@ -130,4 +130,3 @@ class WebGpuBackend(GpuBackend):
 BACKENDS: dict[str, type[WgpuBackend]] = {
     kind.name: kind for kind in (VulkanBackend, OpenGlBackend, DirectXBackend, MetalBackend, GpuBackend, WebGpuBackend)
 }
-BACKEND = VulkanBackend

@@ -49,7 +49,7 @@ class Plan:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    ready, _ = optimise(graph)
+    ready, _ = optimise(graph, channels_last=True)
     reasons: dict[int, Unsupported] = {}
     for node, reason in _refused(ready):
         original = _origin(graph, node)
@@ -66,7 +66,7 @@ def unsupported(graph: Graph) -> list[Unsupported]:
 def build(graph: Graph, options: Options, limit: int) -> Plan:
     """The plan of a graph for a device that binds `limit` bytes at once. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
-    ready, _ = optimise(graph, disable=disable)
+    ready, _ = optimise(graph, disable=disable, channels_last=True)
     refused = _refused(ready)
     if refused:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)

@@ -132,8 +132,12 @@ class Device:
         asked = dict(_PORTABLE)
         if not portable:
             asked |= {name: adapter.limits[name] for name in _SIZES}
-        with _runtime_folder(), translated("device"):
-            self.raw = adapter.request_device_sync(required_limits=asked)
+        try:
+            with _runtime_folder():
+                self.raw = adapter.request_device_sync(required_limits=asked)
+        except RuntimeError as error:  # an OpenGL too old for compute shaders, above all
+            reason = " ".join(str(error).split())
+            raise DeviceUnavailable(f"[device] {self.name} does not open: {reason}") from error
         given = self.raw.limits
         most = PORTABLE_BINDING if portable else MAX_BINDING
         self.max_binding = min(most, *(given[name] for name in _SIZES))

@@ -28,7 +28,9 @@ OLDEST_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
-FAMILIES = ("elementwise", "linalg", "microsoft", "index", "nn", "order", "reduce", "resize", "shape", "symbolics")
+FAMILIES = (
+    "elementwise", "index", "linalg", "microsoft", "nn", "order", "reduce", "resize", "shape", "symbolics", "windows",
+)  # fmt: skip
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")
@@ -161,9 +163,10 @@ class _Walk:
         return self.leaves.make(name, array)
 
     def _dim(self, dim: Any, fallback: str) -> Dim | str:
-        if dim.WhichOneof("value") == "dim_value":
+        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:  # some exporters write -1 for "any"
             return int(dim.dim_value)
-        name = dim.dim_param or fallback
+        # "?" names nothing: two of them need not be equal
+        name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
         if name not in self.dims:
             ours = _identifier(name)
             while ours in self.dims.values():

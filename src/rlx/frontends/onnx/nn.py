@@ -1,15 +1,12 @@
-"""Importer functions: softmax, norms, pools over everything, convolution, attention."""
+"""Importer functions: softmax, norms, pools over everything, attention."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import Any
 
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
@@ -105,59 +102,6 @@ def global_average_pool(node: OnnxNode, x: Value) -> Value:
 @onnx_op("GlobalMaxPool")
 def global_max_pool(node: OnnxNode, x: Value) -> Value:
     return build.reduce_max(x, axes=tuple(range(2, x.rank)), keepdims=True)
-
-
-@onnx_op("Conv")
-def conv(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
-    """A sum over the kernel's positions becomes one contraction over shifted copies of x, laid side by side."""
-    rank = x.rank - 2
-    kernel = [k for k in weight.shape[2:] if isinstance(k, int)]
-    if list(node.integers("kernel_shape", kernel)) != kernel:
-        raise node.wrong(f"expected a kernel_shape that fits the weight {weight.type}")
-    if node.integer("group", 1) != 1 or len(kernel) != rank or rank < 1:
-        raise node.unsupported("only convolutions of one group with a known kernel are supported")
-    strides, dilations = node.integers("strides", (1,) * rank), node.integers("dilations", (1,) * rank)
-    low, high = _conv_pads(node, x.shape[2:], kernel, strides, dilations)
-    if any(p != 0 for p in (*low, *high)):
-        x = build.pad(x, low=(0, 0, *low), high=(0, 0, *high))
-    taps = [_tap(x, at, kernel, strides, dilations) for at in itertools.product(*map(range, kernel))]
-    columns = build.concat(*(shorthand.expand_dims(t, (2,)) for t in taps), axis=2) if len(taps) > 1 else taps[0]
-    flat_weight = weight.reshape(weight.shape[0], dims.product(weight.shape[1:]))
-    joined = columns.reshape(x.shape[0], dims.product(weight.shape[1:]), *taps[0].shape[2:])
-    made = build.dot_general(flat_weight, joined, lhs_contract=(1,), rhs_contract=(1,))
-    made = made.transpose(1, 0, *range(2, x.rank))
-    return made if bias is None else made + bias.reshape(-1, *([1] * rank))
-
-
-def _tap(x: Value, at: Sequence[int], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]) -> Value:
-    """What one position of the kernel sees of x, [N, C, out...]."""
-    starts, stops = [0, 0], [x.shape[0], x.shape[1]]
-    for position, extent, k, stride, dilation in zip(at, x.shape[2:], kernel, strides, dilations):
-        reach = dims.add(dims.mul(dims.add(k, -1), dilation), 1)
-        count = dims.add(dims.floordiv(dims.add(extent, dims.mul(reach, -1)), stride), 1)
-        starts.append(position * dilation)
-        stops.append(dims.add(position * dilation + 1, dims.mul(dims.add(count, -1), stride)))
-    return build.slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1, 1, *strides))
-
-
-def _conv_pads(
-    node: OnnxNode, extents: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[list[Dim], list[Dim]]:
-    mode = node.text("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID"):
-        pads = node.integers("pads", None) if mode == "NOTSET" else None
-        pads = pads or (0,) * (2 * len(extents))
-        return list(pads[: len(extents)]), list(pads[len(extents) :])
-    low: list[Dim] = []
-    high: list[Dim] = []
-    for extent, k, stride, dilation in zip(extents, kernel, strides, dilations):
-        reach = dims.add(dims.mul(dims.add(k, -1), dilation), 1)
-        span = dims.mul(dims.add(dims.ceildiv(extent, stride), -1), stride)
-        total = dims.maximum(0, dims.add(dims.add(span, reach), dims.mul(extent, -1)))
-        less, more = dims.floordiv(total, 2), dims.ceildiv(total, 2)
-        low.append(less if mode == "SAME_UPPER" else more)
-        high.append(more if mode == "SAME_UPPER" else less)
-    return low, high
 
 
 @onnx_op("Attention", since=23)

@@ -98,7 +98,7 @@ class Body:
 
     def _hoist_pointer(self, node: Expr, loop_axes: set[int], varying: set[Expr]) -> None:
         line = offset_of(node)
-        if any(e in varying for e, _ in line.others):
+        if any(e in varying or self.is_vector(e) for e, _ in line.others):
             return
         self.pointer(node.attr.slot, node.dtype, _without(line, loop_axes))
 

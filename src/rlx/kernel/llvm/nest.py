@@ -22,6 +22,8 @@ from rlx.kernel.llvm.function import Function, Module, register_type
 from rlx.kernel.nest import Nest, Reduce, Stage, Store, Temp
 from rlx.ops.reduce import identity
 
+MOST_UNROLLED = 7
+"""Steps of an inner loop that are written out one by one."""
 PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
@@ -177,9 +179,9 @@ class _NestWriter:
         loop_axes = {axis, *self.inner_axes}
         if not self.nest.inner:
             self.body.hoist(bodies, lambda n: _uses_axis(n, loop_axes) or n.kind in ("row", "temp"), loop_axes)
-        unroll = self._unroll(bodies)
-        wide = self.lanes * unroll
         span = self.f.sub(high, low)
+        unroll = self._unroll(bodies, span)
+        wide = self.lanes * unroll
         whole = self.f.add(low, self.f.mul(self.f.divide(span, str(wide)), str(wide)))
 
         def step(position: str, _: list[str]) -> list[str]:
@@ -191,8 +193,10 @@ class _NestWriter:
             self._at(axis, position, lane_mask(self.body, self.f.sub(high, position)))
             return []
 
-        self.f.loop(low, whole, wide, [], step)
-        self.f.loop(whole, high, self.lanes, [], masked)
+        if not _below(span, wide):
+            self.f.loop(low, whole, wide, [], step)
+        if not _multiple(span, wide):
+            self.f.loop(whole, high, self.lanes, [], masked)
 
     def _at(self, axis: int, position: str, mask: str | None) -> None:
         self.body.push()
@@ -202,11 +206,15 @@ class _NestWriter:
         self.body.vector = None
         self.body.pop()
 
-    def _unroll(self, bodies: Sequence[Expr]) -> int:
+    def _unroll(self, bodies: Sequence[Expr], span: str) -> int:
+        """Vectors in flight; a known span that they would not divide gets fewer, so that no rest is left."""
         if self.nest.inner and self.plan.across:
             return 1
         size = sum(_weight(b) for b in bodies)
-        return 4 if size <= 12 else 2 if size <= 64 else 1
+        most = 4 if size <= 12 else 2 if size <= 64 else 1
+        if _multiple(span, self.lanes):
+            return max(n for n in (1, 2, 4) if n <= most and _multiple(span, n * self.lanes))
+        return most
 
     # stages
 
@@ -287,6 +295,11 @@ class _NestWriter:
                 self.body.pop()
                 return made
 
+            if extent.isdigit() and int(extent) <= MOST_UNROLLED and vector_axis is None:
+                values = [value for _, value in carried]
+                for position in range(int(extent)):  # windows are short: no loop pays for them
+                    values = one(str(position), values)
+                return values
             return self.f.loop("0", extent, 1, carried, one)
         if vector_axis is None:
             self.flat_position = self.f.mul(flat, str(self.lanes))
@@ -300,7 +313,7 @@ class _NestWriter:
         f = self.f
         extent = f.dim(self.nest.inner[axis - len(self.nest.outer)])
         start = f.mul(flat, extent)
-        unroll = self._unroll([self.nest.stages[n].body for n in numbers])
+        unroll = self._unroll([self.nest.stages[n].body for n in numbers], extent)
         wide = self.lanes * unroll
         whole = f.mul(f.divide(extent, str(wide)), str(wide))
         kinds = [kind for kind, _ in carried]
@@ -318,11 +331,15 @@ class _NestWriter:
             mask = lane_mask(self.body, f.sub(extent, position))
             return self._vector_visit(numbers, reduces, axis, position, f.add(start, position), mask, values)
 
-        parts = f.loop("0", whole, wide, [*carried, *more], step)
+        parts = [value for _, value in (*carried, *more)]
+        if not _below(extent, wide):
+            parts = f.loop("0", whole, wide, [*carried, *more], step)
         joined = parts[: len(reduces)]
         for part in range(1, unroll):
             mine = parts[part * len(reduces) : (part + 1) * len(reduces)]
             joined = [self._combine(n, a, b, True) for n, a, b in zip(reduces, joined, mine)]
+        if _multiple(extent, wide):
+            return joined
         return f.loop(whole, extent, self.lanes, list(zip(kinds, joined)), masked)
 
     def _vector_visit(
@@ -458,6 +475,16 @@ def _better(stage: Reduce, new: Expr, best: Expr) -> Expr:
         nan_wins = new_nan if stage.last else ex.apply("and", new_nan, ex.apply("not", best_nan))
         wins = ex.apply("or", ex.apply("and", wins, ex.apply("not", best_nan)), nan_wins)
     return ex.apply("or", wins, Expr("register", dtypes.bool_, (), "first"))
+
+
+def _multiple(span: str, width: int) -> bool:
+    """Whether a span is known to be a multiple of a width."""
+    return span.isdigit() and int(span) % width == 0
+
+
+def _below(span: str, width: int) -> bool:
+    """Whether a span is known to be shorter than a width."""
+    return span.isdigit() and int(span) < width
 
 
 def _uses_axis(node: Expr, axes: set[int]) -> bool:

@@ -7,11 +7,12 @@ same. Lanes lie along n, so that they read neighbouring columns of b and the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
-from rlx.kernel.nest import Contraction, Linear, Store
+from rlx.kernel.nest import Contraction, Linear, Store, contiguous
 from rlx.kernel.wgsl import nest as nests
 from rlx.kernel.wgsl.body import Body
 from rlx.kernel.wgsl.code import Binding, Check, Code, Record, Shader, Slot
@@ -67,7 +68,8 @@ class _Blocked:
         checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
         text = assemble(code, record, self.bindings, self.name)
         blocks = dims.floordiv(dims.add(work.k, BLOCK - 1), BLOCK)
-        iterations = dims.add(dims.add(work.k, dims.mul(blocks, 2)), ROWS * COLUMNS * LIBRARY_LOOP)
+        a_tap = dims.add(dims.add(work.k, dims.mul(blocks, 2)), 2 + 2 * len(work.taps))
+        iterations = dims.add(dims.mul(dims.product(work.taps), a_tap), ROWS * COLUMNS * LIBRARY_LOOP)
         positions = dims.product(grid)
         return Shader(text, tuple(self.bindings), record.slots, record.numbers, positions, False, iterations, checks)
 
@@ -78,30 +80,60 @@ class _Blocked:
         return self.code.let(f"min({first} + {step}i, {self.record.dim(extent)} - 1i)")
 
     def _a_offset(self, row: str) -> str:
-        """Offset of a row of a, at k = 0."""
+        """Offset of a row of a, at tap 0 and k = 0."""
         self.body.axes[self.work.m_axis] = row
-        return self.body.fresh_offset(_without(self.work.a, self.work.k_axis))
+        return self.body.fresh_offset(self._outside(self.work.a))
+
+    def _outside(self, line: Linear) -> Linear:
+        """An offset without what the sum runs over."""
+        inside = (*self.work.tap_axes, self.work.k_axis)
+        return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
 
     def _b_offsets(self, first_column: str) -> list[str]:
-        """Offsets of b's columns at k = 0, or of the quad of a packed panel."""
+        """Offsets of b's columns at tap 0 and k = 0, or of the quad of a packed panel."""
         work, code = self.work, self.code
         if work.packed:
             panel = code.let(f"{first_column} / {work.packed}i")
-            depth = self.record.dim(dims.mul(work.k, work.packed))
+            depth = self.record.dim(dims.mul(dims.product((*work.taps, work.k)), work.packed))
             return [code.let(f"({panel} * {depth} + {first_column} % {work.packed}i) / 4i", "at")]
         offsets = []
         for i in range(COLUMNS):
             self.body.axes[work.n_axis] = self._inside(first_column, i, work.n, COLUMNS)
-            offsets.append(self.body.fresh_offset(_without(work.b, work.k_axis)))
+            offsets.append(self.body.fresh_offset(self._outside(work.b)))
         return offsets
 
     def _sum(self, a: list[str], b: list[str]) -> None:
-        """Σ over k into total0 … total3, one vec4 a row, in blocks."""
+        """Σ over taps and k into total0 … total3, one vec4 a row."""
         code, work = self.code, self.work
-        extent = self.record.dim(work.k)
         for i in range(ROWS):
             code.emit(f"var total{i} = vec4<f32>();")
-        if isinstance(work.k, int) and work.k <= BLOCK:
+        with ExitStack() as loops:
+            for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
+                name = f"tap{i}"
+                self.body.axes[axis] = name
+                loops.enter_context(
+                    code.block(f"for (var {name} = 0i; {name} < {self.record.dim(extent)}; {name} = {name} + 1i)")
+                )
+            if work.taps:
+                a = [self._at_tap(work.a, at) for at in a]
+                b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
+            self._blocks(a, b)
+
+    def _at_tap(self, line: Linear, at: str) -> str:
+        steps = tuple((n, c) for n, c in line.axes if n in self.work.tap_axes)
+        return self.code.let(f"{at} + {self.body.fresh_offset(Linear(0, steps))}", "at")
+
+    def _quad_at_tap(self, at: str) -> str:
+        """The quad of a panel, which holds [taps...][k][width]."""
+        work = self.work
+        steps = contiguous((*work.taps, work.k, work.packed // 4))[: len(work.taps)]
+        return self.code.let(f"{at} + {self.body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))}", "at")
+
+    def _blocks(self, a: list[str], b: list[str]) -> None:
+        """Products over k, so many at a time added up on their own."""
+        code, work = self.code, self.work
+        extent = self.record.dim(work.k)
+        if isinstance(work.k, int) and work.k <= BLOCK and not work.taps:
             self._products("total", "0i", extent, a, b)
             return
         with code.block(f"for (var start = 0i; start < {extent}; start = start + {BLOCK}i)"):
@@ -148,7 +180,3 @@ class _Blocked:
                 for stage in nests.legal_stages(work.epilogue):
                     assert isinstance(stage, Store)
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
-
-
-def _without(line: Linear, axis: int) -> Linear:
-    return Linear(line.const, tuple((n, c) for n, c in line.axes if n != axis), line.others)

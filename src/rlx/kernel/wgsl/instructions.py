@@ -254,7 +254,7 @@ def _truth(x: Reg) -> str:
     if x.wide:
         return f"!eq64({x.name}, vec2<u32>(0u, 0u))"
     if x.dtype.is_float:
-        return f"!({x.name} == 0.0f)"
+        return f"(bitcast<u32>({x.name}) & 0x7fffffffu) != 0u"  # a comparison may take a subnormal for 0
     return f"{x.name} != {'0u' if x.dtype.kind == 'uint' else '0i'}"
 
 

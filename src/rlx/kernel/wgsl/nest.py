@@ -84,5 +84,5 @@ def place(body: Body, extents: Shape) -> None:
             body.axes[number] = rest
         else:
             extent = body.record.dim(extents[number])
-            body.axes[number] = code.let(f"{rest} % {extent}", "i")
+            body.axes[number] = code.let(f"{rest} % {extent}", "index")
             rest = code.let(f"{rest} / {extent}", "rest")

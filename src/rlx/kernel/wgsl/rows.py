@@ -200,7 +200,7 @@ class TeamRows(Rows):
                     self.body.axes[axis] = rest
                 else:
                     name = self.body.record.dim(extent)
-                    self.body.axes[axis] = self.code.let(f"{rest} % {name}", "i")
+                    self.body.axes[axis] = self.code.let(f"{rest} % {name}", "index")
                     rest = self.code.let(f"{rest} / {name}", "rest")
             yield
 
@@ -209,24 +209,32 @@ class TeamRows(Rows):
             self.visit(group, totals)
 
     def _shared(self, dtype: DType, wide: bool) -> str:
-        """Workgroup memory with a place for every lane."""
-        element = register_type(dtype, wide)
+        """Workgroup memory with a place for every lane. Bools lie there as u32: NVIDIA's driver loses them."""
+        element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
         name = "shared_" + element.replace("<", "_").replace(">", "")
         self.code.shared[name] = element
         return name
+
+    def _put(self, shared: str, reg: Reg) -> None:
+        value = f"select(0u, 1u, {reg.name})" if reg.dtype is dtypes.bool_ else reg.name
+        self.code.emit(f"{shared}[lane] = {value};")
+
+    def _get(self, shared: str, at: str, like: Reg) -> Reg:
+        place = f"{shared}[{at}]"
+        return like.like(self.code.let(f"{place} != 0u" if like.dtype is dtypes.bool_ else place))
 
     def _joined(self, stage: Reduce, total: Reg) -> Reg:
         """The lanes' results joined, half of them with the other half until one is left."""
         code = self.code
         shared = self._shared(total.dtype, total.wide)
-        code.emit(f"{shared}[lane] = {total.name};")
+        self._put(shared, total)
         code.emit("workgroupBarrier();")
         for half in _halves():
             with self.body.scope(f"if (lane < {half}u)"):
-                mine, other = (total.like(code.let(f"{shared}[{at}]")) for at in ("lane", f"lane + {half}u"))
-                code.emit(f"{shared}[lane] = {self.body.apply(stage.combine, mine, other).name};")
+                mine, other = (self._get(shared, at, total) for at in ("lane", f"lane + {half}u"))
+                self._put(shared, self.body.apply(stage.combine, mine, other))
             code.emit("workgroupBarrier();")
-        result = total.like(code.let(f"{shared}[0]"))
+        result = self._get(shared, "0", total)
         code.emit("workgroupBarrier();")
         return result
 
@@ -238,7 +246,7 @@ class TeamRows(Rows):
             self.consider(stage, best, found)
         values, places = self._shared(best.dtype, best.wide), "shared_place"
         code.shared[places] = "i32"
-        code.emit(f"{values}[lane] = {best.name};")
+        self._put(values, best)
         code.emit(f"{places}[lane] = {found.name};")
         code.emit("workgroupBarrier();")
         for half in _halves():
@@ -251,12 +259,12 @@ class TeamRows(Rows):
     def _better_lane(self, stage: Reduce, values: str, places: str, like: Reg, half: int) -> None:
         """Takes over what another lane found if it is better, or as good and in a better place."""
         code = self.code
-        mine, other = (like.like(code.let(f"{values}[{at}]")) for at in ("lane", f"lane + {half}u"))
+        mine, other = (self._get(values, at, like) for at in ("lane", f"lane + {half}u"))
         here, there = (code.let(f"{places}[{at}]") for at in ("lane", f"lane + {half}u"))
         nearer = Reg(code.let(f"{there} {'>' if stage.last else '<'} {here}"), dtypes.bool_, False)
         wins = self.body.through(lambda new, old, near: _beats(stage, new, old, near), other, mine, nearer)
         with self.body.scope(f"if ({there} >= 0i && ({here} < 0i || {wins.name}))"):
-            code.emit(f"{values}[lane] = {other.name};")
+            self._put(values, other)
             code.emit(f"{places}[lane] = {there};")
 
 

@@ -1,0 +1,170 @@
+"""Channels last: convolutions run on [N, spatial..., C], where the columns and channels of a window lie side by side.
+
+Every convolution gets a transpose before and behind it; what follows (elementwise ops, pads, windows,
+concatenations, …) is done in the same order of axes, so that between convolutions no transpose is left. They are made
+only where something asks for the old order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Constant, Elementwise, Op, Param
+from rlx.ops.build import conv, dot_general, pad
+from rlx.ops.convolution import Conv, Dilate, ReduceWindow
+from rlx.ops.index import Gather
+from rlx.ops.reduce import Reduction
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice
+from rlx.passes.driver import Context, Pass, Rebuild
+
+
+class ChannelsLast(Pass):
+    """Turns convolutions, and what lies between them."""
+
+    name = "layout"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        if not any(isinstance(n.op, Conv) and not n.op.channels_last for n in graph.nodes):
+            return graph
+        return _Walk(graph, context).run()
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """The permutation from channels first to channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """The permutation from channels last to channels first."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _turned(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Attributes per axis in the new order of axes."""
+    return tuple(values[i] for i in to_last(len(values)))
+
+
+class _Walk:
+    def __init__(self, graph: Graph, context: Context) -> None:
+        self.graph = graph
+        self.context = context
+        self.rebuild = Rebuild(graph)
+        self.inner: dict[Value, Value] = {}  # value in the old order of axes → the same with channels last
+        self.static: set[Value] = set()
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            operands = [self.rebuild[v] for v in node.inputs]
+            first = len(self.rebuild.new.nodes)
+            made = self._made(node, operands)
+            if made is None:
+                self.rebuild.keep(node)
+            else:
+                outer = made.transpose(*to_first(made.rank))
+                self.rebuild.replace(node, outer, first=first)
+                self.inner[outer] = made
+            self._note_static(node)
+        return self.rebuild.finish()
+
+    def _note_static(self, node: Node) -> None:
+        fixed = isinstance(node.op, (Param, Constant)) or (
+            bool(node.inputs) and all(self.rebuild[v] in self.static for v in node.inputs)
+        )
+        if fixed:
+            self.static.update(self.rebuild[v] for v in node.outputs)
+
+    def _made(self, node: Node, operands: list[Value]) -> Value | None:
+        """The node's result with channels last, or None to leave it."""
+        if len(node.types) != 1 or node.types[0].rank < 3:
+            return None
+        if isinstance(node.op, Conv) and not node.op.channels_last:
+            if not self.context.spend("layout", "convolution", node):
+                return None
+            return _convolution(node.op, self._last(operands[0]), operands[1])
+        if not any(v in self.inner for v in operands):
+            return None
+        made = self._follower(node, operands)
+        if made is not None and not self.context.spend("layout", "follow", node):
+            return None
+        return made
+
+    def _follower(self, node: Node, operands: list[Value]) -> Value | None:
+        op, rank = node.op, node.types[0].rank
+        match op:
+            case Elementwise():
+                return self._elementwise(op, operands, rank)
+            case Concat(axis=axis):
+                at = to_first(rank)[axis % rank]
+                return self._add(Concat(at), *(self._last(v) for v in operands))
+            case Gather(axis=axis) if operands[1].rank == 1 and operands[0] in self.inner:
+                return self._add(Gather(to_first(rank)[axis % rank]), self._last(operands[0]), operands[1])
+        if operands[0] not in self.inner:
+            return None
+        turned = self._turned_op(op, rank)
+        return None if turned is None else self._add(turned, self._last(operands[0]))
+
+    def _turned_op(self, op: Op, rank: int) -> Op | None:
+        """Ops of one operand with an attribute entry per axis."""
+        match op:
+            case Pad(low=low, high=high):
+                return dataclasses.replace(op, low=_turned(low), high=_turned(high))
+            case Dilate(steps=steps):
+                return dataclasses.replace(op, steps=_turned(steps))
+            case Slice(starts=starts, stops=stops, steps=steps):
+                return dataclasses.replace(op, starts=_turned(starts), stops=_turned(stops), steps=_turned(steps))
+            case BroadcastTo(shape=shape) if len(shape) == rank:
+                return dataclasses.replace(op, shape=_turned(shape))
+            case ReduceWindow() if len(op.window) == rank - 2:
+                sizes = ((*op.window, 1), (*op.strides, 1), (*op.dilations, 1), (*op.low, 0), (*op.high, 0))
+                return ReduceWindow(op.combine, *sizes)
+            case Reduction(axes=axes, keepdims=True):
+                made: Any = type(op)
+                reduction: Op = made(axes=tuple(to_first(rank)[a % rank] for a in axes), keepdims=True)
+                return reduction
+        return None
+
+    def _elementwise(self, op: Elementwise, operands: list[Value], rank: int) -> Value | None:
+        turned = []
+        for value in operands:
+            if value.rank == 0:
+                turned.append(value)
+                continue
+            if value.rank < rank:
+                value = value.reshape(*([1] * (rank - value.rank)), *value.shape)
+            elif value not in self.inner and not self._is_cheap(value):
+                return None
+            turned.append(self._last(value))
+        return self._add(op, *turned)
+
+    def _is_cheap(self, value: Value) -> bool:
+        """Whether a transpose costs nothing per run: the value is static, or only axes of 1 move."""
+        kept = [i for i in to_last(value.rank) if value.shape[i] != 1]
+        return value in self.static or kept == sorted(kept)
+
+    def _last(self, value: Value) -> Value:
+        found = self.inner.get(value)
+        return found if found is not None else value.transpose(*to_last(value.rank))
+
+    def _add(self, op: Op, *operands: Value) -> Value:
+        made = self.rebuild.new.add(op, *operands)
+        assert isinstance(made, Value)
+        return made
+
+
+def _convolution(op: Conv, x: Value, w: Value) -> Value:
+    """A convolution on a turned operand; a window of one element is a matrix product."""
+    rank = len(op.strides)
+    low, high = op.low, op.high
+    if any(p != 0 for p in (*low, *high)):
+        x = pad(x, low=(0, *low, 0), high=(0, *high, 0))
+        low = high = (0,) * rank
+    kernel = w.shape[2:]
+    single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and op.groups == 1
+    if single:
+        return dot_general(x, w.reshape(w.shape[0], w.shape[1]), lhs_contract=(x.rank - 1,), rhs_contract=(1,))
+    turned = w.transpose(*range(2, 2 + rank), 1, 0)
+    return conv(
+        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True
+    )
