@@ -36,7 +36,8 @@ def image(*shape: int) -> Any:
 
 
 def ours(proto: onnx.ModelProto, device: str, *arrays: Any) -> Any:
-    return rlx.load(proto.SerializeToString(), device=device, cache=False).run(list(arrays))[0]
+    kind, _, isa = device.partition("-")
+    return rlx.load(proto.SerializeToString(), device=kind, isa=isa or None, cache=False).run(list(arrays))[0]
 
 
 @pytest.mark.parametrize("mode", MODES)
