@@ -23,7 +23,8 @@ from rlx.errors import UnsupportedOp
 KINDS = ("node", "simple", "real", "pytorch-converted", "pytorch-operator")
 LATE = "only when the graph runs"
 """What an importer says of numbers that it needs and that an input brings."""
-MAX_FIXED = 1024  # elements
+MAX_FIXED = 1024  # integers
+MAX_FIXED_FLOATS = 16  # such as scales
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,9 @@ def _fixed_inputs(proto: Any, source: Any, data_sets: Any, device: str) -> tuple
 
 
 def _may_decide_shapes(array: Any) -> bool:
-    return bool((array.dtype.kind in "iub" and array.size <= MAX_FIXED) or array.shape == ())
+    if array.dtype.kind in "iub":
+        return bool(array.size <= MAX_FIXED)
+    return bool(array.ndim <= 1 and array.size <= MAX_FIXED_FLOATS)
 
 
 def _loads(source: Any, device: str, values: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ def _conv(name: str) -> Iterator[Case]:
     yield case(name, "multiplier", array((1, 4, 6, 7)), array((12, 1, 3, 3), seed=1), groups=4, **_sizes(2))
     yield case(name, "line", array((2, 5, 40)), array((6, 5, 5), seed=1), **_sizes(1, low=(2,), high=(2,)))
     yield case(name, "frames", array((2, 1, 100)), array((10, 1, 16), seed=1), **_sizes(1, strides=(4,)))
+    yield case(name, "column", array((2, 20, 40, 1)), array((6, 20, 5, 1), seed=1), **_sizes(2, strides=(2, 1)))
     yield case(
         name,
         "volume",

@@ -372,6 +372,8 @@ def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
             return max(left[0], right[0]), high
         case "mod" if right[0] > 0:
             return 0, None if right[1] is None else right[1] - 1
+        case "floordiv" if right[0] == right[1] and right[0] > 0 and left[0] > -(1 << 60):
+            return left[0] // right[0], None if left[1] is None else left[1] // right[0]
         case "floordiv" if right[0] > 0 and left[0] >= 0:
             low = left[0] // right[1] if right[1] is not None else 0
             return low, None if left[1] is None else left[1] // right[0]

@@ -105,10 +105,10 @@ class Emitter:
             case Gather(axis=axis):
                 at = axis % operands[0].rank
                 count = operands[1].rank
-                position = self.emit(operands[1], index[at : at + count])
-                return self._taken(operands[0], at, position, (*index[:at], ZERO, *index[at + count :]))
+                kept = (*index[:at], ZERO, *index[at + count :])
+                return self._taken(operands[0], at, operands[1], index[at : at + count], kept)
             case GatherElements(axis=axis):
-                return self._taken(operands[0], axis % operands[0].rank, self.emit(operands[1], index), index)
+                return self._taken(operands[0], axis % operands[0].rank, operands[1], index, index)
             case GatherNd(batch_dims=batch):
                 return self._emit_gather_nd(operands[0], operands[1], index, batch)
             case Iota(axis=axis):
@@ -156,10 +156,21 @@ class Emitter:
         inside = self.emit(operand, tuple(place))
         return inside if guard is None else ex.select(guard, guarded(inside, guard), ex.const(0, operand.dtype))
 
-    def _taken(self, x: Value, at: int, position: Expr, index: Index) -> Expr:
-        """x at a position along axis `at` that data decide."""
+    def _taken(self, x: Value, at: int, indices: Value, place: Index, index: Index) -> Expr:
+        """x at the position along axis `at` that `indices` has at `place`."""
+        position = self.emit(indices, place)
+        if _known_inside(indices, x.shape[at]):
+            return self.emit(x, (*index[:at], ex.cast(position, dtypes.i64), *index[at + 1 :]))
         element = self.emit(x, (*index[:at], _inside(position, x.shape[at]), *index[at + 1 :]))
         return _zero_if_empty(element, (x.shape[at],))
+
+
+def _known_inside(indices: Value, extent: Dim) -> bool:
+    """Whether these are constants that need no check."""
+    array = indices.constant
+    if array is None or not isinstance(extent, int) or array.size == 0:
+        return False
+    return bool(array.min() >= 0 and array.max() < extent)
 
 
 def _inside(position: Expr, extent: Dim) -> Expr:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
+from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise, Op
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
@@ -30,6 +31,7 @@ from rlx.ops.transformer import Attention
 PRODUCTS = (DotGeneral, Conv)
 STRIDED_OPERANDS = (*PRODUCTS, Attention, ReduceWindow)
 ARGUMENTS = (Argmax, Argmin)
+GATHERS = (Gather, GatherElements, GatherNd)
 SPECIALS = (ScatterElements, ScatterNd, Cumulative, TopK)
 """Ops with work of a kind of their own (`kernel.special`), which not every renderer has."""
 HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat, *SPECIALS)
@@ -113,14 +115,17 @@ class Fusion:
                 for value in node.inputs:
                     self._strided(value)
                 self._neighbours(node)
-            elif isinstance(node.op, (Gather, GatherElements, GatherNd)):
-                self._strided(node.inputs[0])
+            elif isinstance(node.op, GATHERS):
+                if not isinstance(node.inputs[0].node.op, GATHERS):  # a gather of a gather is one gather
+                    self._strided(node.inputs[0])
             elif isinstance(node.op, Pad) and isinstance(node.inputs[0].node.op, Transpose):
                 # turned in blocks first: behind a guard every element would be fetched alone
                 self._along(node.inputs[0], node.inputs[0].rank - 1)
             elif isinstance(node.op, Reshape) and not _only_ones(node):
                 # through a reshape that regroups elements an index costs divisions, a flat load from memory none
                 self._strided(node.inputs[0])
+                if view_of(node.outputs[0], self._any_strides) is None:
+                    self._to_memory(node.inputs[0])
             elif isinstance(node.op, Control):
                 self._whole_operands(node)
 
@@ -300,12 +305,14 @@ class Fusion:
     def _give_memory_to_shared(self) -> None:
         """Elementwise values that several kernels would compute, or that are spread out, get memory."""
         sinks: dict[int, set[int]] = {}
+        again: dict[int, bool] = {}  # whether an element of the node would be computed again, here or further on
         for node in reversed(self.nodes):
             value = node.outputs[0]
             if isinstance(node.op, LEAVES) or id(node) in self.owner:
                 continue
             reached: set[int] = set()
             spread = False
+            repeats = False
             for user in self.uses(value):
                 group = self.owner.get(id(user))
                 if group is not None:
@@ -314,9 +321,14 @@ class Fusion:
                     reached.add(id(user))
                 else:
                     reached |= sinks.get(id(user), set())
+                    repeats |= again.get(id(user), False)
                 spread |= self._spreads(value, user)
+                repeats |= isinstance(user.op, GATHERS) and value.type.size != user.types[0].size
             sinks[id(node)] = reached
-            if isinstance(node.op, Elementwise) and value.type.size != 1 and (len(reached) > 1 or spread):
+            again[id(node)] = repeats or spread
+            if not isinstance(node.op, Elementwise) or value.type.size == 1:
+                continue
+            if len(reached) > 1 or spread or (repeats and _is_dear(node)):
                 self.roots.add(key_of(value))
         for node in self.nodes:
             if id(node) not in self.owner and key_of(node.outputs[0]) in self.roots:
@@ -384,6 +396,14 @@ def _reads(group: Group, fusion: Fusion) -> list[Group]:
         else:
             stack.extend(value.node.inputs)
     return list(found.values())
+
+
+def _is_dear(node: Node) -> bool:
+    """Whether an element costs so much that a load from memory is better than doing it again."""
+    assert isinstance(node.op, Elementwise)
+    body = node.op.scalar(*(Expr("operand", v.dtype, (), i) for i, v in enumerate(node.inputs)))
+    kinds = [n for n in walk([body]) if n.kind in INSTRUCTIONS]
+    return any(INSTRUCTIONS[n.kind].transcendental or (n.kind in ("div", "rem") and n.dtype.is_integer) for n in kinds)
 
 
 def _taken(node: Node) -> bool:

@@ -11,7 +11,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Value
-from rlx.kernel.collapse import renumber_linear
+from rlx.kernel.collapse import renumber_linear, renumber_stage
 from rlx.kernel.emit import ZERO, Emitter, Index, guarded
 from rlx.kernel.nest import Contraction, Nest, Reduce, Store, Work, axis, dim_value, index_of, linear, offset_of, row
 from rlx.ops.convolution import Conv, ReduceWindow
@@ -42,11 +42,17 @@ def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, sto
     b = emitter.emit(w, (*taps, channel, axis(count - 1)))
     if not all(e.kind == "load" and not e.args for e in (a, b)):
         return None
-    # the axes as they are: batch (batch and all spatial axes but the last), m (the last one), n (output channels)
-    same = {i: i for i in range(count + rank + 1)}
+    # batch is the batch and all spatial axes but one, n the output channels, and m the last spatial axis of more than
+    # one position: images of one column have long columns
+    m = next((i for i in range(rank, 0, -1) if out[i] != 1), rank)
+    order = [*(i for i in range(rank + 1) if i != m), m, *range(count - 1, count + rank + 1)]
+    renumber = {old: new for new, old in enumerate(order)}
+    moved = renumber_stage(store, renumber)
+    assert isinstance(moved, Store)
     return Contraction(
-        out[:-2], out[-2], out[-1], x.shape[-1], x.dtype, a.attr.slot, renumber_linear(offset_of(a), same),
-        b.attr.slot, renumber_linear(offset_of(b), same), (store,), taps=tuple(w.shape[:rank]),
+        tuple(out[i] for i in order[:rank]), out[m], out[-1], x.shape[-1], x.dtype,
+        a.attr.slot, renumber_linear(offset_of(a), renumber), b.attr.slot, renumber_linear(offset_of(b), renumber),
+        (moved,), taps=tuple(w.shape[:rank]),
     )  # fmt: skip
 
 

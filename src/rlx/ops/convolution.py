@@ -20,7 +20,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
-from rlx.ops.build import broadcast_to, conv, dilate, div, reduce_window
+from rlx.ops.build import broadcast_to, conv, dilate, div, dot_general, reduce_window
 from rlx.ops.reduce import identity
 
 Array = np.ndarray[Any, Any]
@@ -31,6 +31,11 @@ def window_extent(extent: Dim, size: int, stride: int, dilation: int, low: Dim, 
     span = dims.add(dims.add(dims.add(extent, low), high), -((size - 1) * dilation + 1))
     count = dims.add(dims.floordiv(span, stride), 1)
     return max(count, 0) if isinstance(count, int) else dims.maximum(0, count)
+
+
+def spread_extent(extent: Dim, step: int) -> Dim:
+    """Elements with step - 1 zeros between any two of them."""
+    return extent if step == 1 else dims.maximum(0, dims.add(dims.mul(extent, step), 1 - step))
 
 
 def _check(name: str, values: tuple[Any, ...], rank: int, least: int | None = None) -> None:
@@ -144,8 +149,7 @@ class Dilate(Primitive):
 
     def infer(self, x: TensorType) -> TensorType:
         _check("steps", self.steps, x.rank, 1)
-        reached = [dims.maximum(0, dims.add(dims.mul(d, s), 1 - s)) for d, s in zip(x.shape, self.steps)]
-        return x.with_shape(d if s == 1 else r for d, s, r in zip(x.shape, self.steps, reached))
+        return x.with_shape(spread_extent(d, s) for d, s in zip(x.shape, self.steps))
 
     def reference(self, x: Array) -> Array:
         out = np.zeros([max(0, (d - 1) * s + 1) for d, s in zip(x.shape, self.steps)], x.dtype)
@@ -190,9 +194,15 @@ class ConvTranspose(Composite):
                 raise ShapeError(f"expected a kernel of known size, got {w}")
             last = dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i])
             reach = dims.add(last, (size - 1) * self.dilations[i] + 1)
-            cut = dims.add(self.low[i], self.high[i])
-            space.append(dims.add(dims.add(reach, dims.mul(cut, -1)), self._extra(rank)[i]))
+            cut = dims.add(dims.add(self.low[i], self.high[i]), dims.mul(self._extra(rank)[i], -1))
+            space.append(dims.add(reach, dims.mul(cut, -1)))
         return x.with_shape((x.shape[0], dims.mul(w.shape[1], self.groups), *space))
+
+    def _window_pads(self, axis: int, size: int, rank: int) -> tuple[Dim, Dim]:
+        """Pads of the convolution that this is, on the input with zeros between its elements."""
+        reach = (size - 1) * self.dilations[axis]
+        high = dims.add(dims.add(reach, dims.mul(self.high[axis], -1)), self._extra(rank)[axis])
+        return dims.add(reach, dims.mul(self.low[axis], -1)), high
 
     def _extra(self, rank: int) -> tuple[Dim, ...]:
         return self.extra or (0,) * rank
@@ -218,6 +228,29 @@ class ConvTranspose(Composite):
         return np.asarray(total[(..., *cut)]).reshape(shape).astype(x.dtype)
 
     def decompose(self, x: Value, w: Value) -> Value:
+        wanted = self.infer(x.type, w.type)
+        made = self._side_by_side(x, w) if self._is_tiling(x, w) else self._spread(x, w)
+        return made.reshape(wanted.shape)
+
+    def _is_tiling(self, x: Value, w: Value) -> bool:
+        """Whether the windows of neighbouring elements touch and do not overlap: every result has one source."""
+        pads = (*self.low, *self.high, *self._extra(x.rank - 2))
+        plain = self.groups == 1 and all(d == 1 for d in self.dilations)
+        return plain and w.shape[2:] == self.strides and all(p == 0 for p in pads)
+
+    def _side_by_side(self, x: Value, w: Value) -> Value:
+        """One product, whose columns are the window's places; then each place goes to where it belongs."""
+        rank = x.rank - 2
+        columns = w.transpose(0, *range(2, 2 + rank), 1)
+        product = dot_general(x, columns, lhs_contract=(1,), rhs_contract=(0,))  # [N, space..., window..., O]
+        order = [0]
+        for i in range(rank):
+            order += [1 + i, 1 + rank + i]
+        space = [dims.mul(d, s) for d, s in zip(x.shape[2:], self.strides)]
+        last = product.transpose(*order, product.rank - 1).reshape(x.shape[0], *space, w.shape[1])
+        return last.transpose(0, last.rank - 1, *range(1, last.rank - 1))
+
+    def _spread(self, x: Value, w: Value) -> Value:
         rank = x.rank - 2
         spread = dilate(x, steps=(1, 1, *self.strides)) if any(s > 1 for s in self.strides) else x
         inputs, outputs = w.shape[0], w.shape[1]
@@ -226,11 +259,9 @@ class ConvTranspose(Composite):
         turned = turned.reshape(self.groups, share, outputs, *w.shape[2:])
         turned = turned.transpose(0, 2, 1, *range(3, 3 + rank))
         turned = turned.reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
-        reach = [(k - 1) * g for k, g in zip(w.shape[2:], self.dilations)]  # kernels are known
-        low = tuple(dims.add(r, dims.mul(a, -1)) for r, a in zip(reach, self.low))
-        high = tuple(
-            dims.add(dims.add(r, dims.mul(b, -1)), e) for r, b, e in zip(reach, self.high, self._extra(rank))
-        )
+        sizes = [k for k in w.shape[2:] if isinstance(k, int)]  # the type rule asks for known kernels
+        pads = [self._window_pads(i, size, rank) for i, size in enumerate(sizes)]
+        low, high = tuple(a for a, _ in pads), tuple(b for _, b in pads)
         ones = (1,) * rank
         return conv(spread, turned, strides=ones, dilations=self.dilations, low=low, high=high, groups=self.groups)
 

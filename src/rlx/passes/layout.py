@@ -16,7 +16,7 @@ from rlx.ops.build import conv, dot_general, pad
 from rlx.ops.convolution import Conv, Dilate, ReduceWindow
 from rlx.ops.index import Gather
 from rlx.ops.reduce import Reduction
-from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice, Transpose
 from rlx.passes.driver import Context, Pass, Rebuild
 
 
@@ -79,6 +79,8 @@ class _Walk:
         """The node's result with channels last, or None to leave it."""
         if len(node.types) != 1 or node.types[0].rank < 3:
             return None
+        if isinstance(node.op, Transpose) and node.op.permutation == to_first(node.types[0].rank):
+            return operands[0]
         if isinstance(node.op, Conv) and not node.op.channels_last:
             if not self.context.spend("layout", "convolution", node):
                 return None

@@ -34,7 +34,7 @@ class Artifact:
     `rlx_main` reads. `checks` are what to say if a run leaves their number, from 1, behind the table of buffers.
     """
 
-    code: bytes
+    code: list[bytes]
     symbols: tuple[str, ...]
     buffers: int
     inputs: list[Slot]
@@ -49,10 +49,10 @@ class Artifact:
 
 def to_bytes(artifact: Artifact) -> bytes:
     """The artifact as one string of bytes."""
-    blobs = [artifact.code, *(np.ascontiguousarray(a).tobytes() for a in artifact.constants.values())]
+    blobs = [*artifact.code, *(np.ascontiguousarray(a).tobytes() for a in artifact.constants.values())]
     header = {
         "version": VERSION,
-        "code_bytes": len(artifact.code),
+        "code_bytes": [len(part) for part in artifact.code],
         "symbols": artifact.symbols,
         "buffers": artifact.buffers,
         **{name: [_from_slot(s) for s in getattr(artifact, name)] for name in ("inputs", "params", "outputs", "kept")},
@@ -73,8 +73,10 @@ def from_bytes(data: bytes) -> Artifact:
         if header["version"] != VERSION:
             raise ValueError(f"version {header['version']}")
         position = 8 + length
-        code = data[position : position + header["code_bytes"]]
-        position += header["code_bytes"]
+        code = []
+        for length in header["code_bytes"]:
+            code.append(data[position : position + length])
+            position += length
         constants: dict[int, Array] = {}
         for number, name, shape in header["constants"]:
             dtype = dtypes.parse(name).numpy

@@ -16,7 +16,7 @@ from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.jit import emit_object
+from rlx.backends.cpu.jit import emit_objects
 from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
@@ -86,12 +86,12 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
         pack_weights(program, lambda work: _panel_width(work, isa))
     kept = _kept(program)
     clock.lap("lower")
-    text = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
+    texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
     clock.lap("codegen")
-    machine_code = emit_object(text, isa)
+    machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
     if flags.debug() >= 3:
-        print(text)
+        print(*texts)
     return _artifact(graph, program, kept, machine_code, {"ms": clock.laps, "isa": isa.name})
 
 
@@ -134,7 +134,9 @@ def _slot(program: Program, number: int) -> Slot:
     return Slot(number, TensorType((buffer.size,), buffer.dtype), buffer.name)
 
 
-def _artifact(graph: Graph, program: Program, kept: set[int], machine_code: bytes, report: dict[str, Any]) -> Artifact:
+def _artifact(
+    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
+) -> Artifact:
     from rlx.kernel.flatten import leaves, touched
 
     read = touched(program, program.main)
@@ -143,7 +145,7 @@ def _artifact(graph: Graph, program: Program, kept: set[int], machine_code: byte
         **report,
         "kernels": [k.name for k in leaves(program.main)],
         "prepare_kernels": [k.name for k in program.prepare],
-        "code_bytes": len(machine_code),
+        "code_bytes": sum(map(len, machine_code)),
     }
     return Artifact(
         code=machine_code,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.cpu import attention, gemm, winograd
+from rlx.backends.cpu import attention, cpus, gemm, winograd
 from rlx.backends.cpu.entry import GRAIN_CYCLES, Code, Entry
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
@@ -23,6 +23,8 @@ from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 CHUNKS_A_THREAD = 4
+PART_CHARACTERS = 200_000
+"""Text that is worth a compiler thread of its own."""
 
 Planned = (
     nests.NestPlan
@@ -34,8 +36,11 @@ Planned = (
 )
 
 
-def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> str:
-    """The text of the module. `kept` are the buffers of `prepare` that `main` reads: they are memory of their own."""
+def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> list[str]:
+    """The text of the module, in parts where it is long.
+
+    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own.
+    """
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
     module.add("rlx_run", _DISPATCH)
@@ -44,7 +49,8 @@ def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: 
         memory = plan_memory(program, kernels, temps, bounds, reuse)
         _write_entry(module, name, program, kernels, memory, isa)
     head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
-    return head + module.text()
+    parts = max(1, min(cpus.usable(), module.size // PART_CHARACTERS))
+    return [head + text for text in module.texts(parts)]
 
 
 def plan_of(kernel: Kernel, isa: Isa) -> Planned:

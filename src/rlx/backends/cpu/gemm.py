@@ -50,7 +50,8 @@ class GemmPlan:
 
 def takes(work: Contraction) -> bool:
     """Whether the core fits: f32, and neighbouring k of A lie side by side. Sums over taps need packed panels."""
-    return work.dtype is dtypes.f32 and work.a.coefficient(work.k_axis) == 1 and not work.a.others and not work.b.others
+    dense = work.k == 1 or work.a.coefficient(work.k_axis) == 1
+    return work.dtype is dtypes.f32 and dense and not work.a.others and not work.b.others
 
 
 def panel_vectors(n: Dim, isa: Isa) -> int:

@@ -7,6 +7,8 @@ once and thrown away, because emitting changes it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rlx.backends.cpu.isa import Isa, host_arch
@@ -33,30 +35,39 @@ def _machine(isa: Isa) -> Any:
     )
 
 
-def emit_object(text: str, isa: Isa) -> bytes:
-    """An object file of the IR. Raises CompileError with LLVM's words if the text is not valid."""
+def emit_objects(texts: Sequence[str], isa: Isa) -> list[bytes]:
+    """Object files of the parts of a module. Raises CompileError with LLVM's words if a text is not valid."""
+    if len(texts) == 1:
+        return [_emit_object(texts[0], isa)]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        return list(threads.map(lambda text: _emit_object(text, isa), texts))
+
+
+def _emit_object(text: str, isa: Isa) -> bytes:
     import llvmlite.binding as llvm
 
     with _lock:
         machine = _machine(isa)
-        try:
-            module = llvm.parse_assembly(text)
-            module.verify()
-        except RuntimeError as error:
-            raise CompileError(f"[llvm] {error}") from None
-        return bytes(machine.emit_object(module))
+        context = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(text, context)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"[llvm] {error}") from None
+    return bytes(machine.emit_object(module))
 
 
 class Loaded:
-    """An object file in executable memory; `address` gives its functions. The memory lives as long as this."""
+    """Object files in executable memory; `address` gives their functions. The memory lives as long as this."""
 
-    def __init__(self, code: bytes, isa: Isa) -> None:
+    def __init__(self, code: Sequence[bytes], isa: Isa) -> None:
         import llvmlite.binding as llvm
 
         with _lock:
             machine = _machine(isa)
             self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-            self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+            for part in code:
+                self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(part))
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:

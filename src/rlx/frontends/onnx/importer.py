@@ -30,7 +30,7 @@ MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
-    "control", "elementwise", "linalg", "microsoft", "index", "nn", "order", "recurrent", "reduce", "shape",
+    "control", "elementwise", "linalg", "microsoft", "index", "nn", "order", "recurrent", "reduce", "resize", "shape",
     "symbolics", "windows",
 )  # fmt: skip
 

@@ -17,6 +17,8 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ir.indexing import clamp_slice
 from rlx.ops import build, shorthand
+from rlx.ops.elementwise import Cast
+from rlx.ops.shape import DimsTensor, Reshape
 
 _FAR = 1 << 31  # slice ends at least this far are meant as "to the end"
 
@@ -242,12 +244,7 @@ def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
     """start, start + delta, … short of limit. How many there are must be known from shapes."""
     dtype = start.dtype
     if dtype.is_float:
-        ends = [item.value.constant for item in (start, limit, delta)]
-        if any(e is None for e in ends):
-            raise node.unsupported("its ends are known only when the graph runs")
-        first, last, step = (float(e.reshape(-1)[0]) for e in ends if e is not None)
-        count: Dim = max(0, math.ceil((last - first) / step))
-        return build.iota(node.graph, shape=(count,), dtype="i64").cast(dtype) * step + first
+        return _float_range(node, start, limit, delta)
     known = [item.known for item in (start, limit, delta)]
     if any(k is None for k in known):
         raise node.unsupported("its ends are known only when the graph runs")
@@ -259,6 +256,38 @@ def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
     line = build.iota(node.graph, shape=(dims.maximum(0, dims.ceildiv(span, abs(stride))),), dtype=dtype)
     line = line if stride == 1 else line * stride
     return line if begin == 0 else line + start.value.reshape()
+
+
+def _float_range(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+    """A range of floats, whose limit may be a dim in disguise."""
+    ends = [_end_of(item) for item in (start, limit, delta)]
+    if any(e is None for e in ends):
+        raise node.unsupported("its ends are known only when the graph runs")
+    first, last, step = ends
+    if not isinstance(first, float) or not isinstance(step, float) or step == 0:
+        raise node.unsupported("its start or step is known only when the graph runs")
+    if isinstance(last, float):
+        count: Dim = max(0, math.ceil((last - first) / step))
+    elif first.is_integer() and step.is_integer() and step > 0:
+        span = dims.add(last if last is not None else 0, -int(first))
+        count = dims.maximum(0, dims.ceildiv(span, int(step)))
+    else:
+        raise node.unsupported("steps that are no integers up to a dim are not supported")
+    return build.iota(node.graph, shape=(count,), dtype="i64").cast(start.dtype) * step + first
+
+
+def _end_of(item: Item) -> float | Dim | None:
+    """The number of an item of one element: a float that is constant, or a dim that was cast to one."""
+    value = item.value
+    constant = value.constant
+    if constant is not None:
+        return float(constant.reshape(-1)[0])
+    while isinstance(value.op, (Cast, Reshape)):
+        value = value.node.inputs[0]
+    if not isinstance(value.op, DimsTensor) or len(value.op.values) != 1:
+        return None
+    (only,) = value.op.values
+    return float(only) if isinstance(only, int) else only
 
 
 @onnx_op("Trilu")

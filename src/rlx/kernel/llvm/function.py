@@ -71,8 +71,39 @@ class Module:
         """Adds a function as text under a name that callers know."""
         self._functions[name] = text
 
-    def text(self) -> str:
-        return "\n".join([*self._declarations, *self._functions.values()]) + "\n"
+    @property
+    def size(self) -> int:
+        """Characters of all functions."""
+        return sum(map(len, self._functions.values()))
+
+    def texts(self, parts: int) -> list[str]:
+        """The module in parts of about the same size, which can be compiled side by side and linked afterwards.
+
+        The first part has the functions that were added last, which call all others.
+        """
+        units = list(self._functions.values())
+        if parts <= 1:
+            return ["\n".join([*self._declarations, *units]) + "\n"]
+        units = [unit.replace("define internal ", "define ") for unit in units]
+        shares: list[list[str]] = [[] for _ in range(parts)]
+        lengths = [0] * parts
+        for unit in sorted(units, key=len, reverse=True):
+            least = lengths.index(min(lengths))
+            shares[least].append(unit)
+            lengths[least] += len(unit)
+        made = []
+        for share in shares:
+            here = set(share)
+            others = [head for unit in units if unit not in here for head in _heads(unit)]
+            made.append("\n".join([*self._declarations, *others, *share]) + "\n")
+        return made
+
+
+def _heads(unit: str) -> list[str]:
+    """Declarations of the functions that a text defines."""
+    flat = unit.replace(",\n", ",")
+    lines = [line for line in flat.splitlines() if line.startswith("define ")]
+    return [line.replace("define dso_local ", "define ").replace("define ", "declare ").rstrip(" {") for line in lines]
 
 
 def _quoted(name: str) -> str:

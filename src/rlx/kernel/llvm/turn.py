@@ -169,4 +169,3 @@ def transpose(body: Body, rows: list[str], scalar: str = "float") -> list[str]:
 
 def _order(lanes: list[int]) -> str:
     return ", ".join(f"i32 {lane}" for lane in lanes)
-

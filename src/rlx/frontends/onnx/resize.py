@@ -1,0 +1,124 @@
+"""Importer functions: Resize in all its forms, and Upsample before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Value
+from rlx.ir.literal import Array
+from rlx.ops import build
+
+_MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+_SIMPLE: dict[str, Any] = {"coordinates": "asymmetric", "nearest": "floor"}
+"""What Resize of opset 10 and Upsample do without being told."""
+
+
+@onnx_op("Upsample", until=8)
+def upsample_by_attribute(node: OnnxNode, x: Value) -> Value:
+    return _resize(node, x, range(x.rank), _scaled(node, x, range(x.rank), node.reals("scales")), _SIMPLE)
+
+
+@onnx_op("Upsample", since=9)
+@onnx_op("Resize", until=10)
+def upsample(node: OnnxNode, x: Value, scales: Item) -> Value:
+    given = _floats(node, scales, "its scales are")
+    return _resize(node, x, range(x.rank), _scaled(node, x, range(x.rank), given), _SIMPLE)
+
+
+@onnx_op("Resize", since=11)
+def resize(node: OnnxNode, x: Value, roi: Item | None, scales: Item | None, sizes: Known | None) -> Value:
+    """By scales or by sizes, whichever is given; an empty input counts as none."""
+    listed = node.integers("axes", None)
+    axes = tuple(range(x.rank)) if listed is None else node.axes(listed, x.rank)
+    rules: dict[str, Any] = {
+        "coordinates": node.text("coordinate_transformation_mode", "half_pixel"),
+        "nearest": node.text("nearest_mode", "round_prefer_floor"),
+        "cubic_a": node.real("cubic_coeff_a", -0.75),
+        "exclude_outside": node.flag("exclude_outside"),
+        "extrapolation": node.real("extrapolation_value", 0.0),
+        "antialias": node.flag("antialias"),
+    }
+    if rules["coordinates"] == "tf_crop_and_resize":
+        if roi is None:
+            raise node.wrong("expected a region of interest for tf_crop_and_resize, got none")
+        part = _floats(node, roi, "its region of interest is")
+        rules["start"], rules["end"] = part[: len(axes)], part[len(axes) :]
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and sizes.size:
+        return _resize(node, x, axes, _sized(node, x, axes, list(sizes.reshape(-1)), policy), rules)
+    if scales is None or scales.shape == (0,):
+        raise node.wrong("expected scales or sizes, got neither")
+    return _resize(node, x, axes, _scaled(node, x, axes, _floats(node, scales, "its scales are"), rules), rules)
+
+
+Targets = list[tuple[Dim, Dim, Dim]]
+"""By axis: the size, and the scale as numerator and denominator."""
+
+
+def _floats(node: OnnxNode, item: Item, what: str) -> list[float]:
+    array: Array | None = item.known if item.known is not None else item.value.constant
+    if array is None and item.value.name in node.graph.data:
+        array = node.graph.data[item.value.name]  # a weight of several numbers is a param
+    if array is None or not all(isinstance(n, (int, float, np.generic)) for n in array.reshape(-1)):
+        raise node.unsupported(f"{what} known only when the graph runs")
+    return [float(n) for n in array.reshape(-1)]
+
+
+def _scaled(
+    node: OnnxNode, x: Value, axes: Sequence[int], scales: Sequence[float], rules: dict[str, Any] | None = None
+) -> Targets:
+    """⌊extent · scale⌋, with scales such as 0.6 taken as the short fractions that they stand for."""
+    if len(scales) != len(axes) or any(not 0 < s < 1e9 for s in scales):
+        raise node.wrong(f"expected {len(axes)} scales above 0, got {list(scales)}")
+    rules = rules or {}
+    made: Targets = []
+    for i, (axis, scale) in enumerate(zip(axes, scales)):
+        near = Fraction(scale).limit_denominator(4096)
+        exact = near if np.float32(near) == np.float32(scale) else Fraction(scale).limit_denominator(1 << 20)
+        part = Fraction(1)
+        if "start" in rules:
+            part = Fraction(rules["end"][i] - rules["start"][i]).limit_denominator(1 << 20)
+        grown = exact * part
+        size = dims.floordiv(dims.mul(x.shape[axis], grown.numerator), grown.denominator)
+        made.append((size, exact.numerator, exact.denominator))
+    return made
+
+
+def _sized(node: OnnxNode, x: Value, axes: Sequence[int], sizes: list[Dim], policy: str) -> Targets:
+    if len(sizes) != len(axes):
+        raise node.wrong(f"expected {len(axes)} sizes, got {sizes}")
+    if policy == "stretch":
+        return [(size, size, x.shape[axis]) for axis, size in zip(axes, sizes)]
+    if policy not in ("not_larger", "not_smaller"):
+        raise node.wrong(f"expected a known keep_aspect_ratio_policy, got {policy!r}")
+    extents = [as_int(node, x.shape[axis], "an extent") for axis in axes]
+    wanted = [as_int(node, size, "a size") for size in sizes]
+    choose = min if policy == "not_larger" else max
+    scale = choose(Fraction(size, extent) for size, extent in zip(wanted, extents))
+    rounded = [(2 * extent * scale.numerator + scale.denominator) // (2 * scale.denominator) for extent in extents]
+    return [(size, scale.numerator, scale.denominator) for size in rounded]
+
+
+def _resize(node: OnnxNode, x: Value, axes: Sequence[int], targets: Targets, rules: dict[str, Any]) -> Value:
+    mode = node.text("mode", "nearest")
+    if mode not in _MODES:
+        raise node.wrong(f"expected a mode among {list(_MODES)}, got {mode!r}")
+    cropped = rules.get("coordinates") == "tf_crop_and_resize"
+    changed = sorted(
+        (axis, i)
+        for i, (axis, (size, up, down)) in enumerate(zip(axes, targets))
+        if cropped or size != x.shape[axis] or up != down
+    )
+    if not changed:
+        return x
+    at, order = [axis for axis, _ in changed], [i for _, i in changed]
+    sizes, up, down = ([targets[i][part] for i in order] for part in range(3))
+    rules = {**rules, **{name: [rules[name][i] for i in order] for name in ("start", "end") if name in rules}}
+    return build.resize(x, axes=at, sizes=sizes, up=up, down=down, mode=_MODES[mode], **rules)

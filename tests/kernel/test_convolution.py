@@ -1,0 +1,43 @@
+"""Convolutions as products: which axis gives the rows, and that windows over one channel are products too."""
+
+from __future__ import annotations
+
+from rlx import ops
+from rlx.backends.cpu import claims, gemm
+from rlx.backends.cpu.isa import widest
+from rlx.ir.graph import Graph
+from rlx.kernel.lower import lower
+from rlx.kernel.nest import Contraction
+from rlx.kernel.pack import pack_weights
+from rlx.passes.pipeline import optimise
+
+
+def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contraction:
+    """The contraction that the CPU makes of a convolution."""
+    graph = Graph("conv")
+    rank = len(w) - 2
+    sizes = {
+        "strides": (stride,) + (1,) * (rank - 1),
+        "dilations": (1,) * rank,
+        "low": (0,) * rank,
+        "high": (0,) * rank,
+    }
+    graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
+    program = lower(optimise(graph, claims.claims, channels_last=True)[0])
+    pack_weights(program, lambda work: 16 if gemm.takes(work) else 0)
+    (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
+    return found
+
+
+def test_rows_lie_along_an_axis_that_has_some() -> None:
+    work = product(("n", 8, 100, 1), (16, 8, 5, 1), 1)
+    assert (work.m, work.packed) == (96, 16)
+    assert product(("n", 8, 1, 100), (16, 8, 1, 5), 1).m == 96
+
+
+def test_a_window_over_samples_is_one_long_sum() -> None:
+    """Frames of a signal: rows of A overlap, and all of the window is multiplied in one go."""
+    work = product(("n", 1, "t"), (257, 1, 512), 160)
+    assert work.packed == 16
+    planned = gemm.plan(work, widest())
+    assert (planned.taps, planned.run) == ((), 512)

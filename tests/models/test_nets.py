@@ -1,0 +1,84 @@
+"""Every real model against onnxruntime: at all its sizes, from one compile, on random numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from benchmarks.zoo import Net, nets
+from real_models import assert_close, assert_same_answers, opened, path_of, peer
+
+NETS = list(nets().values())
+EXACT = [net for net in NETS if not net.decoded]
+SMALL = [net for net in EXACT if net.small]
+
+
+@pytest.mark.parametrize("net", EXACT, ids=lambda net: net.name)
+def test_equal_to_onnxruntime_at_every_size_from_one_compile(net: Net) -> None:
+    model, session = opened(net), peer(net)
+    for size in net.sizes:
+        assert_same_answers(model, session, net.inputs(size))
+    assert model.compiled.compile_count == 1
+
+
+@pytest.mark.parametrize("net", [net for net in NETS if net.decoded], ids=lambda net: net.name)
+def test_int8_nets_decide_as_onnxruntime(net: Net) -> None:
+    """Steps of quantisation may fall to the other side: most of the results are equal, none is far off."""
+    model, session = opened(net), peer(net)
+    for size in net.sizes:
+        for got, wanted in zip(model.run(net.inputs(size)), session.run(None, net.inputs(size))):
+            scale = float(np.abs(wanted).max())
+            difference = np.abs(got - wanted) / scale
+            assert difference.max() < 0.05 and np.median(difference) < 0.005
+
+
+@pytest.mark.parametrize("net", SMALL, ids=lambda net: net.name)
+@pytest.mark.parametrize("device", ["reference", "vulkan"])
+def test_small_nets_on_other_devices(net: Net, device: str) -> None:
+    model, session = opened(net, device), peer(net)
+    assert_same_answers(model, session, net.inputs())
+
+
+def test_results_do_not_depend_on_what_ran_before() -> None:
+    """Plans of other sizes share the arena: a size gives the same bits after others as before them."""
+    net = nets()["ocr-direction"]
+    model = opened(net)
+    first = model.run(net.inputs())
+    for size in net.sizes[1:]:
+        model.run(net.inputs(size))
+    np.testing.assert_array_equal(first[0], model.run(net.inputs())[0])
+
+
+def test_threads_give_the_same_answers() -> None:
+    net = nets()["ocr-recogniser"]
+    assert_close(opened(net, threads=2).run(net.inputs()), opened(net, threads=1).run(net.inputs()))
+
+
+@pytest.mark.parametrize("name", ["ocr-direction", "eeg-seizure-b"])
+def test_subnormal_weights_are_flushed(name: str) -> None:
+    """A copy of a net, its weights scaled into subnormal numbers: it runs, and as if they were zero."""
+    net = nets()[name]
+    onnx = pytest.importorskip("onnx")
+    opened(net)  # skips where an op is missing
+    tiny, zero = (_scaled(onnx, net, factor) for factor in (1e-38, 0.0))
+    inputs = net.inputs()
+    got = rlx.load(tiny, device="cpu").run(inputs)
+    wanted = rlx.load(zero, device="cpu").run(inputs)
+    for a, b in zip(got, wanted):
+        assert np.isfinite(a).all()
+        np.testing.assert_array_equal(a, b)
+
+
+def _scaled(onnx: object, net: Net, factor: float) -> bytes:
+    """The model with its float weights of two and more axes times a factor; those stay that no float32 scales."""
+    from onnx import TensorProto, load, numpy_helper
+
+    model = load(str(path_of(net)))
+    constants = [a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+    for tensor in (*model.graph.initializer, *constants):
+        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
+            array = numpy_helper.to_array(tensor) * np.float32(factor)
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
+    made: bytes = model.SerializeToString()
+    return made

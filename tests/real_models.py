@@ -1,0 +1,89 @@
+"""What tests of real models share: opening one or skipping with the reason, onnxruntime's answers, comparing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from benchmarks.zoo import Absent, Net, nets
+from rlx.device import registry
+from rlx.errors import UnsupportedOp
+from rlx.ir.literal import Array
+
+
+def path_of(net: Net) -> Path:
+    """Where the model lies, or a skip that names the package to install."""
+    try:
+        return net.path()
+    except Absent as why:
+        pytest.skip(str(why))
+
+
+def opened(net: Net | str, device: str = "cpu", **options: Any) -> rlx.Model:
+    """The model, compiled for a device; a skip if the package, the device or an op is not there."""
+    net = nets()[net] if isinstance(net, str) else net
+    path = path_of(net)
+    found = registry.probe(device)
+    if not found.devices:
+        pytest.skip(f"{device}: {found.reason}")
+    with supported():
+        model = rlx.load(path, device=device, **options)
+        _ = model.compiled
+    return model
+
+
+def peer(net: Net | str) -> Any:
+    """The same model in onnxruntime, on one thread, or a skip."""
+    runtime = pytest.importorskip("onnxruntime")
+    net = nets()[net] if isinstance(net, str) else net
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return runtime.InferenceSession(str(path_of(net)), options, providers=["CPUExecutionProvider"])
+
+
+def assert_close(got: Sequence[Array], wanted: Sequence[Array]) -> None:
+    """All outputs within rtol 1e-3 and atol 1e-4 of the greatest magnitude.
+
+    Below 1e-6 nothing is asked: on noise a detector's probabilities stay below 1e-4, and onnxruntime's own sigmoid is
+    off by 2e-7 there (its answers differ by as much with its optimisations on and off).
+    """
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        assert a.dtype == b.dtype
+        scale = float(np.abs(b).max()) if b.size else 1.0
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=max(1e-4 * scale, 1e-6))
+
+
+def assert_same_answers(model: rlx.Model, session: Any, inputs: Mapping[str, Array]) -> list[Array]:
+    """Runs both, compares, and gives our results."""
+    got = model.run(inputs)
+    assert_close(got, session.run(None, dict(inputs)))
+    return got
+
+
+@contextmanager
+def supported() -> Iterator[None]:
+    """Skips the test where a model that is opened in here needs an op that is missing."""
+    try:
+        yield
+    except UnsupportedOp as why:
+        listed = str(why).splitlines()
+        pytest.skip("\n".join(listed[:4]) + ("" if len(listed) < 5 else f"\n  and {len(listed) - 4} more"))
+
+
+def spoken(text: str, path: Path) -> Path:
+    """A wav file of this text, or a skip where there is no speech synthesiser."""
+    program = shutil.which("espeak-ng")
+    if program is None:
+        pytest.skip("espeak-ng is not installed: it speaks")
+    subprocess.run([program, "-w", str(path), text], check=True)
+    return path
