@@ -153,6 +153,22 @@ def test_loop_ends_when_the_data_say_so(device: str, most: int) -> None:
     check(proto, device, np.array(most), np.abs(f(3)), np.array(50, "f4"))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_loop_of_the_greatest_length_ends_by_its_condition(device: str) -> None:
+    inside = body(
+        [node("Add", ["c", "one"], "next"), node("Less", ["next", "limit"], "on")],
+        {"i": (I64, []), "go": (BOOL, []), "c": (F, [])},
+        ["on", "next"],
+    )
+    proto = model(
+        [node("Loop", ["most", "yes", "x"], "last", body=inside)],
+        {"x": (F, []), "limit": (F, [])},
+        {"last": F},
+        {"one": np.array(1, "f4"), "most": np.array(2**63 - 1), "yes": np.array(True)},
+    )
+    check(proto, device, np.array(0.5, "f4"), np.array(20, "f4"))
+
+
 def test_loop_that_collects_as_much_as_the_data_say_is_refused() -> None:
     inside = body(
         [node("Identity", ["go"], "on"), node("Identity", ["c"], "next"), node("Identity", ["c"], "row")],

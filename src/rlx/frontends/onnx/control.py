@@ -113,7 +113,8 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
         if unrolled is not None:
             return unrolled
-    if trips is not None and started:
+    # exporters give the greatest integer to a loop that its condition ends
+    if trips is not None and started and not (isinstance(trips, int) and trips > MAX_TRIPS):
         counted = _counted(node, body, trips, carried)
         if counted is not None:
             return counted
