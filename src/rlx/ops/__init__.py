@@ -14,6 +14,7 @@ from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
+    contraction,
     control,
     convolution,
     cumulative,
@@ -22,8 +23,10 @@ from rlx.ops import (
     linalg,
     norm,
     ordering,
+    rearrange,
     reduce,
     resampling,
+    sampling,
     shape,
     shorthand,
     transcendental,
@@ -32,6 +35,7 @@ from rlx.ops import (
 
 __all__ = [
     "activation",
+    "contraction",
     "control",
     "convolution",
     "cumulative",
@@ -40,8 +44,10 @@ __all__ = [
     "linalg",
     "norm",
     "ordering",
+    "rearrange",
     "reduce",
     "resampling",
+    "sampling",
     "shape",
     "shorthand",
     "transcendental",

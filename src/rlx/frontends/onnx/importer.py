@@ -29,7 +29,8 @@ MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
-    "elementwise", "index", "linalg", "microsoft", "nn", "order", "reduce", "resize", "shape", "symbolics", "windows",
+    "elementwise", "index", "linalg", "microsoft", "nn", "order", "reduce", "resize", "sampling", "shape", "symbolics",
+    "training", "windows",
 )  # fmt: skip
 
 for _family in FAMILIES:
