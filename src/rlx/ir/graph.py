@@ -311,7 +311,8 @@ class Graph:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
             except RlxError as error:
                 raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
-        for equality in (*noted, *(e for region in regions for e in region.equalities)):
+        inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
+        for equality in (*noted, *inside):
             if equality not in self._noted:
                 self._noted.add(equality)
                 self.equalities.append(equality)

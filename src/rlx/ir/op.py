@@ -57,6 +57,8 @@ class Op:
     tolerance: ClassVar[Tolerance] = EXACT
     is_composite: ClassVar[bool] = False
     regions: ClassVar[int] = 0
+    may_skip_regions: ClassVar[bool] = False
+    """Whether a region may never run: its equalities of dims are then checked only when it does."""
 
     infer: ClassVar[Callable[..., Types]]
     reference: ClassVar[Callable[..., Any]]

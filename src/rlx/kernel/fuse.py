@@ -16,7 +16,9 @@ from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Elementwise, Op
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
+from rlx.kernel.nest import contiguous
 from rlx.kernel.views import VIEW_OPS, view_of
+from rlx.ops.control import Control, Scan
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.cumulative import Cumulative
 from rlx.ops.index import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
@@ -84,7 +86,7 @@ class Fusion:
         return key_of(value) in self.roots
 
     def _refuse_unknown(self) -> None:
-        wrong = [n for n in self.nodes if not _taken(n)]
+        wrong = [n for n in self.nodes if not isinstance(n.op, Control) and not _taken(n)]
         if wrong:
             listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}" for n in wrong)
             raise UnsupportedOp(f"no kernel for {listed}")
@@ -122,6 +124,10 @@ class Fusion:
             elif isinstance(node.op, Reshape) and not _only_ones(node):
                 # through a reshape that regroups elements an index costs divisions, a flat load from memory none
                 self._strided(node.inputs[0])
+                if view_of(node.outputs[0], self._any_strides) is None:
+                    self._to_memory(node.inputs[0])
+            elif isinstance(node.op, Control):
+                self._whole_operands(node)
 
     def _to_memory(self, value: Value) -> None:
         if not isinstance(value.node.op, LEAVES):
@@ -141,6 +147,18 @@ class Fusion:
             return
         if view_of(value, self._any_strides) is None:
             self._to_memory(value)
+
+    def _whole_operands(self, node: Node) -> None:
+        """Regions read their operands as whole arrays; of a sequence only the elements need to be whole."""
+        scanned = range(0)
+        if isinstance(node.op, Scan):
+            scanned = range(node.op.carried, node.op.carried + node.op.sequences)
+        for position, value in enumerate(node.inputs):
+            self._strided(value)
+            view = view_of(value, self._any_strides)
+            skip = 1 if position in scanned else 0
+            if view is not None and not is_whole(value.shape[skip:], view.strides[skip:]):
+                self._to_memory(value)
 
     def _neighbours(self, node: Node) -> None:
         """Left sides of products are read along the axis that is summed: they get memory where it has other steps."""
@@ -229,6 +247,8 @@ class Fusion:
                 self._own(Group("argument", node, [node], [node.outputs[0]]))
             elif isinstance(node.op, Concat):
                 self._own(Group("concat", node, [node], [node.outputs[0]]))
+            elif isinstance(node.op, Control):
+                self._own(Group("control", node, [node], list(node.outputs)))
             elif isinstance(node.op, Attention):
                 self._own(Group("attention", node, [node], [node.outputs[0]]))
             elif isinstance(node.op, SPECIALS):
@@ -391,7 +411,10 @@ def _taken(node: Node) -> bool:
 
 
 def untaken(graph: Graph, specials: tuple[type[Op], ...] = ()) -> list[Node]:
-    """Nodes that no kernel kind takes, of the special ones those that the renderer has."""
+    """Nodes that no kernel kind takes, of the special ones those that the renderer has.
+
+    Those with regions are among them.
+    """
     lacking = tuple(op for op in SPECIALS if op not in specials)
     return [n for n in _live(graph) if not _taken(n) or isinstance(n.op, lacking)]
 
@@ -406,6 +429,11 @@ def _live(graph: Graph) -> list[Node]:
             wanted.add(id(node))
             stack.extend(v.node for v in node.inputs)
     return [n for n in graph.nodes if id(n) in wanted]
+
+
+def is_whole(shape: dims.Shape, strides: tuple[dims.Dim, ...]) -> bool:
+    """Whether an array of these strides lies in memory without gaps, row by row."""
+    return all(d == 1 or s == wanted for d, s, wanted in zip(shape, strides, contiguous(shape)))
 
 
 def _only_ones(node: Node) -> bool:

@@ -14,11 +14,11 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Input, Param
 from rlx.kernel import windows
 from rlx.kernel.collapse import accesses, bare_axes, collapse, joinable, renumber_linear, renumber_stage
+from rlx.kernel.dynamic import dims_in
 from rlx.kernel.emit import ZERO, Emitter, Index, Key, is_scalar_constant, key_of
 from rlx.kernel.fuse import Fusion, Group
 from rlx.kernel.lower_special import lower_special
 from rlx.kernel.nest import (
-    Access,
     AttentionWork,
     Buffer,
     Contraction,
@@ -38,7 +38,6 @@ from rlx.kernel.nest import (
     row,
     temp,
 )
-from rlx.kernel.special import SpecialWork, has_dims
 from rlx.kernel.views import view_of
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.linalg import DotGeneral
@@ -78,6 +77,10 @@ class Lowering:
             (program.inputs if kind == "input" else program.params).append(buffer.number)
             if kind == "param":
                 self.static.add(buffer.number)
+        self._make_constants()
+
+    def _make_constants(self) -> None:
+        program = self.program
         for node in self.fusion.nodes:
             if isinstance(node.op, Constant) and not is_scalar_constant(node.outputs[0]):
                 value = node.outputs[0]
@@ -136,7 +139,7 @@ class Lowering:
         """Kernels that write the same buffers go into `prepare` if params and constants alone decide all of them."""
         reads = [number for kernel in kernels for number in kernel.slots[kernel.writes :]]
         is_static = bool(reads) and all(number in self.static for number in reads)
-        if is_static and not any(_dims_in(k) for k in kernels) and not any(b.kind == "output" for b in writes):
+        if is_static and not any(dims_in(k) for k in kernels) and not any(b.kind == "output" for b in writes):
             self.static.update(b.number for b in writes)
             self.program.prepare.extend(kernels)
         else:
@@ -158,6 +161,7 @@ class Lowering:
             "convolution": self._lower_window,
             "window": self._lower_window,
             "attention": self._lower_attention,
+            "control": self._lower_control,
             "special": partial(lower_special, self),
         }
         lower[group.kind](group)
@@ -310,6 +314,11 @@ class Lowering:
         )  # fmt: skip
         self._add(writes, "attention", work, (group.lead,))
 
+    def _lower_control(self, group: Group) -> None:
+        from rlx.kernel.regions import lower_control
+
+        lower_control(self, group)
+
 
 class _RowStages:
     """Orders the members of a row group into reduce, temp and store stages."""
@@ -460,33 +469,6 @@ def _contraction(
         a.attr.slot, renumber_linear(offset_of(a), renumber), b.attr.slot, renumber_linear(offset_of(b), renumber),
         (moved,),
     )  # fmt: skip
-
-
-def _dims_in(kernel: Kernel) -> bool:
-    """Whether the kernel's extents, strides or bodies depend on dims that only a run knows."""
-    work = kernel.work
-    if isinstance(work, Nest):
-        found: list[Dim] = [*work.outer, *work.inner, *_dims_of_stages(work.stages)]
-    elif isinstance(work, Contraction):
-        found = [*work.batch, work.m, work.n, *work.taps, work.k, *_dims_of_stages(work.epilogue)]
-        found += [*_dims_of_place(work.a), *_dims_of_place(work.b)]
-    elif isinstance(work, SpecialWork):
-        return has_dims(work)
-    else:
-        assert isinstance(work, AttentionWork)
-        found = [work.batch, work.heads, work.queries, work.keys]
-        found += [d for _, line in (work.q, work.k, work.v) for d in _dims_of_place(line)]
-    return any(not isinstance(d, int) for d in found)
-
-
-def _dims_of_stages(stages: tuple[Stage, ...]) -> list[Dim]:
-    found = [n.attr for n in ex.walk([s.body for s in stages]) if n.kind == "dim"]
-    return found + [d for place in accesses(stages) for d in _dims_of_place(place)]
-
-
-def _dims_of_place(place: Access | Linear) -> list[Dim]:
-    others = place.scales if isinstance(place, Access) else [c for _, c in place.others]
-    return [place.const, *(c for _, c in place.axes), *others]
 
 
 def lower(graph: Graph, disable: frozenset[str] = frozenset()) -> Program:

@@ -16,6 +16,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
+from rlx.ir.expect import Equality
 from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
@@ -274,12 +275,68 @@ class AttentionWork:
     mask: tuple[int, Linear, DType] | None = None
 
 
-Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork"
+@dataclass(frozen=True)
+class Branch:
+    """Runs the kernels `yes` if the bool in buffer `predicate` holds, else `no`.
+
+    `yes_checks` and `no_checks` are numbers of `Program.checks` that must hold, else the run has failed.
+    """
+
+    predicate: int
+    yes: tuple[Kernel, ...]
+    no: tuple[Kernel, ...]
+    yes_checks: tuple[int, ...] = ()
+    no_checks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Buffer `number` is, in trip t of a loop, element offset + t·step of `base`."""
+
+    number: int
+    base: int
+    offset: Dim
+    step: Dim
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value that a loop carries on, by pointers: nothing is copied.
+
+    The body reads `now`, which is `start` in the first trip, and writes `following`; `last` is what is left. Two spare
+    buffers take turns as `following`, unless that is a row of a stacked result.
+    """
+
+    start: int
+    now: int
+    following: int
+    last: int
+    spares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Runs `body` for trips 0 … trips - 1 (from the last to the first if `reverse`), while `condition` holds.
+
+    `test` are the kernels that make the bool in buffer `condition`; without one the trips alone decide.
+    """
+
+    body: tuple[Kernel, ...]
+    trips: Dim | None
+    carried: tuple[Carried, ...]
+    rows: tuple[Row, ...] = ()
+    reverse: bool = False
+    test: tuple[Kernel, ...] = ()
+    condition: int | None = None
+
+
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork | Branch | Loop"
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory of a program. `kind`: input, param, constant, output, temp. Sizes are in elements."""
+    """Memory of a program. `kind`: input, param, constant, output, temp, or alias (part of another, see
+    `Program.holds`). Sizes are in elements."""
 
     number: int
     kind: str
@@ -308,7 +365,12 @@ class Kernel:
 
 @dataclass
 class Program:
-    """Kernels in order over buffers. `prepare` depends on params alone and runs once when they are set."""
+    """Kernels in order over buffers. `prepare` depends on params alone and runs once when they are set.
+
+    aliases   buffers that lie in others: (the other, first element)
+    holds     buffers in whose memory an alias may lie
+    checks    what regions need of dims when they run
+    """
 
     symbols: tuple[str, ...]
     buffers: list[Buffer] = field(default_factory=list)
@@ -318,6 +380,9 @@ class Program:
     params: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     constants: dict[int, Any] = field(default_factory=dict)
+    aliases: dict[int, tuple[int, Dim]] = field(default_factory=dict)
+    holds: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    checks: list[Equality] = field(default_factory=list)
 
     def new_buffer(self, kind: str, dtype: DType, size: Dim, name: str) -> Buffer:
         made = Buffer(len(self.buffers), kind, dtype, size, name)

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
+from rlx.kernel.flatten import reals, with_bodies
 from rlx.kernel.nest import (
+    Branch,
     Buffer,
     Contraction,
     Kernel,
     Linear,
+    Loop,
     Nest,
     Program,
     Store,
@@ -28,22 +31,31 @@ from rlx.kernel.nest import (
 def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> None:
     """Gives every contraction of `main` whose right side is static a packed copy; `width_of` gives 0 to leave it."""
     static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
+    static |= {
+        n for n, (_, offset) in program.aliases.items() if isinstance(offset, int) and reals(program, n) <= static
+    }
     packed: dict[tuple[int, Linear, Dim, Shape, int], Buffer] = {}
-    for position, kernel in enumerate(program.main):
+
+    def packed_kernel(kernel: Kernel) -> Kernel:
         work = kernel.work
+        if isinstance(work, (Branch, Loop)):
+            return with_bodies(kernel, packed_kernel)
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
-            continue
+            return kernel
         inside = (work.n_axis, *work.tap_axes, work.k_axis)
         plain = not work.b.others and all(n in inside for n, _ in work.b.axes)
         strides = (work.b.const, *(c for _, c in work.b.axes))
         known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
         width = width_of(work) if plain and known else 0
-        if width:
-            source = program.buffers[kernel.slots[work.b_slot]]
-            key = (source.number, work.b, work.n, (*work.taps, work.k), width)
-            if key not in packed:
-                packed[key] = _pack(program, work, source, width)
-            program.main[position] = _with_packed(kernel, work, packed[key], width)
+        if not width:
+            return kernel
+        source = program.buffers[kernel.slots[work.b_slot]]
+        key = (source.number, work.b, work.n, (*work.taps, work.k), width)
+        if key not in packed:
+            packed[key] = _pack(program, work, source, width)
+        return _with_packed(kernel, work, packed[key], width)
+
+    program.main[:] = [packed_kernel(kernel) for kernel in program.main]
 
 
 def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Buffer:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Bounds, Dim
+from rlx.kernel.flatten import flat
 from rlx.kernel.nest import Access, Kernel, Nest, Program, Store
 
 ALIGNMENT = 64
@@ -32,6 +33,7 @@ def plan_memory(
     program: Program, kernels: Sequence[Kernel], temps: set[int], bounds: Bounds, reuse: bool
 ) -> MemoryPlan:
     """Places the buffers `temps` that the kernels write and read. With `reuse` off each gets memory of its own."""
+    kernels = flat(program, kernels)
     last: dict[int, int] = {}
     for position, kernel in enumerate(kernels):
         for number in kernel.slots:

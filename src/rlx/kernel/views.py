@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.graph import Value
+from rlx.kernel.nest import contiguous
 from rlx.ops.shape import BroadcastTo, Reshape, Slice, Transpose
 
 VIEW_OPS = (Reshape, Transpose, Slice, BroadcastTo)
@@ -47,6 +48,8 @@ def view_of(value: Value, strides_of: Callable[[Value], tuple[Dim, ...] | None])
             repeats = [d == 1 and value.shape[lead + i] != 1 for i, d in enumerate(base.shape)]
             kept = [0 if again else stride for again, stride in zip(repeats, base.strides)]
             return View(base.root, base.offset, (*([0] * lead), *kept), value.shape)
+    if base.strides == contiguous(base.shape):
+        return View(base.root, base.offset, contiguous(value.shape), value.shape)
     strides = reshape_strides(base.shape, base.strides, value.shape)
     return None if strides is None else View(base.root, base.offset, strides, value.shape)
 

@@ -14,6 +14,7 @@ from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
+    cell_activation,
     contraction,
     control,
     convolution,
@@ -24,6 +25,7 @@ from rlx.ops import (
     norm,
     ordering,
     rearrange,
+    recurrent,
     reduce,
     resampling,
     sampling,
@@ -35,6 +37,7 @@ from rlx.ops import (
 
 __all__ = [
     "activation",
+    "cell_activation",
     "contraction",
     "control",
     "convolution",
@@ -45,6 +48,7 @@ __all__ = [
     "norm",
     "ordering",
     "rearrange",
+    "recurrent",
     "reduce",
     "resampling",
     "sampling",

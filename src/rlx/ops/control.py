@@ -66,9 +66,12 @@ class If(Control):
 
     predicate  bool []
     operands   what both regions take, in order
+
+    Dims that a region took to be equal are checked when it is the one that runs.
     """
 
     regions = 2
+    may_skip_regions = True
 
     def infer(self, predicate: TensorType, *operands: TensorType, regions: Regions) -> tuple[TensorType, ...]:
         expect.kind(predicate, "bool", name="predicate")

@@ -20,7 +20,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
-from rlx.ops.build import broadcast_to, conv, dilate, div, reduce_window
+from rlx.ops.build import broadcast_to, conv, dilate, div, dot_general, reduce_window
 from rlx.ops.reduce import identity
 
 Array = np.ndarray[Any, Any]
@@ -192,9 +192,10 @@ class ConvTranspose(Composite):
         for i, size in enumerate(w.shape[2:]):
             if not isinstance(size, int) or size < 1:
                 raise ShapeError(f"expected a kernel of known size, got {w}")
-            low, high = self._window_pads(i, size, rank)
-            spread = spread_extent(x.shape[2 + i], self.strides[i])
-            space.append(window_extent(spread, size, 1, self.dilations[i], low, high))
+            last = dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i])
+            reach = dims.add(last, (size - 1) * self.dilations[i] + 1)
+            cut = dims.add(dims.add(self.low[i], self.high[i]), dims.mul(self._extra(rank)[i], -1))
+            space.append(dims.add(reach, dims.mul(cut, -1)))
         return x.with_shape((x.shape[0], dims.mul(w.shape[1], self.groups), *space))
 
     def _window_pads(self, axis: int, size: int, rank: int) -> tuple[Dim, Dim]:
@@ -227,6 +228,29 @@ class ConvTranspose(Composite):
         return np.asarray(total[(..., *cut)]).reshape(shape).astype(x.dtype)
 
     def decompose(self, x: Value, w: Value) -> Value:
+        wanted = self.infer(x.type, w.type)
+        made = self._side_by_side(x, w) if self._is_tiling(x, w) else self._spread(x, w)
+        return made.reshape(wanted.shape)
+
+    def _is_tiling(self, x: Value, w: Value) -> bool:
+        """Whether the windows of neighbouring elements touch and do not overlap: every result has one source."""
+        pads = (*self.low, *self.high, *self._extra(x.rank - 2))
+        plain = self.groups == 1 and all(d == 1 for d in self.dilations)
+        return plain and w.shape[2:] == self.strides and all(p == 0 for p in pads)
+
+    def _side_by_side(self, x: Value, w: Value) -> Value:
+        """One product, whose columns are the window's places; then each place goes to where it belongs."""
+        rank = x.rank - 2
+        columns = w.transpose(0, *range(2, 2 + rank), 1)
+        product = dot_general(x, columns, lhs_contract=(1,), rhs_contract=(0,))  # [N, space..., window..., O]
+        order = [0]
+        for i in range(rank):
+            order += [1 + i, 1 + rank + i]
+        space = [dims.mul(d, s) for d, s in zip(x.shape[2:], self.strides)]
+        last = product.transpose(*order, product.rank - 1).reshape(x.shape[0], *space, w.shape[1])
+        return last.transpose(0, last.rank - 1, *range(1, last.rank - 1))
+
+    def _spread(self, x: Value, w: Value) -> Value:
         rank = x.rank - 2
         spread = dilate(x, steps=(1, 1, *self.strides)) if any(s > 1 for s in self.strides) else x
         inputs, outputs = w.shape[0], w.shape[1]

@@ -10,14 +10,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Op, Param
 from rlx.ops.build import conv, dot_general, pad
 from rlx.ops.convolution import Conv, Dilate, ReduceWindow
 from rlx.ops.index import Gather
 from rlx.ops.reduce import Reduction
-from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Slice, Transpose
 from rlx.passes.driver import Context, Pass, Rebuild
+
+FEW_CHANNELS = 16
+"""Fewer than a vector holds."""
 
 
 class ChannelsLast(Pass):
@@ -79,6 +84,8 @@ class _Walk:
         """The node's result with channels last, or None to leave it."""
         if len(node.types) != 1 or node.types[0].rank < 3:
             return None
+        if isinstance(node.op, Transpose) and node.op.permutation == to_first(node.types[0].rank):
+            return operands[0]
         if isinstance(node.op, Conv) and not node.op.channels_last:
             if not self.context.spend("layout", "convolution", node):
                 return None
@@ -158,7 +165,7 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     rank = len(op.strides)
     low, high = op.low, op.high
     if any(p != 0 for p in (*low, *high)):
-        x = pad(x, low=(0, *low, 0), high=(0, *high, 0))
+        x = _padded(x, low, high)
         low = high = (0,) * rank
     kernel = w.shape[2:]
     single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and op.groups == 1
@@ -168,3 +175,14 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     return conv(
         x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True
     )
+
+
+def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...]) -> Value:
+    """Zeros around the spatial axes. Few channels are one axis with the columns, which fills vectors."""
+    channels = x.shape[-1]
+    if not isinstance(channels, int) or channels >= FEW_CHANNELS:
+        return pad(x, low=(0, *low, 0), high=(0, *high, 0))
+    rows = x.reshape(*x.shape[:-2], dims.mul(x.shape[-2], channels))
+    before, behind = (0, *low[:-1], dims.mul(low[-1], channels)), (0, *high[:-1], dims.mul(high[-1], channels))
+    space = [dims.add(d, dims.add(a, b)) for d, a, b in zip(x.shape[1:-1], low, high)]
+    return pad(rows, low=before, high=behind).reshape(x.shape[0], *space, channels)

@@ -70,9 +70,11 @@ def optimise(
 
 
 def _optimise(graph: Graph, order: list[Pass], context: Context) -> Graph:
+    """The graph first, then its regions: some come only with what composites are made of."""
+    graph = run_passes(graph, order, context)
     if any(node.regions for node in graph.nodes):
         rebuild = Rebuild(graph)
         for node in graph.nodes:
             rebuild.keep(node, tuple(_optimise(region, order, context) for region in node.regions) or None)
         graph = rebuild.finish()
-    return run_passes(graph, order, context)
+    return graph

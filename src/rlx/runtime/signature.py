@@ -32,6 +32,9 @@ class Signature:
         self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
         self.names = tuple(self.types)
         self._dtypes = tuple(t.dtype.numpy for t in self.types.values())
+        # worked out once: a new size must not cost a walk over the graph
+        self._symbols = tuple(graph.symbols)
+        self._symbolic_params = {v.name: v.type for v in graph.params if not v.type.is_static}
 
     def quick(self, inputs: Any) -> list[Array] | None:
         """The arrays in order if each can be used as it is; None says that `arrays` has to look closely."""
@@ -80,11 +83,11 @@ class Signature:
         solver = _Solver()
         for (name, of), array in zip(self.types.items(), arrays):
             solver.take("input", name, of, array.shape)
-        for value in self.graph.params:
-            if not value.type.is_static and value.name in params:
-                solver.take("param", value.name, value.type, params[value.name].shape)
+        for name, of in self._symbolic_params.items():
+            if name in params:
+                solver.take("param", name, of, params[name].shape)
         found = solver.solve()
-        unbound = [name for name in self.graph.symbols if name not in found]
+        unbound = [name for name in self._symbols if name not in found]
         if unbound:
             raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import numpy as np
 import pytest
 
 import rlx
+from benchmarks.zoo import nets
+from real_models import path_of
 from rlx.device import registry
 
 TOOLS = Path(__file__).parents[3] / "tools"
@@ -58,10 +59,9 @@ def test_minilm_at_any_batch_and_length(exporter: str, device: str) -> None:
 
 
 def classifier() -> tuple[Path, list[str]]:
-    pytest.importorskip("magika")
-    folder = Path(str(files("magika") / "models" / "standard_v3_3"))
-    labels: list[str] = json.loads((folder / "config.min.json").read_text())["target_labels_space"]
-    return folder / "model.onnx", labels
+    path = path_of(nets()["bytes"])
+    labels: list[str] = json.loads((path.parent / "config.min.json").read_text())["target_labels_space"]
+    return path, labels
 
 
 def features(content: bytes) -> Any:

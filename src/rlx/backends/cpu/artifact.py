@@ -31,7 +31,7 @@ class Artifact:
     """Everything of a compiled program but its weights.
 
     `kept` are the buffers that `rlx_prepare` writes and `rlx_main` reads; `main_params` the params and constants that
-    `rlx_main` reads.
+    `rlx_main` reads. `checks` are what to say if a run leaves their number, from 1, behind the table of buffers.
     """
 
     code: list[bytes]
@@ -44,6 +44,7 @@ class Artifact:
     constants: dict[int, Array]
     main_params: list[int]
     report: dict[str, Any] = field(default_factory=dict)
+    checks: list[str] = field(default_factory=list)
 
 
 def to_bytes(artifact: Artifact) -> bytes:
@@ -58,6 +59,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         "constants": [[n, dtypes.of(a.dtype).name, list(a.shape)] for n, a in artifact.constants.items()],
         "main_params": artifact.main_params,
         "report": artifact.report,
+        "checks": artifact.checks,
     }
     text = json.dumps(header).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *blobs])
@@ -84,7 +86,7 @@ def from_bytes(data: bytes) -> Artifact:
         slots = {name: [_to_slot(s) for s in header[name]] for name in ("inputs", "params", "outputs", "kept")}
         return Artifact(
             code, tuple(header["symbols"]), header["buffers"], slots["inputs"], slots["params"], slots["outputs"],
-            slots["kept"], constants, header["main_params"], header["report"],
+            slots["kept"], constants, header["main_params"], header["report"], header["checks"],
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"[cache] expected a compiled program, got {error}") from None

@@ -123,8 +123,10 @@ def _panel_width(work: Contraction, isa: Isa) -> int:
 
 def _kept(program: Program) -> set[int]:
     """Buffers that `prepare` writes and `main` reads."""
+    from rlx.kernel.flatten import touched
+
     written = {n for k in program.prepare for n in k.slots[: k.writes]}
-    return written & ({n for k in program.main for n in k.slots} | set(program.outputs))
+    return written & (touched(program, program.main) | set(program.outputs))
 
 
 def _slot(program: Program, number: int) -> Slot:
@@ -135,11 +137,13 @@ def _slot(program: Program, number: int) -> Slot:
 def _artifact(
     graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
 ) -> Artifact:
-    read = {n for k in program.main for n in k.slots}
+    from rlx.kernel.flatten import leaves, touched
+
+    read = touched(program, program.main)
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
     report = {
         **report,
-        "kernels": [k.name for k in program.main],
+        "kernels": [k.name for k in leaves(program.main)],
         "prepare_kernels": [k.name for k in program.prepare],
         "code_bytes": sum(map(len, machine_code)),
     }
@@ -154,4 +158,5 @@ def _artifact(
         constants=program.constants,
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
+        checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlx.backends.base import Unsupported
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
+from rlx.ops.control import Control
 from rlx.ops.transformer import Attention
 
 DTYPES = frozenset(
@@ -40,14 +41,25 @@ def claims(node: Node) -> bool:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph, as it is compiled, that the CPU cannot take."""
-    from rlx.kernel.fuse import SPECIALS, untaken
     from rlx.passes.pipeline import optimise
 
     made, _ = optimise(graph, claims, channels_last=True)
-    found = [Unsupported(node, f"no kernel for {node.op.name}") for node in untaken(made, SPECIALS)]
+    return _refused(made)
+
+
+def _refused(graph: Graph) -> list[Unsupported]:
+    from rlx.kernel.fuse import SPECIALS, untaken
+
+    found = [
+        Unsupported(node, f"no kernel for {node.op.name}")
+        for node in untaken(graph, SPECIALS)
+        if not isinstance(node.op, Control)
+    ]
     named = {id(u.node) for u in found}
-    for node in made.nodes:
+    for node in graph.nodes:
         wrong = [t.dtype for t in node.types if t.dtype not in DTYPES]
         if wrong and id(node) not in named:
             found.append(Unsupported(node, f"{wrong[0]} does not compile to native code"))
+        for region in node.regions:
+            found.extend(_refused(region))
     return found

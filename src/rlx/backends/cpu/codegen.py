@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.cpu import attention, cpus, gemm, winograd
+from rlx.backends.cpu.entry import GRAIN_CYCLES, Code, Entry
 from rlx.backends.cpu.isa import Isa
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
+from rlx.kernel.flatten import leaves
 from rlx.kernel.llvm import nest as nests
 from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
@@ -20,8 +22,6 @@ from rlx.kernel.special import Ranking, Running, Update
 from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
-GRAIN_CYCLES = 6000
-"""Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 CHUNKS_A_THREAD = 4
 PART_CHARACTERS = 200_000
 """Text that is worth a compiler thread of its own."""
@@ -94,30 +94,14 @@ def _write_entry(
     module: Module, name: str, program: Program, kernels: Sequence[Kernel], memory: MemoryPlan, isa: Isa
 ) -> None:
     f = Function(module, name, MAIN, linkage="dso_local")
-    widest = max((len(k.slots) for k in kernels), default=0)
-    args = f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
-    f.emit(f"store ptr %dims, ptr {args}, align 8")
-    planned = [plan_of(k, isa) for k in kernels]
     scratch: Dim = 0
-    for item in planned:
+    code: dict[int, Code] = {}
+    for kernel in leaves(kernels):
+        item = plan_of(kernel, isa)
         scratch = dims.maximum(scratch, _aligned(item.scratch))
-    offsets: list[str] = []
-    position = "0"
-    for size in memory.sizes:
-        offsets.append(position)
-        position = f.add(position, f.dim(size))
-    threads_scratch = f.offset("%arena", "i8", position)
-    for kernel, item in zip(kernels, planned):
-        function = _render(module, kernel, item)
-        for index, number in enumerate(kernel.slots):
-            where = f.offset(args, "ptr", str(index + 1))
-            f.emit(f"store ptr {_buffer(f, number, memory, offsets)}, ptr {where}, align 8")
-        flat = "1" if isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat else "0"
-        weight = f.dim(_cycles(item, isa))
-        f.emit(
-            f"call void @rlx_run(ptr @{function}, ptr {args}, i64 {f.dim(item.positions)}, i64 {weight}, i64 {flat}, "
-            f"ptr {threads_scratch}, i64 {f.dim(scratch)}, ptr %parallel, i64 %threads)"
-        )
+        flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
+        code[id(kernel)] = Code(_render(module, kernel, item), item.positions, _cycles(item, isa), flat)
+    Entry(f, program, memory, scratch, code).write(kernels)
     module.add(name, f.text())
     _write_arena(module, f"{name}_arena", memory, scratch)
 
@@ -144,12 +128,6 @@ def _aligned(size: Dim) -> Dim:
     if isinstance(size, int):
         return -(-size // 128) * 128
     return dims.mul(dims.floordiv(dims.add(size, 127), 128), 128)
-
-
-def _buffer(f: Function, number: int, memory: MemoryPlan, offsets: list[str]) -> str:
-    if number in memory.slot_of:
-        return f.offset("%arena", "i8", offsets[memory.slot_of[number]])
-    return f.value(f"load ptr, ptr {f.offset('%buffers', 'ptr', str(number))}, align 8", "b")
 
 
 # Runs a kernel: in one go where the work is small, else in chunks on the pool. Flat nests count single elements, whose

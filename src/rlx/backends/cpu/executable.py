@@ -73,7 +73,7 @@ class _Frame:
     __slots__ = ("address", "arena", "nbytes", "table", "weights")
 
     def __init__(self, buffers: int, nbytes: int) -> None:
-        self.table = (ctypes.c_void_p * max(buffers, 1))()
+        self.table = (ctypes.c_void_p * (buffers + 1))()  # behind them: which check failed
         try:
             self.arena = aligned_empty(nbytes)
         except MemoryError:
@@ -174,6 +174,7 @@ class CpuBound(Bound):
         self._main = executable.main
         self._parallel = executable.pool.parallel_address
         self._threads = executable.threads
+        self._checks = artifact.checks
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         executable = self.executable
@@ -192,5 +193,10 @@ class CpuBound(Bound):
             table[number] = address_of(made)
             results.append(made)
         self._main(table, self.dims, frame.address, self._parallel, self._threads)
+        failed = table[executable.artifact.buffers] if self._checks else None
+        if failed:
+            table[executable.artifact.buffers] = None
         executable.give_frame(frame)
+        if failed:
+            raise InputError(f"[run] {self._checks[failed - 1]}")
         return results

@@ -93,6 +93,7 @@ class _Region:
         self.outputs = tuple(_bind_type(v.type, binding) for v in graph.outputs.values())
 
     def __call__(self, *operands: Array) -> list[Array]:
+        self.graph.bind(self.binding)
         names = [v.name for v in self.graph.inputs]
         return evaluate(self.graph, dict(zip(names, operands)), self.params, self.binding)
 

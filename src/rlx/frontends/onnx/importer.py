@@ -14,6 +14,7 @@ import onnx
 
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
+from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
@@ -29,9 +30,22 @@ MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
-    "elementwise", "index", "linalg", "microsoft", "nn", "order", "reduce", "resize", "sampling", "shape", "symbolics",
-    "training", "windows",
-)  # fmt: skip
+    "control",
+    "elementwise",
+    "index",
+    "linalg",
+    "microsoft",
+    "nn",
+    "order",
+    "recurrent",
+    "reduce",
+    "resize",
+    "sampling",
+    "shape",
+    "symbolics",
+    "training",
+    "windows",
+)
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")
@@ -92,6 +106,7 @@ class _Walk:
         self.shapes = shapes
         self.values = values
         self.graph = Graph(file.proto.graph.name or "model")
+        self.frame = Frame(self.graph)
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
         self.dims: dict[str, str] = {}  # names of dims in the file → ours
@@ -112,7 +127,7 @@ class _Walk:
         if self.failures:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
-        self.graph.prune()
+        _prune(self.graph)
         return Imported(self.graph, "onnx", self._notes())
 
     def _check_opset(self) -> None:
@@ -198,7 +213,8 @@ class _Walk:
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
-        start = len(self.graph.nodes)
+        graph = self.frame.graph
+        start = len(graph.nodes)
         try:
             function = self.file.functions.get((proto.domain, proto.op_type, proto.overload))
             if function is not None:
@@ -217,7 +233,7 @@ class _Walk:
             raise ModelError(
                 f"[{proto.op_type}] expected a valid node, got {told}, at node {name!r} of {self.file.label}"
             ) from error
-        for made in self.graph.nodes[start:]:
+        for made in graph.nodes[start:]:
             made.source = made.source or name
         for output, item in zip(proto.output, results):
             if output:
@@ -227,7 +243,9 @@ class _Walk:
         importer = find(domain, proto.op_type, opset)
         if importer is None:
             return self._by_definition(proto, domain, opset, name, scope)
-        node = OnnxNode(self.leaves, proto, name, opset, self._attributes(proto, scope), self.file.array)
+        attributes = self._attributes(proto, scope)
+        bodies = _Bodies(self, name, scope)
+        node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
         node.inputs = [self._required(i, scope) if i else None for i in proto.input]
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
@@ -273,7 +291,7 @@ class _Walk:
             if self._is_unknown(name, scope):
                 raise _Unknown
             raise ModelError(f"[onnx] expected inputs that earlier nodes make, got {name!r}, which none makes")
-        return item
+        return self.frame.here(item)
 
     def _is_unknown(self, name: str, scope: Scope | None) -> bool:
         while scope is not None:
@@ -300,16 +318,35 @@ class _Walk:
         item = self._lookup(name, scope)
         if item is None and not self._is_unknown(name, scope):
             raise ModelError(f"[onnx] expected a body that makes {name!r}, got none that does")
-        return item
+        return None if item is None else self.frame.here(item)
 
-    def branch(self, body: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+    def branch(self, body: Any, name: str, scope: Scope, inputs: Sequence[Item]) -> list[Item]:
         """A sub-graph in place: what it computes where it stands."""
         self._check_depth(scope, name)
+        if len(body.input) != len(inputs):
+            raise ModelError(f"[onnx] expected a body of {len(inputs)} inputs, got {len(body.input)}")
         tensors = {t.name: t for t in body.initializer}
         inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
         inner.depth = scope.depth + 1
+        inner.items = {declared.name: item for declared, item in zip(body.input, inputs)}
         self._nodes(body.node, inner, [o.name for o in body.output])
-        return [self._result(o.name, inner) for o in body.output]
+        results = [self._result(o.name, inner) for o in body.output]
+        if any(r is None for r in results):
+            raise _Unknown
+        return [r for r in results if r is not None]
+
+    def region(self, body: Any, name: str, scope: Scope, formals: Sequence[Formal]) -> Region:
+        """A sub-graph as a graph of its own."""
+        around = self.frame
+        self.frame = Frame(Graph(body.name or "body"), around)
+        try:
+            values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Item)}
+            items = [self.frame.here(f) if isinstance(f, Item) else Item.of(values[i]) for i, f in enumerate(formals)]
+            made = Region(self.frame, list(values.values()))
+            made.results = self.branch(body, name, scope, items)
+            return made
+        finally:
+            self.frame = around
 
     def _check_depth(self, scope: Scope, name: str) -> None:
         if scope.depth >= MAX_INLINE_DEPTH:
@@ -317,8 +354,6 @@ class _Walk:
 
     def _by_definition(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Any]:
         """An op without an importer function: by the body that the standard itself gives it, if it does."""
-        if proto.op_type == "If" and domain == "":
-            return self._constant_if(proto, name, scope)
         body = self._standard_body(proto, domain, opset, scope)
         if body is None:
             for i in proto.input:
@@ -352,17 +387,6 @@ class _Walk:
         made: bytes = onnx.helper.make_tensor_type_proto(code, shape).SerializeToString()
         return made
 
-    def _constant_if(self, proto: Any, name: str, scope: Scope) -> Sequence[Item | None]:
-        """An If whose condition the import can tell: one branch, in place."""
-        condition = self._required(proto.input[0], scope).known
-        if condition is None or condition.size != 1:
-            raise UnsupportedOp("its condition is known only when the graph runs")
-        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-        body = next((a.g for a in proto.attribute if a.name == wanted), None)
-        if body is None:
-            raise ModelError(f"[If] expected the attribute {wanted!r}, got none")
-        return self.branch(body, name, scope)
-
     # failures
 
     def _fail(self, node: str, op: str, reason: str) -> None:
@@ -373,6 +397,44 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+@dataclass
+class _Bodies:
+    """`bodies.Bodies` for one node."""
+
+    walk: _Walk
+    name: str
+    scope: Scope
+
+    def inline(self, body: Any, inputs: Sequence[Item]) -> Sequence[Item]:
+        return self.walk.branch(body, self.name, self.scope, inputs)
+
+    def region(self, body: Any, formals: Sequence[Formal]) -> Region:
+        return self.walk.region(body, self.name, self.scope, formals)
+
+    def attempt(self) -> _Attempt:
+        return _Attempt(self.walk, len(self.walk.failures))
+
+
+@dataclass
+class _Attempt:
+    walk: _Walk
+    start: int
+
+    @property
+    def failed(self) -> bool:
+        return len(self.walk.failures) > self.start
+
+    def undo(self) -> None:
+        del self.walk.failures[self.start :]
+
+
+def _prune(graph: Graph) -> None:
+    graph.prune()
+    for node in graph.nodes:
+        for region in node.regions:
+            _prune(region)
 
 
 def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[int]:

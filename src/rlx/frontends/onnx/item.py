@@ -48,6 +48,10 @@ class Item:
         return Item(graph, None, known, dtype)
 
     @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @property
     def shape(self) -> Shape:
         return self._value.shape if self._value is not None else self.known_or_fail.shape
 

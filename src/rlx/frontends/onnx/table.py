@@ -17,9 +17,11 @@ import numpy as np
 import onnx
 
 from rlx.errors import ModelError, UnsupportedOp
+from rlx.frontends.onnx.bodies import Bodies
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
 Known = Array  # an object array of dims or bools
@@ -89,15 +91,18 @@ class OnnxNode:
 
     def __init__(
         self,
+        graph: Graph,
         leaves: Leaves,
+        bodies: Bodies,
         proto: Any,
         name: str,
         opset: int,
         attributes: dict[str, Any],
         read: Callable[[Any], Array],
     ) -> None:
-        self.graph = leaves.graph
+        self.graph = graph
         self._leaves = leaves
+        self.bodies = bodies
         self.name = name
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
@@ -151,6 +156,10 @@ class OnnxNode:
     def text(self, name: str, default: str | None = _MISSING) -> Any:
         found = self._get(name, default, onnx.AttributeProto.STRING, "s")
         return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+    def texts(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
+        found = self._get(name, default, onnx.AttributeProto.STRINGS, "strings")
+        return None if found is None else tuple(found)
 
     def integers(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
         found = self._get(name, default, onnx.AttributeProto.INTS, "ints")

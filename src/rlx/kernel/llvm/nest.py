@@ -24,6 +24,8 @@ from rlx.ops.reduce import identity
 
 MOST_UNROLLED = 7
 """Steps of an inner loop that are written out one by one."""
+SUM_BLOCK = 256
+"""Terms that are added one by one; longer sums are sums of such."""
 PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
@@ -300,11 +302,35 @@ class _NestWriter:
                 for position in range(int(extent)):  # windows are short: no loop pays for them
                     values = one(str(position), values)
                 return values
+            if not rest and vector_axis is None and any(self._rounds(n) for n in reduces):
+                return self._blocks(extent, reduces, carried, one)
             return self.f.loop("0", extent, 1, carried, one)
         if vector_axis is None:
             self.flat_position = self.f.mul(flat, str(self.lanes))
             return self._visit(numbers, reduces, [v for _, v in carried])
         return self._row_loop(numbers, reduces, vector_axis, carried, flat)
+
+    def _rounds(self, number: int) -> bool:
+        stage = self.nest.stages[number]
+        return isinstance(stage, Reduce) and stage.combine == "add" and stage.dtype.is_float
+
+    def _blocks(
+        self,
+        extent: str,
+        reduces: list[int],
+        carried: list[tuple[str, str]],
+        one: Callable[[str, list[str]], list[str]],
+    ) -> list[str]:
+        """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
+        f, vector = self.f, self.plan.across
+        fresh = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
+
+        def block(start: str, totals: list[str]) -> list[str]:
+            stop = f.smin(f.add(start, str(SUM_BLOCK)), extent)
+            parts = f.loop(start, stop, 1, fresh, one)
+            return [self._combine(n, a, b, vector) for n, a, b in zip(reduces, totals, parts)]
+
+        return f.loop("0", extent, SUM_BLOCK, carried, block)
 
     def _row_loop(
         self, numbers: list[int], reduces: list[int], axis: int, carried: list[tuple[str, str]], flat: str

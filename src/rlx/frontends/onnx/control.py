@@ -1,0 +1,269 @@
+"""Importer functions: conditionals and loops.
+
+What the import can tell is settled while importing: an If on known numbers is one branch in place, a short loop of
+known length is its body so many times. The others become regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlx.errors import RlxError
+from rlx.frontends.onnx.bodies import Formal, Region, close
+from rlx.frontends.onnx.item import is_number
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.ir.expect import Equality
+from rlx.ir.graph import Graph, Value, call
+from rlx.ir.type import TensorType
+from rlx.ops import build
+from rlx.ops.elementwise import Cast, Eq
+from rlx.ops.shape import DimsTensor, Reshape
+
+MAX_TRIPS = 1 << 24  # of a loop whose end the data decide
+MAX_UNROLLED_TRIPS = 16
+MAX_UNROLLED_NODES = 256
+TRIP = TensorType((), dtypes.i64)
+TRUTH = TensorType((), dtypes.bool_)
+
+
+@onnx_op("If")
+def if_(node: OnnxNode, condition: Item) -> Sequence[Item]:
+    yes, no = node.graph_attribute("then_branch"), node.graph_attribute("else_branch")
+    if condition.known is not None:
+        if condition.known.size != 1:
+            raise node.wrong(f"expected a condition of one element, got {condition.type}")
+        return node.bodies.inline(yes if condition.known.reshape(-1)[0] else no, ())
+    equal = _dims_compared(condition.value)
+    attempt = node.bodies.attempt()
+    try:
+        return _if_at_run_time(node, condition, [yes, no])
+    except RlxError:
+        if equal is None:
+            raise
+    # exporters write squeeze(x, 1) as "if the dim is 1 squeeze, else not": the ranks differ, so one branch it must be
+    attempt.undo()
+    left, right = equal
+    reason = f"[If] expected what {node.name!r} was taken to be on import"
+    node.graph.equalities.append(Equality(left, right, reason))
+    return node.bodies.inline(yes, ())
+
+
+def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> list[Item]:
+    regions = [node.bodies.region(body, ()) for body in bodies]
+    first, second = (region.results for region in regions)
+    if len(first) != len(second):
+        raise node.wrong(f"expected branches of as many results, got {len(first)} and {len(second)}")
+    for a, b in zip(first, second):
+        same = len(a.shape) == len(b.shape) and all(
+            x == y for x, y in zip(a.shape, b.shape) if is_number(x) and is_number(y)
+        )
+        if a.dtype is not b.dtype or not same:
+            raise node.unsupported(
+                f"its condition is known only when the graph runs, and it gives {a.type} or {b.type}"
+            )
+    taken = close(regions, [[item.value for item in region.results] for region in regions])
+    predicate = _scalar(condition.value)
+    return _call("if", [predicate, *taken], [region.graph for region in regions])
+
+
+def _dims_compared(condition: Value) -> tuple[Dim, Dim] | None:
+    """Both sides of a condition that compares dims."""
+    while isinstance(condition.op, (Cast, Reshape)):
+        condition = condition.node.inputs[0]
+    if not isinstance(condition.op, Eq):
+        return None
+    left, right = (_one_dim(v) for v in condition.node.inputs)
+    return None if left is None or right is None else (left, right)
+
+
+def _one_dim(value: Value) -> Dim | None:
+    while isinstance(value.op, (Cast, Reshape)):
+        value = value.node.inputs[0]
+    if isinstance(value.op, DimsTensor) and len(value.op.values) == 1:
+        return value.op.values[0]
+    array = value.constant
+    return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
+
+
+def _scalar(value: Value) -> Value:
+    return value.reshape(()) if value.rank else value
+
+
+def _call(name: str, operands: Sequence[Value], regions: Sequence[Graph], **attributes: Any) -> list[Item]:
+    made = call(name, *operands, regions=regions, **attributes)
+    return [Item.of(v) for v in (made if isinstance(made, tuple) else (made,))]
+
+
+@onnx_op("Loop")
+def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: Item) -> Sequence[Item]:
+    """Runs the body while its condition holds and at most `count` times."""
+    body = node.graph_attribute("body")
+    stacked = len(body.output) - 1 - len(carried)
+    if stacked < 0:
+        raise node.wrong(f"expected a body of at least {len(carried) + 1} outputs, got {len(body.output)}")
+    trips = None if count is None or count.known is None else count.known.reshape(-1)[0]
+    started = _truth(condition) if condition is not None else True
+    if started is False and stacked == 0:
+        return list(carried)
+    if isinstance(trips, int) and started and 0 < trips <= MAX_UNROLLED_TRIPS:
+        unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
+        if unrolled is not None:
+            return unrolled
+    if trips is not None and started:
+        counted = _counted(node, body, trips, carried)
+        if counted is not None:
+            return counted
+    if stacked:
+        raise node.unsupported("how many results it collects is known only when the graph runs")
+    return _while(node, body, count, condition, carried)
+
+
+def _truth(item: Item) -> bool | None:
+    return None if item.known is None or item.known.size != 1 else bool(item.known.reshape(-1)[0])
+
+
+def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Item]) -> list[Item] | None:
+    """The body `trips` times in place; None if when it ends is not known."""
+    state = list(carried)
+    rows: list[Sequence[Item]] = []
+    for trip in range(trips):
+        going, *results = node.bodies.inline(body, [node.knows(trip), node.knows(True, dtypes.bool_), *state])
+        state = results[: len(carried)]
+        rows.append(results[len(carried) :])
+        truth = _truth(going)
+        if truth is None:
+            return None
+        if not truth:
+            break
+    stacked = []
+    for column in zip(*rows):
+        if len({item.type for item in column}) != 1:
+            raise node.unsupported(f"it collects results of other types in turn: {[str(i.type) for i in column[:2]]}")
+        parts = [item.value.reshape(1, *item.shape) for item in column]
+        stacked.append(Item.of(build.concat(*parts, axis=0) if len(parts) > 1 else parts[0]))
+    return [*state, *stacked]
+
+
+def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> list[Item] | None:
+    """A scan over the trips; None if the body may end it earlier."""
+    attempt = node.bodies.attempt()
+    formals: list[Formal] = [*(item.type for item in carried), TRIP]
+    going, region = _body(node, body, formals, (len(carried), node.knows(True, dtypes.bool_), *range(len(carried))))
+    if _truth(going) is not True:
+        attempt.undo()
+        return None
+    length = max(trips, 0) if isinstance(trips, int) else dims.maximum(trips, 0)
+    results = _as_carried(node, region, carried)
+    taken = close([region], [results])
+    numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
+    operands = [*(item.value for item in carried), numbers, *taken]
+    return _call("scan", operands, [region.graph], carried=len(carried), sequences=1, length=length)
+
+
+def _body(node: OnnxNode, body: Any, formals: Sequence[Formal], order: Sequence[int | Item]) -> tuple[Item, Region]:
+    """A loop's body as a region of our inputs; `order` says which of them each of its own inputs is.
+
+    Its first result, the condition, and the region with the others.
+    """
+    region = node.bodies.region(body, [i if isinstance(i, Item) else formals[i] for i in order])
+    # the region made its inputs in the body's order: ours is another
+    made = dict(zip([i for i in order if not isinstance(i, Item)], region.formals))
+    region.formals = [made[i] for i in range(len(formals))]
+    going, *region.results = region.results
+    return going, region
+
+
+def _as_carried(node: OnnxNode, region: Region, carried: Sequence[Item]) -> list[Value]:
+    results = [item.value for item in region.results]
+    for start, made in zip(carried, results):
+        if start.dtype is not made.dtype or len(start.shape) != made.rank:
+            raise node.unsupported(f"a value of it changes from {start.type} to {made.type}")
+        for a, b in zip(start.shape, made.shape):
+            if a != b:
+                raise node.unsupported(f"the shape of a value of it changes from {start.type} to {made.type}")
+    return results
+
+
+def _while(
+    node: OnnxNode, body: Any, count: Item | None, condition: Item | None, carried: Sequence[Item]
+) -> list[Item]:
+    """Carries the trip number, the condition, and the values."""
+    formals: list[Formal] = [TRIP, TRUTH, *(item.type for item in carried)]
+    going, region = _body(node, body, formals, range(len(formals)))
+    results = _as_carried(node, region, carried)
+    following = region.formals[0] + 1
+    test = _condition_region(formals, None if count is None else TRIP)
+    operands = [node.graph.constant(0, dtypes.i64), _start(node, condition), *(item.value for item in carried)]
+    bound = [] if count is None else [_scalar(count.value.cast(dtypes.i64))]
+    if bound:
+        region.formals.append(region.frame.input(TRIP))
+    taken = close([region], [[following, _scalar(going.value), *results]])
+    for extra in taken:
+        test.input(f"arg.{len(test.inputs)}", extra.shape, extra.dtype)
+    return _call(
+        "while", [*operands, *bound, *taken], [test, region.graph], carried=len(operands), limit=MAX_TRIPS
+    )[2:]  # fmt: skip
+
+
+def _start(node: OnnxNode, condition: Item | None) -> Value:
+    return node.graph.constant(True) if condition is None else _scalar(condition.value)
+
+
+def _condition_region(formals: Sequence[Formal], bound: TensorType | None) -> Graph:
+    """Whether the condition holds and the trip number is below the bound."""
+    test = Graph("condition")
+    made = [test.input(f"arg.{i}", of.shape, of.dtype) for i, of in enumerate(formals)]
+    going = made[1]
+    if bound is not None:
+        going = build.bitwise_and(going, made[0] < test.input(f"arg.{len(made)}", bound.shape, bound.dtype))
+    test.output(going)
+    return test
+
+
+@onnx_op("Scan", since=9)
+def scan(node: OnnxNode, *inputs: Item) -> Sequence[Item]:
+    """Sequences may lie along any axis and go either way."""
+    body = node.graph_attribute("body")
+    sequences = node.integer("num_scan_inputs")
+    count = len(inputs) - sequences
+    stacked = len(body.output) - count
+    if sequences < 1 or count < 0 or stacked < 0:
+        raise node.wrong(f"expected 1 to {len(inputs)} scan inputs and {count} carried outputs, got {sequences}")
+    state, scanned = inputs[:count], [item.value for item in inputs[count:]]
+    axes = node.integers("scan_input_axes", (0,) * sequences)
+    ways = node.integers("scan_input_directions", (0,) * sequences)
+    rows = [_turned(_to_front(node, x, axis), way) for x, axis, way in zip(scanned, axes, ways, strict=True)]
+    length = rows[0].shape[0]
+    formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
+    region = node.bodies.region(body, formals)
+    results = _as_carried(node, region, state)
+    taken = close([region], [results])
+    operands = [*(item.value for item in state), *rows, *taken]
+    made = _call("scan", operands, [region.graph], carried=count, sequences=sequences, length=length)
+    out_axes = node.integers("scan_output_axes", (0,) * stacked)
+    out_ways = node.integers("scan_output_directions", (0,) * stacked)
+    ordered = [
+        Item.of(_from_front(node, _turned(item.value, way), axis))
+        for item, axis, way in zip(made[count:], out_axes, out_ways, strict=True)
+    ]
+    return [*made[:count], *ordered]
+
+
+def _to_front(node: OnnxNode, x: Value, axis: int) -> Value:
+    at = node.normal_axis(axis, x.rank)
+    return x.transpose(at, *(i for i in range(x.rank) if i != at)) if at else x
+
+
+def _from_front(node: OnnxNode, x: Value, axis: int) -> Value:
+    at = node.normal_axis(axis, x.rank)
+    order = [i + 1 for i in range(x.rank - 1)]
+    order.insert(at, 0)
+    return x.transpose(*order) if at else x
+
+
+def _turned(x: Value, backwards: int) -> Value:
+    return x[::-1] if backwards else x

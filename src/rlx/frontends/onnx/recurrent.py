@@ -1,0 +1,111 @@
+"""Importer functions: LSTM, GRU and RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlx.frontends.onnx.table import OnnxNode, onnx_op
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Value, call
+from rlx.ops import build
+from rlx.ops.cell_activation import FORMS
+from rlx.ops.recurrent import DIRECTIONS
+
+
+def _zeros(like: Value, shape: Sequence[Dim]) -> Value:
+    return build.broadcast_to(like.graph.constant(0, like.dtype), shape=tuple(shape))
+
+
+def _attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any]:
+    """Direction, activations with their numbers, and clip; `functions` are the defaults of a direction."""
+    direction = node.text("direction", "forward")
+    if direction not in DIRECTIONS:
+        raise node.wrong(f"expected a direction among {', '.join(DIRECTIONS)}, got {direction!r}")
+    count = len(functions) * (2 if direction == "bidirectional" else 1)
+    names = [n.decode("utf-8", "replace").lower() for n in node.texts("activations", ())] or list(functions) * count
+    names = names[:count]
+    unknown = [n for n in names if n not in FORMS]
+    if unknown or len(names) != count:
+        raise node.wrong(f"expected {count} activations among {', '.join(FORMS)}, got {names}")
+    given = {"alpha": list(node.reals("activation_alpha", ())), "beta": list(node.reals("activation_beta", ()))}
+    numbers: dict[str, list[float]] = {"alpha": [], "beta": []}
+    for name in names:  # the lists hold numbers for those functions alone that have such
+        for kind, default in (("alpha", FORMS[name].alpha), ("beta", FORMS[name].beta)):
+            taken = given[kind].pop(0) if default is not None and given[kind] else default
+            numbers[kind].append(0.0 if taken is None else taken)
+    hidden = node.integer("hidden_size", None)
+    if hidden is not None and hidden < 0:
+        raise node.wrong(f"expected a hidden size that is not negative, got {hidden}")
+    return {
+        "direction": direction, "activations": tuple(names), "alphas": tuple(numbers["alpha"]),
+        "betas": tuple(numbers["beta"]), "clip": node.real("clip", None) or None,
+    }  # fmt: skip
+
+
+class _Net:
+    """What the three nodes share: layouts, and operands that may be left out."""
+
+    def __init__(self, node: OnnxNode, x: Value, w: Value, r: Value, gates: int) -> None:
+        self.node = node
+        for of, name in ((x, "X"), (w, "W"), (r, "R")):
+            if of.rank != 3:
+                raise node.wrong(f"expected {name} of rank 3, got {of.type}")
+        self.batch_first = node.flag("layout")
+        self.x = x.transpose(1, 0, 2) if self.batch_first else x
+        self.directions, self.hidden, self.gates = r.shape[0], r.shape[2], gates
+        self.weights = (w, r)
+
+    def bias(self, b: Value | None) -> Value:
+        shape = (self.directions, dims.mul(self.hidden, 2 * self.gates))
+        return _zeros(self.x, shape) if b is None else b
+
+    def state(self, state: Value | None) -> Value:
+        if state is None:
+            return _zeros(self.x, (self.directions, self.x.shape[1], self.hidden))
+        return state.transpose(1, 0, 2) if self.batch_first else state
+
+    def results(self, made: Sequence[Value]) -> list[Value]:
+        if not self.batch_first:
+            return list(made)
+        y, *states = made
+        return [y.transpose(2, 0, 1, 3), *(s.transpose(1, 0, 2) for s in states)]
+
+
+def _run(net: _Net, name: str, operands: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
+    made = call(name, *operands, **attributes)
+    assert isinstance(made, tuple)
+    return net.results(made)
+
+
+@onnx_op("LSTM", since=7)
+def lstm(
+    node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None,
+    c: Value | None, p: Value | None,
+) -> list[Value]:  # fmt: skip
+    attributes = _attributes(node, ("sigmoid", "tanh", "tanh"))
+    net = _Net(node, x, w, r, 4)
+    if p is None and lengths is not None:
+        p = _zeros(x, (net.directions, dims.mul(net.hidden, 3)))
+    operands = [net.x, *net.weights, net.bias(b), net.state(h), net.state(c), p, lengths]
+    return _run(net, "lstm", operands, {**attributes, "input_forget": node.flag("input_forget")})
+
+
+@onnx_op("GRU", since=7)
+def gru(
+    node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None
+) -> list[Value]:
+    attributes = _attributes(node, ("sigmoid", "tanh"))
+    net = _Net(node, x, w, r, 3)
+    operands = [net.x, *net.weights, net.bias(b), net.state(h), lengths]
+    return _run(net, "gru", operands, {**attributes, "linear_before_reset": node.flag("linear_before_reset")})
+
+
+@onnx_op("RNN", since=7)
+def rnn(
+    node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None
+) -> list[Value]:
+    attributes = _attributes(node, ("tanh",))
+    net = _Net(node, x, w, r, 1)
+    return _run(net, "rnn", [net.x, *net.weights, net.bias(b), net.state(h), lengths], attributes)
