@@ -15,7 +15,20 @@ from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
-from rlx.ops.build import div, exp, group_norm, log, maximum, reduce_max, reduce_sum, rsqrt, sqrt, square
+from rlx.ops.build import (
+    div,
+    exp,
+    group_norm,
+    log,
+    maximum,
+    pow,
+    reduce_max,
+    reduce_sum,
+    reduce_window,
+    rsqrt,
+    sqrt,
+    square,
+)
 from rlx.ops.reduce import mean
 
 Array = np.ndarray[Any, Any]
@@ -301,3 +314,44 @@ class L2Normalize(Composite):
         wide = x.cast(accumulator(x.dtype))
         length = sqrt(reduce_sum(square(wide), axes=(self.axis,), keepdims=True))
         return div(wide, maximum(length, self.epsilon)).cast(x.dtype)
+
+
+@op
+class LocalResponseNorm(Composite):
+    """x / (bias + alpha / size · Σx²)^beta, the sum over `size` neighbouring channels.
+
+    x   float [N, C, ...]; of an even size the greater half lies behind
+    Source: Krizhevsky, Sutskever & Hinton 2012, 3.3.
+    """
+
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+    tolerance = Tolerance(64, scale=1)
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.floating(x)
+        expect.rank(x, 2)
+        if self.size < 1:
+            raise ShapeError(f"expected a size of at least 1, got {self.size}")
+        return x
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.float64)
+            total = np.zeros_like(wide)
+            for channel in range(x.shape[1]):
+                low, high = channel - (self.size - 1) // 2, channel + self.size // 2
+                total[:, channel] = (wide[:, max(low, 0) : high + 1] ** 2).sum(1)
+            return np.asarray(wide / (self.bias + self.alpha / self.size * total) ** self.beta).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        wide = x.cast(accumulator(x.dtype))
+        rest = (0,) * (x.rank - 2)
+        ones = (1,) * (x.rank - 1)
+        total = reduce_window(
+            square(wide), combine="add", window=(self.size, *ones[1:]), strides=ones, dilations=ones,
+            low=((self.size - 1) // 2, *rest), high=(self.size // 2, *rest),
+        )  # fmt: skip
+        return div(wide, pow(total * (self.alpha / self.size) + self.bias, self.beta)).cast(x.dtype)

@@ -26,6 +26,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
+from rlx.ops.either import choose, clamp, cubic, floor_divide, greatest, least, real, remainder
 
 Array = np.ndarray[Any, Any]
 
@@ -130,21 +131,6 @@ def _along(axis: int, rank: int) -> tuple[int, ...]:
     return tuple(-1 if i == axis else 1 for i in range(rank))
 
 
-def _floor(n: Any, d: Any) -> Any:
-    """⌊n / d⌋ of arrays or values, d > 0."""
-    return build.div(n - build.mod(n, d), d) if isinstance(n, Value) else n // d
-
-
-def _clamped(at: Any, extent: Any) -> Any:
-    if isinstance(at, Value):
-        return build.clamp(at, 0, extent - 1)
-    return np.clip(at, 0, max(extent - 1, 0))
-
-
-def _choose(condition: Any, a: Any, b: Any) -> Any:
-    return build.select(condition, a, b) if isinstance(condition, Value) else np.where(condition, a, b)
-
-
 @dataclass(frozen=True)
 class Line:
     """One axis that is resized, from `extent` elements to `size`. Methods take NumPy arrays of positions, or values."""
@@ -185,7 +171,7 @@ class Line:
             case "asymmetric":
                 return x * q, p
             case "align_corners":  # the last element of extent · scale elements, which need not be whole
-                return x * ((extent - 1) * q), self._at_least_one(extent * p - q)
+                return x * ((extent - 1) * q), greatest(extent * p - q, 1)
             case "half_pixel_symmetric":
                 return extent * p - size * q + (2 * x + 1) * q - p, 2 * p
             case "tf_crop_and_resize":
@@ -200,16 +186,12 @@ class Line:
         """The part from `first` to `last` of x, corners on corners; its middle where there is but one element."""
         scale = math.lcm(self.part[0].denominator, self.part[1].denominator)
         first, last = (int(end * scale) for end in self.part)
-        steps = self._at_least_one(size - 1)
+        steps = greatest(size - 1, 1)
         spread = (2 * first * steps + 2 * x * (last - first)) * (extent - 1)
         middle = steps * (first + last) * (extent - 1)
         if isinstance(size, int):
             return (spread if size > 1 else middle + x * 0), 2 * scale * steps
         return build.select(size > 1, spread, middle), 2 * scale * steps
-
-    @staticmethod
-    def _at_least_one(number: Any) -> Any:
-        return build.maximum(number, 1) if isinstance(number, Value) else max(number, 1)
 
     def outside(self, n: Any, d: Any) -> Any:
         """Whether a place is beyond the operand's first or last element."""
@@ -220,30 +202,26 @@ class Line:
     def nearest_index(self, n: Any, d: Any) -> Any:
         match self.op.nearest:
             case "floor":
-                at = _floor(n, d)
+                at = floor_divide(n, d)
             case "ceil":
-                at = -_floor(-n, d)
+                at = -floor_divide(-n, d)
             case "round_prefer_ceil":
-                at = _floor(2 * n + d, 2 * d)
+                at = floor_divide(2 * n + d, 2 * d)
             case _:
-                at = -_floor(d - 2 * n, 2 * d)
-        return _clamped(at, self.number(n, self.extent))
+                at = -floor_divide(d - 2 * n, 2 * d)
+        return clamp(at, 0, self.number(n, self.extent) - 1)
 
     # weighted sums
 
     def taps(self, x: Any, dtype: DType) -> list[tuple[Any, Any]]:
         """Indices and weights of the elements that are summed; indices still reach beyond the edges."""
         n, d = self.place(x)
-        first = _floor(n, d)
-        if isinstance(n, Value):
-            whole = d.cast(dtype) if isinstance(d, Value) else float(d)
-            rest = build.mod(n, d).cast(dtype) / whole
-        else:
-            rest = (n % d) / d
+        first = floor_divide(n, d)
+        rest = real(remainder(n, d), dtype) / real(d, dtype)
         if self.op.mode == "linear":
             weights = [(0, 1 - rest), (1, rest)]
         else:
-            weights = [(i, _cubic(i - rest, self.op.cubic_a)) for i in (-1, 0, 1, 2)]
+            weights = [(i, cubic(i - rest, self.op.cubic_a)) for i in (-1, 0, 1, 2)]
         return [(first + i, weight) for i, weight in weights]
 
     def weighted(self, x: Any, dtype: DType) -> list[tuple[Any, Any]]:
@@ -251,10 +229,10 @@ class Line:
         taps = self.taps(x, dtype)
         extent = self.number(x, self.extent)
         if self.op.exclude_outside:
-            taps = [(at, _choose((at < 0) | (at >= extent), 0.0, weight)) for at, weight in taps]
+            taps = [(at, choose((at < 0) | (at >= extent), 0.0, weight)) for at, weight in taps]
             total = sum((weight for _, weight in taps[1:]), start=taps[0][1])
             taps = [(at, weight / total) for at, weight in taps]
-        return [(_clamped(at, extent), weight) for at, weight in taps]
+        return [(clamp(at, 0, extent - 1), weight) for at, weight in taps]
 
     def matrix(self, x: Any, dtype: DType) -> tuple[Any, Any]:
         """Antialiasing: indices into the operand, reaching beyond its edges, and their weights [size, indices]."""
@@ -266,19 +244,19 @@ class Line:
             at: Any = build.iota(x.graph, shape=(count,), dtype="i64") - before
         else:
             at = np.arange(dims.evaluate(count, {})) - before
-        distance = _real(at, dtype).reshape(1, -1) - (_real(n, dtype) / _real(d, dtype)).reshape(-1, 1)
+        distance = real(at, dtype).reshape(1, -1) - (real(n, dtype) / real(d, dtype)).reshape(-1, 1)
         distance = distance * self._shrinkage(x, dtype)
-        weights = _triangle(distance) if self.op.mode == "linear" else _cubic(distance, self.op.cubic_a)
+        weights = greatest(1 - abs(distance), 0.0) if self.op.mode == "linear" else cubic(distance, self.op.cubic_a)
         if self.op.exclude_outside:
-            weights = _choose(((at < 0) | (at >= extent)).reshape(1, -1), 0.0, weights)
+            weights = choose(((at < 0) | (at >= extent)).reshape(1, -1), 0.0, weights)
         if isinstance(x, Value):
-            return _clamped(at, extent), weights / build.reduce_sum(weights, axes=(1,), keepdims=True)
-        return _clamped(at, extent), weights / weights.sum(1, keepdims=True)
+            return clamp(at, 0, extent - 1), weights / build.reduce_sum(weights, axes=(1,), keepdims=True)
+        return clamp(at, 0, extent - 1), weights / weights.sum(1, keepdims=True)
 
     def _shrinkage(self, x: Any, dtype: DType) -> Any:
         """The scale where it is below 1, else 1: growing needs no filter."""
-        scale = _real(self.number(x, self.up), dtype) / _real(self.number(x, self.down), dtype)
-        return build.minimum(scale, 1.0) if isinstance(scale, Value) else min(scale, 1.0)
+        scale = real(self.number(x, self.up), dtype) / real(self.number(x, self.down), dtype)
+        return least(scale, 1.0)
 
     # both ways
 
@@ -325,26 +303,5 @@ class Line:
         return product.transpose(*rest[: self.axis], x.rank - 1, *rest[self.axis :])
 
 
-def _real(number: Any, dtype: DType) -> Any:
-    """As floats; those of NumPy are f64 whatever the dtype."""
-    if isinstance(number, Value):
-        return number.cast(dtype)
-    return number.astype(np.float64) if isinstance(number, np.ndarray) else float(number)
-
-
 def _constant(graph: Graph, numbers: Any, dtype: DType = dtypes.i64) -> Value:
     return numbers if isinstance(numbers, Value) else graph.constant(np.asarray(numbers), dtype)
-
-
-def _triangle(distance: Any) -> Any:
-    """1 - |distance|, not below 0."""
-    rest = 1 - abs(distance)
-    return build.maximum(rest, 0.0) if isinstance(rest, Value) else np.maximum(rest, 0.0)
-
-
-def _cubic(distance: Any, a: float) -> Any:
-    """Keys' cubic convolution kernel of a distance."""
-    x = abs(distance)
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return _choose(x <= 1, near, _choose(x < 2, far, 0.0))

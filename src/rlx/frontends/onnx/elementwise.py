@@ -54,12 +54,25 @@ def identity(node: OnnxNode, x: Item) -> Item:
     return x
 
 
-@onnx_op("Dropout")
+@onnx_op("Dropout", since=12)
 def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None) -> list[Value]:
-    """Inference: everything is kept. The second output is the mask of what was kept."""
-    node.real("ratio", 0.5), node.integer("seed", 0)  # they matter in training only
-    if training is not None and (training.known is None or bool(training.known.reshape(-1)[0])):
+    """Inference: everything is kept, as in training with a ratio of 0."""
+    node.integer("seed", 0)  # matters in training only
+    trains = training is not None and (training.known is None or bool(training.known.reshape(-1)[0]))
+    share = None if ratio is None else ratio.value.constant
+    if trains and (share is None or share.reshape(-1)[0] != 0):
         raise node.unsupported("training mode is not supported")
+    return _kept(node, x)
+
+
+@onnx_op("Dropout", until=11)
+def dropout_by_attribute(node: OnnxNode, x: Value) -> list[Value]:
+    node.real("ratio", 0.5), node.integer("is_test", 1)  # they matter in training only
+    return _kept(node, x)
+
+
+def _kept(node: OnnxNode, x: Value) -> list[Value]:
+    """x, and the mask of what was kept."""
     if len(node.outputs) < 2 or not node.outputs[1]:
         return [x]
     return [x, build.broadcast_to(node.graph.constant(True), shape=x.shape)]
@@ -149,7 +162,9 @@ def _cast(node: OnnxNode, x: Value, to: dtypes.DType) -> Value:
 @onnx_op("BitCast")
 def bit_cast(node: OnnxNode, x: Value) -> Value:
     to = dtype_of(node.integer("to"))
-    if x.dtype.bits != to.bits or "bool" in (x.dtype.kind, to.kind):
+    if x.dtype.kind == "bool" and to.bits == 8:
+        x = x.cast("u8")
+    elif x.dtype.bits != to.bits or "bool" in (x.dtype.kind, to.kind):
         raise node.unsupported(f"from {x.dtype} to {to} is not supported")
     return build.bitcast(x, to=to)
 

@@ -30,9 +30,22 @@ MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
-    "control", "elementwise", "linalg", "microsoft", "index", "nn", "order", "recurrent", "reduce", "resize", "shape",
-    "symbolics", "windows",
-)  # fmt: skip
+    "control",
+    "elementwise",
+    "index",
+    "linalg",
+    "microsoft",
+    "nn",
+    "order",
+    "recurrent",
+    "reduce",
+    "resize",
+    "sampling",
+    "shape",
+    "symbolics",
+    "training",
+    "windows",
+)
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")

@@ -43,48 +43,7 @@ def matmul_integer(node: OnnxNode, a: Value, b: Value, a_zero: Value | None, b_z
 
 @onnx_op("Einsum")
 def einsum(node: OnnxNode, *operands: Value) -> Value:
-    """One operand is transposed and summed; of several, the first two are joined until one is left."""
-    text = node.text("equation").replace(" ", "")
-    if "." in text:
-        raise node.unsupported("an ellipsis in the equation is not supported")
-    left, arrow, out = text.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands) or any(len(t) != v.rank for t, v in zip(terms, operands)):
-        raise node.wrong(f"expected an equation for operands {[str(v.type) for v in operands]}, got {text!r}")
-    if any(len(set(t)) != len(t) for t in terms):
-        raise node.unsupported("a repeated index in one operand is not supported")
-    if not arrow:
-        out = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    values = list(zip(terms, operands))
-    while len(values) > 1:
-        rest = "".join(t for t, _ in values[2:]) + out
-        values[:2] = [_join(values[0], values[1], rest)]
-    term, value = _summed(values[0], out)
-    order = tuple(term.index(c) for c in out)
-    return value if order == tuple(range(value.rank)) else value.transpose(*order)
-
-
-Term = tuple[str, Value]
-
-
-def _summed(term: Term, kept: str) -> Term:
-    """Indices that nobody asks for any more are summed away."""
-    letters, value = term
-    axes = tuple(i for i, c in enumerate(letters) if c not in kept)
-    return ("".join(c for c in letters if c in kept), build.reduce_sum(value, axes=axes)) if axes else term
-
-
-def _join(left: Term, right: Term, kept: str) -> Term:
-    (a, x), (b, y) = _summed(left, right[0] + kept), _summed(right, left[0] + kept)
-    batch = [c for c in a if c in b and c in kept]
-    inner = [c for c in a if c in b and c not in kept]
-    made = build.dot_general(
-        x, y,
-        lhs_contract=tuple(a.index(c) for c in inner), rhs_contract=tuple(b.index(c) for c in inner),
-        lhs_batch=tuple(a.index(c) for c in batch), rhs_batch=tuple(b.index(c) for c in batch),
-    )  # fmt: skip
-    shared = set(batch) | set(inner)
-    return "".join([*batch, *(c for c in a if c not in shared), *(c for c in b if c not in shared)]), made
+    return build.einsum(*operands, equation=node.text("equation"))
 
 
 @onnx_op("FusedMatMul", "TransposeMatMul", domain="com.microsoft")

@@ -53,14 +53,21 @@ def rms_norm(node: OnnxNode, x: Value, scale: Value) -> Value:
 
 
 @onnx_op("BatchNormalization")
-def batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Value:
-    """Inference; the statistics are those that the model brings."""
-    node.real("momentum", 0.9)  # matters in training only
-    if node.flag("training_mode"):
-        raise node.unsupported("training mode is not supported")
+def batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> list[Value]:
+    """Inference: the statistics are those that the model brings. In training they are those of the batch, and move."""
+    momentum = node.real("momentum", 0.9)
+    if not node.flag("spatial", True):
+        raise node.unsupported("statistics for every element are not supported")
     wide = mean.dtype if mean.dtype.bits > x.dtype.bits else x.dtype
-    parts = [part.cast(wide) for part in (x, scale, bias, mean, variance)]
-    return build.batch_norm(*parts, epsilon=node.real("epsilon", 1e-5)).cast(x.dtype)
+    x_, scale_, bias_, mean_, variance_ = (part.cast(wide) for part in (x, scale, bias, mean, variance))
+    epsilon = node.real("epsilon", 1e-5)
+    if not node.flag("training_mode"):
+        return [build.batch_norm(x_, scale_, bias_, mean_, variance_, epsilon=epsilon).cast(x.dtype)]
+    axes = tuple(i for i in range(x.rank) if i != 1)
+    now = [build.reduce_mean(x_, axes=axes), build.reduce_variance(x_, axes=axes)]
+    moved = [old * momentum + new * (1.0 - momentum) for old, new in zip((mean_, variance_), now)]
+    made = build.batch_norm(x_, scale_, bias_, *now, epsilon=epsilon).cast(x.dtype)
+    return [made, *(part.cast(old.dtype) for part, old in zip(moved, (mean, variance)))]
 
 
 @onnx_op("InstanceNormalization")
