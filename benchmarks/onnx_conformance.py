@@ -5,7 +5,7 @@
 
 Every case runs in a worker process with a time limit. A worker that crashes or hangs costs its case alone: it is
 replaced. The last line is `conformance: P/N`, N being all cases that the onnx package has for a CPU.
-`--ratchet` writes the names of the cases that are right, as `tests/conformance` holds them.
+`--ratchet` writes the names of the cases that are right, as `tests/frontends/onnx/right` holds them.
 """
 
 from __future__ import annotations

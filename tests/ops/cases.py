@@ -154,6 +154,7 @@ def _gather(name: str) -> Iterator[Case]:
     yield case(name, "columns", x, np.array([4, -5], np.int32), axis=2)
     yield case(name, "scalar", x, np.array(1), axis=1)
     yield case(name, "wild", x, np.array([9, -9, 2**40]), axis=1)
+    yield case(name, "wild-unsigned", x, np.array([1, 9, 2**63, 2**64 - 1], np.uint64), axis=1)
     yield case(name, "nothing", x, np.zeros((0, 2), np.int64), axis=0)
 
 
@@ -263,6 +264,7 @@ def _attention(name: str) -> Iterator[Case]:
     for dtype in (dtypes.f16, dtypes.bf16, dtypes.f64):
         yield case(name, "dtype", *(a.astype(dtype.numpy) for a in (q, k, v)))
     yield case(name, "one-query", q[:, :, :1], *few)
+    yield case(name, "one-feature", q[..., :1], k[..., :1], v)
 
 
 @specimen("rotary_embedding")

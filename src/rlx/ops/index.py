@@ -66,6 +66,8 @@ class GatherElements(Primitive):
 
 def _wide(indices: Array, extent: int) -> Array:
     """Indices as i64, negative ones counted from the back."""
+    if indices.dtype == np.uint64:  # the upper half of its numbers would be negative
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     wide = indices.astype(np.int64)
     return np.where(wide < 0, wide + extent, wide)
 

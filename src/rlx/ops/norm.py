@@ -39,8 +39,19 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(x.sum(axes, keepdims=True) / np.float64(np.prod([x.shape[a] for a in axes])))
 
 
+class OverAxis(Composite):
+    """A normalisation along one axis that keeps the type."""
+
+    axis: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.floating(x)
+        expect.axis(self.axis, x.rank)
+        return x
+
+
 @op
-class Softmax(Composite):
+class Softmax(OverAxis):
     """eˣ / Σeˣ along one axis, the greatest taken out first. A row of nothing but -inf gives NaN.
 
     x   float [..., n, ...], n on `axis`
@@ -48,11 +59,6 @@ class Softmax(Composite):
 
     axis: int = -1
     tolerance = Tolerance(16, scale=1e-30)
-
-    def infer(self, x: TensorType) -> TensorType:
-        expect.floating(x)
-        expect.axis(self.axis, x.rank)
-        return x
 
     def reference(self, x: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -68,7 +74,7 @@ class Softmax(Composite):
 
 
 @op
-class LogSoftmax(Composite):
+class LogSoftmax(OverAxis):
     """x - log Σeˣ along one axis, the greatest taken out first.
 
     x   float [..., n, ...], n on `axis`
@@ -76,11 +82,6 @@ class LogSoftmax(Composite):
 
     axis: int = -1
     tolerance = Tolerance(16, scale=1)
-
-    def infer(self, x: TensorType) -> TensorType:
-        expect.floating(x)
-        expect.axis(self.axis, x.rank)
-        return x
 
     def reference(self, x: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -289,7 +290,7 @@ class BatchNorm(Composite):
 
 
 @op
-class L2Normalize(Composite):
+class L2Normalize(OverAxis):
     """x / max(√Σx², epsilon) along one axis; a row of zeros stays zero where epsilon is above 0.
 
     x   float [..., n, ...], n on `axis`
@@ -298,11 +299,6 @@ class L2Normalize(Composite):
     axis: int = -1
     epsilon: float = 1e-12
     tolerance = Tolerance(64)
-
-    def infer(self, x: TensorType) -> TensorType:
-        expect.floating(x)
-        expect.axis(self.axis, x.rank)
-        return x
 
     def reference(self, x: Array) -> Array:
         with np.errstate(all="ignore"):

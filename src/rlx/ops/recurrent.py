@@ -313,8 +313,28 @@ def _unclipped(gate: Gate) -> Gate:
     return Gate(gate.name, gate.alpha, gate.beta)
 
 
+class OneState(Recurrent):
+    """A net that carries h alone."""
+
+    def infer(
+        self, x: TensorType, w: TensorType, r: TensorType, b: TensorType, h: TensorType,
+        lengths: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:  # fmt: skip
+        return self._infer(x, w, r, b, (h,), lengths)
+
+    def reference(
+        self, x: Array, w: Array, r: Array, b: Array, h: Array, lengths: Array | None = None
+    ) -> tuple[Array, ...]:
+        return self._reference(x, w, r, b, (h,), None, lengths)
+
+    def decompose(
+        self, x: Value, w: Value, r: Value, b: Value, h: Value, lengths: Value | None = None
+    ) -> tuple[Value, ...]:
+        return self._decompose(x, w, r, b, (h,), None, lengths)
+
+
 @op
-class Gru(Recurrent):
+class Gru(OneState):
     """Gated recurrent unit; gates z, r, h. Results: y [T, D, B, H] and the last h [D, B, H].
 
     activations   of the gates and of the new state, for each direction; empty: sigmoid, tanh
@@ -332,22 +352,6 @@ class Gru(Recurrent):
 
     gates = 3
     functions = ("sigmoid", "tanh")
-
-    def infer(
-        self, x: TensorType, w: TensorType, r: TensorType, b: TensorType, h: TensorType,
-        lengths: TensorType | None = None,
-    ) -> tuple[TensorType, ...]:  # fmt: skip
-        return self._infer(x, w, r, b, (h,), lengths)
-
-    def reference(
-        self, x: Array, w: Array, r: Array, b: Array, h: Array, lengths: Array | None = None
-    ) -> tuple[Array, ...]:
-        return self._reference(x, w, r, b, (h,), None, lengths)
-
-    def decompose(
-        self, x: Value, w: Value, r: Value, b: Value, h: Value, lengths: Value | None = None
-    ) -> tuple[Value, ...]:
-        return self._decompose(x, w, r, b, (h,), None, lengths)
 
     def cell(
         self, number: int, xw: Array, r: Array, b: Array, states: tuple[Array, ...], p: Array | None
@@ -388,7 +392,7 @@ class Gru(Recurrent):
 
 
 @op
-class Rnn(Recurrent):
+class Rnn(OneState):
     """Elman's net: h = f(x·W + h·R + b). Results: y [T, D, B, H] and the last h [D, B, H].
 
     activations   one for each direction; empty: tanh
@@ -402,22 +406,6 @@ class Rnn(Recurrent):
     clip: float | None = None
 
     functions = ("tanh",)
-
-    def infer(
-        self, x: TensorType, w: TensorType, r: TensorType, b: TensorType, h: TensorType,
-        lengths: TensorType | None = None,
-    ) -> tuple[TensorType, ...]:  # fmt: skip
-        return self._infer(x, w, r, b, (h,), lengths)
-
-    def reference(
-        self, x: Array, w: Array, r: Array, b: Array, h: Array, lengths: Array | None = None
-    ) -> tuple[Array, ...]:
-        return self._reference(x, w, r, b, (h,), None, lengths)
-
-    def decompose(
-        self, x: Value, w: Value, r: Value, b: Value, h: Value, lengths: Value | None = None
-    ) -> tuple[Value, ...]:
-        return self._decompose(x, w, r, b, (h,), None, lengths)
 
     def cell(
         self, number: int, xw: Array, r: Array, b: Array, states: tuple[Array, ...], p: Array | None

@@ -169,6 +169,22 @@ def test_loop_of_the_greatest_length_ends_by_its_condition(device: str) -> None:
     check(proto, device, np.array(0.5, "f4"), np.array(20, "f4"))
 
 
+def test_loop_ends_by_its_condition_alone_after_however_many_trips() -> None:
+    """The CPU only: the reference takes a minute for so many trips."""
+    inside = body(
+        [node("Add", ["c", "one"], "next"), node("Less", ["next", "limit"], "on")],
+        {"i": (I64, []), "go": (BOOL, []), "c": (I64, [])},
+        ["on", "next"],
+    )
+    proto = model(
+        [node("Loop", ["", "yes", "x"], "last", body=inside)],
+        {"x": (I64, []), "limit": (I64, [])},
+        {"last": I64},
+        {"one": np.array(1), "yes": np.array(True)},
+    )
+    check(proto, "cpu", np.array(0), np.array((1 << 24) + 5))
+
+
 def test_loop_that_collects_as_much_as_the_data_say_is_refused() -> None:
     inside = body(
         [node("Identity", ["go"], "on"), node("Identity", ["c"], "next"), node("Identity", ["c"], "row")],

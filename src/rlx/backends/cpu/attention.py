@@ -42,7 +42,7 @@ class AttentionPlan:
 
 def takes(work: AttentionWork) -> bool:
     """Whether the kernel fits: f32 with neighbouring features of queries side by side."""
-    return work.dtype is dtypes.f32 and work.q[1].coefficient(FEATURE) == 1
+    return work.dtype is dtypes.f32 and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
 
 
 def plan(work: AttentionWork, isa: Isa) -> AttentionPlan:

@@ -23,7 +23,7 @@ from rlx.ops import build
 from rlx.ops.elementwise import Cast, Eq
 from rlx.ops.shape import DimsTensor, Reshape
 
-MAX_TRIPS = 1 << 24  # of a loop whose end the data decide
+MAX_COUNTED_TRIPS = 1 << 24  # exporters give the greatest integer to a loop that its condition ends
 MAX_UNROLLED_TRIPS = 16
 MAX_UNROLLED_NODES = 256
 TRIP = TensorType((), dtypes.i64)
@@ -113,8 +113,7 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
         if unrolled is not None:
             return unrolled
-    # exporters give the greatest integer to a loop that its condition ends
-    if trips is not None and started and not (isinstance(trips, int) and trips > MAX_TRIPS):
+    if trips is not None and started and not (isinstance(trips, int) and trips > MAX_COUNTED_TRIPS):
         counted = _counted(node, body, trips, carried)
         if counted is not None:
             return counted
@@ -205,9 +204,7 @@ def _while(
     taken = close([region], [[following, _scalar(going.value), *results]])
     for extra in taken:
         test.input(f"arg.{len(test.inputs)}", extra.shape, extra.dtype)
-    return _call(
-        "while", [*operands, *bound, *taken], [test, region.graph], carried=len(operands), limit=MAX_TRIPS
-    )[2:]  # fmt: skip
+    return _call("while", [*operands, *bound, *taken], [test, region.graph], carried=len(operands))[2:]
 
 
 def _start(node: OnnxNode, condition: Item | None) -> Value:

@@ -27,6 +27,11 @@ _SAME_BINARY = {
     "Greater": "gt", "GreaterOrEqual": "ge", "And": "bitwise_and", "Or": "bitwise_or", "Xor": "bitwise_xor",
     "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "PRelu": "prelu",
 }  # fmt: skip
+# ONNX name → ours, and the alpha of a node that names none
+_WITH_ALPHA = {
+    "LeakyRelu": ("leaky_relu", 0.01), "ThresholdedRelu": ("thresholded_relu", 1.0), "Elu": ("elu", 1.0),
+    "Celu": ("celu", 1.0),
+}  # fmt: skip
 
 
 def _unary(ours: str) -> None:
@@ -43,10 +48,19 @@ def _binary(ours: str) -> None:
     onnx_op(*(name for name, target in _SAME_BINARY.items() if target == ours))(run)
 
 
+def _with_alpha(name: str, ours: str, default: float) -> None:
+    def run(node: OnnxNode, x: Value) -> Value:
+        return build.__getattr__(ours)(x, alpha=node.real("alpha", default))
+
+    onnx_op(name)(run)
+
+
 for _target in dict.fromkeys(_SAME.values()):
     _unary(_target)
 for _target in dict.fromkeys(_SAME_BINARY.values()):
     _binary(_target)
+for _name, (_target, _alpha) in _WITH_ALPHA.items():
+    _with_alpha(_name, _target, _alpha)
 
 
 @onnx_op("Identity")
@@ -172,26 +186,6 @@ def bit_cast(node: OnnxNode, x: Value) -> Value:
 @onnx_op("IsInf")
 def is_inf(node: OnnxNode, x: Value) -> Value:
     return build.is_inf(x, positive=node.flag("detect_positive", True), negative=node.flag("detect_negative", True))
-
-
-@onnx_op("LeakyRelu")
-def leaky_relu(node: OnnxNode, x: Value) -> Value:
-    return build.leaky_relu(x, alpha=node.real("alpha", 0.01))
-
-
-@onnx_op("ThresholdedRelu")
-def thresholded_relu(node: OnnxNode, x: Value) -> Value:
-    return build.thresholded_relu(x, alpha=node.real("alpha", 1.0))
-
-
-@onnx_op("Elu")
-def elu(node: OnnxNode, x: Value) -> Value:
-    return build.elu(x, alpha=node.real("alpha", 1.0))
-
-
-@onnx_op("Celu")
-def celu(node: OnnxNode, x: Value) -> Value:
-    return build.celu(x, alpha=node.real("alpha", 1.0))
 
 
 @onnx_op("Selu")
