@@ -39,6 +39,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _HOMES:
+        import_module("rlx.ops")  # methods of values call ops by name
         return getattr(import_module(_HOMES[name]), name)
     if name in _DTYPES:
         return getattr(import_module("rlx.ir.dtype"), name)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rlx.ir import dtype as dtypes
@@ -22,6 +23,10 @@ DTYPES: dict[str, tuple[DType, ...]] = {
     "float": FLOATS,
     "complex": (dtypes.c64,),
 }
+NARROW: dict[str, tuple[DType, ...]] = {
+    "int": (dtypes.i4, dtypes.i2), "uint": (dtypes.u4, dtypes.u2), "float": (dtypes.f8e4m3,)
+}  # fmt: skip
+"""What only elementwise ops are tried with."""
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-6, 20.0, -20.0, np.inf, -np.inf, np.nan)
 
 
@@ -62,10 +67,10 @@ def array(shape: tuple[int, ...], dtype: DType = dtypes.f32, seed: int = 0, spec
     if dtype.kind == "bool":
         return random.integers(0, 2, shape).astype(np.bool_)
     if dtype.is_integer:
-        low, high = (0, 9) if dtype.kind == "uint" else (-8, 9)
+        info = ml_dtypes.iinfo(dtype.numpy)
+        low, high = (0, min(9, info.max + 1)) if dtype.kind == "uint" else (max(-8, info.min), min(9, info.max + 1))
         flat = random.integers(low, high, size).astype(dtype.numpy)
         if special and size > 4:
-            info = np.iinfo(dtype.numpy)
             flat[:4] = (0, 1, info.max, info.min)
         return flat.reshape(shape)
     numbers = random.normal(size=size) * 3

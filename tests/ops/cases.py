@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ops import cases_order, cases_recurrent, cases_resize, cases_sampling, cases_windows
-from ops.case import DTYPES, FLOATS, SPECIMENS, Case, array, case, specimen
+from ops.case import DTYPES, FLOATS, NARROW, SPECIMENS, Case, array, case, specimen
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import REGISTRY, Elementwise, Op
+from rlx.kernel import narrow
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 
@@ -31,7 +32,7 @@ def _elementwise(cls: type[Elementwise]) -> Iterator[Case]:
     if cls.name in ("cast", "bitcast"):
         return
     for kind in cls.kinds:
-        for dtype in DTYPES[kind]:
+        for dtype in (*DTYPES[kind], *NARROW.get(kind, ())):
             yield _of(cls(**attributes[0]), [array((37,), dtype, i, special=i == 0) for i in range(count)], "special")
         main = DTYPES[kind][0]
         shapes = [[(3, 1, 4), (2, 1), (1,)], [(), (2, 3), ()], [(0, 3), (3,), (1, 1)], [(1,), (1, 1), ()]]
@@ -43,7 +44,7 @@ def _of(op: Op, arrays: list[Array], what: str) -> Case:
     if op.name == "select":
         arrays = [array(arrays[0].shape, dtypes.bool_, 9), *arrays[1:]]
     if op.name in ("shift_left", "shift_right"):
-        arrays = [arrays[0], np.abs(arrays[1])]
+        arrays = [arrays[0], np.abs(arrays[1]).astype(arrays[1].dtype)]
     return Case(op, tuple(arrays), what)
 
 
@@ -66,7 +67,7 @@ def _by_axes(cls: type[Op]) -> Iterator[Case]:
 @specimen("cast")
 def _cast(name: str) -> Iterator[Case]:
     edge = np.array([300, -300, 1.5, -1.5, 2.5, np.nan, np.inf, -np.inf, 1e10, 65520, 3e38, 0.1], np.float32)
-    for to in (*FLOATS, *DTYPES["int"], *DTYPES["uint"], dtypes.bool_, dtypes.f8e4m3, dtypes.f8e5m2):
+    for to in (*FLOATS, *DTYPES["int"], *DTYPES["uint"], dtypes.bool_, *narrow.DTYPES):
         yield case(name, f"to-{to}", edge, to=to)
     whole = np.array([0, 1, -1, 127, 128, -129, 70000, 2**31 - 1, -(2**31)], np.int32)
     for to in (dtypes.i8, dtypes.u8, dtypes.i64, dtypes.f32, dtypes.bool_):

@@ -63,11 +63,13 @@ ALL: dict[str, DType] = {}
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {}
 
 bool_ = _make("bool", "bool", 8, np.bool_)
+u2 = _make("u2", "uint", 2, ml_dtypes.uint2)
 u4 = _make("u4", "uint", 4, ml_dtypes.uint4)
 u8 = _make("u8", "uint", 8, np.uint8)
 u16 = _make("u16", "uint", 16, np.uint16)
 u32 = _make("u32", "uint", 32, np.uint32)
 u64 = _make("u64", "uint", 64, np.uint64)
+i2 = _make("i2", "int", 2, ml_dtypes.int2)
 i4 = _make("i4", "int", 4, ml_dtypes.int4)
 i8 = _make("i8", "int", 8, np.int8)
 i16 = _make("i16", "int", 16, np.int16)
@@ -78,6 +80,7 @@ f8e4m3 = _make("f8e4m3", "float", 8, ml_dtypes.float8_e4m3fn)
 f8e5m2 = _make("f8e5m2", "float", 8, ml_dtypes.float8_e5m2)
 f8e4m3fnuz = _make("f8e4m3fnuz", "float", 8, ml_dtypes.float8_e4m3fnuz)
 f8e5m2fnuz = _make("f8e5m2fnuz", "float", 8, ml_dtypes.float8_e5m2fnuz)
+f8e8m0 = _make("f8e8m0", "float", 8, ml_dtypes.float8_e8m0fnu)
 f16 = _make("f16", "float", 16, np.float16)
 bf16 = _make("bf16", "float", 16, ml_dtypes.bfloat16)
 f32 = _make("f32", "float", 32, np.float32)
@@ -116,8 +119,8 @@ def of(value: Any) -> DType:
     return found
 
 
-_INTS = [i4, i8, i16, i32, i64]
-_UINTS = [u4, u8, u16, u32, u64]
+_INTS = [i2, i4, i8, i16, i32, i64]
+_UINTS = [u2, u4, u8, u16, u32, u64]
 
 
 def promote(a: DType, b: DType) -> DType:

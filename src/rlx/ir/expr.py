@@ -39,7 +39,29 @@ INSTRUCTIONS: dict[str, Instruction] = {}
 def _ins(
     name: str, arity: int, kinds: str, numpy: Callable[..., Any], result: str = "same", hard: bool = False
 ) -> None:
-    INSTRUCTIONS[name] = Instruction(name, arity, kinds, result, numpy, hard)
+    made = in_bytes(numpy) if result != "attr" and ("i" in kinds or "u" in kinds) else numpy
+    INSTRUCTIONS[name] = Instruction(name, arity, kinds, result, made, hard)
+
+
+def in_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of arrays with integers below 8 bits widened, as NumPy has no functions for them; results wrap."""
+
+    def run(*arrays: Any) -> Any:
+        small = next((d for d in map(_small, arrays) if d is not None), None)
+        if small is None:
+            return function(*arrays)
+        wide = np.int8 if small.kind == "int" else np.uint8
+        made = np.asarray(function(*(a.astype(wide) if _small(a) else a for a in arrays)))
+        return made if made.dtype == np.bool_ else made.astype(small.numpy)
+
+    return run
+
+
+def _small(array: Any) -> DType | None:
+    """The dtype of integers that share a byte; those of ml_dtypes call themselves void."""
+    found = getattr(array, "dtype", None)
+    dtype = dtypes.of(found) if found is not None and found.kind == "V" else None
+    return dtype if dtype is not None and dtype.is_integer and dtype.bits < 8 else None
 
 
 def _truncated_divide(a: Any, b: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlx.ir import dtype as dtypes
-from rlx.ir.expr import Expr, apply, const, select
+from rlx.ir.expr import Expr, apply, const, in_bytes, select
 from rlx.ir.op import Elementwise, Tolerance, op
 from rlx.ops.elementwise import FLOAT, REAL, Binary, Unary
 
@@ -164,13 +164,18 @@ class Pow(Elementwise):
 
     def reference(self, x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):
-            if x.dtype.kind not in "iu":
+            if not dtypes.of(x.dtype).is_integer:
                 return np.asarray(np.power(x, y)).astype(x.dtype, copy=False)
-            negative = y < 0 if x.dtype.kind == "i" else np.zeros_like(y, np.bool_)
-            whole = np.power(x, np.where(negative, 0, y).astype(y.dtype))
-            odd = np.where(y % 2 != 0, x, np.ones_like(x))
-            unit = np.where(x == 1, 1, np.where(np.abs(x) == 1, odd, 0))
-            return np.where(negative, unit, whole).astype(x.dtype)
+            return np.asarray(in_bytes(_whole_power)(x, y))
+
+
+def _whole_power(x: Array, y: Array) -> Array:
+    """Integers: a negative power is 0, but of 1 and -1."""
+    negative = y < 0 if x.dtype.kind == "i" else np.zeros_like(y, np.bool_)
+    whole = np.power(x, np.where(negative, 0, y).astype(y.dtype))
+    odd = np.where(y % 2 != 0, x, np.ones_like(x))
+    unit = np.where(x == 1, 1, np.where(np.abs(x) == 1, odd, 0))
+    return np.where(negative, unit, whole).astype(x.dtype)
 
 
 def _integer_power(x: Expr, y: Expr) -> Expr:

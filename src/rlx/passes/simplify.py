@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value
@@ -46,7 +47,7 @@ def holds_exactly(narrow: DType, wide: DType) -> bool:
             return narrow.bits <= wide.bits
         return narrow.kind == "uint" and narrow.bits < wide.bits
     if narrow.is_float and wide.is_float:
-        return narrow.bits < wide.bits and wide.bits >= 16 and (narrow.bits, wide.bits) != (16, 16)
+        return narrow.bits < wide.bits and wide.bits >= 16 and not (narrow is dtypes.f8e8m0 and wide is dtypes.f16)
     return False
 
 

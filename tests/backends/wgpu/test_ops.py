@@ -13,10 +13,12 @@ from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import REGISTRY, Elementwise, Op, Tolerance
+from rlx.kernel import narrow
 
 REFUSED = {
     "WGSL has no f64", "WGSL has no complex numbers", "no kernel computes it",
-    "f8e4m3 is not implemented in WGSL", "f8e5m2 is not implemented in WGSL",
+    *(f"{dtype} is not implemented in WGSL" for dtype in narrow.DTYPES if dtype.bits < 16),
+    *(f"{dtype} is not implemented in WGSL" for dtype in dtypes.ALL.values() if dtype.is_integer and dtype.bits < 8),
 }  # fmt: skip
 WHOLE = [
     name for name, op in REGISTRY.items()

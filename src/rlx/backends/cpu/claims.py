@@ -8,12 +8,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ops.control import Control
 from rlx.ops.transformer import Attention
 
-DTYPES = frozenset(
-    {
-        dtypes.bool_, dtypes.u8, dtypes.u16, dtypes.u32, dtypes.u64, dtypes.i8, dtypes.i16, dtypes.i32, dtypes.i64,
-        dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64,
-    }
-)  # fmt: skip
+DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_complex)
 
 
 def attention(node: Node) -> str:

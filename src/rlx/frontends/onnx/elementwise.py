@@ -7,6 +7,7 @@ from functools import reduce
 
 import ml_dtypes
 
+from rlx.errors import ModelError
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dtype as dtypes
@@ -157,14 +158,35 @@ def cast(node: OnnxNode, x: Value) -> Value:
     return _cast(node, x, dtype_of(node.integer("to")))
 
 
+def _power_of_two(node: OnnxNode, x: Value) -> Value:
+    """The exponent alone, rounded as asked; saturation takes 0 to the least power and infinity to the greatest."""
+    mode = node.text("round_mode", "up")
+    if mode not in ("up", "down", "nearest"):
+        raise ModelError(f"expected a round_mode among up, down and nearest, got {mode!r}")
+    bits = build.bitcast(x, to=dtypes.i32)
+    exponent = build.bitwise_and(build.shift_right(bits, 23), 255)
+    rest = build.bitwise_and(bits, 0x7FFFFF)
+    # below the least normal number, half of it is a power itself
+    half = build.eq(exponent, 0).cast("i32") + 0x3FFFFF
+    above = {"up": build.gt(rest, 0), "down": build.lt(rest, 0), "nearest": build.gt(rest, half)}[mode]
+    exponent = exponent + above.cast("i32")
+    if node.flag("saturate", True):
+        exponent = build.select(build.is_nan(x), 255, build.minimum(exponent, 254))
+    else:
+        exponent = build.select(build.eq(x, 0.0), 255, exponent)
+    return build.bitcast(exponent.cast("u8"), to=dtypes.f8e8m0)
+
+
 @onnx_op("CastLike")
 def cast_like(node: OnnxNode, x: Value, like: Item) -> Value:
     return _cast(node, x, like.dtype)
 
 
 def _cast(node: OnnxNode, x: Value, to: dtypes.DType) -> Value:
-    """8-bit floats saturate unless told otherwise; 4-bit integers take the low bits of the whole number."""
-    if to.is_integer and to.bits == 4 and x.dtype.is_float:
+    """8-bit floats saturate unless told otherwise; integers below 8 bits take the low bits of the whole number."""
+    if to is dtypes.f8e8m0 and x.dtype.is_float and to is not x.dtype:
+        return _power_of_two(node, x.cast("f32"))
+    if to.is_integer and to.bits < 8 and x.dtype.is_float:
         return x.cast("i32").cast(to)
     if node.flag("saturate", True) and to.is_float and to.bits == 8 and x.dtype.is_float and x.dtype.bits > 8:
         limit = float(ml_dtypes.finfo(to.numpy).max)

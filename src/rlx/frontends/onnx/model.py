@@ -27,7 +27,7 @@ DTYPES: dict[int, DType] = {
     1: dtypes.f32, 2: dtypes.u8, 3: dtypes.i8, 4: dtypes.u16, 5: dtypes.i16, 6: dtypes.i32, 7: dtypes.i64,
     9: dtypes.bool_, 10: dtypes.f16, 11: dtypes.f64, 12: dtypes.u32, 13: dtypes.u64, 14: dtypes.c64, 15: dtypes.c128,
     16: dtypes.bf16, 17: dtypes.f8e4m3, 18: dtypes.f8e4m3fnuz, 19: dtypes.f8e5m2, 20: dtypes.f8e5m2fnuz,
-    21: dtypes.u4, 22: dtypes.i4, 23: dtypes.f4e2m1,
+    21: dtypes.u4, 22: dtypes.i4, 23: dtypes.f4e2m1, 24: dtypes.f8e8m0, 25: dtypes.u2, 26: dtypes.i2,
 }  # fmt: skip
 # Which field holds the elements of a tensor without raw data; all others hold them as int32_data.
 _FIELDS = {1: "float_data", 14: "float_data", 11: "double_data", 15: "double_data", 7: "int64_data",
@@ -98,13 +98,14 @@ class ModelFile:
     def _typed(self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
         values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
         per_element = 2 if dtype.is_complex else 1
-        wanted = (count + 1) // 2 if dtype.bits == 4 else count * per_element
+        packed = 8 // dtype.bits if dtype.bits < 8 else 1
+        wanted = -(-count // packed) * per_element
         if len(values) != wanted:
             got = f"{len(values)}, at tensor {tensor.name!r}"
             raise ModelError(f"[onnx] expected {wanted} numbers for {dtype}{list(shape)}, got {got}")
         if dtype.is_complex:
             return np.array(values, np.float32 if dtype is dtypes.c64 else np.float64).view(dtype.numpy).reshape(shape)
-        if dtype.is_integer and dtype.bits > 4:
+        if dtype.is_integer and dtype.bits >= 8:
             return np.array(values, np.uint64 if dtype.kind == "uint" else np.int64).astype(dtype.numpy).reshape(shape)
         if dtype.bits in (32, 64):
             return np.array(values, dtype.numpy).reshape(shape)
@@ -114,16 +115,13 @@ class ModelFile:
 
 
 def _decode(raw: Array, dtype: DType, count: int) -> Array:
-    """Little-endian bytes as elements. 4-bit elements lie two in a byte, the lower half first."""
+    """Little-endian bytes as elements. Those below 8 bits share a byte, the first in its lowest bits."""
     if dtype is dtypes.bool_:
         return np.asarray(raw != 0)
-    if dtype.bits != 4:
+    if dtype.bits >= 8:
         return np.frombuffer(raw, dtype.numpy.newbyteorder("<"))
-    halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]
-    if dtype is dtypes.f4e2m1:
-        return halves.view(dtype.numpy)
-    signed = (halves ^ 8).astype(np.int8) - 8 if dtype is dtypes.i4 else halves
-    return signed.astype(dtype.numpy)
+    parts = np.stack([raw >> shift for shift in range(0, 8, dtype.bits)], axis=-1).reshape(-1)[:count]
+    return (parts & ((1 << dtype.bits) - 1)).view(dtype.numpy)
 
 
 def _whole(name: str, text: str) -> int:

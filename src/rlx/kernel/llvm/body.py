@@ -10,18 +10,16 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.kernel import narrow
 from rlx.kernel.llvm.function import Function, memory_type, register_type
-from rlx.kernel.narrow import decode, encode
 from rlx.kernel.nest import Access, Linear, offset_of
 
-UNSUPPORTED = "complex, 4-bit and 8-bit floats"
+UNSUPPORTED = "complex numbers"
 
 
 @dataclass(frozen=True)
@@ -353,21 +351,28 @@ class Body:
             kind = self.kind("i8", raw.vector)
             zero = "zeroinitializer" if raw.vector else "0"
             return Reg(self.f.value(f"icmp ne {kind} {raw.name}, {zero}"), raw.dtype, raw.vector)
-        if raw.dtype in (dtypes.f16, dtypes.bf16):
-            bits = Reg(raw.name, dtypes.u16, raw.vector)
-            return Reg(self._through(bits, lambda e: decode(e, raw.dtype)).name, raw.dtype, raw.vector)
+        if raw.dtype in narrow.DTYPES:
+            bits = Reg(raw.name, narrow.bits_dtype(raw.dtype), raw.vector)
+            return Reg(self._through(bits, lambda e: narrow.decode(e, raw.dtype)).name, raw.dtype, raw.vector)
+        if raw.dtype.is_integer and raw.dtype.bits < 8:
+            return self._width(raw, "trunc", "i8", f"i{raw.dtype.bits}")
         return raw
+
+    def _width(self, reg: Reg, how: str, source: str, target: str) -> Reg:
+        made = f"{how} {self.kind(source, reg.vector)} {reg.name} to {self.kind(target, reg.vector)}"
+        return Reg(self.f.value(made), reg.dtype, reg.vector)
 
     def encode(self, value: Reg) -> Reg:
         """From the register form to the memory form."""
         if value.dtype is dtypes.bool_:
             if not value.name.startswith("%") and not value.vector:
                 return Reg("1" if value.name in ("true", "1") else "0", value.dtype, False)
-            source, target = self.kind("i1", value.vector), self.kind("i8", value.vector)
-            return Reg(self.f.value(f"zext {source} {value.name} to {target}"), value.dtype, value.vector)
-        if value.dtype in (dtypes.f16, dtypes.bf16):
+            return self._width(value, "zext", "i1", "i8")
+        if value.dtype in narrow.DTYPES:
             wide = Reg(value.name, dtypes.f32, value.vector)
-            return Reg(self._through(wide, lambda e: encode(e, value.dtype)).name, value.dtype, value.vector)
+            return Reg(self._through(wide, lambda e: narrow.encode(e, value.dtype)).name, value.dtype, value.vector)
+        if value.dtype.is_integer and value.dtype.bits < 8:  # as ml_dtypes keeps them: the high bits are 0
+            return self._width(value, "zext", f"i{value.dtype.bits}", "i8")
         return value
 
     def _through(self, reg: Reg, make: Callable[[Expr], Expr]) -> Reg:
@@ -387,7 +392,11 @@ class Body:
     def round_narrow(self, reg: Reg) -> Reg:
         """A value held in f32 rounded to what its narrow dtype can hold."""
         wide = Reg(reg.name, dtypes.f32, reg.vector)
-        return Reg(self._through(wide, lambda e: decode(encode(e, reg.dtype), reg.dtype)).name, reg.dtype, reg.vector)
+        return Reg(self._through(wide, lambda e: _rounded(e, reg.dtype)).name, reg.dtype, reg.vector)
+
+
+def _rounded(value: Expr, dtype: DType) -> Expr:
+    return narrow.decode(narrow.encode(value, dtype), dtype)
 
 
 def lane_mask(body: Body, left: str) -> str:
@@ -574,7 +583,7 @@ class Writer:
 
     def _bitcast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
         for side in (dtype, node.dtype):
-            if side in (dtypes.f16, dtypes.bf16):
+            if side in narrow.DTYPES or side.bits < 8:
                 return self._bitcast_narrow(node, dtype, names)
         target = self.kind(node.dtype)
         return names[0] if target == kind else self.f.value(f"bitcast {kind} {names[0]} to {target}")
@@ -601,7 +610,7 @@ class Writer:
             name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
             self.f.module.declare(f"declare {target} {name}({kind})")
             return self.f.value(f"call {target} {name}({kind} {x})")
-        if to in (dtypes.f16, dtypes.bf16):
+        if to in narrow.DTYPES:
             return self.body.round_narrow(Reg(made, to, self.vector)).name
         return made
 
@@ -625,7 +634,7 @@ def node_constant(name: str) -> int | None:
 
 
 def _all_ones(dtype: DType) -> int:
-    return -1 if dtype.kind == "int" else int(np.iinfo(dtype.numpy).max)
+    return -1 if dtype.kind == "int" else (1 << dtype.bits) - 1
 
 
 _SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}

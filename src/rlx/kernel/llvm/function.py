@@ -13,18 +13,18 @@ from rlx.ir.dtype import DType
 Carried = list[tuple[str, str]]
 """Loop-carried values: (LLVM type, first value)."""
 
-_MEMORY = {"bool": "i8", "f16": "i16", "bf16": "i16", "f32": "float", "f64": "double"}
-_REGISTER = {"bool": "i1", "f16": "float", "bf16": "float", "f32": "float", "f64": "double"}
+_MEMORY = {"f32": "float", "f64": "double"}
+_REGISTER = {"bool": "i1", "f64": "double"}
 
 
 def memory_type(dtype: DType) -> str:
     """LLVM type of an element in memory."""
-    return _MEMORY.get(dtype.name) or f"i{dtype.bits}"
+    return _MEMORY.get(dtype.name) or f"i{max(dtype.bits, 8)}"
 
 
 def register_type(dtype: DType) -> str:
     """LLVM type of an element while computing: narrow floats compute in f32."""
-    return _REGISTER.get(dtype.name) or f"i{dtype.bits}"
+    return _REGISTER.get(dtype.name) or ("float" if dtype.is_float else f"i{dtype.bits}")
 
 
 @dataclass(frozen=True)
