@@ -39,6 +39,10 @@ class CompileError(RlxError, RuntimeError):
     """Code generation failed; the graph was accepted, so this is a defect of rlx."""
 
 
+class ProfileError(RlxError, RuntimeError):
+    """A program was asked for times that it does not keep."""
+
+
 class DeviceUnavailable(RlxError, RuntimeError):
     """The device asked for is not on this machine; the message says why and what is."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlx.errors import ProfileError
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
 
@@ -21,12 +22,25 @@ class Probe:
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out."""
+    """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
+    what `Bound.profile` needs to the code."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
     isa: str | None = None
     cache: bool = True
+    profile: bool = False
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """How long a kernel took in one run: all its calls together, and when the first began, from the run's start."""
+
+    name: str
+    sources: tuple[str, ...]
+    calls: int
+    total_ns: float
+    first_ns: float
 
 
 class Bound(ABC):
@@ -40,6 +54,10 @@ class Bound(ABC):
     @abstractmethod
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Runs. `inputs` lie in the graph's order, C-contiguous, checked; results lie in the order of its outputs."""
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """Runs, and tells the times of kernels in their order. Raises ProfileError where that was not compiled in."""
+        raise ProfileError("[profile] expected a program compiled for profiling, on a device that can time its kernels")
 
 
 class Executable(ABC):

@@ -103,6 +103,28 @@ def bench(
 
 
 @app.command()
+def profile(
+    model: Model,
+    input: Inputs = [],  # noqa: B006
+    device: Device = "auto",
+    dim: Dims = [],  # noqa: B006
+    threads: Threads = 0,
+    runs: Annotated[int, typer.Option(min=1, help="Runs, of which the quickest is shown.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Kernels to show.")] = 20,
+    trace: Annotated[
+        Path | None, typer.Option(help="File for a trace that chrome://tracing and Perfetto open.")
+    ] = None,
+    nan: Annotated[bool, typer.Option("--check-nan", help="Name the first node that makes a NaN.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Tells how long each kernel of a model takes."""
+    from rlx.cli.profile import profile_model
+
+    profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json)
+
+
+@app.command()
 def demo(
     sentences: Annotated[list[str] | None, typer.Argument(help="Sentences to compare.")] = None,
     device: Device = "auto",

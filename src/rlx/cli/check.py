@@ -23,7 +23,7 @@ from rlx.cli.inputs import gather, parse_dims
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from rlx.passes.driver import Rebuild
+from rlx.passes.cut import ending_at
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature
 
@@ -160,12 +160,7 @@ class Checker:
 
     def _run_to(self, values: Sequence[Value]) -> list[Array]:
         """What a program gives whose outputs are these values."""
-        rebuild = Rebuild(self.graph)
-        for node in self.graph.nodes:
-            rebuild.keep(node)
-        rebuild.new.outputs = {f"{i}": rebuild[v] for i, v in enumerate(values)}
-        rebuild.new.prune()
-        return self.session.compile(rebuild.new).run(self.inputs)
+        return self.session.compile(ending_at(self.graph, values)).run(self.inputs)
 
     def _differ(self, value: Value, got: Array, wanted: Array) -> Difference:
         excess, error = excess_of(got, wanted, self.rtol, self.atol)

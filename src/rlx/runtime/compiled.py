@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Bound, Executable
+from rlx.backends.base import Bound, Executable, KernelTime
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -128,6 +128,12 @@ class CompiledGraph:
         if outputs is None:
             return results
         return [results[i] for i in names_of(outputs, self.output_names)]
+
+    def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
+        """Runs, and tells how long each kernel took. Raises ProfileError unless it was compiled for that."""
+        arrays = self._signature.arrays(inputs)
+        bound = self._plans.get(tuple([array.shape for array in arrays])) or self._bind(arrays)
+        return bound.profile(arrays)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """`run` with inputs as arguments; gives the outputs by name."""

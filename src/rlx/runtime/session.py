@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 from rlx import flags
@@ -43,6 +44,12 @@ class Session:
         )
         if device != "auto":
             registry.parse(device)
+
+    def with_options(self, options: Options) -> Session:
+        """A session for the same device with other options."""
+        made = copy.copy(self)
+        made.options = options
+        return made
 
     def compile(self, graph: Graph) -> CompiledGraph:
         """The graph as a program for the session's device, with the weights that the graph brings along.

@@ -48,6 +48,7 @@ def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
 
     disable = sorted(options.disable | frozenset(flags.disable()))
     parts = [
+        "profile" if options.profile else "",
         fingerprint(graph), isa.name, isa.cpu, isa.features, ",".join(disable), str(flags.stop_at()),
         rlx.__version__, _source_digest(), llvmlite.__version__,
     ]  # fmt: skip
@@ -86,13 +87,17 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
         pack_weights(program, lambda work: _panel_width(work, isa))
     kept = _kept(program)
     clock.lap("lower")
-    texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable)
+    texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable, profile=options.profile)
     clock.lap("codegen")
     machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
     if flags.debug() >= 3:
         print(*texts)
-    return _artifact(graph, program, kept, machine_code, {"ms": clock.laps, "isa": isa.name})
+    return _artifact(graph, program, kept, machine_code, _facts(clock, isa, options))
+
+
+def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
+    return {"ms": clock.laps, "isa": isa.name, **({"profile": True} if options.profile else {})}
 
 
 class _Clock:
@@ -141,9 +146,12 @@ def _artifact(
 
     read = touched(program, program.main)
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
+    kernels = leaves(program.main)
+    if report.get("profile"):
+        report["sources"] = [k.sources for k in kernels]
     report = {
         **report,
-        "kernels": [k.name for k in leaves(program.main)],
+        "kernels": [k.name for k in kernels],
         "prepare_kernels": [k.name for k in program.prepare],
         "code_bytes": sum(map(len, machine_code)),
     }

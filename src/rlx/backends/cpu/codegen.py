@@ -36,10 +36,13 @@ Planned = (
 )
 
 
-def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool) -> list[str]:
+def generate(
+    program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool, profile: bool = False
+) -> list[str]:
     """The text of the module, in parts where it is long.
 
-    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own.
+    `kept` are the buffers of `prepare` that `main` reads: they are memory of their own. With `profile`, `rlx_main`
+    keeps the time of every kernel.
     """
     symbols = program.symbols
     module = Module(Target(isa.lanes, isa.has_fma), symbols)
@@ -47,7 +50,7 @@ def generate(program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: 
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
         memory = plan_memory(program, kernels, temps, bounds, reuse)
-        _write_entry(module, name, program, kernels, memory, isa)
+        _write_entry(module, name, program, kernels, memory, isa, profile and name == "rlx_main")
     head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
     parts = max(1, min(cpus.usable(), module.size // PART_CHARACTERS))
     return [head + text for text in module.texts(parts)]
@@ -91,7 +94,7 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
 
 
 def _write_entry(
-    module: Module, name: str, program: Program, kernels: Sequence[Kernel], memory: MemoryPlan, isa: Isa
+    module: Module, name: str, program: Program, kernels: Sequence[Kernel], memory: MemoryPlan, isa: Isa, profile: bool
 ) -> None:
     f = Function(module, name, MAIN, linkage="dso_local")
     scratch: Dim = 0
@@ -101,7 +104,7 @@ def _write_entry(
         scratch = dims.maximum(scratch, _aligned(item.scratch))
         flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
         code[id(kernel)] = Code(_render(module, kernel, item), item.positions, _cycles(item, isa), flat)
-    Entry(f, program, memory, scratch, code).write(kernels)
+    Entry(f, program, memory, scratch, code, isa.clock if profile else "").write(kernels)
     module.add(name, f.text())
     _write_arena(module, f"{name}_arena", memory, scratch)
 

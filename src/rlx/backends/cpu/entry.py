@@ -29,11 +29,13 @@ class Code:
 class Entry:
     """Writes the calls of kernels into a function of buffers, dims, arena, parallel and threads.
 
-    code   by the kernel's id, for those that own no others
+    code    by the kernel's id, for those that own no others
+    clock   the intrinsic that tells ticks, if kernels are to be timed; behind the table of buffers and the failed
+            check then stands the address of a table: ticks, calls and the first start of every kernel
     """
 
     def __init__(
-        self, f: Function, program: Program, memory: MemoryPlan, scratch: Dim, code: Mapping[int, Code]
+        self, f: Function, program: Program, memory: MemoryPlan, scratch: Dim, code: Mapping[int, Code], clock: str = ""
     ) -> None:
         self.f = f
         self.program = program
@@ -48,10 +50,14 @@ class Entry:
         self.scratch = f.offset("%arena", "i8", position)
         self.scratch_bytes = f.dim(scratch)
         self.args = ""
+        self.clock = clock
+        self.numbers: dict[int, int] = {}
 
     def write(self, kernels: Sequence[Kernel]) -> None:
         """Runs the kernels in order."""
-        widest = max((len(k.slots) for k in leaves(kernels)), default=0)
+        inner = leaves(kernels)
+        self.numbers = {id(k): i for i, k in enumerate(inner)}
+        widest = max((len(k.slots) for k in inner), default=0)
         self.args = self.f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
         self.f.emit(f"store ptr %dims, ptr {self.args}, align 8")
         self._run(kernels)
@@ -62,8 +68,26 @@ class Entry:
                 self._branch(kernel.work)
             elif isinstance(kernel.work, Loop):
                 self._loop(kernel.work)
+            elif self.clock:
+                self._timed(kernel)
             else:
                 self._call(kernel)
+
+    def _timed(self, kernel: Kernel) -> None:
+        f = self.f
+        f.module.declare(f"declare i64 @{self.clock}()")
+        before = f.value(f"call i64 @{self.clock}()")
+        self._call(kernel)
+        after = f.value(f"call i64 @{self.clock}()")
+        table = f.value(f"load ptr, ptr {f.offset('%buffers', 'ptr', str(len(self.program.buffers) + 1))}, align 8")
+        ticks, calls, first = (f.offset(table, "i64", str(3 * self.numbers[id(kernel)] + i)) for i in range(3))
+        spent = f.add(f.value(f"load i64, ptr {ticks}, align 8"), f.sub(after, before))
+        f.emit(f"store i64 {spent}, ptr {ticks}, align 8")
+        count = f.value(f"load i64, ptr {calls}, align 8")
+        start = f.value(f"load i64, ptr {first}, align 8")
+        new = f.value(f"icmp eq i64 {count}, 0")
+        f.emit(f"store i64 {f.value(f'select i1 {new}, i64 {before}, i64 {start}')}, ptr {first}, align 8")
+        f.emit(f"store i64 {f.add(count, '1')}, ptr {calls}, align 8")
 
     def _call(self, kernel: Kernel) -> None:
         f, code = self.f, self.code[id(kernel)]

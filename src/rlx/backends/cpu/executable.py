@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from rlx import mapped
-from rlx.backends.base import Bound, Executable
+from rlx.backends.base import Bound, Executable, KernelTime
 from rlx.backends.cpu.artifact import Artifact
+from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
@@ -73,7 +74,7 @@ class _Frame:
     __slots__ = ("address", "arena", "nbytes", "table", "weights")
 
     def __init__(self, buffers: int, nbytes: int) -> None:
-        self.table = (ctypes.c_void_p * (buffers + 1))()  # behind them: which check failed
+        self.table = (ctypes.c_void_p * (buffers + 2))()  # behind them: which check failed, and where times go
         try:
             self.arena = aligned_empty(nbytes)
         except MemoryError:
@@ -177,6 +178,23 @@ class CpuBound(Bound):
         self._checks = artifact.checks
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        report = self.executable.artifact.report
+        return self._run(inputs, np.zeros((len(report["kernels"]), 3), np.int64) if "profile" in report else None)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        report = self.executable.artifact.report
+        if "profile" not in report:
+            return super().profile(inputs)
+        times = np.zeros((len(report["kernels"]), 3), np.int64)
+        self._run(inputs, times)
+        ran = times[times[:, 1] > 0]
+        start, ns = (int(ran[:, 2].min()) if len(ran) else 0), ns_per_tick()
+        return [
+            KernelTime(name, tuple(sources), int(calls), float(ticks * ns), float((first - start) * ns) if calls else 0)
+            for name, sources, (ticks, calls, first) in zip(report["kernels"], report["sources"], times)
+        ]
+
+    def _run(self, inputs: Sequence[Array], times: Array | None) -> list[Array]:
         executable = self.executable
         weights = executable.weights or executable.packed_weights()
         frame = executable.take_frame(self.arena_bytes)
@@ -192,6 +210,8 @@ class CpuBound(Bound):
             made = np.empty(shape, dtype)
             table[number] = address_of(made)
             results.append(made)
+        if times is not None:
+            table[executable.artifact.buffers + 1] = address_of(times)
         self._main(table, self.dims, frame.address, self._parallel, self._threads)
         failed = table[executable.artifact.buffers] if self._checks else None
         if failed:

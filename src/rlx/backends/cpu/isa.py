@@ -44,6 +44,11 @@ class Isa:
     def vector_bytes(self) -> int:
         return 4 * self.lanes
 
+    @property
+    def clock(self) -> str:
+        """LLVM's intrinsic for a counter that runs at a steady rate and that programs may read."""
+        return "llvm.readcyclecounter" if self.triple_arch == "x86_64" else "llvm.readsteadycounter"
+
 
 @dataclass(frozen=True)
 class _Level:

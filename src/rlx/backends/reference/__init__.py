@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Backend, Bound, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options, Probe, Unsupported
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
-from rlx.ir.op import Input, Op, Param
+from rlx.ir.op import LEAVES, Input, Op, Param
 from rlx.ir.type import TensorType
 
 Watch = Callable[[Node, tuple[Array, ...]], None]
@@ -107,6 +108,23 @@ class _ReferenceBound(Bound):
         graph = self.executable.graph
         named = dict(zip((v.name for v in graph.inputs), inputs))
         return [np.array(a) for a in evaluate(graph, named, self.executable.params, self.binding)]
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """A kernel is a node here."""
+        graph = self.executable.graph
+        named = dict(zip((v.name for v in graph.inputs), inputs))
+        start = last = time.perf_counter_ns()
+        times: list[KernelTime] = []
+
+        def watch(node: Node, results: tuple[Array, ...]) -> None:
+            nonlocal last
+            now = time.perf_counter_ns()
+            if not isinstance(node.op, LEAVES):
+                times.append(KernelTime(node.op.name, (node.source or node.name,), 1, now - last, last - start))
+            last = now
+
+        evaluate(graph, named, self.executable.params, self.binding, watch)
+        return times
 
 
 class ReferenceExecutable(Executable):
