@@ -57,3 +57,12 @@ class OutOfMemory(RlxError, MemoryError):
 
 class DeviceLost(RlxError, RuntimeError):
     """The device stopped answering while it worked."""
+
+
+class FallbackError(RlxError, RuntimeError):
+    """No device of a chain ran a graph. `attempts` are (device, error) in the order in which they were tried."""
+
+    def __init__(self, graph: str, attempts: list[tuple[str, Exception]]) -> None:
+        self.attempts = attempts
+        lines = "".join(f"\n  {device}: {error}" for device, error in attempts) or " an empty chain"
+        super().__init__(f"[device] expected a device of the chain to run the graph {graph!r}, none did:{lines}")

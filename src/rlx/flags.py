@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rlx.errors import FlagError
 
@@ -68,6 +68,14 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _optional_count(text: str) -> int | None:
+    return _count(text)
+
+
+def _text(text: str) -> str | None:
+    return text
+
+
 debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
 check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
 stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all")
@@ -84,3 +92,29 @@ cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile 
 plan_bytes = _flag(
     "RLX_PLAN_BYTES", 1 << 30, _count, "bytes of buffers that a compiled graph keeps for the input shapes it has seen"
 )
+
+
+# Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.
+_DEVICE_FLAGS: dict[str, tuple[Any, Callable[[str], Any], str]] = {
+    "DEVICE": (None, _text, "device to use, if the graph runs on it; an error if not"),
+    "FORCE_DEVICE": (None, _text, "device to use, whatever the policy says"),
+    "DEVICES": (None, _text, "comma list of devices that may be used"),
+    "DENY_DEVICES": (None, _text, "comma list of devices that may not be used"),
+    "PREFER_DEVICES": (None, _text, "comma list of devices to take first where the times are about the same"),
+    "DEVICE_CHAIN": (None, _text, "comma list of devices to try in this order"),
+    "BENCHMARK_PICK": (
+        None,
+        _optional_count,
+        "measure each device with this many runs instead of predicting; 0 predicts",
+    ),
+}
+
+
+def device_flags(prefix: str = "RLX") -> dict[str, Flag[Any]]:
+    """The flags of device choice under a prefix: `MYAPP_DEVICE` and so on for `MYAPP`."""
+    return {
+        name: Flag(f"{prefix}_{name}", default, parse, help) for name, (default, parse, help) in _DEVICE_FLAGS.items()
+    }
+
+
+FLAGS.update({flag.name: flag for flag in device_flags().values()})

@@ -200,7 +200,7 @@ def test_check_names_the_first_node_that_differs(
 ) -> None:
     from rlx.device import registry
 
-    monkeypatch.setattr(registry, "_load", lambda name: _Wrong(only_inside))
+    monkeypatch.setattr(registry, "load", lambda name: _Wrong(only_inside))
     graph = Graph()
     x = graph.input("x", (4,))
     graph.output(rlx.tanh(rlx.exp(x)) + 2.0, name="y")

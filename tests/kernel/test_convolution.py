@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlx import ops
+from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.cpu import claims, gemm
 from rlx.backends.cpu.isa import widest
 from rlx.ir.graph import Graph
@@ -23,7 +24,7 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
         "high": (0,) * rank,
     }
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
-    program = lower(optimise(graph, claims.claims, channels_last=True)[0])
+    program = lower(optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)[0])
     pack_weights(program, lambda work: 16 if gemm.takes(work) else 0)
     (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlx.backends.claims import PREFER_NATIVE, Dispatch
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
@@ -30,6 +31,7 @@ class Options:
     isa: str | None = None
     cache: bool = True
     profile: bool = False
+    dispatch: Dispatch = PREFER_NATIVE
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,74 @@ class Executable(ABC):
 
 
 @dataclass(frozen=True)
+class KernelEstimate:
+    """What a kernel is expected to take in one run, all its calls together.
+
+    compute_ns, memory_ns   what its instructions and what its memory traffic alone would take
+    flops, nbytes           operations and bytes, for its place under the roofline
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    ns: float
+    compute_ns: float
+    memory_ns: float
+    flops: float = 0.0
+    nbytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one run is expected to take on a device.
+
+    launch_ns    calling, starting kernels, and waiting for the end
+    copy_ns      inputs to the device and results from it
+    band         how far off it may be: 0.2 is a fifth, either way
+    arena_bytes, weight_bytes   memory that the program needs on the device
+    free_bytes   memory there is, None if that is not known
+    compile_ns   of a compile that finds nothing in caches
+    """
+
+    kernels: tuple[KernelEstimate, ...]
+    launch_ns: float
+    copy_ns: float
+    band: float
+    arena_bytes: int
+    weight_bytes: int
+    free_bytes: int | None
+    compile_ns: float
+
+    @property
+    def work_ns(self) -> float:
+        return sum(k.ns for k in self.kernels)
+
+    @property
+    def run_ns(self) -> float:
+        """One run, from arrays to arrays."""
+        return self.work_ns + self.launch_ns + self.copy_ns
+
+    @property
+    def fits(self) -> bool:
+        return self.free_bytes is None or self.arena_bytes + self.weight_bytes <= self.free_bytes
+
+    def total_ns(self, expected_runs: float = float("inf")) -> float:
+        """A run with its share of the compile."""
+        return self.run_ns + self.compile_ns / max(expected_runs, 1.0)
+
+
+class Estimator(ABC):
+    """A graph made ready for a device, whose runs can be foretold at any size."""
+
+    @abstractmethod
+    def __call__(self, binding: Mapping[str, int]) -> Estimate:
+        """What a run at these dims would take."""
+
+
+Rates = dict[str, float]
+"""What calibration measures of a device, by names that end in their unit."""
+
+
+@dataclass(frozen=True)
 class Unsupported:
     """One node that a backend cannot take, and why."""
 
@@ -105,9 +175,43 @@ class Backend(ABC):
     def probe(self) -> Probe:
         """Looks for devices in well under a millisecond, importing nothing heavy."""
 
+    def full_name(self, ordinal: int = 0) -> str:
+        """The product that a device is, and what matters of it."""
+        return self.probe().devices[ordinal]
+
+    def identity(self, ordinal: int = 0) -> dict[str, str]:
+        """What a calibration holds for: the product, and versions of drivers and libraries. It may load them."""
+        return {"device": self.full_name(ordinal)}
+
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+        """Measures the device, in two seconds at most; `step` hears of each measurement."""
+        from rlx.backends.generic import calibrate
+
+        return calibrate(self, ordinal, step)
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        """The graph made ready for predictions. Raises UnsupportedOp."""
+        from rlx.backends.generic import GenericEstimator
+
+        return GenericEstimator(graph, options, rates)
+
+    def claim(self, node: Node) -> str | None:
+        """None if the backend has no kernel of its own for such composites, "" if that takes the node, else why not."""
+        return None
+
+    def legalise(self, graph: Graph, options: Options) -> Graph:
+        """The graph as this backend compiles it: simplified, and composites that it does not claim decomposed."""
+        from rlx import flags
+        from rlx.passes.pipeline import optimise
+
+        disable = options.disable | frozenset(flags.disable())
+        claims = options.dispatch.claims(self.claim)
+        return optimise(graph, claims, disable=disable, channels_last=True)[0]
+
     @abstractmethod
     def unsupported(self, graph: Graph) -> list[Unsupported]:
-        """Nodes that `compile` would refuse. Empty means that it compiles."""
+        """Nodes that `compile` would refuse; of the graph, or of what it is legalised to, with their origin as source.
+        Empty means that it compiles."""
 
     @abstractmethod
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:

@@ -1,4 +1,4 @@
-"""The table of backends. Nothing is imported before it is asked for."""
+"""The table of backends: which there are, what each finds here. Nothing is imported before it is asked for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from importlib import metadata
 
 from rlx.backends.base import Backend, Probe
+from rlx.device.device import HELPERS, KINDS, Device
 from rlx.errors import DeviceUnavailable, RlxError
 
 BUILT_IN: dict[str, str] = {
@@ -23,7 +24,7 @@ ENTRY_POINTS = "rlx.backends"
 
 
 def names() -> list[str]:
-    """Names of all backends, built in and from other packages."""
+    """Kinds of all backends, built in and from other packages."""
     return [*BUILT_IN, *(n for n in _plugins() if n not in BUILT_IN)]
 
 
@@ -33,52 +34,92 @@ def _plugins() -> dict[str, metadata.EntryPoint]:
 
 
 @cache
-def _load(name: str) -> Backend:
-    module_name, _, attribute = BUILT_IN.get(name, "").partition(":")
+def load(kind: str) -> Backend:
+    """The backend of a kind, whether or not it finds devices here. Raises DeviceUnavailable."""
+    if kind not in BUILT_IN and kind not in _plugins():
+        raise DeviceUnavailable(f"this version of rlx has no backend for {(KINDS | HELPERS)[kind].label}")
+    module_name, _, attribute = BUILT_IN.get(kind, "").partition(":")
     if not module_name:
-        made: Backend = _plugins()[name].load()()
+        made: Backend = _plugins()[kind].load()()
         return made
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
-        raise DeviceUnavailable(f"{name}: this build of rlx has no {module_name}") from None
+        raise DeviceUnavailable(f"{kind}: this build of rlx has no {module_name}") from None
     backend: Backend = getattr(module, attribute)()
     return backend
 
 
-def parse(device: str) -> tuple[str, int]:
-    """`vulkan:1` as backend name and ordinal (0 if there is none). Raises DeviceUnavailable."""
-    name, _, ordinal = device.partition(":")
-    if (name not in BUILT_IN and name not in _plugins()) or not (ordinal.isdecimal() or ordinal == _):
-        wanted = f"expected a device among auto, {', '.join(names())}"
-        raise DeviceUnavailable(f"[device] {wanted}, got {device!r}; {available_text()}")
-    return name, int(ordinal or 0)
+def refresh() -> None:
+    """Forgets what was found: drivers that came or went, and packages installed since, are seen from now on."""
+    _plugins.cache_clear()
+    load.cache_clear()
+    _probed.cache_clear()
 
 
-def probe(name: str) -> Probe:
-    """What this backend finds here; a backend that cannot be loaded gives its reason."""
+def parse(device: str | Device) -> Device:
+    """The device of this name, whether or not it is here. Raises DeviceUnavailable."""
+    return Device.parse(device, _plugins())
+
+
+def parse_list(devices: str) -> tuple[Device, ...]:
+    """Devices by comma. Raises DeviceUnavailable."""
+    return Device.parse_list(devices, _plugins())
+
+
+@cache
+def _probed(kind: str) -> Probe:
     try:
-        return _load(name).probe()
+        return load(kind).probe()
     except (RlxError, ImportError) as error:
-        return Probe(reason=str(error))
+        return Probe(reason=str(error).removeprefix("[device] "))
 
 
-def backend(device: str) -> tuple[Backend, int]:
+def probe(kind: str) -> Probe:
+    """What this backend finds here, looked up once (`refresh` forgets); one that cannot be loaded gives its reason."""
+    return _probed(kind)
+
+
+def backend(device: str | Device) -> tuple[Backend, int]:
     """The backend of this device and the ordinal.
 
     Raises DeviceUnavailable, which says why and what there is instead.
     """
-    name, ordinal = parse(device)
-    found = probe(name)
+    wanted = parse(device)
+    reason = why_unavailable(wanted)
+    if reason:
+        raise DeviceUnavailable(f"[device] {wanted}: {reason}; {available_text()}")
+    return load(wanted.kind), wanted.ordinal
+
+
+def why_unavailable(device: str | Device) -> str:
+    """Why the device cannot be used here, and what would help; empty if it can."""
+    wanted = parse(device)
+    found = probe(wanted.kind)
     if not found.devices:
-        raise DeviceUnavailable(f"[device] {device}: {found.reason or 'no such device here'}; {available_text()}")
-    if ordinal >= len(found.devices):
-        raise DeviceUnavailable(
-            f"[device] expected an ordinal below {len(found.devices)}, got {device!r}; {available_text()}"
-        )
-    return _load(name), ordinal
+        return found.reason or "no such device here"
+    if wanted.ordinal >= len(found.devices):
+        return f"expected an ordinal below {len(found.devices)}, got {wanted.ordinal}"
+    return ""
+
+
+def is_available(device: str | Device) -> bool:
+    return not why_unavailable(device)
+
+
+def full_name(device: str | Device) -> str:
+    """Kind and product: `CPU: AMD EPYC 9354 (avx512)`. Raises DeviceUnavailable."""
+    wanted = parse(device)
+    made, ordinal = backend(wanted)
+    return f"{wanted.label}: {made.full_name(ordinal)}"
+
+
+def available_devices() -> list[Device]:
+    """All devices that are here, the strongest kinds first; `reference` and its like come last."""
+    kinds = [*KINDS, *HELPERS, *(n for n in _plugins() if n not in KINDS and n not in HELPERS)]
+    return [Device(kind, i) for kind in kinds for i in range(len(probe(kind).devices))]
 
 
 def available() -> dict[str, tuple[str, ...]]:

@@ -7,9 +7,10 @@ write the special kernels, `executable.py` runs the result on the threads of `po
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
-from rlx.ir.graph import Graph
+from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
+from rlx.ir.graph import Graph, Node
 
 
 class CpuBackend(Backend):
@@ -22,10 +23,37 @@ class CpuBackend(Backend):
 
         return Probe(devices=(isa.model_name(),))
 
+    def full_name(self, ordinal: int = 0) -> str:
+        from rlx.backends.cpu import isa
+
+        return isa.describe()
+
+    def identity(self, ordinal: int = 0) -> dict[str, str]:
+        import llvmlite
+
+        from rlx.backends.cpu import isa
+
+        return {"device": self.full_name(), "features": isa.detect().features, "llvmlite": llvmlite.__version__}
+
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+        from rlx.backends.cpu.calibrate import calibrate
+
+        return calibrate(self, ordinal, step)
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        from rlx.backends.cpu.rates import CpuEstimator
+
+        return CpuEstimator(graph, options, rates)
+
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.cpu import claims
 
-        return claims.unsupported(graph)
+        return claims.refused(self.legalise(graph, Options()))
+
+    def claim(self, node: Node) -> str | None:
+        from rlx.backends.cpu import claims
+
+        return claims.claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.cpu import build, isa

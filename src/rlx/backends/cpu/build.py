@@ -18,6 +18,7 @@ from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import emit_objects
 from rlx.errors import UnsupportedOp
+from rlx.ir.dim import Bounds
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.type import TensorType
@@ -48,7 +49,7 @@ def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
 
     disable = sorted(options.disable | frozenset(flags.disable()))
     parts = [
-        "profile" if options.profile else "",
+        f"{options.profile} {options.dispatch}",
         fingerprint(graph), isa.name, isa.cpu, isa.features, ",".join(disable), str(flags.stop_at()),
         rlx.__version__, _source_digest(), llvmlite.__version__,
     ]  # fmt: skip
@@ -68,26 +69,14 @@ def _source_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    from rlx.backends.cpu import claims, winograd
     from rlx.backends.cpu.codegen import generate
-    from rlx.kernel.lower import lower
-    from rlx.kernel.pack import pack_weights
-    from rlx.kernel.winograd import use_winograd
-    from rlx.passes.pipeline import optimise
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
-    made, _ = optimise(graph, claims.claims, disable=disable, channels_last=True)
-    clock.lap("passes")
-    program = lower(made, disable)
-    _refuse_dtypes(program)
-    if "winograd" not in disable:
-        use_winograd(program, lambda work: winograd.panel_width(work, isa))
-    if "pack" not in disable:
-        pack_weights(program, lambda work: _panel_width(work, isa))
+    program, bounds = program_of(graph, isa, options, clock)
     kept = _kept(program)
     clock.lap("lower")
-    texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable, profile=options.profile)
+    texts = generate(program, isa, bounds, kept, reuse="memory-reuse" not in disable, profile=options.profile)
     clock.lap("codegen")
     machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
@@ -98,6 +87,27 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
 
 def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
     return {"ms": clock.laps, "isa": isa.name, **({"profile": True} if options.profile else {})}
+
+
+def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = None) -> tuple[Program, Bounds]:
+    """The kernels of a graph, scheduled for an instruction set, and the bounds of its dims. Raises UnsupportedOp."""
+    from rlx.backends.cpu import claims, winograd
+    from rlx.kernel.lower import lower
+    from rlx.kernel.pack import pack_weights
+    from rlx.kernel.winograd import use_winograd
+    from rlx.passes.pipeline import optimise
+
+    disable = options.disable | frozenset(flags.disable())
+    made, _ = optimise(graph, options.dispatch.claims(claims.claim), disable=disable, channels_last=True)
+    if clock is not None:
+        clock.lap("passes")
+    program = lower(made, disable)
+    _refuse_dtypes(program)
+    if "winograd" not in disable:
+        use_winograd(program, lambda work: winograd.panel_width(work, isa))
+    if "pack" not in disable:
+        pack_weights(program, lambda work: _panel_width(work, isa))
+    return program, made.bounds
 
 
 class _Clock:

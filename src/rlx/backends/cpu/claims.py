@@ -29,20 +29,13 @@ def attention(node: Node) -> str:
     return ""
 
 
-def claims(node: Node) -> bool:
-    """Whether the CPU runs a composite as it is."""
-    return isinstance(node.op, Attention) and not attention(node)
+def claim(node: Node) -> str | None:
+    """None for what has no kernel of its own, "" for what runs as it is, else why not."""
+    return attention(node) if isinstance(node.op, Attention) else None
 
 
-def unsupported(graph: Graph) -> list[Unsupported]:
-    """Nodes of the graph, as it is compiled, that the CPU cannot take."""
-    from rlx.passes.pipeline import optimise
-
-    made, _ = optimise(graph, claims, channels_last=True)
-    return _refused(made)
-
-
-def _refused(graph: Graph) -> list[Unsupported]:
+def refused(graph: Graph) -> list[Unsupported]:
+    """Nodes of a legalised graph that the CPU cannot take."""
     from rlx.kernel.fuse import SPECIALS, untaken
 
     found = [
@@ -56,5 +49,5 @@ def _refused(graph: Graph) -> list[Unsupported]:
         if wrong and id(node) not in named:
             found.append(Unsupported(node, f"{wrong[0]} does not compile to native code"))
         for region in node.regions:
-            found.extend(_refused(region))
+            found.extend(refused(region))
     return found

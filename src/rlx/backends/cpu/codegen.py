@@ -103,7 +103,7 @@ def _write_entry(
         item = plan_of(kernel, isa)
         scratch = dims.maximum(scratch, _aligned(item.scratch))
         flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
-        code[id(kernel)] = Code(_render(module, kernel, item), item.positions, _cycles(item, isa), flat)
+        code[id(kernel)] = Code(_render(module, kernel, item), item.positions, cycles_of(item, isa), flat)
     Entry(f, program, memory, scratch, code, isa.clock if profile else "").write(kernels)
     module.add(name, f.text())
     _write_arena(module, f"{name}_arena", memory, scratch)
@@ -119,7 +119,7 @@ def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) ->
     module.add(name, f.text())
 
 
-def _cycles(item: Planned, isa: Isa) -> Dim:
+def cycles_of(item: Planned, isa: Isa) -> Dim:
     """Cycles of one position, roughly."""
     if isinstance(item, nests.NestPlan):
         # scaled by 16 for flat nests, whose positions cost less than a cycle

@@ -149,6 +149,9 @@ class ReferenceBackend(Backend):
     def probe(self) -> Probe:
         return Probe(devices=(f"NumPy {np.__version__}",))
 
+    def legalise(self, graph: Graph, options: Options) -> Graph:
+        return graph
+
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return []
 

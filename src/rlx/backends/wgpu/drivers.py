@@ -33,7 +33,7 @@ def opengl() -> tuple[str, ...]:
         return _windows_library("opengl32.dll")
     if sys.platform == "darwin" or not _library("libEGL.so.1", "libEGL.so"):
         return ()
-    return ("EGL",)
+    return ("EGL" if _nodes() else "software (EGL)",)
 
 
 def directx() -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""Which composites a backend runs as they are: what it can, under what the user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.errors import UnsupportedOp
+from rlx.ir.graph import Node
+
+Policy = Literal["prefer-native", "force-common", "force-native"]
+Claim = Callable[[Node], str | None]
+"""A node → None if the backend has no kernel for such ops, "" if it takes the node, else why it does not."""
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """`prefer-native` takes the backend's own kernels where there are any; `force-common` decomposes everything, as all
+    backends would; `force-native` refuses a graph where a kernel of its own does not take a node. `overrides` say it
+    for single ops, by name."""
+
+    policy: Policy = "prefer-native"
+    overrides: tuple[tuple[str, Policy], ...] = ()
+
+    def of(self, op: str) -> Policy:
+        return dict(self.overrides).get(op, self.policy)
+
+    def claims(self, claim: Claim) -> Callable[[Node], bool]:
+        """What the pass that decomposes asks. Its answers raise UnsupportedOp for what is forced and cannot be."""
+
+        def decide(node: Node) -> bool:
+            policy = self.of(node.op.name)
+            reason = None if policy == "force-common" else claim(node)
+            if reason and policy == "force-native":
+                at = node.source or node.name
+                raise UnsupportedOp(
+                    f"[{node.op.name}] expected what the native kernel takes, got {reason}, at node {at}"
+                )
+            return reason == ""
+
+        return decide
+
+
+PREFER_NATIVE = Dispatch()

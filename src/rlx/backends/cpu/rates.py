@@ -1,0 +1,188 @@
+"""From amounts of work to nanoseconds: rates of this machine, how they are fitted, and what a graph will take.
+
+Work and memory overlap: the longer of the two counts, and a part of the shorter. Threads share what is worth it, as the
+dispatcher in the generated code decides.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
+from rlx.backends.cpu import cpus
+from rlx.backends.cpu.codegen import plan_of
+from rlx.backends.cpu.cost import KernelWork, work_of
+from rlx.backends.cpu.isa import Isa, detect, forced
+from rlx.ir import dim as dims
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.kernel.plan import plan_memory
+from rlx.kernel.work import Binding, placed
+
+OVERLAP = 0.25
+"""Of the shorter of work and memory, the part that does not hide behind the longer."""
+RIDGE = 0.02
+"""Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
+BAND = 0.15
+"""How far off predictions may be."""
+COMPILE_NS, COMPILE_KERNEL_NS = 6e7, 1.2e7
+"""A cold compile: something for the passes, and LLVM's share of each distinct kernel."""
+
+
+def isa_of(options: Options) -> Isa:
+    return detect() if options.isa is None else forced(options.isa)
+
+
+def works(graph: Graph, options: Options, binding: Binding) -> list[KernelWork]:
+    """The work of every kernel of `main`, in order."""
+    from rlx.backends.cpu.build import program_of
+
+    isa = isa_of(options)
+    program, _ = program_of(graph, isa, options)
+    return [work_of(program, p.kernel, plan_of(p.kernel, isa), isa, binding) for p in placed(program.main, binding)]
+
+
+def memory_ns(work: KernelWork, rates: Rates) -> float:
+    """What the bytes of a kernel take, if nothing else took time: between streams of measured sizes."""
+    if not work.total_bytes:
+        return 0.0
+    cold = work.total_bytes - work.warm_bytes
+    return cold * _stream_ns("cold", work.total_bytes, rates) + work.warm_bytes * _stream_ns(
+        "warm", work.total_bytes, rates
+    )
+
+
+def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:
+    """ns a byte where so many are streamed."""
+    known = sorted((float(n[len(kind) + 1 : -len("_ns")]), ns) for n, ns in rates.items() if n.startswith(f"{kind}_"))
+    sizes, costs = zip(*known)
+    return float(np.interp(math.log(nbytes), np.log(sizes), costs))
+
+
+def compute_ns(work: KernelWork, rates: Rates) -> float:
+    """What the instructions of a kernel take."""
+    return sum(rates.get(f"{name}_ns", 0.0) * amount for name, amount in work.amounts.items())
+
+
+def together(compute: float, memory: float) -> float:
+    """Work and memory side by side."""
+    return max(compute, memory) + OVERLAP * min(compute, memory)
+
+
+def kernel_ns(work: KernelWork, rates: Rates, threads: int) -> tuple[float, float, float]:
+    """(all, work, memory) of one call on so many threads."""
+    compute, memory = compute_ns(work, rates), memory_ns(work, rates)
+    workers = min(threads, work.pieces)
+    if workers <= 1:
+        return together(compute, memory), compute, memory
+    share = (workers - 1) / max(rates.get("threads_count", threads) - 1, 1.0)
+    compute /= 1 + (rates.get("threads_compute_gain", threads) - 1) * share
+    memory /= 1 + (rates.get("threads_memory_gain", 1.0) - 1) * share
+    return together(compute, memory) + rates.get("fork_ns", 0.0), compute, memory
+
+
+class CpuEstimator(Estimator):
+    """A graph, lowered and scheduled as for a compile."""
+
+    def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
+        from rlx.backends.cpu.build import program_of
+
+        self.isa = isa_of(options)
+        self.graph, self.rates = graph, rates
+        self.threads = min(options.threads or cpus.usable(), cpus.usable())
+        self.program, bounds = program_of(graph, self.isa, options)
+        self._plans: dict[int, object] = {}
+        temps = {b.number for b in self.program.buffers if b.kind == "temp"}
+        self.memory = plan_memory(self.program, self.program.main, temps, bounds, reuse=True)
+
+    def __call__(self, binding: Mapping[str, int]) -> Estimate:
+        program, rates = self.program, self.rates
+        made = []
+        for item in placed(program.main, binding):
+            work = work_of(program, item.kernel, plan_of(item.kernel, self.isa), self.isa, binding)
+            times = item.times * item.chance
+            all_ns, compute, memory = kernel_ns(work, rates, self.threads)
+            made.append(
+                KernelEstimate(
+                    item.kernel.name, item.kernel.sources, all_ns * times, compute * times, memory * times,
+                    work.flops * times, work.total_bytes * times,
+                )
+            )  # fmt: skip
+        distinct = len({k.name for k in made}) + len(program.prepare) / 2
+        return Estimate(
+            kernels=tuple(made),
+            launch_ns=rates["launch_ns"],
+            copy_ns=0.0,
+            band=BAND,
+            arena_bytes=dims.evaluate(self.memory.total, binding),
+            weight_bytes=sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in program.params),
+            free_bytes=free_bytes(),
+            compile_ns=COMPILE_NS + COMPILE_KERNEL_NS * distinct,
+        )
+
+
+def free_bytes() -> int | None:
+    """Memory that programs can still get, where the system tells."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def usual(isa: Isa) -> Rates:
+    """Rates of a machine of this kind, roughly: where a fit begins. One vector instruction takes a third of 1 ns."""
+    made = {
+        "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "near_ns": 0.2, "apart_ns": 0.5,
+        "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "gemm_tiles_ns": 15.0,
+        "winograd_in_ns": 60.0, "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0,
+        "ranked_ns": 1.5, "updated_ns": 1.5, "running_ns": 1.0, "panel_l1_ns": 0.0, "panel_l2_ns": 0.005,
+        "panel_l3_ns": 0.02, "panel_dram_ns": 0.05,
+    }  # fmt: skip
+    for rows in range(1, isa.gemm_rows + 1):
+        for vectors in range(1, isa.gemm_vectors + 1):
+            made[f"gemm_{rows}x{vectors}_ns"] = 0.3 * max(rows * vectors, 2 + vectors)
+    return made
+
+
+def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Mapping[int, str]) -> Rates:
+    """Rates that make the works take these times: streams first, then everything else by least squares in proportion
+    to the times, no rate below zero. `streams` are the works that only read and write, by number: `cold` or `warm`."""
+    isa = detect()
+    rates = usual(isa)
+    for number, kind in streams.items():
+        rates[f"{kind}_{measured[number].total_bytes:.0f}_ns"] = float(times_ns[number]) / measured[number].total_bytes
+    names = sorted({f"{name}_ns" for work in measured for name in work.amounts})
+    prior = np.array([max(rates[name], 1e-3) for name in names])
+    solution = prior.copy()
+    for _ in range(8):
+        rates |= dict(zip(names, solution))
+        rows, targets = [], []
+        for work, ns in zip(measured, times_ns):
+            compute, memory = compute_ns(work, rates), memory_ns(work, rates)
+            if compute < memory:
+                continue
+            left = max(float(ns) - OVERLAP * memory, 0.2 * float(ns))
+            rows.append([work.amounts.get(name[: -len("_ns")], 0.0) * p / float(ns) for name, p in zip(names, prior)])
+            targets.append(left / float(ns))
+        matrix = np.vstack([np.array(rows), RIDGE * np.eye(len(names))])
+        wanted = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
+        solution = _not_negative(matrix, wanted) * prior
+    return rates | dict(zip(names, map(float, solution)))
+
+
+def _not_negative(matrix: Array, wanted: Array) -> Array:
+    """The least squares solution without negative numbers, by coordinate descent."""
+    square, linear = matrix.T @ matrix, matrix.T @ wanted
+    found = np.ones(len(linear))
+    for _ in range(400):
+        for i in range(len(linear)):
+            found[i] = max(0.0, found[i] + (linear[i] - square[i] @ found) / max(square[i, i], 1e-12))
+    return found

@@ -1,0 +1,235 @@
+"""Which device to run a graph on, at given dims: who may, what each would take, who wins and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rlx.backends.base import Estimate, Estimator, Options
+from rlx.device import calibration, observed, registry
+from rlx.device.device import Device
+from rlx.device.policy import DevicePolicy
+from rlx.device.support import dispatch_report
+from rlx.errors import DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.ir.fingerprint import fingerprint
+from rlx.ir.graph import Graph
+
+Measure = Callable[[Device], float]
+"""Runs on a device and gives the median in ns. Raises what compiling and running raises."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A device, and how it stands with the graph.
+
+    blocker     why it cannot be chosen; empty if it can
+    estimate    what it would take, by its calibration; `ratio` corrects it by earlier runs of the same program
+    measured_ns the median of runs at these dims, if there were any
+    age_s       of the calibration
+    """
+
+    device: Device
+    name: str
+    blocker: str = ""
+    estimate: Estimate | None = None
+    ratio: float = 1.0
+    measured_ns: float | None = None
+    age_s: float = 0.0
+    ops: Mapping[str, int] = field(default_factory=dict)
+
+    def run_ns(self) -> float:
+        """What a run takes: as measured, else as predicted."""
+        if self.measured_ns is not None:
+            return self.measured_ns
+        return self.estimate.run_ns * self.ratio if self.estimate else float("inf")
+
+    def total_ns(self, expected_runs: float) -> float:
+        """A run with its share of the compile."""
+        compile_ns = self.estimate.compile_ns if self.estimate else 0.0
+        return self.run_ns() + compile_ns / max(expected_runs, 1.0)
+
+    @property
+    def band(self) -> float:
+        """How far off `run_ns` may be."""
+        if self.measured_ns is not None:
+            return MEASURED_BAND
+        return self.estimate.band if self.estimate else float("inf")
+
+
+MEASURED_BAND = 0.02
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The device that was chosen, why, and all that were looked at, the best first."""
+
+    chosen: Device
+    reason: str
+    candidates: tuple[Candidate, ...]
+    binding: Mapping[str, int]
+    expected_runs: float
+    took_ms: float
+
+    def candidate(self, device: Device) -> Candidate:
+        return next(c for c in self.candidates if c.device == device)
+
+
+class Chooser:
+    """One graph, one policy. Estimators are made once a device; a decision at new dims costs their evaluation."""
+
+    def __init__(self, graph: Graph, policy: DevicePolicy, options: Options) -> None:
+        self.graph, self.policy, self.options = graph, policy, options
+        self.program = fingerprint(graph)
+        self._estimators: dict[Device, Estimator] = {}
+        self._viable: list[tuple[Device, str]] | None = None
+
+    def standing(self) -> list[tuple[Device, str]]:
+        """Every device that is here or named, with its blocker, which is empty for those that may be chosen."""
+        if self._viable is None:
+            self._viable = [(device, self._blocker(device)) for device in self.policy.candidates()]
+        return self._viable
+
+    def _blocker(self, device: Device) -> str:
+        reason = registry.why_unavailable(device) or self.policy.why_refused(device)
+        if reason:
+            return reason
+        try:
+            return dispatch_report(self.graph, device, self.options).why_not
+        except RlxError as error:
+            return str(error)
+
+    def admit(self, device: Device) -> None:
+        """Raises DeviceUnavailable or UnsupportedOp if the device may not run the graph."""
+        blocker = next((why for d, why in self.standing() if d == device), None)
+        if self._blocker(device) if blocker is None else blocker:
+            self._refuse(device)
+
+    def viable(self) -> list[Device]:
+        return [device for device, blocker in self.standing() if not blocker]
+
+    def estimate(self, device: Device, binding: Mapping[str, int]) -> tuple[Estimate, float]:
+        """What the device would take, uncorrected, and the age of its calibration in seconds.
+
+        Calibrates the device if that was never done. Raises what that raises.
+        """
+        found = calibration.calibration(device)
+        if device not in self._estimators:
+            backend, ordinal = registry.backend(device)
+            self._estimators[device] = backend.estimator(self.graph, self.options, found.rates, ordinal)
+        return self._estimators[device](binding), found.age_s
+
+    def key(self, binding: Mapping[str, int]) -> observed.Key:
+        return observed.Key(self.program, tuple(sorted(binding.items())))
+
+    def candidate(self, device: Device, blocker: str, binding: Mapping[str, int]) -> Candidate:
+        """A device with its prediction, if it may be chosen."""
+        name = registry.full_name(device) if registry.is_available(device) else device.label
+        if blocker:
+            return Candidate(device, name, blocker)
+        counts = dispatch_report(self.graph, device, self.options).counts()
+        try:
+            estimate, age = self.estimate(device, binding)
+        except RlxError as error:
+            return Candidate(device, name, str(error), ops=counts)
+        seen = observed.of(device)
+        blocker = "" if estimate.fits else _too_large(estimate)
+        measured = seen.measured(self.key(binding))
+        return Candidate(device, name, blocker, estimate, seen.ratio(self.program), measured, age, counts)
+
+    def decide(
+        self, binding: Mapping[str, int], expected_runs: float = float("inf"), measure: Measure | None = None,
+        hint: Device | None = None,
+    ) -> Decision:  # fmt: skip
+        """The choice at these dims.
+
+        expected_runs   over how many runs the compile is spread
+        measure         what `benchmark` and `auto` measure with; without it predictions decide alone
+
+        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
+        """
+        start = time.perf_counter()
+
+        def made(chosen: Candidate, reason: str, candidates: Sequence[Candidate]) -> Decision:
+            took_ms = (time.perf_counter() - start) * 1e3
+            ranked = sorted(candidates, key=lambda c: (bool(c.blocker), c.total_ns(expected_runs)))
+            return Decision(chosen.device, reason, tuple(ranked), dict(binding), expected_runs, took_ms)
+
+        standing = self.standing()
+        wanted, how = (self.policy.force, "forced") if self.policy.force else (hint or self.policy.hint, "asked for")
+        able = [device for device, blocker in standing if not blocker]
+        if wanted is not None and wanted not in able:
+            self._refuse(wanted)
+        if not able:
+            self._refuse(None)
+        if wanted is not None or len(able) == 1:
+            only = wanted or able[0]
+            # no prediction is needed, and none is made: it might have to calibrate first
+            listed = [Candidate(device, device.label, blocker) for device, blocker in standing]
+            chosen = next(c for c in listed if c.device == only)
+            return made(chosen, how if wanted is not None else "the only device that may run it", listed)
+        candidates = [self.candidate(device, blocker, binding) for device, blocker in standing]
+        open_ = [c for c in candidates if not c.blocker]
+        if not open_:
+            raise UnsupportedOp(_listed(self.graph, candidates))
+        if self.policy.strategy == "benchmark" and measure is not None:
+            candidates = [c if c.blocker else self._measured(c, binding, measure) for c in candidates]
+            open_ = [c for c in candidates if not c.blocker]
+            best = min(open_, key=lambda c: c.total_ns(expected_runs))
+            return made(best, "the quickest of those measured", candidates)
+        ranked = sorted(open_, key=lambda c: c.total_ns(expected_runs))
+        rivals = [c for c in ranked if _may_beat(c, ranked[0], expected_runs)]
+        if len(rivals) == 1:
+            return made(rivals[0], "predicted the quickest, beyond doubt", candidates)
+        if self.policy.strategy == "auto" and measure is not None:
+            seen = {c.device: self._measured(c, binding, measure) for c in rivals}
+            candidates = [seen.get(c.device, c) for c in candidates]
+            left = [c for c in candidates if not c.blocker]
+            best = min(left, key=lambda c: c.total_ns(expected_runs))
+            return made(best, "the quickest of those that predictions could not tell apart, measured", candidates)
+        best = min(rivals, key=lambda c: (self.policy.preference(c.device), c.total_ns(expected_runs)))
+        preferred = self.policy.preference(best.device) < len(self.policy.prefer)
+        about = "preferred among those that predictions cannot tell apart" if preferred else "predicted the quickest"
+        return made(best, about, candidates)
+
+    def _measured(self, candidate: Candidate, binding: Mapping[str, int], measure: Measure) -> Candidate:
+        """With a measurement: the remembered one, else a new one. A device that fails is out, with its reason."""
+        if candidate.measured_ns is not None:
+            return candidate
+        try:
+            median = measure(candidate.device)
+        except (RlxError, MemoryError) as error:
+            return replace(candidate, blocker=f"failed when measured: {error}")
+        predicted = candidate.estimate.run_ns if candidate.estimate else None
+        observed.of(candidate.device).record(self.key(binding), median, predicted)
+        return replace(candidate, measured_ns=median)
+
+    def _refuse(self, wanted: Device | None) -> None:
+        listed = [Candidate(device, device.label, blocker) for device, blocker in self.standing()]
+        if wanted is None:
+            here = [c for c in listed if registry.is_available(c.device)]
+            kind = UnsupportedOp if here else DeviceUnavailable
+            raise kind(_listed(self.graph, listed))
+        blocker = next((c.blocker for c in listed if c.device == wanted), "") or self._blocker(wanted)
+        able = ", ".join(str(c.device) for c in listed if not c.blocker) or "none"
+        kind = UnsupportedOp if registry.is_available(wanted) else DeviceUnavailable
+        raise kind(f"[device] expected {wanted} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
+
+
+def _may_beat(one: Candidate, best: Candidate, expected_runs: float) -> bool:
+    """Whether the bands of two predictions meet."""
+    if one is best:
+        return True
+    low = one.total_ns(expected_runs) * (1 - one.band)
+    high = best.total_ns(expected_runs) * (1 + best.band)
+    return low <= high
+
+
+def _too_large(estimate: Estimate) -> str:
+    need = estimate.arena_bytes + estimate.weight_bytes
+    return f"it needs {need} bytes, and {estimate.free_bytes} are free"
+
+
+def _listed(graph: Graph, candidates: Sequence[Candidate]) -> str:
+    lines = "".join(f"\n  {c.device}: {c.blocker}" for c in candidates)
+    return f"[device] expected a device that takes the graph {graph.name!r}, got none:{lines}"

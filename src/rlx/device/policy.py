@@ -1,0 +1,127 @@
+"""Which devices may run a graph, which to prefer, how to find the fastest: rules for hint, environment and chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlx import flags
+from rlx.device import registry
+from rlx.device.device import Device
+from rlx.errors import DeviceUnavailable, FlagError
+
+Strategy = Literal["cost_model", "benchmark", "auto"]
+HIDDEN = {
+    "reference": "it is there to compare with",
+    "null": "nothing runs on it",
+    "gpu": "its adapters have names of their own",
+    "webgpu": "its adapters have names of their own",
+}
+"""Kinds that are never chosen by themselves, and why."""
+SOFTWARE = "software"
+"""How the names of drivers begin that use the processor."""
+
+
+@dataclass(frozen=True)
+class DevicePolicy:
+    """What may be chosen.
+
+    allow      devices that may be used, None for all; a kind stands for all its devices
+    deny       devices that may not
+    prefer     taken first, in this order, where predictions differ by no more than they may be wrong
+    strategy   `cost_model` predicts; `benchmark` measures every device with `runs` runs, once per shape;
+               `auto` predicts, and measures only where the best two cannot be told apart
+    force      the one device to use, whatever else is said
+    hint       the device to use, which must be viable
+    chain      devices to try in order
+    """
+
+    allow: tuple[Device, ...] | None = None
+    deny: tuple[Device, ...] = ()
+    prefer: tuple[Device, ...] = ()
+    strategy: Strategy = "auto"
+    runs: int = 5
+    force: Device | None = None
+    hint: Device | None = None
+    chain: tuple[Device, ...] = ()
+
+    def only(self, *devices: str | Device) -> DevicePolicy:
+        """With no other devices than these."""
+        return replace(self, allow=_parsed(devices))
+
+    def without(self, *devices: str | Device) -> DevicePolicy:
+        """With these denied as well."""
+        return replace(self, deny=(*self.deny, *_parsed(devices)))
+
+    def preferring(self, *devices: str | Device) -> DevicePolicy:
+        """With these preferred, behind those that already are."""
+        return replace(self, prefer=(*self.prefer, *_parsed(devices)))
+
+    def with_strategy(self, strategy: Strategy, runs: int | None = None) -> DevicePolicy:
+        return replace(self, strategy=strategy, runs=max(1, self.runs if runs is None else runs))
+
+    @staticmethod
+    def from_env(prefix: str = "RLX") -> DevicePolicy:
+        """The policy that `<prefix>_DEVICES` and its like ask for. Raises FlagError that names what does not parse."""
+        table = flags.device_flags(prefix)
+
+        def one(name: str) -> Device | None:
+            found = listed(name)
+            if len(found) > 1:
+                raise FlagError(f"{prefix}_{name}: expected one device, got {table[name]()!r}")
+            return found[0] if found else None
+
+        def listed(name: str) -> tuple[Device, ...]:
+            text = table[name]()
+            try:
+                return registry.parse_list(text) if text is not None else ()
+            except DeviceUnavailable as error:
+                raise FlagError(f"{prefix}_{name}={text!r}: {str(error).removeprefix('[device] ')}") from None
+
+        runs = table["BENCHMARK_PICK"]()
+        return DevicePolicy(
+            allow=listed("DEVICES") or None,
+            deny=listed("DENY_DEVICES"),
+            prefer=listed("PREFER_DEVICES"),
+            strategy="benchmark" if runs else "auto" if runs is None else "cost_model",
+            runs=runs or 5,
+            force=one("FORCE_DEVICE"),
+            hint=one("DEVICE"),
+            chain=listed("DEVICE_CHAIN"),
+        )
+
+    def why_refused(self, device: Device) -> str:
+        """Why the policy does not admit a device; empty if it does."""
+        if self.force is not None:
+            return "" if device == self.force else f"{self.force} is forced"
+        if _names(self.deny, device):
+            return "denied by the policy"
+        if self.allow is not None:
+            return "" if _names(self.allow, device) else "not among the devices that the policy allows"
+        if _names([d for d in (self.hint, *self.chain, *self.prefer) if d is not None], device):
+            return ""
+        why = HIDDEN.get(device.kind, "")
+        names = registry.probe(device.kind).devices
+        if not why and device.ordinal < len(names) and names[device.ordinal].startswith(SOFTWARE):
+            why = "its driver is software"
+        return f"never chosen by itself ({why}): name it to use it" if why else ""
+
+    def preference(self, device: Device) -> int:
+        """The place among the preferred; those that are not named come behind."""
+        return next((i for i, d in enumerate(self.prefer) if _names((d,), device)), len(self.prefer))
+
+    def candidates(self) -> list[Device]:
+        """Every device that is here or is named, the preferred first, then the strongest kinds."""
+        named = [d for d in (self.force, self.hint, *(self.allow or ()), *self.chain) if d is not None]
+        known = list(dict.fromkeys([*registry.available_devices(), *named]))
+        return sorted(known, key=lambda d: (self.preference(d), d.rank, d.ordinal))
+
+
+def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
+    return tuple(dict.fromkeys(registry.parse(d) for d in devices))
+
+
+def _names(listed: Iterable[Device], device: Device) -> bool:
+    """Whether a list names the device: itself, or by its kind's first device if written without a number."""
+    return any(d == device or (d.ordinal == 0 and d.kind == device.kind) for d in listed)

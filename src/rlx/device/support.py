@@ -1,0 +1,152 @@
+"""What becomes of a graph's ops on a device, told by the pipeline that compiles it; asked once for each program."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.backends.base import Options
+from rlx.device import registry
+from rlx.device.device import Device
+from rlx.errors import UnsupportedOp
+from rlx.ir.fingerprint import fingerprint
+from rlx.ir.graph import Graph, Node
+from rlx.ir.op import LEAVES
+
+Fate = Literal["native", "decomposed", "merged", "unsupported"]
+MOST_KEPT = 256
+
+
+@dataclass(frozen=True)
+class OpReport:
+    """One node. `native`: a kernel does it, or a part of one. `decomposed`: done by the ops of its definition.
+    `merged`: nothing is left to do, because it was folded, or another node gives the same. `unsupported`: see `reason`.
+    """
+
+    node: str
+    op: str
+    fate: Fate
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DispatchReport:
+    """What a device makes of a graph, node by node, in order. `refusal` is an error that concerns no single node."""
+
+    device: str
+    ops: tuple[OpReport, ...]
+    refusal: str = ""
+
+    @property
+    def compiles(self) -> bool:
+        return not self.refusal and all(op.fate != "unsupported" for op in self.ops)
+
+    @property
+    def unsupported(self) -> list[OpReport]:
+        return [op for op in self.ops if op.fate == "unsupported"]
+
+    @property
+    def why_not(self) -> str:
+        """Why the graph does not compile, in a clause; empty if it does."""
+        wrong = self.unsupported
+        if wrong:
+            first = wrong[0]
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            return f"{first.op} at node {first.node!r}: {first.reason}{more}"
+        return self.refusal
+
+    def counts(self) -> dict[str, int]:
+        """Number of nodes by fate."""
+        found: dict[str, int] = {}
+        for op in self.ops:
+            found[op.fate] = found.get(op.fate, 0) + 1
+        return found
+
+
+_kept: OrderedDict[tuple[str, str, Options], DispatchReport] = OrderedDict()
+_lock = threading.Lock()
+
+
+def dispatch_report(graph: Graph, device: str | Device, options: Options | None = None) -> DispatchReport:
+    """What the device's backend makes of the graph. It need not be here for that: only its package must be.
+
+    Raises DeviceUnavailable for a backend that cannot be loaded.
+    """
+    wanted = registry.parse(device)
+    chosen = options or Options()
+    key = (fingerprint(graph), wanted.kind, chosen)
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    made = _report(graph, wanted, chosen)
+    with _lock:
+        _kept[key] = made
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+    return made
+
+
+def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
+    backend = registry.load(device.kind)
+    nodes = [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
+    try:
+        ready = backend.legalise(graph, options)
+        refused = backend.unsupported(graph)
+    except UnsupportedOp as error:
+        return DispatchReport(str(device), tuple(OpReport(_name(n), n.op.name, "merged") for n in nodes), str(error))
+    wrong = {_name(u.node): u.reason for u in refused}
+    made: dict[str, set[str]] = {}
+    for node in ready.nodes:
+        made.setdefault(_name(node), set()).add(node.op.name)
+    ops = []
+    for node in nodes:
+        name, came = _name(node), made.get(_name(node), set())
+        if name in wrong:
+            ops.append(OpReport(name, node.op.name, "unsupported", wrong.pop(name)))
+        elif node.op.name in came:
+            ops.append(OpReport(name, node.op.name, "native"))
+        else:
+            ops.append(OpReport(name, node.op.name, "decomposed" if came else "merged"))
+    rest = "; ".join(f"{name!r}: {reason}" for name, reason in wrong.items())
+    return DispatchReport(str(device), tuple(ops), rest)
+
+
+def _name(node: Node) -> str:
+    return node.source or node.name
+
+
+def legalise(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
+    """The graph as the device's backend would compile it, and the report. Raises UnsupportedOp if it would not."""
+    report = dispatch_report(graph, device, options)
+    if not report.compiles:
+        raise UnsupportedOp(f"[device] expected ops that {device} takes, got {report.why_not}")
+    return registry.load(registry.parse(device).kind).legalise(graph, options or Options()), report
+
+
+def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:
+    """Whether the device is here and takes the graph."""
+    return registry.is_available(device) and dispatch_report(graph, device, options).compiles
+
+
+def first_unsupported(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
+    """The first node that the device does not take, or None."""
+    return next(iter(dispatch_report(graph, device, options).unsupported), None)
+
+
+def supports(device: str | Device, node: Node) -> bool:
+    """Whether the device is here and takes a graph of this node alone."""
+    graph = Graph("one")
+    values = [graph.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
+    made = graph.add(node.op, *values, regions=node.regions) if node.regions else graph.add(node.op, *values)
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        graph.output(value, name=f"y{i}")
+    return supports_graph(device, graph)
+
+
+def forget() -> None:
+    """Drops all reports."""
+    with _lock:
+        _kept.clear()

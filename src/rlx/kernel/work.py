@@ -1,0 +1,166 @@
+"""How much a kernel has to do, in numbers that every target can price: elements, instructions by kind, bytes.
+
+Everything is counted at known dims. Targets put their own rates beside (`backends/*/cost.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.kernel.flatten import leaves
+from rlx.kernel.nest import Access, Branch, Kernel, Linear, Loop, Program, offset_of
+
+Binding = Mapping[str, int]
+SLOW = ("div", "sqrt", "rem")
+"""Instructions that take many cycles."""
+
+
+@dataclass
+class Counts:
+    """Instructions for one element of a loop, by what they cost.
+
+    plain     arithmetic, comparisons, selections, conversions
+    slow      divisions, remainders and roots
+    library   calls of the C library (transcendental functions in f64)
+    near      loads and stores of neighbours along the vector axis
+    apart     those that go anywhere
+    """
+
+    plain: float = 0.0
+    slow: float = 0.0
+    library: float = 0.0
+    near: float = 0.0
+    apart: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        mine, its = vars(self), vars(other)
+        return Counts(**{name: mine[name] + its[name] for name in mine})
+
+    def times(self, factor: float) -> Counts:
+        return Counts(**{name: value * factor for name, value in vars(self).items()})
+
+
+def count(body: Expr, axis: int, inside: Iterable[int] = ()) -> tuple[Counts, Counts]:
+    """(what every position along loop axis `axis` costs, what is worked out once before it).
+
+    `inside` are axes of loops within: what varies along them counts with the first part.
+    """
+    axes = {axis, *inside}
+    varying: set[Expr] = set()
+    each, once = Counts(), Counts()
+    for node in ex.walk([body]):
+        moves = any(a in varying for a in node.args) or _varies(node, axes)
+        if moves:
+            varying.add(node)
+        _add(each if moves else once, node, axis, varying)
+    return each, once
+
+
+def _varies(node: Expr, axes: set[int]) -> bool:
+    match node.kind:
+        case "axis":
+            return node.attr in axes
+        case "load":
+            return any(number in axes for number, _ in node.attr.axes)
+        case "row" | "temp" | "acc":
+            return True
+    return False
+
+
+def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
+    width = max(1.0, node.dtype.bits / 32)
+    if node.kind == "load":
+        access: Access = node.attr
+        line = offset_of(node)
+        scattered = any(e in varying for e, _ in line.others) or access.coefficient(axis) not in (0, 1)
+        if scattered:
+            to.apart += width
+        else:
+            to.near += width
+        if node.dtype.is_float and node.dtype.bits < 32:
+            to.plain += 8  # decoding
+    elif node.kind in INSTRUCTIONS:
+        if INSTRUCTIONS[node.kind].transcendental:
+            to.library += 1
+        elif node.kind in SLOW:
+            to.slow += width
+        else:
+            to.plain += width
+
+
+def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
+    """What writing the body's value costs."""
+    width = max(1.0, body.dtype.bits / 32)
+    narrow = 10.0 if body.dtype.is_float and body.dtype.bits < 32 else 0.0
+    apart = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
+    return Counts(plain=narrow, near=0 if apart else width, apart=width if apart else 0)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of the buffers that a kernel reads and writes, each once, as far as it touches them; `warm` are those of
+    temporaries, which other kernels have just written or will read next."""
+
+    total: int
+    warm: int
+
+
+def footprint(program: Program, kernel: Kernel, binding: Binding, points: int) -> Footprint:
+    """The footprint at known dims; `points` bounds what one access can touch."""
+    total = warm = 0
+    for number in kernel.slots:
+        buffer = program.buffers[number]
+        size = min(dims.evaluate(buffer.size, binding), max(points, 1)) * buffer.dtype.itemsize
+        total += size
+        warm += size if buffer.kind in ("temp", "alias") and number not in program.outputs else 0
+    return Footprint(total, warm)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A kernel that does something itself, and how often it runs: 1, or what loops around it say.
+
+    chance   of running at all: a half inside a branch
+    """
+
+    kernel: Kernel
+    times: float
+    chance: float = 1.0
+    number: int = field(default=0, compare=False)
+
+
+UNKNOWN_TRIPS = 8.0
+"""What is taken for a loop whose end data decide."""
+
+
+def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
+    """The kernels in the order of `kernel.flatten.leaves`, with how often each runs."""
+    found: list[Placed] = []
+
+    def visit(kernel: Kernel, times: float, chance: float) -> None:
+        work = kernel.work
+        if isinstance(work, Branch):
+            for inner in (*work.yes, *work.no):
+                visit(inner, times, chance / 2)
+        elif isinstance(work, Loop):
+            trips = UNKNOWN_TRIPS
+            if work.trips is not None and work.condition is None:
+                trips = float(max(dims.evaluate(work.trips, binding), 0))
+            for inner in (*work.test, *work.body):
+                visit(inner, times * trips, chance)
+        else:
+            found.append(Placed(kernel, times, chance, len(found)))
+
+    for kernel in kernels:
+        visit(kernel, 1.0, 1.0)
+    assert [id(p.kernel) for p in found] == [id(k) for k in leaves(kernels)]
+    return found
+
+
+def extents(shape: Iterable[Dim], binding: Binding) -> tuple[int, ...]:
+    return tuple(dims.evaluate(d, binding) for d in shape)

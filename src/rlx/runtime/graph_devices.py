@@ -1,0 +1,315 @@
+"""GraphDevices: one graph on whatever devices there are. Weights are held once; programs are compiled when they are
+needed; the choice is made at the dims that come, and can be explained."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.backends.base import Options
+from rlx.device import observed, registry, support
+from rlx.device.choice import Chooser, Decision
+from rlx.device.device import Device
+from rlx.device.policy import DevicePolicy
+from rlx.errors import FallbackError, InputError, RlxError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.signature import Signature, check_param
+
+DEFAULT_DIM = 16
+"""What a dim is taken for where a choice must be made before there are inputs."""
+WARM_UP = 2
+CALL_BUDGET_S = 1.0
+"""Runs of a benchmark stop after so long, once there are three."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A device in a benchmark: medians and median absolute deviations in ns, or why it did not run."""
+
+    device: Device
+    compile_ns: float = 0.0
+    median_ns: float = float("inf")
+    mad_ns: float = 0.0
+    runs: int = 0
+    error: str = ""
+
+    @property
+    def ran(self) -> bool:
+        return not self.error
+
+
+class GraphDevices:
+    """A graph and the devices that may run it. Every method may be called from many threads.
+
+    policy          who may run it, and how the fastest is found; None takes that of the environment
+    expected_runs   over how many runs the compile is spread when devices are compared
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        policy: DevicePolicy | None = None,
+        options: Options | None = None,
+        expected_runs: float = float("inf"),
+    ) -> None:
+        self.graph = graph
+        self.options = options or Options()
+        self.expected_runs = expected_runs
+        self._policy = policy if policy is not None else DevicePolicy.from_env()
+        self._types = {v.name: v.type for v in graph.params}
+        self._params: dict[str, Array] = dict(graph.data)
+        self._signature = Signature(graph)
+        self._compiled: dict[Device, CompiledGraph] = {}
+        self._decisions: dict[tuple[Any, ...], Decision] = {}
+        self._chooser = Chooser(graph, self._policy, self.options)
+        self._lock = threading.RLock()
+
+    @staticmethod
+    def from_env(graph: Graph, prefix: str = "RLX", options: Options | None = None) -> GraphDevices:
+        """With the policy of `<prefix>_DEVICES` and its like. Raises FlagError."""
+        return GraphDevices(graph, DevicePolicy.from_env(prefix), options)
+
+    # who
+
+    @property
+    def policy(self) -> DevicePolicy:
+        return self._policy
+
+    def set_policy(self, policy: DevicePolicy) -> None:
+        """Takes another policy; programs that are compiled stay."""
+        with self._lock:
+            self._policy = policy
+            self._chooser = Chooser(self.graph, policy, self.options)
+            self._decisions.clear()
+
+    def devices(self) -> list[Device]:
+        """The devices that may run the graph, the preferred and the strongest kinds first."""
+        return self._chooser.viable()
+
+    def report(self, inputs: Inputs | None = None) -> Decision:
+        """Every device with its blocker or its prediction; nothing is compiled or measured."""
+        with self._lock:
+            binding = self._binding(inputs)
+            candidates = tuple(self._chooser.candidate(d, blocker, binding) for d, blocker in self._chooser.standing())
+            chosen = self._chooser.decide(binding, self.expected_runs)
+        return Decision(chosen.chosen, chosen.reason, candidates, binding, self.expected_runs, chosen.took_ms)
+
+    def fastest(self, inputs: Inputs | None = None) -> Device:
+        """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""
+        with self._lock:
+            return self._chooser.decide(self._binding(inputs), self.expected_runs).chosen
+
+    def resolve(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> Device:
+        """The device to use: the forced one, else the hint (here or in the policy), which must be viable, else the
+        first viable of the policy's chain, else the fastest.
+
+        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
+        """
+        return self.decide(hint, inputs).chosen
+
+    def decide(
+        self, hint: str | Device | None = None, inputs: Inputs | None = None, may_measure: bool = False
+    ) -> Decision:
+        """`resolve` with its reasons. With `may_measure` and inputs, devices are measured where the policy says so."""
+        wanted = registry.parse(hint) if hint is not None else None
+        with self._lock:
+            arrays = self._signature.arrays(inputs) if inputs is not None else None
+            binding = self._binding_of(arrays)
+            key = (wanted, may_measure, tuple(sorted(binding.items())))
+            if key not in self._decisions:
+                chain = self._chained(wanted)
+                measure = self._measure(arrays) if may_measure and arrays is not None else None
+                self._decisions[key] = self._chooser.decide(binding, self.expected_runs, measure, wanted or chain)
+            return self._decisions[key]
+
+    def _chained(self, wanted: Device | None) -> Device | None:
+        if wanted is not None or self._policy.hint is not None:
+            return None
+        viable = self._chooser.viable()
+        return next((device for device in self._policy.chain if device in viable), None)
+
+    def _binding(self, inputs: Inputs | None) -> dict[str, int]:
+        return self._binding_of(self._signature.arrays(inputs) if inputs is not None else None)
+
+    def _binding_of(self, arrays: list[Array] | None) -> dict[str, int]:
+        if arrays is not None:
+            return dict(self._signature.binding(arrays, self._params))
+        found = {}
+        for name in self.graph.symbols:
+            low, high = self.graph.bounds.get(name, (0, None))
+            found[name] = max(low, DEFAULT_DIM if high is None else min(DEFAULT_DIM, high))
+        return found
+
+    # weights
+
+    def set_param(self, name: str, array: Any) -> None:
+        """Gives a weight its array, on all devices. Raises InputError."""
+        self.set_params({name: array})
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Gives weights their arrays: held once here, handed to every compiled program. All, or after an error none."""
+        unknown = [name for name in params if name not in self._types]
+        if unknown:
+            raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}")
+        made = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
+        with self._lock:
+            for compiled in self._compiled.values():
+                compiled.set_params(made)
+            self._params = {**self._params, **made}
+
+    def sync_params_to_all(self) -> None:
+        """Hands all weights to all compiled programs once more."""
+        with self._lock:
+            for compiled in self._compiled.values():
+                compiled.set_params(self._params)
+
+    # compile
+
+    def compile(self, device: str | Device) -> CompiledGraph:
+        """The program for a device, compiled at the first call. Raises what `resolve` and a compile raise."""
+        wanted = registry.parse(device)
+        with self._lock:
+            if wanted not in self._compiled:
+                self._chooser.admit(wanted)
+                backend, ordinal = registry.backend(wanted)
+                made = CompiledGraph(self.graph, str(wanted), backend.compile(self.graph, self.options, ordinal))
+                made.set_params(self._params)
+                self._compiled[wanted] = made
+            return self._compiled[wanted]
+
+    def compile_fastest(self, inputs: Inputs | None = None) -> CompiledGraph:
+        return self.compile(self.fastest(inputs))
+
+    def compile_resolved(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> CompiledGraph:
+        return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
+
+    def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
+        """The program for the first device of a chain on which the graph compiles. Raises FallbackError."""
+        made: CompiledGraph = self._first(chain, self.compile)[1]
+        return made
+
+    # run
+
+    def run(self, device: str | Device, inputs: Inputs = ()) -> list[Array]:
+        return self.compile(device).run(inputs)
+
+    def run_fastest(self, inputs: Inputs = ()) -> list[Array]:
+        return self.compile_fastest(inputs).run(inputs)
+
+    def run_resolved(self, inputs: Inputs = (), hint: str | Device | None = None) -> list[Array]:
+        """Runs on the device that `decide` chooses for these inputs, measuring where the policy says so."""
+        return self.compile_resolved(hint, inputs).run(inputs)
+
+    def run_chain(self, inputs: Inputs = (), chain: Iterable[str | Device] | None = None) -> tuple[Device, list[Array]]:
+        """Runs on the first device of a chain that gets to the end; None takes the policy's, else all viable devices.
+
+        Inputs that do not fit raise InputError at once. Raises FallbackError, which tells of every attempt.
+        """
+        self._signature.arrays(inputs)
+        return self._first(chain, lambda device: self.compile(device).run(inputs))
+
+    def _first(self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]) -> tuple[Device, Any]:
+        attempts: list[tuple[str, Exception]] = []
+        devices = [registry.parse(d) for d in chain] if chain is not None else list(self._policy.chain or self._order())
+        for device in devices:
+            try:
+                return device, attempt(device)
+            except (RlxError, MemoryError) as error:
+                attempts.append((str(device), error))
+                with self._lock:  # a device that was lost, or has no memory left, starts anew the next time
+                    self._compiled.pop(device, None)
+        raise FallbackError(self.graph.name, attempts)
+
+    def _order(self) -> list[Device]:
+        """Viable devices, the one to be chosen first."""
+        chosen = self.resolve()
+        return [chosen, *(d for d in self.devices() if d != chosen)]
+
+    # measure
+
+    def warm_all(self) -> dict[Device, str]:
+        """Compiles for every viable device; gives the error of those where that failed, empty for the others."""
+        found: dict[Device, str] = {}
+        for device in self.devices():
+            try:
+                self.compile(device)
+                found[device] = ""
+            except (RlxError, MemoryError) as error:
+                found[device] = str(error)
+        return found
+
+    def benchmark(self, inputs: Inputs = (), runs: int | None = None) -> list[Timing]:
+        """Measures every viable device, the fastest first. One that fails is told of at the end, and ends nothing.
+
+        Medians are remembered for this program and these dims, and correct predictions.
+        """
+        arrays = self._signature.arrays(inputs)
+        found = [self._timed(device, arrays, runs or self._policy.runs) for device in self.devices()]
+        binding = self._binding_of(arrays)
+        with self._lock:
+            for timing in found:
+                if timing.ran:
+                    predicted = self._predicted_ns(timing.device, binding)
+                    observed.of(timing.device).record(self._chooser.key(binding), timing.median_ns, predicted)
+            self._decisions.clear()
+        return sorted(found, key=lambda t: (not t.ran, t.median_ns))
+
+    def _predicted_ns(self, device: Device, binding: Mapping[str, int]) -> float | None:
+        try:
+            return self._chooser.estimate(device, binding)[0].run_ns
+        except RlxError:
+            return None  # a device that cannot be calibrated is only measured
+
+    def _timed(self, device: Device, arrays: Sequence[Array], runs: int) -> Timing:
+        try:
+            before = time.perf_counter_ns()
+            compiled = self.compile(device)
+            compile_ns = float(time.perf_counter_ns() - before)
+            times = _times(compiled, arrays, runs)
+        except (RlxError, MemoryError) as error:
+            return Timing(device, error=f"{type(error).__name__}: {error}")
+        median = statistics.median(times)
+        mad = statistics.median(abs(t - median) for t in times)
+        return Timing(device, compile_ns, median, mad, len(times))
+
+    def _measure(self, arrays: list[Array]) -> Callable[[Device], float]:
+        return lambda device: statistics.median(_times(self.compile(device), arrays, self._policy.runs))
+
+    def invalidate_cache(self) -> None:
+        """Drops programs and what was found out about devices; weights stay."""
+        with self._lock:
+            self._compiled.clear()
+            self._decisions.clear()
+            registry.refresh()
+            support.forget()
+            observed.reload()
+            self._chooser = Chooser(self.graph, self._policy, self.options)
+
+
+def _times(compiled: CompiledGraph, arrays: Sequence[Array], runs: int) -> list[float]:
+    """ns of runs behind the warm-up."""
+    inputs = list(arrays)
+    for _ in range(WARM_UP):
+        compiled.run(inputs)
+    times: list[float] = []
+    start = time.perf_counter()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(max(runs, 1)):
+            before = time.perf_counter_ns()
+            compiled.run(inputs)
+            times.append(float(time.perf_counter_ns() - before))
+            if len(times) >= 3 and time.perf_counter() - start > CALL_BUDGET_S:
+                break
+    finally:
+        if collecting:
+            gc.enable()
+    return times
