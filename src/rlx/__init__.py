@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlx.device.device import Device as Device
+    from rlx.device.policy import DevicePolicy as DevicePolicy
     from rlx.frontends import Model as Model
     from rlx.frontends import load as load
     from rlx.ir.graph import Graph as Graph
     from rlx.ir.graph import Value as Value
     from rlx.ir.type import TensorType as TensorType
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
+    from rlx.runtime.graph_devices import GraphDevices as GraphDevices
     from rlx.runtime.session import Session as Session
 
 _HOMES = {
     "CompiledGraph": "rlx.runtime.compiled",
+    "Device": "rlx.device.device",
+    "DevicePolicy": "rlx.device.policy",
     "Graph": "rlx.ir.graph",
+    "GraphDevices": "rlx.runtime.graph_devices",
     "Model": "rlx.frontends",
     "Session": "rlx.runtime.session",
     "TensorType": "rlx.ir.type",

@@ -90,6 +90,7 @@ def bench(
     vs: Annotated[str, typer.Option(help="Peers, by comma: onnxruntime, openvino, torch, torch.compile.")] = "",
     input: Inputs = [],  # noqa: B006
     device: Device = "auto",
+    devices: Annotated[str, typer.Option(help="Devices to time rlx on, by comma, or `all`; instead of peers.")] = "",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure each for.")] = 3.0,
@@ -97,9 +98,45 @@ def bench(
     json: Json = False,
 ) -> None:
     """Times a model, beside other runtimes if asked, in turns: median, spread, ratios."""
+    if devices:
+        from rlx.cli.devices import bench_devices
+
+        bench_devices(model, input, devices, dim, threads, seed, json)
+        return
     from rlx.cli.bench import bench_model
 
     bench_model(model, vs, input, device, dim, threads, seconds, seed, json)
+
+
+@app.command()
+def devices(
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure every device now.")] = False,
+    only: Annotated[str, typer.Option(help="Devices, by comma; all that are here else.")] = "",
+    json: Json = False,
+) -> None:
+    """Tells which devices there are, why others are not, and what was measured of them."""
+    from rlx.cli.devices import show_devices
+
+    show_devices(calibrate, only, json)
+
+
+@app.command()
+def explain(
+    model: Model,
+    input: Inputs = [],  # noqa: B006
+    dim: Dims = [],  # noqa: B006
+    only: Annotated[
+        str, typer.Option("--devices", help="Devices to compare, by comma; else what the policy admits.")
+    ] = "",
+    runs: Annotated[float, typer.Option(min=1, help="Runs over which a compile is spread.")] = float("inf"),
+    html: Annotated[Path | None, typer.Option(help="File for the explanation as a page, with pictures.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Tells on which device a model runs best, what each would take, and why."""
+    from rlx.cli.devices import explain_model
+
+    explain_model(model, input, dim, only, runs, html, seed, json)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from rlx.errors import ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.graph_devices import Explanation, GraphDevices
 from rlx.runtime.session import Session
 
 Source = str | os.PathLike[str] | bytes
@@ -78,24 +79,34 @@ class Model:
         self.notes = imported.notes
         self._session = session
         self._compiled: CompiledGraph | None = None
+        self._devices: GraphDevices | None = None
         self._lock = threading.Lock()
 
     @property
     def compiled(self) -> CompiledGraph:
         """The compiled program. Raises UnsupportedOp, DeviceUnavailable, CompileError when first asked for."""
-        if self._compiled is None:
-            with self._lock:
-                if self._compiled is None:
-                    self._compiled = self._session.compile(self.graph)
-        return self._compiled
+        return self._compiled or self._compile(None)
+
+    def _compile(self, inputs: Inputs | None) -> CompiledGraph:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self._session.compile(self.graph, inputs)
+            return self._compiled
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
-        """Outputs by name; inputs as in `CompiledGraph.run`."""
-        return self.compiled(*positional, **named)
+        """Outputs by name; inputs as in `CompiledGraph.run`. The first call chooses the device, at its sizes."""
+        program = self._compiled or self._compile(named if named and not positional else positional or None)
+        return program(*positional, **named)
 
     def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
         """As `CompiledGraph.run`."""
-        return self.compiled.run(inputs, outputs)
+        return (self._compiled or self._compile(inputs)).run(inputs, outputs)
+
+    def explain(self, inputs: Inputs | None = None) -> Explanation:
+        """What each device would take for these inputs, and why one of them is chosen."""
+        if self._devices is None:
+            self._devices = self._session.devices(self.graph)
+        return self._devices.explain(inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError."""

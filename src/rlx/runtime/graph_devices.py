@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.base import Options
-from rlx.device import observed, registry, support
+from rlx.device import explain, html, observed, registry, support
 from rlx.device.choice import Chooser, Decision
 from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
@@ -43,6 +43,25 @@ class Timing:
     @property
     def ran(self) -> bool:
         return not self.error
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A decision in the forms in which it can be told."""
+
+    graph: str
+    decision: Decision
+
+    def __str__(self) -> str:
+        return explain.as_text(self.decision, self.graph)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As data; times in ns, sizes in bytes."""
+        return explain.as_dict(self.decision, self.graph)
+
+    def html(self) -> str:
+        """As one page that needs nothing else, with pictures."""
+        return html.page(self.decision, self.graph)
 
 
 class GraphDevices:
@@ -99,7 +118,12 @@ class GraphDevices:
             binding = self._binding(inputs)
             candidates = tuple(self._chooser.candidate(d, blocker, binding) for d, blocker in self._chooser.standing())
             chosen = self._chooser.decide(binding, self.expected_runs)
+        candidates = tuple(sorted(candidates, key=lambda c: (bool(c.blocker), c.total_ns(self.expected_runs))))
         return Decision(chosen.chosen, chosen.reason, candidates, binding, self.expected_runs, chosen.took_ms)
+
+    def explain(self, inputs: Inputs | None = None) -> Explanation:
+        """Why the device that would be chosen for these inputs is chosen; `str` of it is text."""
+        return Explanation(self.graph.name, self.report(inputs))
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""

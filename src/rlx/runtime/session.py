@@ -8,17 +8,18 @@ from collections.abc import Iterable
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.device import registry
-from rlx.errors import DeviceUnavailable, GraphError, UnsupportedOp
+from rlx.device.policy import DevicePolicy
+from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
-from rlx.runtime.compiled import CompiledGraph
-
-AUTO = ("cpu",)
+from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.graph_devices import GraphDevices
 
 
 class Session:
     """Compiles graphs for one device.
 
-    device    a name such as `cpu`, `vulkan:1`, `reference`; `auto` takes the fastest device that takes the graph
+    device    a name such as `cpu`, `vulkan:1`, `reference`; `auto` chooses among the devices that take the graph,
+              under the policy of RLX_DEVICES and its like
     disable   passes or rewrites to leave out (`pass`, `pass/rewrite`), added to those of RLX_DISABLE
     threads   threads of the CPU backend; None takes RLX_NUM_THREADS
     isa       instruction set of the CPU backend; None takes RLX_CPU_ISA
@@ -51,35 +52,34 @@ class Session:
         made.options = options
         return made
 
-    def compile(self, graph: Graph) -> CompiledGraph:
+    def compile(self, graph: Graph, inputs: Inputs | None = None) -> CompiledGraph:
         """The graph as a program for the session's device, with the weights that the graph brings along.
+
+        inputs   arrays of the sizes that are to come; `auto` then chooses at these, else at usual ones
 
         Raises UnsupportedOp that names every node the device cannot take, DeviceUnavailable, CompileError.
         """
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
-        attempts: list[str] = []
-        absent = 0
-        names = AUTO if self.device == "auto" else (self.device,)
-        for name in names:
-            try:
-                backend, ordinal = registry.backend(name)
-                return CompiledGraph(graph, name, backend.compile(graph, self.options, ordinal))
-            except DeviceUnavailable as error:
-                if self.device != "auto":
-                    raise
-                attempts.append(str(error).removeprefix("[device] "))
-                absent += 1
-            except UnsupportedOp as error:
-                attempts.append(_refusal(name, graph, backend.unsupported(graph)) or str(error))
+        if self.device == "auto":
+            devices = self.devices(graph)
+            policy = devices.policy
+            if policy.chain and policy.hint is None and policy.force is None:
+                return devices.compile_chain()
+            return devices.compile_resolved(inputs=inputs)
+        backend, ordinal = registry.backend(self.device)
+        try:
+            return CompiledGraph(graph, self.device, backend.compile(graph, self.options, ordinal))
+        except UnsupportedOp as error:
+            told = _refusal(self.device, graph, backend.unsupported(graph)) or str(error)
+            raise UnsupportedOp(f"[session] {told}") from None
+
+    def devices(self, graph: Graph) -> GraphDevices:
+        """The graph on all devices that the environment's policy admits, with the session's options."""
+        policy = DevicePolicy.from_env()
         if self.device != "auto":
-            raise UnsupportedOp(f"[session] {attempts[0]}")
-        kind = DeviceUnavailable if absent == len(names) else UnsupportedOp
-        listed = "\n  ".join(attempts)
-        raise kind(
-            f"[session] expected a device that takes the graph {graph.name!r}, got none:\n  {listed}\n"
-            'device="reference" runs every op, slowly; it is never chosen by itself'
-        )
+            policy = policy.only(self.device)
+        return GraphDevices(graph, policy, self.options)
 
 
 def _refusal(device: str, graph: Graph, refused: list[Unsupported]) -> str:

@@ -1,0 +1,138 @@
+"""`rlx devices`, `rlx explain`, `rlx bench --devices`: what there is, which is the fastest for a model, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlx.backends.base import Options
+from rlx.cli.console import emit_json, out, progress, table
+from rlx.cli.inputs import gather, parse_dims
+from rlx.device import calibration, registry
+from rlx.device.device import KINDS, Device
+from rlx.device.policy import DevicePolicy
+from rlx.errors import RlxError
+from rlx.frontends import read
+from rlx.runtime.graph_devices import GraphDevices
+
+SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
+
+
+def show_devices(measure: bool, only: str, as_json: bool) -> None:
+    """Prints the devices; measures them first if asked for."""
+    wanted = list(registry.parse_list(only)) if only else _listed()
+    told = []
+    for device in wanted:
+        reason = registry.why_unavailable(device)
+        row: dict[str, Any] = {"device": str(device), "name": device.label, "available": not reason, "reason": reason}
+        if not reason:
+            row["name"] = registry.full_name(device)
+            row |= _calibration(device, measure)
+        told.append(row)
+    if as_json:
+        emit_json({"devices": told})
+        return
+    rows = [[r["device"], r["name"], r["reason"] or r.get("calibrated", "")] for r in told]
+    out().print(table("", ("device", "what it is", ""), rows))
+    for row in told:
+        if measure and row.get("rates"):
+            out().print()
+            out().print(
+                table(f"{row['device']}, measured in {row['took_s']:.1f} s", ("", ""), _rates(row["rates"]), right=(1,))
+            )
+
+
+def _listed() -> list[Device]:
+    """All devices that are here, then the kinds that are not."""
+    here = registry.available_devices()
+    kinds = {device.kind for device in here}
+    return [*here, *(Device(kind) for kind in KINDS if kind not in kinds)]
+
+
+def _calibration(device: Device, measure: bool) -> dict[str, Any]:
+    try:
+        if measure:
+            with progress(f"measuring {device}", MEASUREMENTS) as step:
+                found: calibration.Calibration | None = calibration.calibration(device, True, lambda name: step())
+        else:
+            found = calibration.read(device)
+    except RlxError as error:
+        return {"calibrated": f"cannot be measured: {error}"}
+    if found is None:
+        return {"calibrated": "not calibrated yet"}
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.measured_s))
+    return {"calibrated": f"calibrated {when}", "rates": found.rates, "took_s": found.took_s, "age_s": found.age_s}
+
+
+MEASUREMENTS = 36
+"""Steps that a calibration takes, about."""
+
+
+def _rates(rates: dict[str, float]) -> list[list[str]]:
+    return [[name.replace("_", " "), f"{value:.4g}"] for name, value in sorted(rates.items())]
+
+
+def _policy(only: str) -> DevicePolicy:
+    policy = DevicePolicy.from_env()
+    if only == "all":
+        # what is there under several names is measured under one
+        devices = [d for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
+        return policy.only(*devices)
+    return policy.only(*registry.parse_list(only)) if only else policy
+
+
+def explain_model(
+    path: Path,
+    given: Sequence[str],
+    sizes: Sequence[str],
+    only: str,
+    runs: float,
+    page: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Prints the explanation; writes it as a page if asked for."""
+    chosen = parse_dims(sizes)
+    with progress("reading"):
+        graph = read(path).graph
+    inputs = gather(graph, given, chosen, seed)
+    with progress("predicting"):
+        told = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
+    if page is not None:
+        page.write_text(told.html(), encoding="utf-8")
+    if as_json:
+        emit_json(told.as_dict())
+    else:
+        print(told)
+
+
+def bench_devices(
+    path: Path, given: Sequence[str], only: str, sizes: Sequence[str], threads: int, seed: int, as_json: bool
+) -> None:
+    """Times the model on every device named, and prints medians beside predictions."""
+    chosen = parse_dims(sizes)
+    with progress("reading"):
+        graph = read(path).graph
+    inputs = gather(graph, given, chosen, seed)
+    devices = GraphDevices(graph, _policy(only), Options(threads=threads or None))
+    with progress("predicting and timing"):
+        before = {c.device: c for c in devices.report(inputs).candidates}
+        timings = devices.benchmark(inputs)
+    rows = []
+    for t in timings:
+        estimate = before[t.device].estimate
+        predicted = f"{estimate.run_ns * before[t.device].ratio / 1e6:.3f}" if estimate else ""
+        if t.ran:
+            rows.append(
+                [t.device, f"{t.median_ns / 1e6:.3f}", f"{t.mad_ns / 1e6:.3f}", predicted, f"{t.compile_ns / 1e6:.0f}"]
+            )
+        else:
+            rows.append([t.device, "-", "", predicted, t.error])
+    if as_json:
+        emit_json({"model": str(path), "timings": [vars(t) | {"device": str(t.device)} for t in timings]})
+        return
+    out().print(
+        table(path.name, ("device", "median ms", "± MAD", "predicted ms", "compile ms"), rows, right=(1, 2, 3, 4))
+    )
