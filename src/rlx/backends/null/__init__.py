@@ -1,0 +1,91 @@
+"""Devices that are not here: their recorded rates. Graphs compile for them and times are foretold; nothing runs.
+
+So the choice of devices is tested with the figures of real machines. Profiles lie in `profiles`, in the order of their
+names; each says whether it was recorded or made up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from rlx.backends.base import (
+    Backend,
+    Bound,
+    Estimator,
+    Executable,
+    KernelTime,
+    Options,
+    Probe,
+    Rates,
+    Unsupported,
+)
+from rlx.backends.generic import GenericEstimator
+from rlx.errors import ProfileError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+
+@cache
+def profiles() -> list[dict[str, Any]]:
+    """The recorded devices: name, kind (`recorded` or `synthetic`), where the figures come from, rates."""
+    folder = resources.files("rlx.backends.null") / "profiles"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
+    return [json.loads(f.read_text(encoding="utf-8")) for f in files]
+
+
+class NullBound(Bound):
+    """A program at known dims. It knows how long it would take."""
+
+    def __init__(self, estimator: Estimator, binding: Mapping[str, int]) -> None:
+        self.estimate = estimator(binding)
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        raise ProfileError("[null] expected a device that runs programs; this one tells times only")
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        times, start = [], self.estimate.launch_ns
+        for kernel in self.estimate.kernels:
+            times.append(KernelTime(kernel.name, kernel.sources, 1, kernel.ns, start))
+            start += kernel.ns
+        return times
+
+
+class NullExecutable(Executable):
+    """A graph made ready for a recorded device."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        """Takes nothing: only sizes matter, and the graph tells those."""
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return NullBound(self.estimator, binding)
+
+
+class NullBackend(Backend):
+    """Recorded devices by ordinal."""
+
+    name = "null"
+
+    def probe(self) -> Probe:
+        return Probe(devices=tuple(p["name"] for p in profiles()))
+
+    def unsupported(self, graph: Graph) -> list[Unsupported]:
+        return []
+
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+        return dict(profiles()[ordinal]["rates"])
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        return GenericEstimator(graph, options, rates)
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        return NullExecutable(GenericEstimator(graph, options, self.calibrate(ordinal)))
+
+
+BACKEND = NullBackend

@@ -1,0 +1,91 @@
+"""Backends that fail where a test wants it: each is the reference but for one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlx.backends.base import Bound, Estimator, Executable, Options, Probe, Rates, Unsupported
+from rlx.backends.null import profiles
+from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
+from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, OutOfMemory
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+
+class Fake(ReferenceBackend):
+    """The reference, with rates of the third recorded device, so that nothing has to be measured."""
+
+    name = "fake"
+    compiles = 0
+
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+        return dict(profiles()[2]["rates"])
+
+
+class NoDriver(Fake):
+    def probe(self) -> Probe:
+        raise DeviceUnavailable("the driver does not answer")
+
+
+class NoOps(Fake):
+    def unsupported(self, graph: Graph) -> list[Unsupported]:
+        node = next(n for n in graph.nodes if n.inputs)
+        return [Unsupported(node, "not today")]
+
+
+class NoCompile(Fake):
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        raise CompileError("[fake] the compiler gave up")
+
+
+class _Failing(ReferenceExecutable):
+    def __init__(self, graph: Graph, error: Exception, runs_before: int) -> None:
+        super().__init__(graph)
+        self.error, self.left = error, runs_before
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        if self.left < 0:
+            raise self.error
+        return _FailingBound(self, super().bind(binding))
+
+
+class _FailingBound(Bound):
+    def __init__(self, executable: _Failing, inner: Bound) -> None:
+        self.executable, self.inner = executable, inner
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        if self.executable.left == 0:
+            raise self.executable.error
+        self.executable.left -= 1
+        return self.inner(inputs)
+
+
+def _failing(error: Exception, runs_before: int) -> Any:
+    class Made(Fake):
+        def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+            return _Failing(graph, error, runs_before)
+
+    return Made
+
+
+NoMemory = _failing(OutOfMemory("[run] no memory for 12 bytes"), -1)
+Lost = _failing(DeviceLost("[run] the device went away"), 0)
+LostLater = _failing(DeviceLost("[run] the device went away"), 4)
+
+
+class TooSmall(Fake):
+    """Has memory for next to nothing."""
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        return _Small(super().estimator(graph, options, rates, ordinal))
+
+
+class _Small(Estimator):
+    def __init__(self, inner: Estimator) -> None:
+        self.inner = inner
+
+    def __call__(self, binding: Mapping[str, int]) -> Any:
+        from dataclasses import replace
+
+        return replace(self.inner(binding), free_bytes=16)

@@ -1,0 +1,274 @@
+"""One graph on many devices: who is admitted, chains that fall back wherever a device fails, weights held once,
+choices that move with size, and explanations."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.device import calibration, observed, registry, support
+from rlx.device.device import Device
+from rlx.device.policy import DevicePolicy
+from rlx.errors import DeviceUnavailable, FallbackError, InputError, OutOfMemory, UnsupportedOp
+from rlx.ir.graph import Graph
+from rlx.runtime.graph_devices import GraphDevices
+
+FAKES = ("NoDriver", "NoOps", "NoCompile", "NoMemory", "Lost", "LostLater", "TooSmall", "Fake")
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+W = np.eye(4, dtype=np.float32) * 2
+
+
+@pytest.fixture(autouse=True)
+def fake_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Devices `nodriver` … `fake`, and a cache folder of the test's own."""
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for name in FAKES:
+        monkeypatch.setitem(registry.BUILT_IN, name.lower(), f"fakes:{name}")
+    monkeypatch.setattr("rlx.device.device._TOKENS", {**_tokens(), **{n.lower(): n.lower() for n in FAKES}})
+    for clear in (registry.refresh, calibration.forget, observed.reload, support.forget):
+        clear()
+
+
+def _tokens() -> dict[str, str]:
+    from rlx.device import device
+
+    return dict(device._TOKENS)
+
+
+def net() -> Graph:
+    graph = Graph("net")
+    graph.output(rlx.relu(graph.input("x", ("n", 4), "f32") @ graph.param("w", (4, 4), "f32")), name="y")
+    return graph
+
+
+def devices(*names: str, **more: object) -> GraphDevices:
+    made = GraphDevices(net(), DevicePolicy(**more).only(*names))  # type: ignore[arg-type]
+    made.set_param("w", W)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("nodriver", "driver does not answer"), ("noops", "not today"), ("nocompile", "gave up"),
+        ("nomemory", "no memory for 12"), ("lost", "went away"), ("cuda", "no backend"),
+    ],
+)  # fmt: skip
+def test_a_chain_falls_back_wherever_a_device_fails(broken: str, said: str) -> None:
+    made = devices("cpu", broken)
+    device, (y,) = made.run_chain([X], [broken, "cpu"])
+    assert device == Device("cpu")
+    np.testing.assert_array_equal(y, X * 2)
+    with pytest.raises(FallbackError, match=said) as caught:
+        made.run_chain([X], [broken])
+    assert [name for name, _ in caught.value.attempts] == [broken]
+
+
+def test_a_device_that_dies_half_way_is_left_and_comes_back_anew() -> None:
+    made = devices("lostlater", "cpu")
+    ran = [made.run_chain([X], ["lostlater", "cpu"])[0].kind for _ in range(7)]
+    assert ran == ["lostlater"] * 4 + ["cpu"] + ["lostlater"] * 2
+
+
+def test_inputs_that_do_not_fit_are_the_callers_error_not_the_devices() -> None:
+    with pytest.raises(InputError):
+        devices("cpu").run_chain([X.astype(np.float64)], ["fake", "cpu"])
+
+
+def test_an_empty_chain_and_one_without_an_end_tell_all_attempts() -> None:
+    made = devices("nodriver", "noops")
+    with pytest.raises(FallbackError, match="none did: an empty chain"):
+        made.run_chain([X], [])
+    with pytest.raises(FallbackError) as caught:
+        made.run_chain([X], ["nodriver", "noops"])
+    assert len(caught.value.attempts) == 2
+
+
+def test_weights_are_held_once_and_reach_every_device() -> None:
+    made = devices("cpu", "reference")
+    for device in ("cpu", "reference"):
+        np.testing.assert_array_equal(made.run(device, [X])[0], X * 2)
+    made.set_param("w", W * 2)
+    for device in ("cpu", "reference"):
+        np.testing.assert_array_equal(made.run(device, [X])[0], X * 4)
+    with pytest.raises(InputError, match="expected names among"):
+        made.set_params({"w": W, "v": W})
+    with pytest.raises(InputError):
+        made.set_params({"w": W[:2]})
+    np.testing.assert_array_equal(made.run("cpu", [X])[0], X * 4)
+    made.invalidate_cache()
+    made.sync_params_to_all()
+    np.testing.assert_array_equal(made.run("cpu", [X])[0], X * 4)
+
+
+def test_a_hint_must_be_viable_wherever_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "it runs on: cpu"
+    with pytest.raises(UnsupportedOp, match=said):
+        devices("cpu", "noops").resolve("noops")
+    monkeypatch.setenv("RLX_DEVICE", "noops")
+    monkeypatch.setenv("RLX_DEVICES", "cpu,noops")
+    with pytest.raises(UnsupportedOp, match=said):
+        GraphDevices.from_env(net()).resolve()
+    monkeypatch.setenv("RLX_FORCE_DEVICE", "cpu")
+    assert GraphDevices.from_env(net()).resolve() == Device("cpu")
+    monkeypatch.delenv("RLX_DEVICE")
+    monkeypatch.delenv("RLX_FORCE_DEVICE")
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,noops,cpu")
+    assert GraphDevices.from_env(net()).resolve() == Device("cpu")
+
+
+def test_nothing_viable_is_an_error_that_tells_of_every_device() -> None:
+    with pytest.raises(UnsupportedOp, match=r"(?s)nodriver: .*driver does not answer.*noops: .*not today"):
+        devices("nodriver", "noops").resolve()
+    with pytest.raises(DeviceUnavailable, match="nodriver"):
+        devices("nodriver").resolve("nodriver")
+
+
+def test_a_benchmark_goes_on_past_a_device_that_fails_and_is_remembered() -> None:
+    made = devices("lost", "reference", "fake")
+    found = made.benchmark([X], runs=3)
+    assert [t.ran for t in found] == [True, True, False]
+    assert "went away" in found[2].error
+    assert found[0].median_ns <= found[1].median_ns
+    assert found[0].runs == 3
+    key = made._chooser.key({"n": 2})
+    assert observed.of(Device("fake")).measured(key) is not None
+    observed.reload()
+    assert observed.of(Device("fake")).measured(key) is not None, "it lies on disk"
+
+
+def test_what_was_observed_corrects_predictions_of_other_sizes() -> None:
+    made = devices("fake", "null:1")
+    before = {c.device: c for c in made.report([X]).candidates}[Device("fake")]
+    made._chooser.estimate(Device("fake"), {"n": 2})
+    key = made._chooser.key({"n": 2})
+    assert before.estimate is not None
+    observed.of(Device("fake")).record(key, before.estimate.run_ns * 3, before.estimate.run_ns)
+    after = {c.device: c for c in made.report([np.ones((5, 4), np.float32)]).candidates}[Device("fake")]
+    assert after.ratio == pytest.approx(3)
+
+
+def test_auto_measures_only_in_doubt_and_once() -> None:
+    made = devices("fake", "reference", "null:1")
+    counted = []
+    plain = made._chooser.decide
+
+    def counting(binding, runs, measure, hint):  # type: ignore[no-untyped-def]
+        return plain(binding, runs, measure and (lambda d: counted.append(d) or measure(d)), hint)
+
+    made._chooser.decide = counting  # type: ignore[method-assign]
+    decision = made.decide(inputs=[X], may_measure=True)
+    seen = len(counted)
+    made.decide(inputs=[X], may_measure=True)
+    assert len(counted) == seen
+    assert decision.chosen in (Device("fake"), Device("reference"), Device("null", 1))
+
+
+def test_a_device_without_the_memory_is_out() -> None:
+    made = devices("toosmall", "null:1")
+    told = {c.device.kind: c for c in made.report([X]).candidates}
+    assert "bytes, and 16 are free" in told["toosmall"].blocker
+    assert made.fastest([X]) == Device("null", 1)
+
+
+def test_preference_decides_only_where_predictions_cannot_tell() -> None:
+    # two names of one profile: no prediction tells them apart
+    both = DevicePolicy(strategy="cost_model").only("null:2", "fake")
+    for first in ("null:2", "fake"):
+        made = GraphDevices(net(), both.preferring(first))
+        assert str(made.fastest([X])) == first
+    far = DevicePolicy(strategy="cost_model").only("null:0", "null:2").preferring("null:2")
+    assert GraphDevices(net(), far).fastest([X]) == Device("null", 0)
+
+
+def wide(layers: int = 4) -> Graph:
+    graph = Graph("wide")
+    x = graph.input("x", ("rows", 512), "f32")
+    for i in range(layers):
+        x = rlx.gelu(x @ graph.param(f"w{i}", (512, 512), "f32"))
+    graph.output(x)
+    return graph
+
+
+def test_the_pick_moves_with_size() -> None:
+    """Small work stays on the processor, large work goes to the graphics card: there is one crossing, upwards."""
+    made = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("cpu", "null:1"))
+    picks = [made._chooser.decide({"rows": rows}).chosen.kind for rows in (1, 4, 16, 256, 4096, 65536)]
+    assert picks[0] == "cpu" and picks[-1] == "null"
+    assert picks == sorted(picks)
+
+
+def test_compile_time_counts_by_the_number_of_runs() -> None:
+    made = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("null:0", "null:2"))
+    candidate = made.report().candidates[0]
+    assert candidate.total_ns(1) > candidate.total_ns(1000) > candidate.total_ns(float("inf"))
+
+
+def test_an_explanation_says_why_in_text_data_and_pictures() -> None:
+    told = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("null:0", "null:1", "noops")).explain()
+    text = str(told)
+    assert "wide runs on null: predicted the quickest" in text
+    assert "What would change it: null:1 would have to be" in text
+    assert "noops: " in text and "not today" in text
+    data = json.loads(json.dumps(told.as_dict(), default=str))
+    assert data["chosen"] == "null"
+    first = data["devices"][0]
+    parts = first["compute_ns"] + first["memory_ns"] + first["launch_ns"] + first["copy_ns"]
+    assert first["predicted_ns"] == pytest.approx(parts, rel=1e-6)
+    page = told.html()
+    assert page.count("<svg") == 2 and "</html>" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_a_graph_with_one_device_is_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "calibration", lambda *a, **k: pytest.fail("measured"))
+    assert devices("cpu").resolve(inputs=[X]) == Device("cpu")
+
+
+def test_warm_all_tells_what_failed() -> None:
+    assert devices("nocompile", "reference").warm_all() == {
+        Device("nocompile"): "[fake] the compiler gave up", Device("reference"): "",
+    }  # fmt: skip
+
+
+def test_a_failed_compile_leaves_the_rest_as_it_was() -> None:
+    made = devices("reference", "nomemory")
+    made.run("reference", [X])
+    with pytest.raises(OutOfMemory):
+        made.run("nomemory", [X])
+    np.testing.assert_array_equal(made.run("reference", [X])[0], X * 2)
+
+
+def test_many_threads_share_one_set_of_devices() -> None:
+    made = devices("cpu", "reference")
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(10):
+            x = random.standard_normal((int(random.integers(1, 9)), 4)).astype(np.float32)
+            y = made.run(("cpu", "reference")[seed % 2], [x])[0]
+            if not np.allclose(y, np.maximum(x * 2, 0)):
+                wrong.append(y)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(made._compiled) == 2
+
+
+def test_auto_sessions_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = net()
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,nocompile,reference")
+    compiled = rlx.Session().compile(graph)
+    assert compiled.device == "reference"
+    monkeypatch.setenv("RLX_DEVICE", "cpu")
+    assert rlx.Session().compile(graph).device == "cpu"
