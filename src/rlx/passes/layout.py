@@ -170,11 +170,13 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     kernel = w.shape[2:]
     single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and op.groups == 1
     if single:
-        return dot_general(x, w.reshape(w.shape[0], w.shape[1]), lhs_contract=(x.rank - 1,), rhs_contract=(1,))
+        columns = w.reshape(w.shape[0], w.shape[1])
+        return dot_general(x, columns, lhs_contract=(x.rank - 1,), rhs_contract=(1,), sum_dtype=op.sum_dtype)
     turned = w.transpose(*range(2, 2 + rank), 1, 0)
     return conv(
-        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True
-    )
+        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
+        sum_dtype=op.sum_dtype,
+    )  # fmt: skip
 
 
 def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...]) -> Value:
