@@ -94,3 +94,13 @@ def _integer_conv(name: str) -> Iterator[Case]:
     yield case(name, "depthwise", x, w[:, :1], zero, np.int8(3), groups=20, **padded)
     yield case(name, "groups", x, w[:, :5], zero, whole((20,), dtypes.i8, 3), groups=4, **padded)
     yield case(name, "line", x[..., 0], w[..., 0], zero, np.int8(0), strides=(1,), dilations=(2,), low=(2,), high=(0,))
+
+
+@specimen("dynamic_quantize_lstm")
+def _dynamic_quantize_lstm(name: str) -> Iterator[Case]:
+    for direction, count in (("forward", 1), ("bidirectional", 2)):
+        x, h, c = array((3, 2, 5)) / 4, array((count, 2, 4), seed=1) / 8, array((count, 2, 4), seed=2) / 8
+        w, r = whole((count, 5, 16), dtypes.i8), whole((count, 4, 16), dtypes.i8, 1)
+        b = array((count, 32), seed=3) / 8
+        scales = [_scale((count, 16)) / 8, np.zeros((count, 1), np.int8), _scale((count, 1)) / 8, whole((count, 16), dtypes.i8)]
+        yield case(name, direction, x, w, r, b, h, c, *scales, direction=direction)
