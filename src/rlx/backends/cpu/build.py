@@ -23,7 +23,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
-    from rlx.kernel.nest import Contraction, Program
+    from rlx.kernel.nest import Program
 
 
 def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
@@ -68,7 +68,7 @@ def _source_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    from rlx.backends.cpu import claims, winograd
+    from rlx.backends.cpu import claims, gemm, winograd
     from rlx.backends.cpu.codegen import generate
     from rlx.kernel.lower import lower
     from rlx.kernel.pack import pack_weights
@@ -84,7 +84,7 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     if "winograd" not in disable:
         use_winograd(program, lambda work: winograd.panel_width(work, isa))
     if "pack" not in disable:
-        pack_weights(program, lambda work: _panel_width(work, isa))
+        pack_weights(program, lambda work: gemm.panels(work, isa))
     kept = _kept(program)
     clock.lap("lower")
     texts = generate(program, isa, made.bounds, kept, reuse="memory-reuse" not in disable, profile=options.profile)
@@ -118,12 +118,6 @@ def _refuse_dtypes(program: Program) -> None:
     if wrong:
         listed = ", ".join(f"{b.name!r} is {b.dtype}" for b in wrong[:8])
         raise UnsupportedOp(f"[cpu] these do not compile to native code: {listed}; device 'reference' runs them")
-
-
-def _panel_width(work: Contraction, isa: Isa) -> int:
-    from rlx.backends.cpu import gemm
-
-    return gemm.panel_vectors(work.n, isa) * isa.lanes if gemm.takes(work) else 0
 
 
 def _kept(program: Program) -> set[int]:
