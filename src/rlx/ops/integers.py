@@ -170,14 +170,20 @@ class IntegerConv(Composite):
 
     def _window_sums(self, x: Value, w: Value) -> Value:
         """Σ x over each window, i32 [N, O or 1, spatial...]."""
-        parts = x.cast(dtypes.i32).reshape(x.shape[0], self.groups, dims.floordiv(x.shape[1], self.groups), *x.shape[2:])
         kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))  # the type rule asks for known kernels
-        pads = (0,) * len(kernel)
-        sums = build.reduce_window(
-            build.reduce_sum(parts, axes=(2,)), combine="add", window=kernel, strides=self.strides,
-            dilations=self.dilations, low=pads, high=pads,
-        )  # fmt: skip
+        wide = x.cast(dtypes.i32)
         if self.groups == 1:
+            wide = build.reduce_sum(wide, axes=(1,), keepdims=True)
+        elif w.shape[1] != 1:
+            grouped = (x.shape[0], self.groups, w.shape[1], *x.shape[2:])
+            wide = build.reduce_sum(wide.reshape(grouped), axes=(2,))
+        sums = wide
+        if any(k != 1 or s != 1 for k, s in zip(kernel, self.strides)):
+            pads = (0,) * len(kernel)
+            sums = build.reduce_window(
+                wide, combine="add", window=kernel, strides=self.strides, dilations=self.dilations, low=pads, high=pads
+            )
+        if self.groups == 1 or w.shape[0] == self.groups:
             return sums
         share = dims.floordiv(w.shape[0], self.groups)
         rows = sums.reshape(*sums.shape[:2], 1, *sums.shape[2:])
