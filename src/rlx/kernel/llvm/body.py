@@ -606,13 +606,33 @@ class Writer:
         elif to.is_float:
             made = self._float_width(kind, target, x)
         else:
-            sign = "u" if to.kind == "uint" else "s"
-            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
-            self.f.module.declare(f"declare {target} {name}({kind})")
-            return self.f.value(f"call {target} {name}({kind} {x})")
+            return self._to_integer(dtype, to, kind, x)
         if to in narrow.DTYPES:
             return self.body.round_narrow(Reg(made, to, self.vector)).name
         return made
+
+    def _to_integer(self, dtype: DType, to: DType, kind: str, x: str) -> str:
+        """Truncates and saturates; NaN gives 0. LLVM's own saturating conversion goes element by element on x86."""
+        f, target = self.f, self.kind(to)
+        if to.bits > 32 or to is dtypes.u32:
+            sign = "u" if to.kind == "uint" else "s"
+            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
+            f.module.declare(f"declare {target} {name}({kind})")
+            return f.value(f"call {target} {name}({kind} {x})")
+        flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
+        least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+        held = dtypes.accumulator(dtype)
+        low, zero = self._constant(held, least), self._constant(held, 0)
+        high = self._constant(held, most + 1)  # a power of 2, so that it is exact
+        known = f.value(f"fcmp ord {kind} {x}, {x}")
+        x = f.value(f"select {flags} {known}, {kind} {x}, {kind} {zero}")
+        under = f.value(f"fcmp olt {kind} {x}, {low}")
+        x = f.value(f"select {flags} {under}, {kind} {low}, {kind} {x}")
+        inside = f.value(f"fcmp olt {kind} {x}, {high}")
+        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {zero}")
+        whole = f.value(f"fptosi {kind} {x} to {wide}")
+        made = f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
+        return made if to.bits == 32 else f.value(f"trunc {wide} {made} to {target}")
 
     def _float_width(self, kind: str, target: str, x: str) -> str:
         if kind == target:
