@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rlx.ir import dim as dims
@@ -50,9 +50,9 @@ from rlx.ops.transformer import Attention
 class Lowering:
     """One graph on its way to one program."""
 
-    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset()) -> None:
+    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:
         self.graph = graph
-        self.fusion = Fusion(graph, disable)
+        self.fusion = Fusion(graph, disable, fixed)
         self.program = Program(tuple(graph.symbols))
         self.buffers: dict[Key, Buffer] = {}
         self.static: set[int] = set()  # buffers that params and constants alone decide
