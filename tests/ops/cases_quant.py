@@ -30,7 +30,9 @@ def _quantize(name: str) -> Iterator[Case]:
     yield case(name, "ties", ties, np.float32([1]), dtype=dtypes.i8)
     yield case(name, "axis", array((2, 5, 3)), _scale((5,)), whole((5,), dtypes.i8), dtype=dtypes.i8)
     yield case(name, "last-axis", array((2, 5)), _scale((5,)), whole((5,), dtypes.u8), dtype=dtypes.u8, axis=-1)
-    yield case(name, "blocks", array((3, 7, 2)), _scale((3, 3, 2)), whole((3, 3, 2), dtypes.u8), dtype=dtypes.u8, block=3)
+    yield case(
+        name, "blocks", array((3, 7, 2)), _scale((3, 3, 2)), whole((3, 3, 2), dtypes.u8), dtype=dtypes.u8, block=3
+    )
     yield case(name, "even-blocks", array((3, 8)), _scale((3, 2)), dtype=dtypes.i16, block=4, axis=-1)
     yield case(name, "zero-scale", array((6,), special=True), np.float32(0), dtype=dtypes.u8)
     for dtype in (dtypes.f16, dtypes.f64):
@@ -102,5 +104,10 @@ def _dynamic_quantize_lstm(name: str) -> Iterator[Case]:
         x, h, c = array((3, 2, 5)) / 4, array((count, 2, 4), seed=1) / 8, array((count, 2, 4), seed=2) / 8
         w, r = whole((count, 5, 16), dtypes.i8), whole((count, 4, 16), dtypes.i8, 1)
         b = array((count, 32), seed=3) / 8
-        scales = [_scale((count, 16)) / 8, np.zeros((count, 1), np.int8), _scale((count, 1)) / 8, whole((count, 16), dtypes.i8)]
+        scales = [
+            _scale((count, 16)) / 8,
+            np.zeros((count, 1), np.int8),
+            _scale((count, 1)) / 8,
+            whole((count, 16), dtypes.i8),
+        ]
         yield case(name, direction, x, w, r, b, h, c, *scales, direction=direction)

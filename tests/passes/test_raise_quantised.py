@@ -65,7 +65,7 @@ SHAPES = {"dense": (2, 5, 24), "turned": (5, 24), "window": (2, 8, 9, 7)}
 def test_products_of_bytes(make: Callable[..., Value], left: str, right: str, device: str) -> None:
     g = Graph()
     g.output(make(g, left, right), name="y")
-    made, report = optimise(g)
+    _, report = optimise(g)
     assert sum(count for name, count in report.rewrites.items() if name.startswith(PASS)) >= 1
     feed = {"x": bytes_of(left, *SHAPES[make.__name__])}
     plain = run_on("reference", g, feed, disable=frozenset({PASS}))["y"]
@@ -88,7 +88,7 @@ def test_pools_move_bytes() -> None:
     x = dequantised(g, g.input("x", (1, 3, 8, 8), "u8"), 0.02, 7)
     sizes = {"strides": (2, 2), "dilations": (1, 1), "low": (0, 0), "high": (0, 0)}
     g.output(quantised(g, ops.reduce_window(x, combine="max", window=(2, 2), **sizes), 0.02, 7, "u8"), name="y")
-    made, report = optimise(g)
+    _, report = optimise(g)
     assert report.rewrites[f"{PASS}/pool"] == 1
     feed = {"x": bytes_of("u8", 1, 3, 8, 8)}
     plain = run_on("reference", g, feed, disable=frozenset({PASS}))

@@ -54,7 +54,8 @@ class Group:
 class Fusion:
     """Groups of a graph in an order in which they can run, and `order` of a value's axes in memory.
 
-    `fixed` are inputs that params alone decide, as those of a region may be. Raises UnsupportedOp for nodes that no kernel kind can take.
+    `fixed` are inputs that params alone decide, as those of a region may be. Raises UnsupportedOp for nodes that no
+    kernel kind can take.
     """
 
     def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:

@@ -28,8 +28,10 @@ Array = np.ndarray[Any, Any]
 
 def limits(dtype: DType) -> tuple[float, float]:
     """Least and greatest finite number of a dtype."""
-    if dtype.is_integer:
-        return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    if dtype.kind == "uint":
+        return 0, (1 << dtype.bits) - 1
+    if dtype.kind == "int":
+        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
     info = ml_dtypes.finfo(dtype.numpy)
     return float(info.min), float(info.max)
 
@@ -43,7 +45,9 @@ def check_parameters(x: TensorType, parameter: TensorType, axis: int, block: int
         expect.rank(parameter, x.rank, name, at_most=x.rank)
         for i, (have, want) in enumerate(zip(parameter.shape, x.shape)):
             wanted = dims.ceildiv(want, block) if i == at else want
-            expect.same_dim(have, wanted, f"expected {name} for blocks of {block} along axis {at} of {x}, got {parameter}")
+            expect.same_dim(
+                have, wanted, f"expected {name} for blocks of {block} along axis {at} of {x}, got {parameter}"
+            )
         return
     expect.rank(parameter, 0, name, at_most=1)
     if parameter.rank and parameter.shape != (1,):
@@ -55,14 +59,15 @@ def spread(parameter: Value, shape: Shape, axis: int, block: int) -> Value:
     """A scale or zero point so that it broadcasts to `shape`."""
     if block:
         at = axis % len(shape)
-        own = parameter.shape
-        if own == shape:
+        before, count, behind = parameter.shape[:at], parameter.shape[at], parameter.shape[at + 1 :]
+        if parameter.shape == shape:
             return parameter
-        rows = parameter.reshape(*own[: at + 1], 1, *own[at + 1 :])
-        repeated = build.broadcast_to(rows, shape=(*own[: at + 1], block, *own[at + 1 :]))
-        long = (*own[:at], dims.mul(own[at], block), *own[at + 1 :])
-        flat = repeated.reshape(long)
-        return build.slice(flat, starts=(0,) * len(shape), stops=shape, steps=(1,) * len(shape)) if long != shape else flat
+        rows = parameter.reshape(*before, count, 1, *behind)
+        repeated = build.broadcast_to(rows, shape=(*before, count, block, *behind))
+        whole = repeated.reshape(*before, dims.mul(count, block), *behind)
+        if whole.shape == shape:
+            return whole
+        return build.slice(whole, starts=(0,) * len(shape), stops=shape, steps=(1,) * len(shape))
     if parameter.rank == 0 or parameter.shape == (1,):
         return parameter.reshape()
     return parameter.reshape(parameter.shape[0], *([1] * (len(shape) - 1 - axis % len(shape))))
@@ -96,7 +101,8 @@ class Quantize(Composite):
     def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None = None) -> TensorType:
         expect.floating(x)
         expect.floating(scale, "scale")
-        if not (self.dtype.is_integer and self.dtype.bits <= 16 or self.dtype.is_float and self.dtype.bits <= 8):
+        widest = {"int": 16, "uint": 16, "float": 8}.get(self.dtype.kind, 0)
+        if self.dtype.bits > widest:
             raise DTypeError(f"expected integers of at most 16 bits or floats of at most 8, got {self.dtype}")
         check_parameters(x, scale, self.axis, self.block, "scale")
         if zero is not None:
@@ -199,12 +205,12 @@ class DynamicQuantize(Composite):
 
     def reference(self, x: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
-            least, most = (np.float32(f(x, initial=0)) for f in (np.min, np.max))
-            scale = np.float32(1.0) if least == most else np.float32(most - least) / np.float32(255)
-            zero = np.rint(np.clip(np.float32(0) - least / scale, 0, 255))
-            zero = np.asarray(0 if np.isnan(zero) else zero, np.float32).astype(np.uint8)
-        scale = np.asarray(scale, np.float32)
-        return Quantize(dtypes.u8).reference(x, scale, zero), scale, zero
+            least, most = (np.asarray(f(x, initial=0), np.float32) for f in (np.min, np.max))
+            one = np.asarray(1.0, np.float32)
+            scale = np.asarray(one if least == most else (most - least) / np.float32(255), np.float32)
+            zero = np.nan_to_num(np.rint(np.clip(np.float32(0) - least / scale, 0, 255)), nan=0.0)
+        moved = np.asarray(zero).astype(np.uint8)
+        return Quantize(dtypes.u8).reference(x, scale, moved), scale, moved
 
     def decompose(self, x: Value) -> tuple[Value, ...]:
         axes = tuple(range(x.rank))

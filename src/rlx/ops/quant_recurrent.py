@@ -31,7 +31,7 @@ class DynamicQuantizeLstm(Lstm):
     Attributes are those of lstm. A rounding that falls the other way moves a gate by a step of the quantised h.
     """
 
-    def infer(  # type: ignore[override]  # a quantised weight comes with its scale and zero point
+    def infer(
         self, x: TensorType, w: TensorType, r: TensorType, b: TensorType, h: TensorType, c: TensorType,
         w_scale: TensorType, w_zero: TensorType, r_scale: TensorType, r_zero: TensorType,
         p: TensorType | None = None, lengths: TensorType | None = None,
@@ -46,10 +46,10 @@ class DynamicQuantizeLstm(Lstm):
                 wanted = (of.shape[0], 1 if parameter.shape[1] == 1 else of.shape[2])
                 for have, want in zip(parameter.shape, wanted):
                     expect.same_dim(have, want, f"expected a scale and zero point for {name} {of}, got {parameter}")
-        turned = [TensorType((of.shape[0], of.shape[2], of.shape[1]), x.dtype) for of in (w, r)]
-        return super().infer(x, *turned, b, h, c, p, lengths)
+        w_, r_ = (TensorType((of.shape[0], of.shape[2], of.shape[1]), x.dtype) for of in (w, r))
+        return super().infer(x, w_, r_, b, h, c, p, lengths)
 
-    def reference(  # type: ignore[override]
+    def reference(
         self, x: Array, w: Array, r: Array, b: Array, h: Array, c: Array, w_scale: Array, w_zero: Array,
         r_scale: Array, r_zero: Array, p: Array | None = None, lengths: Array | None = None,
     ) -> tuple[Array, ...]:  # fmt: skip
@@ -70,7 +70,7 @@ class DynamicQuantizeLstm(Lstm):
             last[0][d], last[1][d] = now
         return tuple(a.astype(x.dtype) for a in (y, *last))
 
-    def decompose(  # type: ignore[override]
+    def decompose(
         self, x: Value, w: Value, r: Value, b: Value, h: Value, c: Value, w_scale: Value, w_zero: Value,
         r_scale: Value, r_zero: Value, p: Value | None = None, lengths: Value | None = None,
     ) -> tuple[Value, ...]:  # fmt: skip
@@ -90,5 +90,3 @@ def _product(x: Array, w: Array, scale: Array, zero: Array) -> Array:
     quantised, step, moved = DynamicQuantize().reference(x)
     total = IntegerMatmul().reference(quantised, w, moved, zero)
     return np.asarray(total.astype(np.float32) * (step * scale)).astype(np.float64)
-
-

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ops import build
@@ -35,6 +37,11 @@ def _of_bytes(value: Value) -> bool:
 
 def _scale(value: Value) -> Value:
     return value.node.inputs[1]
+
+
+def _is_positive(scale: Value) -> bool:
+    """Whether a scale is known to be above 0."""
+    return scale.constant is not None and bool(np.all(scale.constant > 0))
 
 
 def _is_number(parameter: Value) -> bool:
@@ -131,11 +138,10 @@ def transpose(left: Value, root: Value) -> Value:
 
 
 def _keeps_order(root: Value, left: Value) -> bool:
-    """The greatest byte is the greatest number, whose scale is positive as far as known."""
-    op, scale = root.op, _scale(left).constant
+    """Whether the greatest byte is the greatest number."""
+    op = root.op
     assert isinstance(op, ReduceWindow)
-    known = scale is not None and bool((scale > 0).all())
-    return op.combine in ("max", "min") and _of_bytes(left) and _has_one_scale(left) and known
+    return op.combine in ("max", "min") and _of_bytes(left) and _has_one_scale(left) and _is_positive(_scale(left))
 
 
 @rules.rule("pool", Is(ReduceWindow, _once), when=_keeps_order)
@@ -149,8 +155,12 @@ def _is_undone(root: Value, left: Value) -> bool:
     outer, inner = root.op, left.op
     assert isinstance(outer, Quantize) and isinstance(inner, Dequantize)
     same = root.node.inputs[1:] == left.node.inputs[1:] and outer.dtype is left.node.inputs[0].dtype
-    known = _scale(left).constant is not None and bool((_scale(left).constant > 0).all())
-    return same and known and _of_bytes(left) and (outer.axis, outer.block) == (inner.axis, inner.block)
+    return (
+        same
+        and _is_positive(_scale(left))
+        and _of_bytes(left)
+        and (outer.axis, outer.block) == (inner.axis, inner.block)
+    )
 
 
 @rules.rule("again", Is(Quantize, _left, Var("scale"), Var("zero")), when=_is_undone)

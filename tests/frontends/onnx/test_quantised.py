@@ -158,7 +158,9 @@ def test_conv_integer(right: str, where: str) -> None:
     x, w = whole("u1", 2, 3, 9, 8), whole(right, 5, 3, 3, 2, seed=1)
     for zero in edges("u1"):
         for fixed in ((1, 2, 3), ()):
-            check("ConvInteger", where, x, w, zero, np.asarray(3, right), fixed=fixed, pads=[1, 0, 1, 2], strides=[2, 1])
+            check(
+                "ConvInteger", where, x, w, zero, np.asarray(3, right), fixed=fixed, pads=[1, 0, 1, 2], strides=[2, 1]
+            )
     check("ConvInteger", where, whole("u1", 1, 4, 9), whole("u1", 6, 2, 3), group=2, dilations=[2])
 
 
@@ -189,7 +191,9 @@ def test_dynamic_products(right: str, where: str) -> None:
     a, b = floats(2, 5, 37), whole(right, 37, 19)
     for columns in ((), (19,)):
         zero = whole(right, *columns) if not columns else np.zeros(19, right) + 1
-        check("DynamicQuantizeMatMul", where, a, b, scale(*columns), zero, floats(19), domain=MICROSOFT, fixed=(1, 2, 3))
+        check(
+            "DynamicQuantizeMatMul", where, a, b, scale(*columns), zero, floats(19), domain=MICROSOFT, fixed=(1, 2, 3)
+        )
         check("MatMulIntegerToFloat", where, whole("u1", 2, 5, 37), b, scale(), scale(*columns), np.uint8(130), zero,
               floats(19), domain=MICROSOFT, fixed=(1, 3, 5))  # fmt: skip
 
@@ -253,7 +257,8 @@ def test_matmul_nbits(bits: int, zeros: bool, where: str) -> None:
 def test_qattention(mask: str | None, causal: int, where: str) -> None:
     x, w = whole("u1", 2, 5, 12), whole("i1", 12, 48)
     masks = {
-        None: None, "lengths": np.array([3, 5], np.int32), "keys": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32),
+        None: None, "lengths": np.array([3, 5], np.int32),
+        "keys": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32),
         "scores": np.random.default_rng(0).integers(0, 2, (2, 5, 5)).astype(np.int32) | np.eye(5, dtype=np.int32),
     }  # fmt: skip
     check("QAttention", where, x, w, floats(48), scale(), scale(size=0.003), masks[mask], np.uint8(120), np.int8(0),

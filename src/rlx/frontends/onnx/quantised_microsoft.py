@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rlx.frontends.onnx.quantised import (
     MICROSOFT,
@@ -63,9 +64,7 @@ def qlinear_leaky_relu(
 
 
 @onnx_op("QLinearSoftmax", domain=MICROSOFT)
-def qlinear_softmax(
-    node: OnnxNode, x: Value, x_scale: Value, x_zero: Value | None, scale: Value, zero: Value
-) -> Value:
+def qlinear_softmax(node: OnnxNode, x: Value, x_scale: Value, x_zero: Value | None, scale: Value, zero: Value) -> Value:
     """Before opset 13, which an attribute tells, the softmax runs over all axes from `axis` on."""
     real, axis = dequantised(x, x_scale, x_zero), node.axis(x.rank, -1)
     if node.integer("opset") < 13:
@@ -131,7 +130,7 @@ def dynamic_quantize_matmul(
     return made if bias is None else made + bias
 
 
-def _several(name: str, *operands: Value | None, **attributes: object) -> tuple[Value, ...]:
+def _several(name: str, *operands: Value | None, **attributes: Any) -> tuple[Value, ...]:
     """The values of an op of several results."""
     made = call(name, *operands, **attributes)
     assert isinstance(made, tuple)
