@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
 from ops.case import Array, Case, array, case, specimen
@@ -13,8 +14,8 @@ from rlx.ir.dtype import DType
 
 def whole(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Array:
     """Integers of the whole range of a dtype."""
-    info = np.iinfo(dtype.numpy)
-    return np.random.default_rng(seed + 1).integers(info.min, info.max, shape, endpoint=True).astype(dtype.numpy)
+    info = ml_dtypes.iinfo(dtype.numpy)
+    return np.random.default_rng(seed + 1).integers(int(info.min), int(info.max), shape, endpoint=True).astype(dtype.numpy)
 
 
 def _scale(shape: tuple[int, ...], dtype: DType = dtypes.f32) -> Array:
@@ -23,7 +24,8 @@ def _scale(shape: tuple[int, ...], dtype: DType = dtypes.f32) -> Array:
 
 @specimen("quantize")
 def _quantize(name: str) -> Iterator[Case]:
-    for dtype in (dtypes.u8, dtypes.i8, dtypes.u16, dtypes.i16, dtypes.f8e4m3):
+    integers = (dtypes.u8, dtypes.i8, dtypes.u16, dtypes.i16, dtypes.u4, dtypes.i4, dtypes.u2, dtypes.i2)
+    for dtype in (*integers, dtypes.f8e4m3, dtypes.f8e5m2, dtypes.f8e4m3fnuz, dtypes.f4e2m1):
         zero = np.asarray(np.zeros((), dtype.numpy) if dtype.is_float else whole((), dtype))
         yield case(name, f"to-{dtype}", array((4, 37), special=True), _scale(()), zero, dtype=dtype)
     ties = np.arange(-8, 9, dtype=np.float32) / 2
@@ -43,7 +45,7 @@ def _quantize(name: str) -> Iterator[Case]:
 
 @specimen("dequantize")
 def _dequantize(name: str) -> Iterator[Case]:
-    for dtype in (dtypes.u8, dtypes.i8, dtypes.u16, dtypes.i16):
+    for dtype in (dtypes.u8, dtypes.i8, dtypes.u16, dtypes.i16, dtypes.u4, dtypes.i4, dtypes.u2, dtypes.i2):
         yield case(name, f"of-{dtype}", whole((4, 37), dtype), _scale(()), whole((), dtype, 3), dtype=dtypes.f32)
     yield case(name, "of-i32", whole((37,), dtypes.i32) // 4, _scale(()), dtype=dtypes.f32)
     yield case(name, "axis", whole((2, 5, 3), dtypes.i8), _scale((5,)), whole((5,), dtypes.i8, 3), dtype=dtypes.f32)
