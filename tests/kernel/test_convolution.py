@@ -40,4 +40,4 @@ def test_a_window_over_samples_is_one_long_sum() -> None:
     work = product(("n", 1, "t"), (257, 1, 512), 160)
     assert work.packed == 16
     planned = gemm.plan(work, widest())
-    assert (planned.taps, planned.run) == ((), 512)
+    assert (planned.taps, work.taps, work.k) == ((), (), 512)

@@ -54,6 +54,7 @@ def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int,
         panels = panels_of(work) if plain and known else (0, 1)
         if not panels[0]:
             return kernel
+        work = _joined(work)
         source = program.buffers[kernel.slots[work.b_slot]]
         key = (source.number, work.b, work.n, (*work.taps, work.k), panels)
         if key not in packed:
@@ -61,6 +62,22 @@ def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int,
         return _with_packed(kernel, work, packed[key], *panels)
 
     program.main[:] = [packed_kernel(kernel) for kernel in program.main]
+
+
+def _joined(work: Contraction) -> Contraction:
+    """Taps that lie as close as k, on both sides, become part of k: the columns and channels of a window are one run."""
+    while work.taps:
+        tap, k = work.tap_axes[-1], work.k_axis
+        close = (side.coefficient(tap) == dims.mul(side.coefficient(k), work.k) for side in (work.a, work.b))
+        if not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
+            break
+        gone, kept = (k, tap) if work.k == 1 else (tap, k)
+        a, b = (
+            Linear(side.const, tuple((tap if n == kept else n, c) for n, c in side.axes if n != gone), side.others)
+            for side in (work.a, work.b)
+        )
+        work = dataclasses.replace(work, taps=work.taps[:-1], k=dims.mul(work.taps[-1], work.k), a=a, b=b)
+    return work
 
 
 def _pack(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:

@@ -32,9 +32,8 @@ _WASTE = {1: 1.3, 2: 1.08}
 class GemmPlan:
     """How a contraction is run; fields as in `kernel.llvm.nest.NestPlan`. A position is (batch…, row block, panel).
 
-    form  what the core multiplies; `tail` elements of a run are beyond its groups
+    form  what the core multiplies; `tail` elements of k are beyond its groups
     taps  extents of the outer parts of the sum and the steps of A along them
-    run   neighbouring elements of A that one call of the core multiplies: k, and taps that lie just as close
     """
 
     work: Contraction
@@ -43,7 +42,6 @@ class GemmPlan:
     vectors: int
     rows: int
     taps: tuple[tuple[Dim, Dim], ...]
-    run: Dim
     positions: Dim
     weight: Dim
     scratch: Dim
@@ -98,20 +96,10 @@ def plan(work: Contraction, isa: Isa) -> GemmPlan:
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
-    taps, run = _runs(work, form)
-    tail = run % form.group if isinstance(run, int) else 0  # packed sides, as bytes must be, have a known depth
+    taps = tuple((extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes))
+    tail = work.k % form.group if isinstance(work.k, int) else 0  # packed sides, as bytes must be, have a known depth
     positions = dims.product((*work.batch, blocks, panels))
-    return GemmPlan(work, form, tail, vectors, rows, taps, run, positions, weight, scratch)
-
-
-def _runs(work: Contraction, form: Form) -> tuple[tuple[tuple[Dim, Dim], ...], Dim]:
-    """Taps that stay, and the run: in a window over channels-last memory the columns and channels of a row are one."""
-    run: Dim = work.k
-    taps = [(extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes)]
-    whole = form.group == 1 or (isinstance(run, int) and run % form.group == 0)
-    while whole and taps and taps[-1][1] == run:
-        run = dims.mul(run, taps.pop()[0])
-    return tuple(taps), run
+    return GemmPlan(work, form, tail, vectors, rows, taps, positions, weight, scratch)
 
 
 def render(module: Module, stem: str, planned: GemmPlan, slots: int) -> str:
@@ -182,7 +170,7 @@ class _GemmWriter:
         """The rows of a block, tile by tile; every tile prefetches its share of the panel to come."""
         f, work = self.f, self.work
         count, base, extra = tiles_of(f, rows, self.plan.rows)
-        depth = f.dim(self.plan.run)
+        depth = f.dim(work.k)
         share = f.mul(depth, str(PREFETCH_ELEMENTS))
 
         def one(tile: str, _: list[str]) -> list[str]:
@@ -209,7 +197,7 @@ class _GemmWriter:
             call_core(f, height, plan.rows, plan.vectors, tile, plan.form, plan.tail)
             return
         total = f.dim(dims.product(extent for extent, _ in plan.taps))
-        step = f.mul(f.dim(self._padded(plan.run)), str(self.width))
+        step = f.mul(f.dim(self._padded(self.work.k)), str(self.width))
 
         def one(tap: str, _: list[str]) -> list[str]:
             moved, rest = "0", tap
