@@ -15,7 +15,9 @@ from rlx.ir.dtype import DType
 def whole(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Array:
     """Integers of the whole range of a dtype."""
     info = ml_dtypes.iinfo(dtype.numpy)
-    return np.random.default_rng(seed + 1).integers(int(info.min), int(info.max), shape, endpoint=True).astype(dtype.numpy)
+    return (
+        np.random.default_rng(seed + 1).integers(int(info.min), int(info.max), shape, endpoint=True).astype(dtype.numpy)
+    )
 
 
 def _scale(shape: tuple[int, ...], dtype: DType = dtypes.f32) -> Array:

@@ -65,7 +65,7 @@ def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int,
 
 
 def _joined(work: Contraction) -> Contraction:
-    """Taps that lie as close as k, on both sides, become part of k: the columns and channels of a window are one run."""
+    """Taps that lie as close as k, on both sides, become part of it: columns and channels of a window are one run."""
     while work.taps:
         tap, k = work.tap_axes[-1], work.k_axis
         close = (side.coefficient(tap) == dims.mul(side.coefficient(k), work.k) for side in (work.a, work.b))

@@ -130,13 +130,13 @@ class Quantize(Composite):
         wide = promote(x.dtype, scale.dtype)
         ratio = x.cast(wide) / spread(scale.cast(wide), x.shape, self.axis, self.block)
         total = ratio.cast(accumulator(wide))
-        least, most = limits(self.dtype)
         if self.dtype.is_float:
+            least, most = limits(self.dtype)
             return (build.clamp(total, least, most) if self.saturate else total).cast(self.dtype)
         whole = build.round(total)
         if zero is not None and not is_zero(zero):
             whole = whole + spread(zero.cast(total.dtype), x.shape, self.axis, self.block)
-        return build.clamp(whole, least, most).cast(self.dtype)
+        return whole.cast(self.dtype)  # which saturates
 
 
 @op

@@ -151,8 +151,14 @@ class _Walk:
         return value in self.static or kept == sorted(kept)
 
     def _last(self, value: Value) -> Value:
+        """A value with channels last; what goes around it goes around what is turned."""
         found = self.inner.get(value)
-        return found if found is not None else value.transpose(*to_last(value.rank))
+        if found is not None:
+            return found
+        op = value.op
+        if isinstance(op, Pad) and all(p == 0 for p in (*op.low[:2], *op.high[:2])):
+            return _padded(self._last(value.node.inputs[0]), op.low[2:], op.high[2:], op.value)
+        return value.transpose(*to_last(value.rank))
 
     def _add(self, op: Op, *operands: Value) -> Value:
         made = self.rebuild.new.add(op, *operands)
@@ -179,12 +185,12 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     )  # fmt: skip
 
 
-def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...]) -> Value:
-    """Zeros around the spatial axes. Few channels are one axis with the columns, which fills vectors."""
+def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...], value: float = 0.0) -> Value:
+    """`value` around the spatial axes. Few channels are one axis with the columns, which fills vectors."""
     channels = x.shape[-1]
     if not isinstance(channels, int) or channels >= FEW_CHANNELS:
-        return pad(x, low=(0, *low, 0), high=(0, *high, 0))
+        return pad(x, low=(0, *low, 0), high=(0, *high, 0), value=value)
     rows = x.reshape(*x.shape[:-2], dims.mul(x.shape[-2], channels))
     before, behind = (0, *low[:-1], dims.mul(low[-1], channels)), (0, *high[:-1], dims.mul(high[-1], channels))
     space = [dims.add(d, dims.add(a, b)) for d, a, b in zip(x.shape[1:-1], low, high)]
-    return pad(rows, low=before, high=behind).reshape(x.shape[0], *space, channels)
+    return pad(rows, low=before, high=behind, value=value).reshape(x.shape[0], *space, channels)

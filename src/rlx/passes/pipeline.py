@@ -22,6 +22,7 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
     return [
         Dce(),
         simplify.rules,
+        raise_quantised.rules,  # before weights fold into floats
         Fold(),
         Cse(),
         simplify.rules,

@@ -622,17 +622,23 @@ class Writer:
         flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
         least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
         held = dtypes.accumulator(dtype)
-        low, zero = self._constant(held, least), self._constant(held, 0)
-        high = self._constant(held, most + 1)  # a power of 2, so that it is exact
-        known = f.value(f"fcmp ord {kind} {x}, {x}")
-        x = f.value(f"select {flags} {known}, {kind} {x}, {kind} {zero}")
-        under = f.value(f"fcmp olt {kind} {x}, {low}")
-        x = f.value(f"select {flags} {under}, {kind} {low}, {kind} {x}")
-        inside = f.value(f"fcmp olt {kind} {x}, {high}")
-        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {zero}")
+
+        def kept(test: str, limit: int) -> tuple[str, str]:
+            """x where the test against a limit holds, else the limit (a NaN fails every test); and the test."""
+            bound = self._constant(held, limit)
+            holds = f.value(f"fcmp {test} {kind} {x}, {bound}")
+            return f.value(f"select {flags} {holds}, {kind} {x}, {kind} {bound}"), holds
+
+        if least:
+            x, _ = kept("ord", 0)
+        x, _ = kept("ogt", least)
+        if to.bits < 32:
+            x, _ = kept("olt", most)
+            return f.value(f"trunc {wide} {f.value(f'fptosi {kind} {x} to {wide}')} to {target}")
+        _, inside = kept("olt", most + 1)  # no f32 is 2³¹ - 1
+        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(held, 0)}")
         whole = f.value(f"fptosi {kind} {x} to {wide}")
-        made = f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
-        return made if to.bits == 32 else f.value(f"trunc {wide} {made} to {target}")
+        return f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
 
     def _float_width(self, kind: str, target: str, x: str) -> str:
         if kind == target:
