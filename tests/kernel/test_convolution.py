@@ -25,7 +25,7 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
     }
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
     program = lower(optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)[0])
-    pack_weights(program, lambda work: 16 if gemm.takes(work) else 0)
+    pack_weights(program, lambda work: (16 if gemm.form_of(work) else 0, 1))
     (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     return found
 
@@ -41,4 +41,4 @@ def test_a_window_over_samples_is_one_long_sum() -> None:
     work = product(("n", 1, "t"), (257, 1, 512), 160)
     assert work.packed == 16
     planned = gemm.plan(work, widest())
-    assert (planned.taps, planned.run) == ((), 512)
+    assert (planned.taps, work.taps, work.k) == ((), (), 512)

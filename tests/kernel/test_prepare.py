@@ -12,7 +12,7 @@ from rlx.passes.pipeline import optimise
 
 def lowered(graph: Graph) -> Program:
     program = lower(optimise(graph)[0])
-    pack_weights(program, lambda work: 4)
+    pack_weights(program, lambda work: (4, 1))
     return program
 
 

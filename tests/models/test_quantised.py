@@ -1,8 +1,8 @@
-"""Nets with quantise and dequantise nodes, made from float ones by onnxruntime's calibration: the same answers."""
+"""Quantised nets that onnxruntime's tools make of float ones, with and without calibration: the same answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from benchmarks.zoo import Net, nets
-from real_models import path_of, supported
+from real_models import exported_minilm, path_of, supported
 
 CALIBRATION = 3
 
@@ -29,8 +29,8 @@ class Feeder:
         return {name: (array * np.float32(scale)) for name, array in self.net.inputs().items()}
 
 
-def quantised(net: Net, folder: Path) -> Path:
-    """The net with int8 weights and activations."""
+def quantised(net: Net, folder: Path, activations: str, per_channel: bool) -> Path:
+    """The net with int8 weights, and activations of this type."""
     tools = pytest.importorskip("onnxruntime.quantization")
     made = folder / f"{net.name}.int8.onnx"
     tools.quantize_static(
@@ -38,20 +38,50 @@ def quantised(net: Net, folder: Path) -> Path:
         str(made),
         Feeder(net, iter(np.linspace(0.5, 1.0, CALIBRATION))),
         quant_format=tools.QuantFormat.QDQ,
-        per_channel=True,
+        per_channel=per_channel,
+        activation_type=getattr(tools.QuantType, activations),
     )
     return made
 
 
-@pytest.mark.parametrize("name", ["ocr-direction", "detector"])
-def test_a_statically_quantised_net_decides_as_onnxruntime(name: str, tmp_path: Path) -> None:
+def answers(path: Path, inputs: Mapping[str, Any]) -> Any:
+    """The first output in onnxruntime."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    return runtime.InferenceSession(str(path), options).run(None, dict(inputs))[0]
+
+
+CASES = [(name, "QInt8", True) for name in ("ocr-direction", "detector")]
+CASES += [("ocr-direction", kind, per_channel) for kind, per_channel in (("QUInt8", True), ("QUInt8", False))]
+
+
+@pytest.mark.parametrize("name, activations, per_channel", [*CASES, ("detector", "QUInt8", False)])
+def test_a_statically_quantised_net_decides_as_onnxruntime(
+    name: str, activations: str, per_channel: bool, tmp_path: Path
+) -> None:
     """Implementations may round a step apart: nearly all results are close, and the decision is the same."""
     net = nets()[name]
-    path = quantised(net, tmp_path)
+    path = quantised(net, tmp_path, activations, per_channel)
     with supported():
         got = rlx.load(path, device="cpu").run(net.inputs())[0]
-    runtime = pytest.importorskip("onnxruntime")
-    wanted = runtime.InferenceSession(str(path)).run(None, net.inputs())[0]
+    wanted = answers(path, net.inputs())
     scale = float(np.abs(wanted).max())
     assert np.quantile(np.abs(got - wanted), 0.99) < 0.02 * scale
     assert (got.argmax(-1) == wanted.argmax(-1)).mean() > 0.9
+
+
+@pytest.mark.parametrize("weights, per_channel", [("QInt8", False), ("QInt8", True), ("QUInt8", False)])
+def test_minilm_quantised_while_it_runs(weights: str, per_channel: bool, tmp_path: Path) -> None:
+    """Rounding apart by a step grows from layer to layer in any two implementations; sentences keep their direction."""
+    tools = pytest.importorskip("onnxruntime.quantization")
+    path = tmp_path / "minilm.int8.onnx"
+    kind = getattr(tools.QuantType, weights)
+    tools.quantize_dynamic(str(exported_minilm("legacy")), str(path), weight_type=kind, per_channel=per_channel)
+    model = rlx.load(path, device="cpu")
+    for batch, length in ((1, 16), (2, 7)):
+        ids = np.random.default_rng(length).integers(1000, 20000, (batch, length))
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        got, wanted = model(**inputs)["last_hidden_state"], answers(path, inputs)
+        norms = np.linalg.norm(got, axis=-1) * np.linalg.norm(wanted, axis=-1)
+        assert ((got * wanted).sum(-1) / norms).min() > 0.97

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
 from rlx.ir.type import TensorType
 
 
@@ -78,6 +79,17 @@ def same_dtype(*types: TensorType) -> None:
     for other in types[1:]:
         if other.dtype is not types[0].dtype:
             raise DTypeError(f"expected operands of one dtype, got {' and '.join(str(t.dtype) for t in types)}")
+
+
+def product_dtype(lhs: TensorType, rhs: TensorType, total: DType | None) -> DType:
+    """The dtype of a sum of products: that of both operands, or the integer dtype `total` of integers no wider."""
+    if total is None:
+        same_dtype(lhs, rhs)
+        return lhs.dtype
+    fits = all(of.dtype.is_integer and of.dtype.bits <= total.bits for of in (lhs, rhs))
+    if not total.is_integer or not fits:
+        raise DTypeError(f"expected integers that fit into a sum of {total}, got {lhs.dtype} and {rhs.dtype}")
+    return total
 
 
 def kind(of: TensorType, *kinds: str, name: str = "x") -> None:

@@ -8,13 +8,14 @@ grows into a *row group* (softmax, norms): reductions over the same axes and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import LEAVES, Elementwise, Op
+from rlx.ir.op import LEAVES, Constant, Elementwise, Op, Param
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.nest import contiguous
 from rlx.kernel.views import VIEW_OPS, view_of
@@ -53,10 +54,11 @@ class Group:
 class Fusion:
     """Groups of a graph in an order in which they can run, and `order` of a value's axes in memory.
 
-    Raises UnsupportedOp for nodes that no kernel kind can take.
+    `fixed` are inputs that params alone decide, as those of a region may be. Raises UnsupportedOp for nodes that no
+    kernel kind can take.
     """
 
-    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset()) -> None:
+    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:
         self.graph = graph
         self.disable = disable
         self.nodes = _live(graph)
@@ -67,6 +69,7 @@ class Fusion:
             for v in node.inputs:
                 mask |= self.ancestors[self.position[id(v.node)]]
             self.ancestors.append(mask)
+        self.static = self._find_static(fixed)
         self.results = {key_of(v) for v in graph.outputs.values()}
         self.roots: set[Key] = set()
         self.owner: dict[int, Group] = {}
@@ -78,6 +81,15 @@ class Fusion:
         self._group_rows()
         self._give_memory_to_shared()
         self.groups = self._in_order()
+
+    def _find_static(self, fixed: Sequence[Value]) -> set[int]:
+        """Nodes that params and constants alone decide."""
+        found = {id(v.node) for v in fixed}
+        for node in self.nodes:
+            above = bool(node.inputs) and not node.regions and all(id(v.node) in found for v in node.inputs)
+            if above or isinstance(node.op, (Param, Constant)):
+                found.add(id(node))
+        return found
 
     def in_memory(self, value: Value) -> bool:
         """Whether the value has a buffer of its own."""
@@ -215,7 +227,7 @@ class Fusion:
         for node in self.nodes[self.position[id(dot)] + 1 :]:
             if not isinstance(node.op, Elementwise) or id(node) in self.owner or node.types[0].shape != shape:
                 continue
-            if not any(id(v.node) in inside for v in node.inputs):
+            if not any(id(v.node) in inside for v in node.inputs) or self._would_hold(dot, node):
                 continue
             others = [v for v in node.inputs if id(v.node) not in inside]
             if any(self.ancestors[self.position[id(v.node)]] & mask for v in others):
@@ -275,6 +287,8 @@ class Fusion:
         for node in self.nodes[self.position[id(first)] + 1 :]:
             if id(node) in self.owner or not any(id(v.node) in inside for v in node.inputs):
                 continue
+            if self._would_hold(first, node):
+                continue
             if isinstance(node.op, Reduction):
                 fits = node.op.keepdims and _normal_axes(node) == axes and node.inputs[0].shape == full
             else:
@@ -286,6 +300,10 @@ class Fusion:
                 inside.add(id(node))
                 mask |= 1 << self.position[id(node)]
         return members
+
+    def _would_hold(self, lead: Node, node: Node) -> bool:
+        """Whether a node would keep work that only params decide from being done once, in `prepare`."""
+        return id(lead) in self.static and id(node) not in self.static
 
     def _leaving(self, members: list[Node]) -> list[Value]:
         """Values of members that somebody outside needs."""

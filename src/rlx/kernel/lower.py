@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Input, Param
@@ -49,9 +50,9 @@ from rlx.ops.transformer import Attention
 class Lowering:
     """One graph on its way to one program."""
 
-    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset()) -> None:
+    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:
         self.graph = graph
-        self.fusion = Fusion(graph, disable)
+        self.fusion = Fusion(graph, disable, fixed)
         self.program = Program(tuple(graph.symbols))
         self.buffers: dict[Key, Buffer] = {}
         self.static: set[int] = set()  # buffers that params and constants alone decide
@@ -251,7 +252,7 @@ class Lowering:
         extents = [lhs.shape[i] for i in left[:batch]] + [lhs.shape[i] for i in rows] + [rhs.shape[i] for i in columns]
         depth = [lhs.shape[i] for i in left[batch:]]
         name = "_".join(n.op.name for n in group.members)[:60]
-        work = _contraction(extents, depth, batch, len(rows), len(columns), a, b, epilogue)
+        work = _contraction(extents, depth, batch, len(rows), len(columns), a, b, group.lead.types[0].dtype, epilogue)
         self._add(writes, name, work, tuple(group.members))
 
     def _epilogue(self, group: Group, rank: int) -> Store:
@@ -432,14 +433,15 @@ def _drop_kept(strides: tuple[Dim, ...], axes: tuple[int, ...], keepdims: bool) 
 
 
 def _contraction(
-    extents: list[Dim], depth: list[Dim], batch: int, rows: int, columns: int, a: Expr, b: Expr, store: Store
-) -> Work:
+    extents: list[Dim], depth: list[Dim], batch: int, rows: int, columns: int, a: Expr, b: Expr, dtype: DType,
+    store: Store,
+) -> Work:  # fmt: skip
     """A contraction with one m, one n and one k axis where the accesses allow it, else a plain nest."""
     count = batch + rows + columns
     plain = all(e.kind == "load" and not e.args for e in (a, b))
     if not plain or len(depth) != 1:
-        total = dtypes.accumulator(a.dtype)
-        done = ex.cast(row(0, total), a.dtype)
+        total = dtypes.accumulator(dtype)
+        done = ex.cast(row(0, total), dtype)
         body = ex.rewrite(store.body, lambda e, _: done if e.kind == "acc" else None)
         reduce = Reduce("add", ex.cast(a, total) * ex.cast(b, total), total)
         return Nest(tuple(extents), tuple(depth), (reduce, Store(store.slot, store.offset, body, False)))
@@ -465,8 +467,9 @@ def _contraction(
     moved = renumber_stage(store, renumber)
     assert isinstance(moved, Store)
     return Contraction(
-        tuple(new_extents[:-2]), new_extents[-2], new_extents[-1], depth[0], a.dtype,
-        a.attr.slot, renumber_linear(offset_of(a), renumber), b.attr.slot, renumber_linear(offset_of(b), renumber),
+        tuple(new_extents[:-2]), new_extents[-2], new_extents[-1], depth[0], dtype,
+        a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
+        b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
         (moved,),
     )  # fmt: skip
 

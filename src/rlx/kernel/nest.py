@@ -196,11 +196,12 @@ class Nest:
 
 @dataclass(frozen=True)
 class Contraction:
-    """out[batch, m, n] = epilogue(Σ_k a[batch, m, k] · b[batch, k, n]).
+    """out[batch, m, n] = epilogue(Σ_k a[batch, m, k] · b[batch, k, n]); `dtype` is the sum's.
 
     The sum runs over `taps` (the window of a convolution) and k. Axes are numbered batch, then m, n, taps, k.
     `epilogue` stages are whole-row-less `Store`s whose bodies use `accumulated` and loads at the axes. `packed` is the
-    panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][k][packed] with zeros behind n.
+    panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
+    zeros behind n and k.
     """
 
     batch: Shape
@@ -210,10 +211,13 @@ class Contraction:
     dtype: DType
     a_slot: int
     a: Linear
+    a_dtype: DType
     b_slot: int
     b: Linear
+    b_dtype: DType
     epilogue: tuple[Store, ...]
     packed: int = 0
+    group: int = 1
     taps: Shape = ()
 
     @property
@@ -234,8 +238,8 @@ class Contraction:
 
     def as_nest(self) -> Nest:
         """The same as a plain nest with one reduction: what any renderer can take."""
-        a = load(self.a_slot, self.a, self.dtype)
-        b = load(self.b_slot, self.b, self.dtype)
+        a = load(self.a_slot, self.a, self.a_dtype)
+        b = load(self.b_slot, self.b, self.b_dtype)
         total = dtypes.accumulator(self.dtype)
         body = ex.cast(a, total) * ex.cast(b, total)
         done = ex.cast(row(0, total), self.dtype)

@@ -1,5 +1,5 @@
-"""Weights in the layout that contraction kernels want: panels [⌈n / width⌉][taps...][k][width],
-made once by `prepare`."""
+"""Weights in the layout that contraction kernels want: panels
+[⌈n / width⌉][taps...][⌈k / group⌉][width][group], made once by `prepare`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
+from rlx.ir.expr import Expr
 from rlx.kernel.flatten import reals, with_bodies
 from rlx.kernel.nest import (
     Branch,
@@ -23,18 +24,22 @@ from rlx.kernel.nest import (
     axis,
     contiguous,
     dim_value,
+    index_of,
     linear,
     load,
 )
 
 
-def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> None:
-    """Gives every contraction of `main` whose right side is static a packed copy; `width_of` gives 0 to leave it."""
+def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int, int]]) -> None:
+    """Gives every contraction of `main` whose right side is static a packed copy.
+
+    `panels_of` gives the width of panels, 0 to leave it, and how many elements along k lie together.
+    """
     static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
     static |= {
         n for n, (_, offset) in program.aliases.items() if isinstance(offset, int) and reals(program, n) <= static
     }
-    packed: dict[tuple[int, Linear, Dim, Shape, int], Buffer] = {}
+    packed: dict[tuple[int, Linear, Dim, Shape, tuple[int, int]], Buffer] = {}
 
     def packed_kernel(kernel: Kernel) -> Kernel:
         work = kernel.work
@@ -46,33 +51,54 @@ def pack_weights(program: Program, width_of: Callable[[Contraction], int]) -> No
         plain = not work.b.others and all(n in inside for n, _ in work.b.axes)
         strides = (work.b.const, *(c for _, c in work.b.axes))
         known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
-        width = width_of(work) if plain and known else 0
-        if not width:
+        panels = panels_of(work) if plain and known else (0, 1)
+        if not panels[0]:
             return kernel
+        work = _joined(work)
         source = program.buffers[kernel.slots[work.b_slot]]
-        key = (source.number, work.b, work.n, (*work.taps, work.k), width)
+        key = (source.number, work.b, work.n, (*work.taps, work.k), panels)
         if key not in packed:
-            packed[key] = _pack(program, work, source, width)
-        return _with_packed(kernel, work, packed[key], width)
+            packed[key] = _pack(program, work, source, *panels)
+        return _with_packed(kernel, work, packed[key], *panels)
 
     program.main[:] = [packed_kernel(kernel) for kernel in program.main]
 
 
-def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Buffer:
+def _joined(work: Contraction) -> Contraction:
+    """Taps that lie as close as k, on both sides, become part of it: columns and channels of a window are one run."""
+    while work.taps:
+        tap, k = work.tap_axes[-1], work.k_axis
+        close = (side.coefficient(tap) == dims.mul(side.coefficient(k), work.k) for side in (work.a, work.b))
+        if not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
+            break
+        gone, kept = (k, tap) if work.k == 1 else (tap, k)
+        a, b = (
+            Linear(side.const, tuple((tap if n == kept else n, c) for n, c in side.axes if n != gone), side.others)
+            for side in (work.a, work.b)
+        )
+        work = dataclasses.replace(work, taps=work.taps[:-1], k=dims.mul(work.taps[-1], work.k), a=a, b=b)
+    return work
+
+
+def _pack(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:
     panels = dims.ceildiv(work.n, width)
-    depth = (*work.taps, work.k)
-    size = dims.mul(dims.mul(panels, dims.product(depth)), width)
-    buffer = program.new_buffer("temp", source.dtype, size, f"{source.name}.packed")
+    depth = (*work.taps, dims.ceildiv(work.k, group))
+    extents = (panels, *depth, width, group)
+    buffer = program.new_buffer("temp", source.dtype, dims.product(extents), f"{source.name}.packed")
     lane = 1 + len(depth)
     column = Linear(0, ((0, width), (lane, 1)))
+    step = Linear(0, ((lane - 1, group), (lane + 1, 1)))
     offset = Linear(work.b.const)
     offset = offset.plus(column.times(work.b.coefficient(work.n_axis)))
-    for number, source_axis in enumerate((*work.tap_axes, work.k_axis), 1):
+    for number, source_axis in enumerate(work.tap_axes, 1):
         offset = offset.plus(linear(axis(number)).times(work.b.coefficient(source_axis)))
-    inside = ex.apply("lt", axis(0) * width + axis(lane), dim_value(work.n))
-    whole = isinstance(work.n, int) and work.n % width == 0
-    body = load(1, offset, source.dtype, None if whole else inside)
-    extents = (panels, *depth, width)
+    offset = offset.plus(step.times(work.b.coefficient(work.k_axis)))
+    guard: Expr | None = None
+    for line, extent, unit in ((column, work.n, width), (step, work.k, group)):
+        if not (isinstance(extent, int) and extent % unit == 0):
+            inside = ex.apply("lt", index_of(line), dim_value(extent))
+            guard = inside if guard is None else ex.apply("and", guard, inside)
+    body = load(1, offset, source.dtype, guard)
     target = Linear(0, tuple(enumerate(contiguous(extents))))
     nest = Nest(extents, (), (Store(0, target, body, False),))
     made = Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,))
@@ -82,7 +108,7 @@ def _pack(program: Program, work: Contraction, source: Buffer, width: int) -> Bu
     return buffer
 
 
-def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int) -> Kernel:
+def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int, group: int) -> Kernel:
     """The kernel reading the packed copy, in place of the plain one where nothing else of the kernel reads that."""
     loads = {n.attr.slot for n in ex.walk([s.body for s in work.epilogue]) if n.kind == "load"}
     shared = work.b_slot in {work.a_slot, *loads}
@@ -90,5 +116,5 @@ def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int) 
     if not shared:
         slots[work.b_slot] = slots.pop()
     place = len(slots) - 1 if shared else work.b_slot
-    changed = dataclasses.replace(work, b_slot=place, b=Linear(), packed=width)
+    changed = dataclasses.replace(work, b_slot=place, b=Linear(), packed=width, group=group)
     return dataclasses.replace(kernel, work=changed, slots=tuple(slots))

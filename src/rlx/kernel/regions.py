@@ -40,7 +40,8 @@ class RegionBody(Lowering):
     """A region of a node on its way into the program of the graph around it; `given` are the buffers of its inputs."""
 
     def __init__(self, outer: Lowering, region: Graph, given: Sequence[Buffer]) -> None:
-        super().__init__(region, outer.fusion.disable)
+        fixed = [v for v, b in zip(region.inputs, given, strict=True) if b.number in outer.static]
+        super().__init__(region, outer.fusion.disable, fixed)
         # buffers, prepare and constants are those of the one program; the kernels are this body's
         self.program = dataclasses.replace(outer.program, main=[], inputs=[], outputs=[])
         self.static = outer.static

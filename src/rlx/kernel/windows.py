@@ -50,8 +50,9 @@ def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, sto
     moved = renumber_stage(store, renumber)
     assert isinstance(moved, Store)
     return Contraction(
-        tuple(out[i] for i in order[:rank]), out[m], out[-1], x.shape[-1], x.dtype,
-        a.attr.slot, renumber_linear(offset_of(a), renumber), b.attr.slot, renumber_linear(offset_of(b), renumber),
+        tuple(out[i] for i in order[:rank]), out[m], out[-1], x.shape[-1], op.sum_dtype or x.dtype,
+        a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
+        b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
         (moved,), taps=tuple(w.shape[:rank]),
     )  # fmt: skip
 
@@ -74,12 +75,13 @@ def _nest(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Sto
     place, guard = _window(op, [axis(i) for i in spatial], taps, [x.shape[i] for i in spatial])
     at: Index = (axis(0), *place, source) if op.channels_last else (axis(0), source, *place)
     weight: Index = (*taps, channel, output) if op.channels_last else (output, channel, *taps)
-    total = dtypes.accumulator(x.dtype)
+    made = op.sum_dtype or x.dtype
+    total = dtypes.accumulator(made)
     seen = emitter.emit(x, at)
     if guard is not None:
         seen = ex.select(guard, guarded(seen, guard), ex.const(0, x.dtype))
     body = ex.cast(seen, total) * ex.cast(emitter.emit(w, weight), total)
-    return _finished(out, (*kernel, share), Reduce("add", body, total), x.dtype, store)
+    return _finished(out, (*kernel, share), Reduce("add", body, total), made, store)
 
 
 def window(op: ReduceWindow, x: Value, out: Shape, emitter: Emitter, store: Store) -> Nest:

@@ -17,6 +17,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
@@ -74,6 +75,7 @@ class Conv(Primitive):
     result  [N, O, spatial...]; narrow floats add up in f32
 
     With `channels_last` they are [N, spatial..., C], [kernel..., C / groups, O] and [N, spatial..., O].
+    With `sum_dtype` x and w are integers no wider, each of its own dtype, and it is that of products, sums and result.
     """
 
     strides: tuple[int, ...]
@@ -82,11 +84,12 @@ class Conv(Primitive):
     high: tuple[Dim, ...]
     groups: int = 1
     channels_last: bool = False
+    sum_dtype: DType | None = None
     tolerance = Tolerance(512, scale=1)
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         expect.kind(x, "int", "uint", "float")
-        expect.same_dtype(x, w)
+        made = expect.product_dtype(x, w, self.sum_dtype)
         expect.rank(x, 3)
         expect.rank(w, x.rank, "w", at_most=x.rank)
         rank = x.rank - 2
@@ -108,15 +111,16 @@ class Conv(Primitive):
             parts = (self.strides[i], self.dilations[i], self.low[i], self.high[i])
             space.append(window_extent(x.shape[2 + i], size, *parts))
         if self.channels_last:
-            return x.with_shape((x.shape[0], *space, w.shape[0]))
-        return x.with_shape((x.shape[0], w.shape[0], *space))
+            return TensorType((x.shape[0], *space, w.shape[0]), made)
+        return TensorType((x.shape[0], w.shape[0], *space), made)
 
     def reference(self, x: Array, w: Array) -> Array:
         if self.channels_last:
             plain = dataclasses.replace(self, channels_last=False)
             turned = w.transpose(w.ndim - 1, w.ndim - 2, *range(w.ndim - 2))
             return np.asarray(np.moveaxis(plain.reference(np.moveaxis(x, -1, 1), turned), 1, -1))
-        wide = np.float64 if dtypes.of(x.dtype).is_float else x.dtype
+        made = x.dtype if self.sum_dtype is None else self.sum_dtype.numpy
+        wide = np.float64 if dtypes.of(x.dtype).is_float else made
         padded = _padded(x.astype(wide), self.low, self.high, 0)  # type: ignore[arg-type]  # dims are bound here
         grouped: Any = w.astype(wide).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
         shape = infer_shape(self, x, w)
@@ -126,7 +130,7 @@ class Conv(Primitive):
                 for tap, seen in _taps(padded, w.shape[2:], self.strides, self.dilations):
                     parts = seen.reshape(x.shape[0], self.groups, w.shape[1], *seen.shape[2:])
                     total += np.einsum("ngc...,goc->ngo...", parts, grouped[(..., *tap)])
-        return total.reshape(shape).astype(x.dtype)
+        return total.reshape(shape).astype(made)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         w = inputs[1]

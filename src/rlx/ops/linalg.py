@@ -10,6 +10,7 @@ from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Value, build
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
@@ -22,17 +23,20 @@ class DotGeneral(Primitive):
     """Sum of products over the contracting axes, for every batch index.
 
     Result axes: batch axes, then the free axes of lhs, then those of rhs. Narrow floats add up in f32, integers wrap.
+    With `sum_dtype`, i32 for example, the operands are integers of that width at most, each of its own dtype; they are
+    multiplied and added in it, and it is the result's dtype.
     """
 
     lhs_contract: tuple[int, ...]
     rhs_contract: tuple[int, ...]
     lhs_batch: tuple[int, ...] = ()
     rhs_batch: tuple[int, ...] = ()
+    sum_dtype: DType | None = None
     tolerance = Tolerance(64, scale=1)
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         expect.kind(lhs, "int", "uint", "float", "complex", name="lhs")
-        expect.same_dtype(lhs, rhs)
+        made = expect.product_dtype(lhs, rhs, self.sum_dtype)
         left = expect.axes((*self.lhs_batch, *self.lhs_contract), lhs.rank, "lhs axes")
         right = expect.axes((*self.rhs_batch, *self.rhs_contract), rhs.rank, "rhs axes")
         if len(self.lhs_batch) != len(self.rhs_batch) or len(left) != len(right):
@@ -44,7 +48,7 @@ class DotGeneral(Primitive):
             paired.append(expect.same_dim(lhs.shape[a], rhs.shape[b], text))
         rows = [d for i, d in enumerate(lhs.shape) if i not in left]
         columns = [d for i, d in enumerate(rhs.shape) if i not in right]
-        return lhs.with_shape((*paired[: len(self.lhs_batch)], *rows, *columns))
+        return TensorType((*paired[: len(self.lhs_batch)], *rows, *columns), made)
 
     def reference(self, lhs: Array, rhs: Array) -> Array:
         letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -53,10 +57,11 @@ class DotGeneral(Primitive):
             right[b] = left[a]
         batch = [left[a] for a in self.lhs_batch]
         out = batch + [c for c in left if c not in right] + [c for c in right if c not in left]
-        wide = np.float64 if dtypes.of(lhs.dtype).is_float else lhs.dtype
+        made = lhs.dtype if self.sum_dtype is None else self.sum_dtype.numpy
+        wide = np.float64 if dtypes.of(lhs.dtype).is_float else made
         with np.errstate(all="ignore"):
             text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
-            return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(lhs.dtype)
+            return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(made)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         depth = dims.product(inputs[0].shape[a] for a in self.lhs_contract)
@@ -85,13 +90,16 @@ class Matmul(Composite):
             return np.asarray(np.matmul(x.astype(wide), y.astype(wide))).astype(x.dtype)
 
     def decompose(self, x: Value, y: Value) -> Value:
-        if x.rank == 1 or y.rank == 1:
-            return _vector_matmul(x, y)
-        if y.rank == 2:
-            return _dot(x, y, (x.rank - 1,), (0,), ())
-        lead = expect.broadcast(x.shape[:-2], y.shape[:-2])
-        x, y = (_spread(v, (*lead, *v.shape[-2:])) for v in (x, y))
-        return _dot(x, y, (x.rank - 1,), (y.rank - 2,), tuple(range(len(lead))))
+        return _vector_matmul(x, y) if x.rank == 1 or y.rank == 1 else matrices(x, y)
+
+
+def matrices(x: Value, y: Value, sum_dtype: DType | None = None) -> Value:
+    """The product of the last two axes as a `dot_general`; leading axes broadcast."""
+    if y.rank == 2:
+        return _dot(x, y, (x.rank - 1,), (0,), (), sum_dtype)
+    lead = expect.broadcast(x.shape[:-2], y.shape[:-2])
+    x, y = (_spread(v, (*lead, *v.shape[-2:])) for v in (x, y))
+    return _dot(x, y, (x.rank - 1,), (y.rank - 2,), tuple(range(len(lead))), sum_dtype)
 
 
 def _spread(x: Value, shape: tuple[dims.Dim, ...]) -> Value:
@@ -104,5 +112,10 @@ def _vector_matmul(x: Value, y: Value) -> Value:
     return matrix.reshape(out)
 
 
-def _dot(x: Value, y: Value, left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...]) -> Value:
-    return build("dot_general", x, y, lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch)
+def _dot(
+    x: Value, y: Value, left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...], sum_dtype: DType | None
+) -> Value:
+    return build(
+        "dot_general", x, y,
+        lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch, sum_dtype=sum_dtype,
+    )  # fmt: skip

@@ -33,8 +33,10 @@ from rlx.ops.cell_activation import FORMS, Gate, check
 
 Array = np.ndarray[Any, Any]
 States = tuple[Value, ...]
-Step = Callable[[Value, States, tuple[Value, ...]], States]
-"""(a step of x·w, the states, what stays) → the new states; the first of them is h."""
+Weights = tuple[Value, ...]
+"""What a product with weights needs: the weights alone, or with what tells what they mean."""
+Step = Callable[[Value, States, Weights, tuple[Value, ...]], States]
+"""(a step of x·w, the states, r, what else stays) → the new states; the first of them is h."""
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -152,13 +154,18 @@ class Recurrent(Composite):
         """One step, of values."""
         raise NotImplementedError
 
+    def product(self, x: Value, w: Weights) -> Value:
+        """x [..., n] · w [g, n]ᵀ"""
+        return build.dot_general(x, w[0], lhs_contract=(x.rank - 1,), rhs_contract=(1,))
+
     def _decompose(
-        self, x: Value, w: Value, r: Value, b: Value, states: Sequence[Value], p: Value | None, lengths: Value | None
-    ) -> tuple[Value, ...]:
+        self, x: Value, w: Weights, r: Weights, b: Value, states: Sequence[Value], p: Value | None,
+        lengths: Value | None,
+    ) -> tuple[Value, ...]:  # fmt: skip
         dtype = accumulator(x.dtype)
-        x_, w_, r_, b_, *wide = (v.cast(dtype) for v in (x, w, r, b, *states))
+        x_, b_, *wide = (v.cast(dtype) for v in (x, b, *states))
         found = [
-            self._one(d, x_, (w_, r_, b_), wide, None if p is None else p.cast(dtype), lengths)
+            self._one(d, x_, w, r, b_, wide, None if p is None else p.cast(dtype), lengths)
             for d in range(self.directions)
         ]
         joined = [
@@ -168,23 +175,23 @@ class Recurrent(Composite):
         return tuple(v.cast(x.dtype) for v in joined)
 
     def _one(
-        self, d: int, x: Value, weights: tuple[Value, ...], states: Sequence[Value], p: Value | None,
+        self, d: int, x: Value, w: Weights, r: Weights, b: Value, states: Sequence[Value], p: Value | None,
         lengths: Value | None,
     ) -> list[Value]:  # fmt: skip
         """y [T, 1, B, H] and the last states [1, B, H] of a direction."""
-        w, r, b = (of[d] for of in weights)
-        hidden = r.shape[1]
+        hidden = states[0].shape[2]
         half = dims.mul(hidden, self.gates)
-        in_product, in_step = self._biases(b[:half], b[half:], hidden)
-        projected = build.dot_general(x, w, lhs_contract=(2,), rhs_contract=(1,)) + in_product
-        stay = [r, *in_step, *([] if p is None else [p[d]])]
+        in_product, in_step = self._biases(b[d, :half], b[d, half:], hidden)
+        projected = self.product(x, tuple(_at(of, d) for of in w)) + in_product
+        own = tuple(_at(of, d) for of in r)
+        stay = [*own, *in_step, *([] if p is None else [p[d]])]
         # states may name their batch otherwise than x does
         carried = [_as(s[d], (x.shape[1], hidden)) for s in states]
         rows = [projected]
         if lengths is not None:
             rows.append(build.iota(x.graph, shape=(x.shape[0],), axis=0, dtype=dtypes.i64))
             stay.append(_as(lengths.cast(dtypes.i64), (x.shape[1], 1)))
-        body = self._body(d, hidden, carried, rows, stay, lengths is not None)
+        body = self._body(d, hidden, carried, rows, (own, stay[len(own) :]), lengths is not None)
         made = call(
             "scan", *carried, *rows, *stay, carried=len(carried), sequences=len(rows), length=x.shape[0],
             reverse=self.backwards(d), regions=(body,),
@@ -198,16 +205,21 @@ class Recurrent(Composite):
         return wb + rb, []
 
     def _body(
-        self, d: int, hidden: Dim, carried: Sequence[Value], rows: Sequence[Value], stay: Sequence[Value], masked: bool
-    ) -> Graph:
+        self, d: int, hidden: Dim, carried: Sequence[Value], rows: Sequence[Value],
+        stay: tuple[Sequence[Value], Sequence[Value]], masked: bool,
+    ) -> Graph:  # fmt: skip
+        own, others = stay
         body = Graph("step")
         types = [
-            *(v.type for v in carried), *(v.type.with_shape(v.shape[1:]) for v in rows), *(v.type for v in stay)
+            *(v.type for v in carried), *(v.type.with_shape(v.shape[1:]) for v in rows),
+            *(v.type for v in (*own, *others)),
         ]  # fmt: skip
         inputs = [body.input(f"a{i}", of.shape, of.dtype) for i, of in enumerate(types)]
         states, rest = tuple(inputs[: len(carried)]), inputs[len(carried) :]
         kept = tuple(rest[len(rows) : -1] if masked else rest[len(rows) :])
-        made = self.step(d, hidden)(rest[0], states, kept)
+        # what is known of the weights, a zero point of 0 for example, stays known in the body
+        known = tuple(v if o.constant is None else body.constant(o.constant) for v, o in zip(kept, own))
+        made = self.step(d, hidden)(rest[0], states, known, kept[len(own) :])
         y = made[0]
         if masked:
             live = build.lt(rest[1], rest[-1])
@@ -217,9 +229,13 @@ class Recurrent(Composite):
         return body
 
 
-def _product(h: Value, r: Value) -> Value:
-    """h [B, H] · r [N, H]ᵀ"""
-    return build.dot_general(h, r, lhs_contract=(1,), rhs_contract=(1,))
+def _wide(x: Value, w: Value) -> Weights:
+    return (w.cast(accumulator(x.dtype)),)
+
+
+def _at(of: Value, d: int) -> Value:
+    """A direction's part; of a constant again a constant."""
+    return of[d] if of.constant is None else of.graph.constant(of.constant[d])
 
 
 def _as(value: Value, shape: tuple[Dim, ...]) -> Value:
@@ -278,7 +294,7 @@ class Lstm(Recurrent):
         self, x: Value, w: Value, r: Value, b: Value, h: Value, c: Value, p: Value | None = None,
         lengths: Value | None = None,
     ) -> tuple[Value, ...]:  # fmt: skip
-        return self._decompose(x, w, r, b, (h, c), p, lengths)
+        return self._decompose(x, _wide(x, w), _wide(x, r), b, (h, c), p, lengths)
 
     def cell(
         self, number: int, xw: Array, r: Array, b: Array, states: tuple[Array, ...], p: Array | None
@@ -296,10 +312,10 @@ class Lstm(Recurrent):
     def step(self, number: int, hidden: Dim) -> Step:
         f, g, out = self.gates_of(number)
 
-        def run(xw: Value, states: States, stay: tuple[Value, ...]) -> States:
+        def run(xw: Value, states: States, r: Weights, stay: tuple[Value, ...]) -> States:
             h, c = states
-            zi, zo, zf, zc = _parts(xw + _product(h, stay[0]), hidden, 4)
-            peep = _parts(stay[1], hidden, 3) if len(stay) > 1 else None
+            zi, zo, zf, zc = _parts(xw + self.product(h, r), hidden, 4)
+            peep = _parts(stay[0], hidden, 3) if stay else None
             i = f.formula(zi if peep is None else zi + peep[0] * c)
             forget = 1.0 - i if self.input_forget else f.formula(zf if peep is None else zf + peep[2] * c)
             c = forget * c + i * g.formula(zc)
@@ -330,7 +346,7 @@ class OneState(Recurrent):
     def decompose(
         self, x: Value, w: Value, r: Value, b: Value, h: Value, lengths: Value | None = None
     ) -> tuple[Value, ...]:
-        return self._decompose(x, w, r, b, (h,), None, lengths)
+        return self._decompose(x, _wide(x, w), _wide(x, r), b, (h,), None, lengths)
 
 
 @op
@@ -375,16 +391,16 @@ class Gru(OneState):
         f, g = self.gates_of(number)
         two = dims.mul(hidden, 2)
 
-        def run(xw: Value, states: States, stay: tuple[Value, ...]) -> States:
-            (h,), r = states, stay[0]
+        def run(xw: Value, states: States, r: Weights, stay: tuple[Value, ...]) -> States:
+            (h,) = states
             if self.linear_before_reset:
-                hr = _product(h, r)
-                gates, inner = xw[:, :two] + hr[:, :two], hr[:, two:] + stay[1]
+                hr = self.product(h, r)
+                gates, inner = xw[:, :two] + hr[:, :two], hr[:, two:] + stay[0]
                 z, reset = (f.formula(part) for part in _parts(gates, hidden, 2))
                 inner = reset * inner
             else:
-                z, reset = (f.formula(part) for part in _parts(xw[:, :two] + _product(h, r[:two]), hidden, 2))
-                inner = _product(reset * h, r[two:])
+                z, reset = (f.formula(part) for part in _parts(xw[:, :two] + self.product(h, (r[0][:two],)), hidden, 2))
+                inner = self.product(reset * h, (r[0][two:],))
             new = g.formula(xw[:, two:] + inner)
             return ((1.0 - z) * new + z * h,)
 
@@ -414,4 +430,4 @@ class Rnn(OneState):
 
     def step(self, number: int, hidden: Dim) -> Step:
         (f,) = self.gates_of(number)
-        return lambda xw, states, stay: (f.formula(xw + _product(states[0], stay[0])),)
+        return lambda xw, states, r, stay: (f.formula(xw + self.product(states[0], r)),)

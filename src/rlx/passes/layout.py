@@ -151,8 +151,14 @@ class _Walk:
         return value in self.static or kept == sorted(kept)
 
     def _last(self, value: Value) -> Value:
+        """A value with channels last; what goes around it goes around what is turned."""
         found = self.inner.get(value)
-        return found if found is not None else value.transpose(*to_last(value.rank))
+        if found is not None:
+            return found
+        op = value.op
+        if isinstance(op, Pad) and all(p == 0 for p in (*op.low[:2], *op.high[:2])):
+            return _padded(self._last(value.node.inputs[0]), op.low[2:], op.high[2:], op.value)
+        return value.transpose(*to_last(value.rank))
 
     def _add(self, op: Op, *operands: Value) -> Value:
         made = self.rebuild.new.add(op, *operands)
@@ -170,19 +176,21 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     kernel = w.shape[2:]
     single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and op.groups == 1
     if single:
-        return dot_general(x, w.reshape(w.shape[0], w.shape[1]), lhs_contract=(x.rank - 1,), rhs_contract=(1,))
+        columns = w.reshape(w.shape[0], w.shape[1])
+        return dot_general(x, columns, lhs_contract=(x.rank - 1,), rhs_contract=(1,), sum_dtype=op.sum_dtype)
     turned = w.transpose(*range(2, 2 + rank), 1, 0)
     return conv(
-        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True
-    )
+        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
+        sum_dtype=op.sum_dtype,
+    )  # fmt: skip
 
 
-def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...]) -> Value:
-    """Zeros around the spatial axes. Few channels are one axis with the columns, which fills vectors."""
+def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...], value: float = 0.0) -> Value:
+    """`value` around the spatial axes. Few channels are one axis with the columns, which fills vectors."""
     channels = x.shape[-1]
     if not isinstance(channels, int) or channels >= FEW_CHANNELS:
-        return pad(x, low=(0, *low, 0), high=(0, *high, 0))
+        return pad(x, low=(0, *low, 0), high=(0, *high, 0), value=value)
     rows = x.reshape(*x.shape[:-2], dims.mul(x.shape[-2], channels))
     before, behind = (0, *low[:-1], dims.mul(low[-1], channels)), (0, *high[:-1], dims.mul(high[-1], channels))
     space = [dims.add(d, dims.add(a, b)) for d, a, b in zip(x.shape[1:-1], low, high)]
-    return pad(rows, low=before, high=behind).reshape(x.shape[0], *space, channels)
+    return pad(rows, low=before, high=behind, value=value).reshape(x.shape[0], *space, channels)

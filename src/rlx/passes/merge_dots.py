@@ -74,7 +74,7 @@ def find_groups(graph: Graph) -> list[list[Member]]:
     groups: dict[object, list[Member]] = {}
     for node in graph.nodes:
         op = node.op
-        if not isinstance(op, DotGeneral) or op.lhs_batch or node.inputs[1] not in weights:
+        if not isinstance(op, DotGeneral) or op.lhs_batch or op.sum_dtype or node.inputs[1] not in weights:
             continue
         if node.inputs[1].rank != 2 or len(op.rhs_contract) != 1 or node.inputs[0] in weights:
             continue

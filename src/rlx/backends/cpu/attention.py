@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu import gemm
-from rlx.backends.cpu.gemm import Tile, call_core, tile_at, tiles_of
+from rlx.backends.cpu.cores import Tile, call_core, tile_at, tiles_of
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.packing import Source, pack_panel
 from rlx.ir import dim as dims

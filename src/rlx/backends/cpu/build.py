@@ -24,7 +24,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
-    from rlx.kernel.nest import Contraction, Program
+    from rlx.kernel.nest import Program
 
 
 def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
@@ -91,7 +91,7 @@ def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
 
 def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = None) -> tuple[Program, Bounds]:
     """The kernels of a graph, scheduled for an instruction set, and the bounds of its dims. Raises UnsupportedOp."""
-    from rlx.backends.cpu import claims, winograd
+    from rlx.backends.cpu import claims, gemm, winograd
     from rlx.kernel.lower import lower
     from rlx.kernel.pack import pack_weights
     from rlx.kernel.winograd import use_winograd
@@ -106,7 +106,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     if "winograd" not in disable:
         use_winograd(program, lambda work: winograd.panel_width(work, isa))
     if "pack" not in disable:
-        pack_weights(program, lambda work: _panel_width(work, isa))
+        pack_weights(program, lambda work: gemm.panels(work, isa))
     return program, made.bounds
 
 
@@ -128,12 +128,6 @@ def _refuse_dtypes(program: Program) -> None:
     if wrong:
         listed = ", ".join(f"{b.name!r} is {b.dtype}" for b in wrong[:8])
         raise UnsupportedOp(f"[cpu] these do not compile to native code: {listed}; device 'reference' runs them")
-
-
-def _panel_width(work: Contraction, isa: Isa) -> int:
-    from rlx.backends.cpu import gemm
-
-    return gemm.panel_vectors(work.n, isa) * isa.lanes if gemm.takes(work) else 0
 
 
 def _kept(program: Program) -> set[int]:

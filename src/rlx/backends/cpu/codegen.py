@@ -45,7 +45,7 @@ def generate(
     keeps the time of every kernel.
     """
     symbols = program.symbols
-    module = Module(Target(isa.lanes, isa.has_fma), symbols)
+    module = Module(Target(isa.lanes, isa.has_fma, byte_products=isa.byte_products), symbols)
     module.add("rlx_run", _DISPATCH)
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
@@ -64,7 +64,7 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
             return turns.plan(planned, isa.lanes) or planned
         case WinogradWork():
             return winograd.plan(kernel.work, isa)
-        case Contraction() if gemm.takes(kernel.work) and (kernel.work.packed or not kernel.work.taps):
+        case Contraction() if gemm.takes(kernel.work):
             return gemm.plan(kernel.work, isa)
         case Contraction():
             return nests.plan(kernel.work.as_nest(), isa.lanes)

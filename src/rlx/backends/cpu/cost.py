@@ -86,13 +86,14 @@ def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) 
     panels, blocks = -(-n // width), -(-m // gemm.ROW_BLOCK)
     calls_a_tile = math.prod(dims.evaluate(extent, binding) for extent, _ in planned.taps)
     depth = k * taps
+    group, size = planned.form.group, planned.form.element_bytes
     for height, tiles in _tiles(m, blocks, planned.rows):
         whole = batch * panels * tiles
-        made.add(f"gemm_{height}x{planned.vectors}", whole * depth)
+        made.add(f"{planned.form.stem}_{height}x{planned.vectors}", whole * -(-depth // group))
         made.add("gemm_tiles", whole * calls_a_tile)
     made.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
-    panel_bytes = 4.0 * depth * width
+    panel_bytes = float(size) * depth * width
     readers = batch * (sum(tiles for _, tiles in _tiles(m, blocks, planned.rows)) - 1)
     _stream(
         made, "panel", panel_bytes * panels * readers, panel_bytes if m > planned.rows else panel_bytes * panels, isa

@@ -41,6 +41,19 @@ class Isa:
     l3_bytes: int = 8 << 20
 
     @property
+    def byte_products(self) -> str:
+        """How bytes are multiplied and added to i32, as `kernel.llvm.function.Target` names it."""
+        wanted = {16: "+avx512vnni", 8: "+avxvnni"}.get(self.lanes, "")
+        if wanted and wanted in self.features.split(","):
+            return "fours"
+        return "pairs" if self.triple_arch == "x86_64" else ""
+
+    @property
+    def byte_rows(self) -> int:
+        """Rows of a block of byte products: without an instruction of its own a product needs more registers."""
+        return self.gemm_rows if self.byte_products == "fours" else self.gemm_rows - 2
+
+    @property
     def vector_bytes(self) -> int:
         return 4 * self.lanes
 

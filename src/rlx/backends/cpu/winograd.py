@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu import gemm
-from rlx.backends.cpu.gemm import Tile, call_core, tile_at, tiles_of
+from rlx.backends.cpu.cores import Tile, call_core, tile_at, tiles_of
 from rlx.backends.cpu.isa import Isa
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes

@@ -98,7 +98,7 @@ def _origin(graph: Graph, node: Node) -> Node:
 def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
     program = lower(ready, disable)
     if "pack" not in disable:
-        pack_weights(program, contraction.panel_width)
+        pack_weights(program, contraction.panels)
     heaps = choose_heaps(program, limit)
     memory = plan_arena(program, heaps, ready.bounds, "memory-reuse" not in disable)
     prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)

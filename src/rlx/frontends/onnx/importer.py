@@ -37,6 +37,8 @@ FAMILIES = (
     "microsoft",
     "nn",
     "order",
+    "quantised",
+    "quantised_microsoft",
     "recurrent",
     "reduce",
     "resize",

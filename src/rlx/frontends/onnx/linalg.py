@@ -29,18 +29,6 @@ def _scaled(x: Value, factor: float) -> Value:
     return x * factor if x.dtype.is_float else x * int(factor)
 
 
-@onnx_op("MatMulInteger")
-def matmul_integer(node: OnnxNode, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
-    """(A - zero) (B - zero) in 32 bits. A vector of zero points goes by rows of A, by columns of B."""
-    left, right = a.cast("i32"), b.cast("i32")
-    if a_zero is not None:
-        zero = a_zero.cast("i32")
-        left = left - (zero.reshape(-1, 1) if zero.rank == 1 and zero.shape != (1,) else zero)
-    if b_zero is not None:
-        right = right - b_zero.cast("i32")
-    return build.matmul(left, right)
-
-
 @onnx_op("Einsum")
 def einsum(node: OnnxNode, *operands: Value) -> Value:
     return build.einsum(*operands, equation=node.text("equation"))

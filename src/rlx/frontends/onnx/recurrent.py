@@ -14,11 +14,7 @@ from rlx.ops.cell_activation import FORMS
 from rlx.ops.recurrent import DIRECTIONS
 
 
-def _zeros(like: Value, shape: Sequence[Dim]) -> Value:
-    return build.broadcast_to(like.graph.constant(0, like.dtype), shape=tuple(shape))
-
-
-def _attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any]:
+def cell_attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any]:
     """Direction, activations with their numbers, and clip; `functions` are the defaults of a direction."""
     direction = node.text("direction", "forward")
     if direction not in DIRECTIONS:
@@ -44,26 +40,29 @@ def _attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Net:
+class Net:
     """What the three nodes share: layouts, and operands that may be left out."""
 
-    def __init__(self, node: OnnxNode, x: Value, w: Value, r: Value, gates: int) -> None:
+    def __init__(self, node: OnnxNode, x: Value, w: Value, r: Value, gates: int, hidden_axis: int = 2) -> None:
         self.node = node
         for of, name in ((x, "X"), (w, "W"), (r, "R")):
             if of.rank != 3:
                 raise node.wrong(f"expected {name} of rank 3, got {of.type}")
         self.batch_first = node.flag("layout")
         self.x = x.transpose(1, 0, 2) if self.batch_first else x
-        self.directions, self.hidden, self.gates = r.shape[0], r.shape[2], gates
+        self.directions, self.hidden, self.gates = r.shape[0], r.shape[hidden_axis], gates
         self.weights = (w, r)
 
     def bias(self, b: Value | None) -> Value:
         shape = (self.directions, dims.mul(self.hidden, 2 * self.gates))
-        return _zeros(self.x, shape) if b is None else b
+        return self.zeros(shape) if b is None else b
+
+    def zeros(self, shape: Sequence[Dim]) -> Value:
+        return build.broadcast_to(self.x.graph.constant(0, self.x.dtype), shape=tuple(shape))
 
     def state(self, state: Value | None) -> Value:
         if state is None:
-            return _zeros(self.x, (self.directions, self.x.shape[1], self.hidden))
+            return self.zeros((self.directions, self.x.shape[1], self.hidden))
         return state.transpose(1, 0, 2) if self.batch_first else state
 
     def results(self, made: Sequence[Value]) -> list[Value]:
@@ -73,7 +72,7 @@ class _Net:
         return [y.transpose(2, 0, 1, 3), *(s.transpose(1, 0, 2) for s in states)]
 
 
-def _run(net: _Net, name: str, operands: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
+def _run(net: Net, name: str, operands: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
     made = call(name, *operands, **attributes)
     assert isinstance(made, tuple)
     return net.results(made)
@@ -84,10 +83,10 @@ def lstm(
     node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None,
     c: Value | None, p: Value | None,
 ) -> list[Value]:  # fmt: skip
-    attributes = _attributes(node, ("sigmoid", "tanh", "tanh"))
-    net = _Net(node, x, w, r, 4)
+    attributes = cell_attributes(node, ("sigmoid", "tanh", "tanh"))
+    net = Net(node, x, w, r, 4)
     if p is None and lengths is not None:
-        p = _zeros(x, (net.directions, dims.mul(net.hidden, 3)))
+        p = net.zeros((net.directions, dims.mul(net.hidden, 3)))
     operands = [net.x, *net.weights, net.bias(b), net.state(h), net.state(c), p, lengths]
     return _run(net, "lstm", operands, {**attributes, "input_forget": node.flag("input_forget")})
 
@@ -96,8 +95,8 @@ def lstm(
 def gru(
     node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None
 ) -> list[Value]:
-    attributes = _attributes(node, ("sigmoid", "tanh"))
-    net = _Net(node, x, w, r, 3)
+    attributes = cell_attributes(node, ("sigmoid", "tanh"))
+    net = Net(node, x, w, r, 3)
     operands = [net.x, *net.weights, net.bias(b), net.state(h), lengths]
     return _run(net, "gru", operands, {**attributes, "linear_before_reset": node.flag("linear_before_reset")})
 
@@ -106,6 +105,6 @@ def gru(
 def rnn(
     node: OnnxNode, x: Value, w: Value, r: Value, b: Value | None, lengths: Value | None, h: Value | None
 ) -> list[Value]:
-    attributes = _attributes(node, ("tanh",))
-    net = _Net(node, x, w, r, 1)
+    attributes = cell_attributes(node, ("tanh",))
+    net = Net(node, x, w, r, 1)
     return _run(net, "rnn", [net.x, *net.weights, net.bias(b), net.state(h), lengths], attributes)

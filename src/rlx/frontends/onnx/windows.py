@@ -28,7 +28,7 @@ class Window:
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
 
-def _window(node: OnnxNode, x: Value, kernel: Sequence[int]) -> Window:
+def window_of(node: OnnxNode, x: Value, kernel: Sequence[int]) -> Window:
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank or any(not isinstance(k, int) or k < 1 for k in kernel):
         raise node.wrong(f"expected a kernel for the {rank} spatial axes of {x.type}, got {list(kernel)}")
@@ -68,7 +68,7 @@ def _pads(node: OnnxNode, extents: Sequence[Dim], window: Window) -> tuple[tuple
     return tuple(low), tuple(high)
 
 
-def _kernel_of_weight(node: OnnxNode, x: Value, weight: Value) -> tuple[int, ...]:
+def kernel_of_weight(node: OnnxNode, x: Value, weight: Value) -> tuple[int, ...]:
     kernel = tuple(k for k in weight.shape[2:] if isinstance(k, int))
     if len(kernel) != weight.rank - 2:
         raise node.unsupported(f"the kernel's size is known only when the graph runs: {weight.type}")
@@ -77,25 +77,25 @@ def _kernel_of_weight(node: OnnxNode, x: Value, weight: Value) -> tuple[int, ...
     return kernel
 
 
-def _with_bias(made: Value, bias: Value | None) -> Value:
+def with_bias(made: Value, bias: Value | None) -> Value:
     return made if bias is None else made + bias.reshape(-1, *([1] * (made.rank - 2)))
 
 
 @onnx_op("Conv")
 def conv(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
-    window = _window(node, x, _kernel_of_weight(node, x, weight))
+    window = window_of(node, x, kernel_of_weight(node, x, weight))
     made = build.conv(
         x, weight, strides=window.strides, dilations=window.dilations, low=window.low, high=window.high,
         groups=node.integer("group", 1),
     )  # fmt: skip
-    return _with_bias(made, bias)
+    return with_bias(made, bias)
 
 
 @onnx_op("ConvTranspose")
 def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
     """`output_shape` and SAME pads say how large the result is; pads follow from that."""
     rank = x.rank - 2
-    kernel = _kernel_of_weight(node, x, weight)
+    kernel = kernel_of_weight(node, x, weight)
     strides, dilations = _numbers(node, "strides", rank), _numbers(node, "dilations", rank)
     extra = tuple(node.integers("output_padding", (0,) * rank))
     mode = node.text("auto_pad", "NOTSET")
@@ -117,10 +117,10 @@ def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) 
         x, weight, strides=strides, dilations=dilations, low=tuple(low), high=tuple(high), extra=extra,
         groups=node.integer("group", 1),
     )  # fmt: skip
-    return _with_bias(made, bias)
+    return with_bias(made, bias)
 
 
-def _rounded(node: OnnxNode, x: Value, window: Window) -> Window:
+def rounded_up(node: OnnxNode, x: Value, window: Window) -> Window:
     """With `ceil_mode` a last window may reach beyond the pads, if it starts on the input or before it."""
     if not node.flag("ceil_mode"):
         return window
@@ -143,7 +143,7 @@ def max_pool(node: OnnxNode, x: Value) -> Value:
     if any(node.outputs[1:]):
         raise node.unsupported("indices of the greatest are not supported")
     node.integer("storage_order", 0)  # speaks of indices alone
-    window = _rounded(node, x, _window(node, x, node.integers("kernel_shape")))
+    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
     return build.reduce_window(
         x, combine="max", window=window.kernel, strides=window.strides, dilations=window.dilations,
         low=window.low, high=window.high,
@@ -152,7 +152,7 @@ def max_pool(node: OnnxNode, x: Value) -> Value:
 
 @onnx_op("AveragePool")
 def average_pool(node: OnnxNode, x: Value) -> Value:
-    window = _rounded(node, x, _window(node, x, node.integers("kernel_shape")))
+    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
     return build.average_pool(
         x, window=window.kernel, strides=window.strides, dilations=window.dilations, low=window.low, high=window.high,
         count_pads=node.flag("count_include_pad"), beyond=window.beyond,
@@ -162,7 +162,7 @@ def average_pool(node: OnnxNode, x: Value) -> Value:
 @onnx_op("LpPool")
 def lp_pool(node: OnnxNode, x: Value) -> Value:
     p = float(node.integer("p", 2))
-    window = _rounded(node, x, _window(node, x, node.integers("kernel_shape")))
+    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
     powers = build.pow(abs(x), p) if p != 1 else abs(x)
     total = build.reduce_window(
         powers, combine="add", window=window.kernel, strides=window.strides, dilations=window.dilations,

@@ -606,13 +606,39 @@ class Writer:
         elif to.is_float:
             made = self._float_width(kind, target, x)
         else:
-            sign = "u" if to.kind == "uint" else "s"
-            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
-            self.f.module.declare(f"declare {target} {name}({kind})")
-            return self.f.value(f"call {target} {name}({kind} {x})")
+            return self._to_integer(dtype, to, kind, x)
         if to in narrow.DTYPES:
             return self.body.round_narrow(Reg(made, to, self.vector)).name
         return made
+
+    def _to_integer(self, dtype: DType, to: DType, kind: str, x: str) -> str:
+        """Truncates and saturates; NaN gives 0. LLVM's own saturating conversion goes element by element on x86."""
+        f, target = self.f, self.kind(to)
+        if to.bits > 32 or to is dtypes.u32:
+            sign = "u" if to.kind == "uint" else "s"
+            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
+            f.module.declare(f"declare {target} {name}({kind})")
+            return f.value(f"call {target} {name}({kind} {x})")
+        flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
+        least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+        held = dtypes.accumulator(dtype)
+
+        def kept(test: str, limit: int) -> tuple[str, str]:
+            """x where the test against a limit holds, else the limit (a NaN fails every test); and the test."""
+            bound = self._constant(held, limit)
+            holds = f.value(f"fcmp {test} {kind} {x}, {bound}")
+            return f.value(f"select {flags} {holds}, {kind} {x}, {kind} {bound}"), holds
+
+        if least:
+            x, _ = kept("ord", 0)
+        x, _ = kept("ogt", least)
+        if to.bits < 32:
+            x, _ = kept("olt", most)
+            return f.value(f"trunc {wide} {f.value(f'fptosi {kind} {x} to {wide}')} to {target}")
+        _, inside = kept("olt", most + 1)  # no f32 is 2³¹ - 1
+        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(held, 0)}")
+        whole = f.value(f"fptosi {kind} {x} to {wide}")
+        return f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
 
     def _float_width(self, kind: str, target: str, x: str) -> str:
         if kind == target:

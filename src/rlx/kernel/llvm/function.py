@@ -32,12 +32,14 @@ class Target:
     """What the renderer must know of a machine.
 
     lanes     f32 lanes of the vectors to emit
+    byte_products  what multiplies bytes and adds to i32: "fours" (vpdpbusd), "pairs" (pmaddwd), or "" for neither
     has_fma   whether fused multiply-add is one instruction (else `fmuladd` may split it)
     """
 
     lanes: int
     has_fma: bool
     pause: str = ""
+    byte_products: str = ""
 
 
 class Module:

@@ -30,11 +30,12 @@ PANEL = 64
 """Columns of a panel of packed weights: neighbouring lanes read neighbouring memory."""
 
 
-def panel_width(work: Contraction) -> int:
-    """Width of the panels that the static right side of a contraction is to be packed into, 0 for none."""
+def panels(work: Contraction) -> tuple[int, int]:
+    """Width of the panels that the static right side of a contraction is to be packed into, 0 for none, and elements
+    of k in a group."""
     if work.dtype is not dtypes.f32 or not isinstance(work.n, int):
-        return 0
-    return min(PANEL, -(-work.n // COLUMNS) * COLUMNS)
+        return 0, 1
+    return min(PANEL, -(-work.n // COLUMNS) * COLUMNS), 1
 
 
 def render(work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
