@@ -6,10 +6,12 @@ import copy
 from collections.abc import Iterable
 
 from rlx import flags
-from rlx.backends.base import Options, Unsupported
+from rlx.backends.base import Backend, Executable, Options, Unsupported
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable, GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
+from rlx.ir.uses import has_measured
+from rlx.runtime import stages
 from rlx.runtime.compiled import CompiledGraph
 
 AUTO = ("cpu",)
@@ -64,14 +66,14 @@ class Session:
         for name in names:
             try:
                 backend, ordinal = registry.backend(name)
-                return CompiledGraph(graph, name, backend.compile(graph, self.options, ordinal))
+                return CompiledGraph(graph, name, self._executable(graph, backend, ordinal))
             except DeviceUnavailable as error:
                 if self.device != "auto":
                     raise
                 attempts.append(str(error).removeprefix("[device] "))
                 absent += 1
             except UnsupportedOp as error:
-                attempts.append(_refusal(name, graph, backend.unsupported(graph)) or str(error))
+                attempts.append(_refusal(name, graph, _refused(graph, backend)) or str(error))
         if self.device != "auto":
             raise UnsupportedOp(f"[session] {attempts[0]}")
         kind = DeviceUnavailable if absent == len(names) else UnsupportedOp
@@ -80,6 +82,18 @@ class Session:
             f"[session] expected a device that takes the graph {graph.name!r}, got none:\n  {listed}\n"
             'device="reference" runs every op, slowly; it is never chosen by itself'
         )
+
+    def _executable(self, graph: Graph, backend: Backend, ordinal: int) -> Executable:
+        if has_measured(graph):
+            return stages.compile_stages(graph, backend, self.options, ordinal)
+        return backend.compile(graph, self.options, ordinal)
+
+
+def _refused(graph: Graph, backend: Backend) -> list[Unsupported]:
+    try:
+        return stages.unsupported(graph, backend) if has_measured(graph) else backend.unsupported(graph)
+    except UnsupportedOp:  # it cannot be cut into stages: the error at hand says why
+        return []
 
 
 def _refusal(device: str, graph: Graph, refused: list[Unsupported]) -> str:
