@@ -12,8 +12,8 @@ from rlx.ir.graph import Scalar, Value
 from rlx.ops import build
 
 __all__ = [
-    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "measure", "one_hot", "split",
-    "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
+    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "measure", "one_hot",
+    "split", "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
 ]  # fmt: skip
 
 

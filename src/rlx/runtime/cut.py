@@ -89,9 +89,10 @@ class _Cutter:
         light: set[int] = set()
         for node in nodes:
             inputs = [v for v in node.inputs if id(v.node) not in self.free]
-            if len(inputs) == 1 and isinstance(node.op, (Elementwise, BroadcastTo, Reshape, Slice, Transpose)):
-                if isinstance(inputs[0].op, Input) or id(inputs[0].node) in light:
-                    light.add(id(node))
+            if len(inputs) != 1 or not isinstance(node.op, (Elementwise, BroadcastTo, Reshape, Slice, Transpose)):
+                continue
+            if isinstance(inputs[0].op, Input) or id(inputs[0].node) in light:
+                light.add(id(node))
         kept = {id(v.node) for v in self.graph.outputs.values()}
         for node in reversed(nodes):
             users = [self.level[id(user)] for value in node.outputs for user in self.graph.uses(value)]
@@ -205,7 +206,7 @@ def sizes(nodes: Iterable[Node], measured: set[str]) -> dict[tuple[Dim, ...], tu
     found: dict[tuple[Dim, ...], tuple[int, Node]] = {}
     for node in nodes:
         for of in node.types:
-            if any(isinstance(d, Poly) and dims.symbols(d) & measured for d in of.shape):
-                if of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
-                    found[of.shape] = (of.dtype.itemsize, node)
+            hangs = any(isinstance(d, Poly) and dims.symbols(d) & measured for d in of.shape)
+            if hangs and of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
+                found[of.shape] = (of.dtype.itemsize, node)
     return found

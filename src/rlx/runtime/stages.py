@@ -156,5 +156,3 @@ class _StagedBound(Bound):
                 if value not in kept:
                     values.pop(value, None)
         return [values[value] for value in executable.outputs]
-
-
