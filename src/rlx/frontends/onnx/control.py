@@ -12,6 +12,7 @@ from typing import Any
 from rlx.errors import RlxError
 from rlx.frontends.onnx.bodies import Formal, Region, close
 from rlx.frontends.onnx.item import is_number
+from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -115,6 +116,11 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
             return unrolled
     if trips is not None and started and not (isinstance(trips, int) and trips > MAX_COUNTED_TRIPS):
         counted = _counted(node, body, trips, carried)
+        if counted is not None:
+            return counted
+    if stacked and count is not None and count.known is None and started is True:
+        most = measure(node, build.maximum(count.value.cast(dtypes.i64), 0))
+        counted = _counted(node, body, most, carried)
         if counted is not None:
             return counted
     if stacked:

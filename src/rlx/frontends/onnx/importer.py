@@ -246,6 +246,7 @@ class _Walk:
         attributes = self._attributes(proto, scope)
         bodies = _Bodies(self, name, scope)
         node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
+        node.may_measure = self.frame.parent is None
         node.inputs = [self._required(i, scope) if i else None for i in proto.input]
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
@@ -302,10 +303,12 @@ class _Walk:
 
     # bodies
 
-    def _inline(self, function: Any, proto: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+    def _inline(
+        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None
+    ) -> Sequence[Item | None]:
         """A model's own function, with its body in place of the call."""
         self._check_depth(scope, function.name)
-        given = {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
+        given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
         inputs = [self._required(i, scope) if i else None for i in proto.input]
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
@@ -360,7 +363,7 @@ class _Walk:
                 if i:
                     self._required(i, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope)
+        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
 
     def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
         try:
@@ -397,6 +400,12 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
+    """What the standard says that attributes are which a node does not give."""
+    declared = onnx.defs.get_schema(proto.op_type, opset, domain).attributes
+    return {name: a.default_value for name, a in declared.items() if a.default_value.type}
 
 
 @dataclass

@@ -109,6 +109,8 @@ class OnnxNode:
         self.opset = opset
         self.outputs: Sequence[str] = list(proto.output)
         self.inputs: list[Item | None] = []
+        self.may_measure = True
+        """Whether dims may be measured here: not inside of a body that becomes a region."""
         self._attributes = attributes
         self._read = read
         self._asked: set[str] = set()
@@ -185,6 +187,11 @@ class OnnxNode:
     def unsupported(self, reason: str) -> UnsupportedOp:
         """The error to raise for a node that the format allows and rlx does not take."""
         return UnsupportedOp(reason)
+
+    def measures(self, what: str) -> None:
+        """Says that the op measures a dim. Raises UnsupportedOp where none can be: in a body that becomes a region."""
+        if not self.may_measure:
+            raise self.unsupported(f"{what} is known only when the graph runs, inside of a body")
 
     def wrong(self, reason: str) -> ModelError:
         """The error to raise for a node that the format forbids."""
