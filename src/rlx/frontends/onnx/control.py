@@ -11,7 +11,7 @@ from typing import Any
 
 from rlx.errors import RlxError
 from rlx.frontends.onnx.bodies import Formal, Region, close
-from rlx.frontends.onnx.item import is_number
+from rlx.frontends.onnx.item import Many, Nothing, flattened, is_number, rebuilt, structure
 from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
@@ -58,6 +58,10 @@ def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> l
     first, second = (region.results for region in regions)
     if len(first) != len(second):
         raise node.wrong(f"expected branches of as many results, got {len(first)} and {len(second)}")
+    if structure(first) != structure(second):
+        raise node.unsupported("its condition is known only when the graph runs, and its branches give other sequences")
+    like = first
+    first, second = flattened(first), flattened(second)
     for a, b in zip(first, second):
         same = len(a.shape) == len(b.shape) and all(
             x == y for x, y in zip(a.shape, b.shape) if is_number(x) and is_number(y)
@@ -66,9 +70,10 @@ def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> l
             raise node.unsupported(
                 f"its condition is known only when the graph runs, and it gives {a.type} or {b.type}"
             )
-    taken = close(regions, [[item.value for item in region.results] for region in regions])
+    taken = close(regions, [[item.value for item in results] for results in (first, second)])
     predicate = _scalar(condition.value)
-    return _call("if", [predicate, *taken], [region.graph for region in regions])
+    made = _call("if", [predicate, *taken], [region.graph for region in regions])
+    return rebuilt(node.graph, like, iter(made))
 
 
 def _dims_compared(condition: Value) -> tuple[Dim, Dim] | None:
@@ -114,6 +119,8 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
         if unrolled is not None:
             return unrolled
+    if any(isinstance(item, (Many, Nothing)) for item in carried):
+        raise node.unsupported("how long a sequence gets that it carries is known only when the graph runs")
     if trips is not None and started and not (isinstance(trips, int) and trips > MAX_COUNTED_TRIPS):
         counted = _counted(node, body, trips, carried)
         if counted is not None:

@@ -15,7 +15,7 @@ import onnx
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
-from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
@@ -41,6 +41,7 @@ FAMILIES = (
     "reduce",
     "resize",
     "sampling",
+    "sequences",
     "shape",
     "symbolics",
     "training",
@@ -79,7 +80,7 @@ class _Unknown(Exception):
 
 def import_model(
     file: ModelFile,
-    shapes: Mapping[str, Sequence[Any]] | None = None,
+    shapes: Mapping[str, Sequence[Any] | None] | None = None,
     values: Mapping[str, Array] | None = None,
     keep_subnormals: bool = False,
 ) -> Imported:
@@ -98,7 +99,7 @@ class _Walk:
     def __init__(
         self,
         file: ModelFile,
-        shapes: Mapping[str, Sequence[Any]],
+        shapes: Mapping[str, Sequence[Any] | None],
         values: Mapping[str, Array],
         keep_subnormals: bool,
     ) -> None:
@@ -110,6 +111,7 @@ class _Walk:
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
         self.dims: dict[str, str] = {}  # names of dims in the file → ours
+        self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
@@ -128,7 +130,7 @@ class _Walk:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
         _prune(self.graph)
-        return Imported(self.graph, "onnx", self._notes())
+        return Imported(self.graph, "onnx", self._notes(), self.sequences, [o.name for o in proto.output])
 
     def _check_opset(self) -> None:
         opset = self.file.opsets.get("", onnx.defs.onnx_opset_version())
@@ -148,28 +150,50 @@ class _Walk:
     # inputs and outputs
 
     def _input(self, declared: Any) -> Item | None:
-        kind = declared.type.WhichOneof("value")
         try:
-            if kind != "tensor_type":
-                raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
-            tensor = declared.type.tensor_type
-            dtype = dtype_of(tensor.elem_type)
+            return self._input_of(declared.name, declared.type)
         except UnsupportedOp as error:
             self._fail(declared.name, "input", str(error))
             return None
-        if declared.name in self.values:
-            return self._fixed(declared.name, dtype)
-        if declared.name in self.shapes:
-            shape: list[Any] = list(self.shapes[declared.name])
+
+    def _input_of(self, name: str, of: Any) -> Item | None:
+        """An input of a type. Sequences are as many inputs as they have elements; an optional has its element unless
+        it is said to have none."""
+        kind = of.WhichOneof("value")
+        if kind == "optional_type":
+            if name in self.shapes and self.shapes[name] is None:
+                return Nothing(self.graph)
+            return self._input_of(name, of.optional_type.elem_type)
+        if kind == "sequence_type":
+            return self._input_sequence(name, of.sequence_type.elem_type)
+        if kind != "tensor_type":
+            raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
+        return self._input_tensor(name, of.tensor_type)
+
+    def _input_sequence(self, name: str, of: Any) -> Item:
+        shapes = self.shapes.get(name)
+        if shapes is None or of.WhichOneof("value") != "tensor_type":
+            raise UnsupportedOp("the length of a sequence must be known: pass shapes={name: [shape of each element]}")
+        parts = [f"{name}.{i}" for i in range(len(shapes))]
+        dtype = dtype_of(of.tensor_type.elem_type)
+        self.sequences[name] = tuple(parts)
+        items = [Item.of(self.graph.input(part, shape, dtype)) for part, shape in zip(parts, shapes)]
+        return Many(self.graph, items, dtype)
+
+    def _input_tensor(self, name: str, tensor: Any) -> Item | None:
+        dtype = dtype_of(tensor.elem_type)
+        if name in self.values:
+            return self._fixed(name, dtype)
+        if name in self.shapes:
+            shape: list[Any] = list(self.shapes[name] or ())
         elif tensor.HasField("shape"):
-            shape = [self._dim(d, f"{declared.name}_{i}") for i, d in enumerate(tensor.shape.dim)]
+            shape = [self._dim(d, f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
         else:
-            self._fail(declared.name, "input", "the file gives it no rank: pass shapes={name: dims}")
-            return None
+            raise UnsupportedOp("the file gives it no rank: pass shapes={name: dims}")
         try:
-            return Item.of(self.graph.input(declared.name, shape, dtype))
+            return Item.of(self.graph.input(name, shape, dtype))
         except RlxError as error:
-            raise ModelError(f"{error}, at input {declared.name!r} of {self.file.label}") from None
+            raise ModelError(f"{error}, at input {name!r} of {self.file.label}") from None
 
     def _fixed(self, name: str, dtype: DType) -> Item:
         """An input that the caller fixed to a value."""
@@ -195,11 +219,22 @@ class _Walk:
             item = self._lookup(output.name, scope)
             if item is None:
                 raise ModelError(f"[onnx] expected the output {output.name!r} to be made by a node, got none that does")
+            if isinstance(item, Many):
+                self._output_sequence(output.name, item)
+                continue
+            if isinstance(item, Nothing):
+                raise UnsupportedOp(f"[onnx] expected outputs that are there, got the optional {output.name!r} without")
             value = item.value
             code = output.type.tensor_type.elem_type
             if code and dtype_of(code) is not value.dtype:
                 raise ModelError(f"[onnx] expected the output {output.name!r} of {dtype_of(code)}, got {value.type}")
             self.graph.output(value, name=output.name)
+
+    def _output_sequence(self, name: str, sequence: Many) -> None:
+        parts = [f"{name}.{i}" for i in range(len(sequence.items))]
+        self.sequences[name] = tuple(parts)
+        for part, item in zip(parts, sequence.items):
+            self.graph.output(item.value, name=part)
 
     # nodes
 

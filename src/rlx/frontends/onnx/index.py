@@ -64,14 +64,16 @@ def one_hot(node: OnnxNode, indices: Value, depth: Item, values: Value) -> Value
 def nonzero(node: OnnxNode, x: Value) -> Value:
     """A scalar counts as a vector of one element."""
     node.measures("how many elements are not zero")
-    return ops.nonzero(x if x.rank else x.reshape(1))
+    made: Value = ops.nonzero(x if x.rank else x.reshape(1))
+    return made
 
 
 @onnx_op("Compress")
 def compress(node: OnnxNode, x: Value, condition: Value) -> Value:
     node.measures("how many elements it takes")
     axis = node.integer("axis", None)
-    return ops.compress(x, condition, None if axis is None else node.normal_axis(axis, x.rank))
+    made: Value = ops.compress(x, condition, None if axis is None else node.normal_axis(axis, x.rank))
+    return made
 
 
 @onnx_op("Unique")

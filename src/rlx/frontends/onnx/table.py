@@ -180,6 +180,10 @@ class OnnxNode:
         """An array of the model in our graph: a weight, or a constant if it is small."""
         return self._leaves.make(self.outputs[0], array)
 
+    def type_attribute(self, name: str) -> Any:
+        """A type; None if it is absent."""
+        return self._get(name, None, onnx.AttributeProto.TYPE_PROTO, "tp")
+
     def graph_attribute(self, name: str) -> Any:
         """A sub-graph."""
         return self._get(name, _MISSING, onnx.AttributeProto.GRAPH, "g")
