@@ -125,9 +125,8 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         counted = _counted(node, body, trips, carried)
         if counted is not None:
             return counted
-    if stacked and count is not None and count.known is None and started is True:
-        most = measure(node, build.maximum(count.value.cast(dtypes.i64), 0))
-        counted = _counted(node, body, most, carried)
+    if stacked and count is not None:
+        counted = _measured(node, body, count, condition, carried)
         if counted is not None:
             return counted
     if stacked:
@@ -175,6 +174,16 @@ def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> 
     numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
     operands = [*(item.value for item in carried), numbers, *taken]
     return _call("scan", operands, [region.graph], carried=len(carried), sequences=1, length=length)
+
+
+def _measured(
+    node: OnnxNode, body: Any, count: Item, condition: Item | None, carried: Sequence[Item]
+) -> list[Item] | None:
+    """A scan over as many trips as a run says: none at all if the condition does not hold from the start."""
+    trips = build.maximum(_scalar(count.value.cast(dtypes.i64)), 0)
+    if condition is not None:
+        trips = build.select(_scalar(condition.value), trips, 0)
+    return _counted(node, body, measure(node, trips), carried)
 
 
 def _body(node: OnnxNode, body: Any, formals: Sequence[Formal], order: Sequence[int | Item]) -> tuple[Item, Region]:
