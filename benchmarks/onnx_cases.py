@@ -80,6 +80,11 @@ def _list_shapes(proto: Any, data_sets: Any) -> dict[str, Any]:
 def _compare(case: Any, wanted: Sequence[Any], got: Sequence[Any]) -> None:
     from onnx.backend.test.runner import Runner
 
+    lengths = [[len(each) if isinstance(each, list) else None for each in side] for side in (wanted, got)]
+    assert lengths[0] == lengths[1], f"lists of {lengths[1]} arrays for {lengths[0]}"
+    wanted, got = (
+        [part for each in side for part in (each if isinstance(each, list) else [each])] for side in (wanted, got)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         Runner.assert_similar_outputs(wanted, got, rtol=case.rtol, atol=case.atol, model_dir=case.model_dir)

@@ -247,7 +247,7 @@ symbolic("ReduceMin")(_reduction(dims.minimum, None))
 
 def _axes(node: OnnxNode, axes: Known | None) -> tuple[int, ...] | None:
     """Axes by attribute or by input; None if neither gives any."""
-    found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes)
+    found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes.reshape(-1))
     return found or None
 
 
