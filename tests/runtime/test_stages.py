@@ -11,11 +11,13 @@ import pytest
 
 import rlx
 from rlx import ops
+from rlx.cli.check import Checker
 from rlx.errors import GraphError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.serial import load_graph, save_graph
 from rlx.ir.text import parse_graph, print_graph
 from rlx.ir.verify import verify
-from rlx.runtime.cut import cut
+from rlx.runtime.profiler import profile
+from rlx.runtime.staging import cut
 
 DEVICES = ("cpu", "reference")
 
@@ -187,3 +189,14 @@ def test_bodies_do_not_measure(device: str) -> None:
     graph.output(ops.if_(flag, x, regions=(yes, no))[0], name="y")
     with pytest.raises(UnsupportedOp, match=r"\[measured\] expected dims measured outside of if"):
         rlx.Session(device).compile(graph)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_of_all_stages_are_timed_and_checked(device: str) -> None:
+    inputs = {"x": np.arange(9, dtype="f4") - 2, "k": np.array(7)}
+    found = profile(head(), inputs, rlx.Session(device), runs=1)
+    assert found.total_ns > 0 and len(found.kernels) > 3
+    starts = [kernel.first_ns for kernel in found.kernels]
+    assert device == "cpu" or starts == sorted(starts)
+    verdict = Checker(head(), rlx.Session(device), inputs).verdict()
+    assert verdict["equal"], verdict

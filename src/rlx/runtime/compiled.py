@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlx.backends.base import Executable, KernelTime
+from rlx.backends.base import Bound, Executable, KernelTime
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array

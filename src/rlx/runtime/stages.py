@@ -1,4 +1,4 @@
-"""Programs whose dims are measured while they run: one executable a stage (`cut.py`), and what goes on between them.
+"""Programs whose dims are measured while they run: an executable a stage (`staging.py`), and what goes on between them.
 
 Each stage is compiled as any graph is, on any backend, once for all sizes. A run goes through them in order: it binds
 the stage at the dims that are known by then, hands over the values that later stages take, reads the numbers that the
@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Backend, Bound, Executable, Options, Unsupported
+from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options, Unsupported
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -21,8 +22,8 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Measured
 from rlx.passes.decompose import decompose
-from rlx.runtime.cut import Stage, cut, sizes
 from rlx.runtime.plans import Plans
+from rlx.runtime.staging import Stage, cut, sizes
 
 MOST_BYTES = 1 << 56
 """Of a value inside of an op: offsets of several still fit into i64."""
@@ -138,6 +139,16 @@ class _StagedBound(Bound):
         return sum(plans.nbytes for plans in self._plans)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        return self._run(inputs, None)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """Kernels of all stages; a stage begins where the kernels of those before it ended."""
+        times: list[KernelTime] = []
+        self._run(inputs, times)
+        return times
+
+    def _run(self, inputs: Sequence[Array], times: list[KernelTime] | None) -> list[Array]:
+        """Runs the stages; a second time each for the times of its kernels, if these are asked for."""
         executable = self.executable
         values: dict[Value, Array] = dict(zip(executable.inputs, inputs))
         binding = self.binding
@@ -149,7 +160,11 @@ class _StagedBound(Bound):
                 stage.check(binding)
                 bound = stage.executable.bind(binding)
                 plans.put(key, bound)
-            results = bound([values[value] for value in stage.takes])
+            taken = [values[value] for value in stage.takes]
+            if times is not None:
+                start = sum(time.total_ns for time in times)
+                times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(taken)]
+            results = bound(taken)
             values.update(zip(stage.gives, results))
             binding = stage.read(values, binding)
             for value in stage.drops:
