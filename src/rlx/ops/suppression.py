@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from rlx.errors import ShapeError
+from rlx.ir import dim as dims
 from rlx.ir import expect
 from rlx.ir.graph import Graph, Value, call
 from rlx.ops import build
@@ -45,7 +46,7 @@ def non_max_suppression(
         what = f"expected scores of the boxes {boxes.type}, got {scores.type}"
         expect.same_dim(boxes.shape[at], scores.shape[other], what)
     order, alive = _candidates(scores, threshold)
-    low_high = [build.gather_elements(_for_classes(side, scores), order, axis=2) for side in _sides(boxes, centered)]
+    low_high = [_of_boxes(side, order) for side in _sides(boxes, centered)]
     limit = scores.shape[2] if most is None else most
     count = build.dims_tensor(scores.graph, values=(limit,)) if not isinstance(limit, (Value, float)) else limit
     kept = _loop(alive, low_high, _scalar(scores, count, "i64"), _scalar(scores, overlap, scores.dtype))
@@ -81,9 +82,10 @@ def _sides(boxes: Value, centered: bool) -> list[Value]:
     return [build.minimum(a, c), build.minimum(b, d), build.maximum(a, c), build.maximum(b, d)]
 
 
-def _for_classes(side: Value, scores: Value) -> Value:
-    batch, _, extent = scores.shape
-    return build.broadcast_to(side.reshape(side.shape[0], 1, side.shape[1]), shape=(batch, scores.shape[1], extent))
+def _of_boxes(side: Value, order: Value) -> Value:
+    """A number of every box [batch, n] for the boxes that candidates are [batch, classes, k]."""
+    flat = order.reshape(order.shape[0], dims.mul(order.shape[1], order.shape[2]))
+    return build.gather_elements(side, flat, axis=1).reshape(order.shape)
 
 
 def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Value:
