@@ -55,8 +55,9 @@ def run_case(case: Any, device: str) -> Outcome:
     fixed: tuple[str, ...] = ()
     try:
         proto, source, data_sets = _contents(case)
-        fixed, values = _fixed_inputs(proto, source, data_sets, device)
-        model = rlx.load(source, device=device, cache=False, values=values)
+        shapes = _list_shapes(proto, data_sets)
+        fixed, values = _fixed_inputs(proto, source, data_sets, device, shapes)
+        model = rlx.load(source, device=device, cache=False, values=values, shapes=shapes)
         for inputs, outputs in data_sets:
             named = dict(zip(_input_names(proto), inputs, strict=False))
             got = model.run({name: named[name] for name in model.input_names})
@@ -70,9 +71,20 @@ def run_case(case: Any, device: str) -> Outcome:
     return Outcome("right", fixed=fixed)
 
 
+def _list_shapes(proto: Any, data_sets: Any) -> dict[str, Any]:
+    """What the import must be told of inputs that are lists of arrays, or optionals without an element."""
+    given = zip(_input_names(proto), data_sets[0][0], strict=False)
+    return {n: None if a is None else [part.shape for part in a] for n, a in given if a is None or isinstance(a, list)}
+
+
 def _compare(case: Any, wanted: Sequence[Any], got: Sequence[Any]) -> None:
     from onnx.backend.test.runner import Runner
 
+    lengths = [[len(each) if isinstance(each, list) else None for each in side] for side in (wanted, got)]
+    assert lengths[0] == lengths[1], f"lists of {lengths[1]} arrays for {lengths[0]}"
+    wanted, got = (
+        [part for each in side for part in (each if isinstance(each, list) else [each])] for side in (wanted, got)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         Runner.assert_similar_outputs(wanted, got, rtol=case.rtol, atol=case.atol, model_dir=case.model_dir)
@@ -144,17 +156,19 @@ def _input_names(proto: Any) -> list[str]:
     return [declared.name for declared in proto.graph.input if declared.name not in weights]
 
 
-def _fixed_inputs(proto: Any, source: Any, data_sets: Any, device: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _fixed_inputs(
+    proto: Any, source: Any, data_sets: Any, device: str, shapes: dict[str, Any]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
     """As few inputs as must have their values known at the import, with these values."""
-    if _loads(source, device, {}) or len(data_sets) != 1:
+    if _loads(source, device, {}, shapes) or len(data_sets) != 1:
         return (), {}
     given = dict(zip(_input_names(proto), data_sets[0][0], strict=False))
     values = {n: a for n, a in given.items() if isinstance(a, np.ndarray) and _may_decide_shapes(a)}
-    if not _loads(source, device, values):
+    if not _loads(source, device, values, shapes):
         return (), {}
     for name in list(values):
         rest = {n: a for n, a in values.items() if n != name}
-        if _loads(source, device, rest):
+        if _loads(source, device, rest, shapes):
             values = rest
     return tuple(values), values
 
@@ -165,10 +179,10 @@ def _may_decide_shapes(array: Any) -> bool:
     return bool(array.ndim <= 1 and array.size <= MAX_FIXED_FLOATS)
 
 
-def _loads(source: Any, device: str, values: dict[str, Any]) -> bool:
+def _loads(source: Any, device: str, values: dict[str, Any], shapes: dict[str, Any]) -> bool:
     """Whether the import needs no further values; other failures count as loading, they show later."""
     try:
-        rlx.load(source, device=device, values=values)
+        rlx.load(source, device=device, values=values, shapes=shapes)
     except UnsupportedOp as error:
         return LATE not in str(error)
     except Exception:  # `run_case` meets it again and reports it

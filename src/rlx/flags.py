@@ -92,6 +92,9 @@ cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile 
 plan_bytes = _flag(
     "RLX_PLAN_BYTES", 1 << 30, _count, "bytes of buffers that a compiled graph keeps for the input shapes it has seen"
 )
+value_bytes = _flag(
+    "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
+)
 
 
 # Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.

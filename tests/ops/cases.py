@@ -184,6 +184,9 @@ def _scatter_nd(name: str) -> Iterator[Case]:
     for combine in (None, "add", "max"):
         yield case(name, str(combine), array((4, 3)), np.array([[1], [1], [7]]), array((3, 3), seed=5), combine=combine)
     yield case(name, "points", array((2, 3), dtypes.i32), np.array([[0, -1]]), array((1,), dtypes.i32))
+    shuffled = np.random.default_rng(0).permutation(5000).reshape(-1, 1)
+    yield case(name, "distinct", array((4000, 3)), shuffled, array((5000, 3), seed=5), distinct=True)
+    yield case(name, "distinct-flat", array((4000,)), shuffled, array((5000,), seed=5), distinct=True)
 
 
 @specimen("dot_general")

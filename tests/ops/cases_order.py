@@ -1,4 +1,4 @@
-"""Cases of running reductions and of order."""
+"""Cases of running reductions, of order, and of places that are chosen."""
 
 from __future__ import annotations
 
@@ -56,3 +56,16 @@ def _sort(name: str) -> Iterator[Case]:
             yield case(name, "length", array((2, length), dtypes.i32, seed=length), axis=1, descending=descending)
         yield case(name, "first", array((9, 4)), axis=0, descending=descending)
     yield case(name, "nothing", array((0,)), axis=0)
+
+
+@specimen("positions")
+def _positions(name: str) -> Iterator[Case]:
+    for shape in ((7,), (3, 50), (2, 3, 400), (5000,), (1,)):
+        x = array(shape, dtypes.bool_)
+        yield case(name, "exact", x, count=int(x.sum()))
+        yield case(name, "fewer", x, count=int(x.sum()) // 2)
+        yield case(name, "more", x, count=int(x.sum()) + 3)
+    yield case(name, "all", np.ones((3, 1100), np.bool_), count=3300)
+    yield case(name, "none", np.zeros((4, 5), np.bool_), count=0)
+    yield case(name, "empty", array((0, 4), dtypes.bool_), count=0)
+    yield case(name, "scalar", np.array(True), count=1)

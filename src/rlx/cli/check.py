@@ -22,7 +22,7 @@ from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array
-from rlx.ir.op import LEAVES
+from rlx.ir.op import LEAVES, Measured
 from rlx.passes.cut import ending_at
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature
@@ -116,6 +116,8 @@ class Checker:
     def _learn(self, step: Step) -> None:
         def watch(node: Node, results: tuple[Array, ...]) -> None:
             self.truth.update(zip(node.outputs, results))
+            if isinstance(node.op, Measured):
+                self.binding = {**self.binding, node.op.symbol: int(results[0])}
             step()
 
         evaluate(self.graph, self.inputs, self.graph.data, self.binding, watch)

@@ -7,13 +7,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
-from rlx.backends.base import Options
+from rlx.backends.base import Backend, Options, Unsupported
 from rlx.device import registry
 from rlx.device.device import Device
 from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
+from rlx.ir.uses import has_measured
+from rlx.passes.staging import cut
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
 MOST_KEPT = 256
@@ -93,13 +95,13 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     backend = registry.load(device.kind)
     nodes = [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
     try:
-        ready = backend.legalise(graph, options)
-        refused = backend.unsupported(graph)
+        ready = [node for part in stages_of(graph) for node in backend.legalise(part, options).nodes]
+        refused = [each for part in stages_of(graph) for each in backend.unsupported(part)]
     except UnsupportedOp as error:
         return DispatchReport(str(device), tuple(OpReport(_name(n), n.op.name, "merged") for n in nodes), str(error))
     wrong = {_name(u.node): u.reason for u in refused}
     made: dict[str, set[str]] = {}
-    for node in ready.nodes:
+    for node in ready:
         made.setdefault(_name(node), set()).add(node.op.name)
     ops = []
     for node in nodes:
@@ -114,6 +116,19 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     return DispatchReport(str(device), tuple(ops), rest)
 
 
+def stages_of(graph: Graph) -> list[Graph]:
+    """The graphs that are compiled: the graph, or where it measures dims while it runs, its stages."""
+    return [stage.graph for stage in cut(graph)] if has_measured(graph) else [graph]
+
+
+def refused_nodes(graph: Graph, backend: Backend) -> list[Unsupported]:
+    """Nodes that the backend refuses, of all stages; none where the graph cannot be cut into stages."""
+    try:
+        return [each for part in stages_of(graph) for each in backend.unsupported(part)]
+    except UnsupportedOp:
+        return []
+
+
 def _name(node: Node) -> str:
     return node.source or node.name
 
@@ -123,7 +138,8 @@ def legalise(graph: Graph, device: str | Device, options: Options | None = None)
     report = dispatch_report(graph, device, options)
     if not report.compiles:
         raise UnsupportedOp(f"[device] expected ops that {device} takes, got {report.why_not}")
-    return registry.load(registry.parse(device).kind).legalise(graph, options or Options()), report
+    backend = registry.load(registry.parse(device).kind)
+    return backend.legalise(graph, options or Options()), report
 
 
 def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:

@@ -5,28 +5,35 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlx.errors import ModelError
+from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.graph_devices import Explanation, GraphDevices
 from rlx.runtime.session import Session
+from rlx.runtime.signature import names_of
 
 Source = str | os.PathLike[str] | bytes
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A program with its weights (in `graph.data`), and what the file tells beside it."""
+    """A program with its weights (in `graph.data`), and what the file tells beside it.
+
+    sequences   inputs and outputs that are lists of arrays, with the names that their elements have in the graph
+    outputs     names of the outputs in order, where some of them are sequences
+    """
 
     graph: Graph
     format: str
     notes: dict[str, str] = field(default_factory=dict)
+    sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
 
 
 class Format(Protocol):
@@ -77,6 +84,8 @@ class Model:
         self.graph = imported.graph
         self.format = imported.format
         self.notes = imported.notes
+        self._sequences = imported.sequences
+        self._outputs = imported.outputs if imported.sequences else list(imported.graph.outputs)
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
@@ -93,20 +102,51 @@ class Model:
                 self._compiled = self._session.compile(self.graph, inputs)
             return self._compiled
 
-    def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
-        """Outputs by name; inputs as in `CompiledGraph.run`. The first call chooses the device, at its sizes."""
-        program = self._compiled or self._compile(named if named and not positional else positional or None)
-        return program(*positional, **named)
+    def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
+        """Outputs by name; inputs as in `CompiledGraph.run`. Sequences are lists of arrays.
 
-    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
-        """As `CompiledGraph.run`."""
-        return (self._compiled or self._compile(inputs)).run(inputs, outputs)
+        The first call chooses the device, at its sizes.
+        """
+        if self._sequences:
+            positional, named = tuple(self._spread(positional)), self._spread_named(named)
+        program = self._compiled or self._compile(named if named and not positional else positional or None)
+        made = program(*positional, **named)
+        return self._packed(made) if self._sequences else made
+
+    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Any]:
+        """As `CompiledGraph.run`. Sequences are lists of arrays."""
+        if not self._sequences:
+            return (self._compiled or self._compile(inputs)).run(inputs, outputs)
+        flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
+        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat))))
+        return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
         """What each device would take for these inputs, and why one of them is chosen."""
         if self._devices is None:
             self._devices = self._session.devices(self.graph)
         return self._devices.explain(inputs)
+
+    def _spread_named(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs with the elements of sequences by their names in the graph. Raises InputError."""
+        found: dict[str, Any] = {}
+        for name, given in named.items():
+            parts = self._sequences.get(name)
+            if parts is None:
+                found[name] = given
+                continue
+            if not isinstance(given, (list, tuple)) or len(given) != len(parts):
+                got = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
+                raise InputError(f"[run] expected a list of {len(parts)} arrays as input {name!r}, got {got}")
+            found.update(zip(parts, given))
+        return found
+
+    def _spread(self, given: Sequence[Any]) -> list[Any]:
+        return [part for each in given for part in (each if isinstance(each, (list, tuple)) else [each])]
+
+    def _packed(self, flat: Mapping[str, Array]) -> dict[str, Any]:
+        parts = self._sequences
+        return {n: [flat[p] for p in parts[n]] if n in parts else flat[n] for n in self._outputs}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError."""
@@ -116,11 +156,13 @@ class Model:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(value.name for value in self.graph.inputs)
+        """Names of the inputs, sequences under their own."""
+        owners = {part: name for name, parts in self._sequences.items() for part in parts}
+        return tuple(dict.fromkeys(owners.get(value.name, value.name) for value in self.graph.inputs))
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return tuple(self.graph.outputs)
+        return tuple(self._outputs)
 
     @property
     def device(self) -> str:

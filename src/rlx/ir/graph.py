@@ -15,8 +15,9 @@ from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import Constant, Input, Op, Param, Types, lookup
+from rlx.ir.op import Constant, Input, Measured, Op, Param, Types, lookup
 from rlx.ir.type import TensorType
+from rlx.ir.uses import symbols_of
 
 Scalar = bool | int | float | complex
 
@@ -209,6 +210,7 @@ class Graph:
     """A program. Inputs, params and outputs have names; nodes lie in topological order.
 
     bounds      least and greatest value of named dims, where known
+    given       dims that whoever runs the graph brings as numbers, beside those that shapes of inputs and params tell
     equalities  dims that type rules took to be equal; checked when the dims get values
     data        arrays of params that the model brought along (not part of the program)
     """
@@ -218,6 +220,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
         self.bounds: dict[str, tuple[int, int | None]] = {}
+        self.given: tuple[str, ...] = ()
         self.equalities: list[Equality] = []
         self.data: dict[str, Array] = {}
         self._names: set[str] = set()
@@ -235,12 +238,17 @@ class Graph:
 
     @property
     def symbols(self) -> list[str]:
-        """Names of the dims that inputs and params bring, in order of appearance."""
-        found: dict[str, None] = {}
+        """Names of the dims that are given, then those that inputs and params bring, in order of appearance."""
+        found: dict[str, None] = dict.fromkeys(self.given)
         for value in (*self.inputs, *self.params):
             for dim in value.shape:
                 found.update(dict.fromkeys(sorted(dims.symbols(dim))))
         return list(found)
+
+    @property
+    def measured(self) -> dict[str, Node]:
+        """Names of the dims that get their value while the graph runs, with the node that gives it."""
+        return {node.op.symbol: node for node in self.nodes if isinstance(node.op, Measured)}
 
     def uses(self, value: Value) -> list[Node]:
         """Nodes that take this value, one entry for each operand that is it."""
@@ -327,6 +335,7 @@ class Graph:
         """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
         made = Graph(self.name)
         made.bounds = dict(self.bounds)
+        made.given = self.given
         made.equalities = list(dict.fromkeys(self.equalities))
         made.data = dict(self.data)
         made._noted = set(self.equalities)
@@ -362,14 +371,22 @@ class Graph:
         """How often a value is taken, by nodes and as an output."""
         return len(self.uses(value)) + sum(1 for v in self.outputs.values() if v == value)
 
+    def needed(self) -> set[int]:
+        """Ids of the nodes that outputs need, and of inputs and params."""
+        found = {id(v.node) for v in self.outputs.values()}
+        measured = self.measured
+        for node in reversed(self.nodes):
+            if id(node) in found or isinstance(node.op, (Input, Param)):
+                found.add(id(node))
+                for value in node.inputs:
+                    found.add(id(value.node))
+                if measured:  # dims hang on the nodes that give them their values
+                    found.update(id(measured[name]) for name in symbols_of(node) & measured.keys())
+        return found
+
     def prune(self) -> int:
         """Drops nodes that no output needs; inputs and params stay. Returns how many went."""
-        needed = {id(v.node) for v in self.outputs.values()}
-        for node in reversed(self.nodes):
-            if id(node) in needed or isinstance(node.op, (Input, Param)):
-                needed.add(id(node))
-                for value in node.inputs:
-                    needed.add(id(value.node))
+        needed = self.needed()
         kept = [node for node in self.nodes if id(node) in needed]
         gone = len(self.nodes) - len(kept)
         if gone:
@@ -393,12 +410,18 @@ class Graph:
         return name
 
     def bind(self, value: Mapping[str, int]) -> None:
-        """Checks dims against bounds and equalities. Raises ShapeError that names both sides."""
+        """Checks dims against bounds and equalities, but for those that only a run measures.
+
+        Raises ShapeError that names both sides.
+        """
+        open_ = self.measured.keys() - value.keys()
         for name, (low, high) in self.bounds.items():
             if name in value and (value[name] < low or (high is not None and value[name] > high)):
                 limits = f"[{low}, {high if high is not None else 'inf'}]"
                 raise ShapeError(f"expected the dim {name!r} in {limits}, got {value[name]}")
         for equality in self.equalities:
+            if open_ and (dims.symbols(equality.left) | dims.symbols(equality.right)) & open_:
+                continue
             left, right = dims.evaluate(equality.left, value), dims.evaluate(equality.right, value)
             if left != right:
                 raise ShapeError(f"{equality.reason}: {equality.left} = {left} against {equality.right} = {right}")

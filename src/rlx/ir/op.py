@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from rlx.errors import GraphError
+from rlx.errors import GraphError, InputError, ShapeError
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir.attribute import Convert, convert, converter
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
@@ -120,7 +121,6 @@ class Elementwise(Primitive):
     scalar: ClassVar[Callable[..., Expr]]
 
     def infer(self, *types: TensorType) -> TensorType:
-        from rlx.ir import dtype as dtypes
         from rlx.ir import expect
 
         for position, of in enumerate(types):
@@ -231,3 +231,41 @@ class Constant(Leaf):
 
 
 LEAVES: tuple[type[Op], ...] = (Input, Param, Constant)
+
+
+@op
+class Measured(Primitive):
+    """Gives a dim its value while the graph runs: from here on `symbol` is the number that the operand holds.
+
+    value    i64 []
+    result   i64 [], the same number
+    symbol   a name that no other dim of the graph has; only later nodes may speak of it
+    lower, upper   what the number must lie between, both included; an upper of None admits any
+
+    A number out of bounds ends the run before anything that depends on it starts (`runtime.stages`).
+    """
+
+    symbol: str
+    lower: Dim = 0
+    upper: Dim | None = None
+
+    def infer(self, value: TensorType) -> TensorType:
+        if not self.symbol.isidentifier():
+            raise GraphError(f"expected an identifier as the name of a dim, got {self.symbol!r}")
+        if value != TensorType((), dtypes.i64):
+            raise ShapeError(f"expected the number of i64[], got {value}")
+        return value
+
+    def reference(self, value: Array) -> Array:
+        return value
+
+    def check(self, number: int, binding: Mapping[str, int], source: str) -> None:
+        """Raises InputError for a number out of bounds."""
+        low = max(dims.evaluate(self.lower, binding), 0)
+        high = MOST if self.upper is None else dims.evaluate(self.upper, binding)
+        if not low <= number <= high:
+            raise InputError(f"[measured] expected a number in [{low}, {high}], got {number}, at node {source!r}")
+
+
+MOST = (1 << 31) - 1
+"""The greatest number that a dim without an upper bound may be found to be: products of two then fit into i64."""

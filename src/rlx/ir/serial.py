@@ -91,6 +91,7 @@ def _write_graph(graph: Graph, tensors: _Tensors) -> Json:
     return {
         "name": graph.name,
         "bounds": {name: list(pair) for name, pair in graph.bounds.items()},
+        "given": list(graph.given),
         "equalities": [[_write_dim(e.left), _write_dim(e.right), e.reason] for e in graph.equalities],
         "nodes": [_write_node(node, at, tensors) for node in graph.nodes],
         "outputs": {name: [at[id(value.node)], value.index] for name, value in graph.outputs.items()},
@@ -241,6 +242,7 @@ class _Reader:
             graph.outputs[name] = self.value(graph, place)
         for name, (low, high) in _dict(body["bounds"]).items():
             graph.bounds[name] = (_index(low, 1 << 62), None if high is None else _index(high, 1 << 62))
+        graph.given = tuple(_text(name) for name in _list(body.get("given", []), MAX_NODES))
         graph.equalities = [
             Equality(self.dim(left), self.dim(right), _text(reason))
             for left, right, reason in _list(body["equalities"], MAX_NODES)

@@ -47,6 +47,7 @@ def print_graph(graph: Graph, literals: str = "short", indent: str = "") -> str:
     lines = [f"{indent}graph {json.dumps(graph.name)} {{"]
     for name, (low, high) in graph.bounds.items():
         lines.append(f"{inside}bound {name} {low} {'inf' if high is None else high}")
+    lines += [f"{inside}given {name}" for name in graph.given]
     for equality in graph.equalities:
         parts = (str(equality.left), str(equality.right), equality.reason)
         lines.append(f"{inside}equal {' '.join(json.dumps(part) for part in parts)}")
@@ -208,12 +209,15 @@ class _Reader:
                 self.node(graph, values, depth)
             elif token == "bound":
                 self.bound(graph)
+            elif token == "given":
+                self.next()
+                graph.given = (*graph.given, self.name())
             elif token == "equal":
                 self.next()
                 left, right, reason = (self.decoded(self.next()) for _ in range(3))
                 equalities.append(Equality(dims.parse(left), dims.parse(right), reason))
             else:
-                raise self.fail("expected a node, bound, equal or return")
+                raise self.fail("expected a node, bound, given, equal or return")
         self.expect("return")
         while self.peek() != "}":
             key = self.name()

@@ -8,6 +8,7 @@
 6. Outputs are results of nodes of this graph.
 7. The use lists name every node that takes a value, once for each operand.
 8. Data belongs to a param and has its type.
+9. A dim that is measured has one node that measures it, and only later nodes speak of it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from rlx.errors import GraphError, RlxError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.graph import Graph, Node, Value, infer
-from rlx.ir.op import Param
+from rlx.ir.op import Measured, Param
 from rlx.ir.type import TensorType
+from rlx.ir.uses import symbols_of
 
 
 def verify(graph: Graph) -> None:
@@ -40,6 +42,7 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"output {name!r} is {value!r}, which is no result of a node of graph {graph.name!r}")
     _verify_uses(graph, uses)
     _verify_data(graph)
+    _verify_measured(graph)
 
 
 def _fail(node: Node, what: str) -> GraphError:
@@ -95,3 +98,19 @@ def _verify_data(graph: Graph) -> None:
         got = TensorType.of(array.shape, dtypes.of(array.dtype))
         if got != params[name]:
             raise GraphError(f"[param] expected data of {params[name]}, got {got}, at node {name!r}")
+
+
+def _verify_measured(graph: Graph) -> None:
+    coming = set(graph.measured)
+    taken = set(graph.symbols)
+    if not coming:
+        return
+    for node in graph.nodes:
+        early = symbols_of(node) & coming
+        if early:
+            raise _fail(node, f"expected dims that earlier nodes measure, got {', '.join(sorted(early))}")
+        if isinstance(node.op, Measured):
+            if node.op.symbol in taken:
+                raise _fail(node, f"expected a dim of its own, got {node.op.symbol!r}, which is taken")
+            taken.add(node.op.symbol)
+            coming.discard(node.op.symbol)

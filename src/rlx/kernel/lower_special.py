@@ -69,7 +69,8 @@ def _elements(lowering: Lowering, x: Value, indices: Value, updates: Value, op: 
 
 
 def _points(lowering: Lowering, x: Value, indices: Value, updates: Value, op: ScatterNd) -> Update:
-    """The axes that an index vector leaves open are the outer ones; the vectors go in order."""
+    """The axes that an index vector leaves open are the outer ones; the vectors go in order, or if they spell distinct
+    places along outer axes themselves."""
     depth = indices.shape[-1]
     assert isinstance(depth, int)  # the type rule says so
     rest = x.rank - depth
@@ -86,6 +87,8 @@ def _points(lowering: Lowering, x: Value, indices: Value, updates: Value, op: Sc
     inner: Index = tuple(axis(i) for i in range(rest))
     offset = lowering._contiguous(x, (*places, *inner))
     body = emitter.emit(updates, (*order, *inner))
+    if op.distinct:
+        return _update((*x.shape[depth:], *indices.shape[:-1]), (), offset, guard, body, op.combine)
     return _update(x.shape[depth:], indices.shape[:-1], offset, guard, body, op.combine)
 
 

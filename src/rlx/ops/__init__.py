@@ -1,7 +1,7 @@
 """The op set, one class an op, one file a family. `rlx.ops.<name>(…)` builds a node of the op.
 
-`shorthand` adds the functions that are not ops of their own (`squeeze`, `split`, `tile`, …). No module here has the
-name of an op or a shorthand, so that `rlx.ops.<name>` is never in doubt.
+`shorthand`, `selection` and `suppression` add functions that are not ops of their own (`squeeze`, `nonzero`, …). No
+module here has the name of an op or of such a function, so that `rlx.ops.<name>` is never in doubt.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from rlx.ops import (
     reduce,
     resampling,
     sampling,
+    selection,
     shape,
     shorthand,
+    suppression,
     transcendental,
     transformer,
 )
@@ -58,11 +60,16 @@ __all__ = [
     "reduce",
     "resampling",
     "sampling",
+    "selection",
     "shape",
     "shorthand",
+    "suppression",
     "transcendental",
     "transformer",
 ]
+
+BUILDERS = (shorthand, selection, suppression)
+"""Modules of functions that are no ops of their own."""
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -72,10 +79,11 @@ def __getattr__(name: str) -> Callable[..., Any]:
     """
     if name.removesuffix("_") in REGISTRY:
         return partial(call, name.removesuffix("_"))
-    if name in shorthand.__all__:
-        return getattr(shorthand, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
+    for module in BUILDERS:
+        if name in module.__all__:
+            return getattr(module, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
     raise AttributeError(f"rlx.ops has no op {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *REGISTRY, *shorthand.__all__})
+    return sorted({*globals(), *REGISTRY, *(name for module in BUILDERS for name in module.__all__)})

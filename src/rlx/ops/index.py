@@ -187,9 +187,11 @@ class ScatterNd(_Scatter):
     x        [d1, ..., dk, rest...]
     indices  int [i..., k]
     updates  like x, [i..., rest...]
+    distinct no two vectors that lie inside spell one place, so that they may go side by side
     """
 
     combine: str | None = None
+    distinct: bool = False
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         self._check(x, updates)

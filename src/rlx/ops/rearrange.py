@@ -114,8 +114,7 @@ class Col2im(Composite):
         for number, tap in enumerate(itertools.product(*map(range, self.block))):
             part = build.dilate(parts[:, :, number], steps=(1, 1, *self.strides))
             low = [t * g - a for t, g, a in zip(tap, self.dilations, self.low)]
-            spans = [dims.add(dims.mul(dims.add(n, -1), s), 1) for n, s in zip(places, self.strides)]
-            high = [dims.add(d, dims.mul(dims.add(span, a), -1)) for d, span, a in zip(self.image, spans, low)]
+            high = [dims.add(d, dims.mul(dims.add(span, a), -1)) for d, span, a in zip(self.image, part.shape[2:], low)]
             part = build.pad(part, low=(0, 0, *low), high=(0, 0, *high))
             total = part if total is None else total + part
         assert total is not None  # a block has an element at least

@@ -12,8 +12,8 @@ from rlx.ir.graph import Scalar, Value
 from rlx.ops import build
 
 __all__ = [
-    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "one_hot", "split",
-    "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
+    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "measure", "one_hot",
+    "split", "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
 ]  # fmt: skip
 
 
@@ -149,3 +149,17 @@ def one_hot(indices: Value, depth: Dim, on: Value | Scalar, off: Value | Scalar,
         size = build.dims_tensor(indices.graph, values=(depth,), dtype=indices.dtype).reshape()
         index = build.select(index < 0, index + size, index)
     return build.select(build.eq(place, index), on, off)
+
+
+def measure(value: Value, upper: Dim | None = None, lower: Dim = 0, name: str = "n") -> Dim:
+    """A new dim that is the number `value` (an integer of one element) holds when the graph runs, within bounds.
+
+    Raises ShapeError, DTypeError.
+    """
+    expect.integer(value.type, "value")
+    graph = value.graph
+    taken = {*graph.symbols, *graph.measured}
+    count = next(i for i in range(len(taken) + 1) if f"{name}_{i}" not in taken)
+    symbol = f"{name}_{count}"
+    build.measured(value.cast("i64").reshape(()), symbol=symbol, lower=lower, upper=upper)
+    return dims.symbol(symbol)

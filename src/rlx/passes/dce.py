@@ -12,11 +12,8 @@ class Dce(Pass):
     name = "dce"
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        needed = {id(v.node) for v in graph.outputs.values()}
-        for node in reversed(graph.nodes):
-            if id(node) in needed:
-                needed.update(id(v.node) for v in node.inputs)
-        dead = [node for node in graph.nodes if id(node) not in needed and node.op.name not in ("input", "param")]
+        needed = graph.needed()
+        dead = [node for node in graph.nodes if id(node) not in needed]
         if not dead or not context.spend(self.name, "drop", dead[0]):
             return graph
         return Rebuild(graph).finish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Graph, Node
-from rlx.ir.op import LEAVES, Constant
+from rlx.ir.op import LEAVES, Constant, Measured
 from rlx.ir.type import TensorType
 from rlx.ops.shape import BroadcastTo, Iota
 from rlx.passes.driver import Context, Pass, Rebuild
@@ -49,7 +49,7 @@ def _foldable(node: Node) -> bool:
 
 def _affordable(node: Node) -> bool:
     """Whether the node can be evaluated now, and its result may be kept."""
-    if isinstance(node.op, LEAVES) or node.regions or not all(t.is_static for t in node.types):
+    if isinstance(node.op, (*LEAVES, Measured)) or node.regions or not all(t.is_static for t in node.types):
         return False
     if any(_symbolic(value) for value in node.op.attributes().values()):
         return False

@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlx import flags
 from rlx.backends.base import Bound, Executable, KernelTime
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.runtime.plans import Plans
 from rlx.runtime.signature import Signature, check_param, names_of
 
 Inputs = Mapping[str, Any] | Sequence[Any]
-Key = tuple[tuple[int, ...], ...]
-MAX_PLANS = 256
-
-
-class Plans:
-    """Bounds by input shapes, the least recently used dropped first; limited in number and in bytes."""
-
-    def __init__(self, max_count: int = MAX_PLANS, max_bytes: int | None = None) -> None:
-        self.max_count = max_count
-        self.max_bytes = flags.plan_bytes() if max_bytes is None else max_bytes
-        self._plans: OrderedDict[Key, Bound] = OrderedDict()
-        self._lock = threading.Lock()
-        self._latest: Bound | None = None
-
-    def get(self, key: Key) -> Bound | None:
-        """The plan for these shapes, if there is one."""
-        bound = self._plans.get(key)
-        if bound is not self._latest and bound is not None:
-            with self._lock:
-                if key in self._plans:
-                    self._plans.move_to_end(key)
-                    self._latest = bound
-        return bound
-
-    def put(self, key: Key, bound: Bound) -> None:
-        with self._lock:
-            self._plans[key] = bound
-            self._plans.move_to_end(key)
-            self._latest = bound
-            while len(self._plans) > 1 and (len(self._plans) > self.max_count or self.nbytes > self.max_bytes):
-                self._plans.popitem(last=False)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._plans.clear()
-            self._latest = None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(bound.nbytes for bound in self._plans.values())
-
-    def __len__(self) -> int:
-        return len(self._plans)
 
 
 class CompiledGraph:

@@ -21,6 +21,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.signature import Signature, check_param
+from rlx.runtime.stages import compile_graph
 
 DEFAULT_DIM = 16
 """What a dim is taken for where a choice must be made before there are inputs."""
@@ -203,7 +204,7 @@ class GraphDevices:
             if wanted not in self._compiled:
                 self._chooser.admit(wanted)
                 backend, ordinal = registry.backend(wanted)
-                made = CompiledGraph(self.graph, str(wanted), backend.compile(self.graph, self.options, ordinal))
+                made = CompiledGraph(self.graph, str(wanted), compile_graph(self.graph, backend, self.options, ordinal))
                 made.set_params(self._params)
                 self._compiled[wanted] = made
             return self._compiled[wanted]

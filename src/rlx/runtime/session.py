@@ -9,10 +9,12 @@ from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.device import registry
 from rlx.device.policy import DevicePolicy
+from rlx.device.support import refused_nodes
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.graph_devices import GraphDevices
+from rlx.runtime.stages import compile_graph
 
 
 class Session:
@@ -69,9 +71,9 @@ class Session:
             return devices.compile_resolved(inputs=inputs)
         backend, ordinal = registry.backend(self.device)
         try:
-            return CompiledGraph(graph, self.device, backend.compile(graph, self.options, ordinal))
+            return CompiledGraph(graph, self.device, compile_graph(graph, backend, self.options, ordinal))
         except UnsupportedOp as error:
-            told = _refusal(self.device, graph, backend.unsupported(graph)) or str(error)
+            told = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
             raise UnsupportedOp(f"[session] {told}") from None
 
     def devices(self, graph: Graph) -> GraphDevices:

@@ -185,17 +185,34 @@ def test_loop_ends_by_its_condition_alone_after_however_many_trips() -> None:
     check(proto, "cpu", np.array(0), np.array((1 << 24) + 5))
 
 
-def test_loop_that_collects_as_much_as_the_data_say_is_refused() -> None:
+def collecting(*condition: onnx.NodeProto) -> onnx.ModelProto:
+    """A loop that collects its rows; `condition` makes `on`."""
     inside = body(
-        [node("Identity", ["go"], "on"), node("Identity", ["c"], "next"), node("Identity", ["c"], "row")],
+        [*condition, node("Add", ["c", "c"], "next"), node("Identity", ["c"], "row")],
         {"i": (I64, []), "go": (BOOL, []), "c": (F, [3])},
         ["on", "next", "row"],
     )
-    proto = model(
-        [node("Loop", ["most", "", "x"], "last", "rows", body=inside)],
-        {"most": (I64, []), "x": (F, [3])},
+    return model(
+        [node("Loop", ["most", "start", "x"], "last", "rows", body=inside)],
+        {"most": (I64, []), "start": (BOOL, []), "x": (F, [3])},
         {"last": F, "rows": F},
+        {"top": np.array(99, "f4"), "zero": np.array([0])},
     )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_loop_collects_as_much_as_the_data_say(device: str) -> None:
+    proto = collecting(node("Identity", ["go"], "on"))
+    ours = rlx.load(proto.SerializeToString(), device=device)
+    for most, start in ((0, True), (5, True), (40, True), (5, False), (-3, True)):
+        last, rows = ours.run([np.array(most), np.array(start), np.ones(3, "f4")])
+        trips = max(most, 0) if start else 0
+        np.testing.assert_array_equal(rows, np.full((trips, 3), 1) * 2.0 ** np.arange(trips)[:, None])
+        np.testing.assert_array_equal(last, np.full(3, 2.0**trips))
+
+
+def test_loop_that_ends_as_the_data_say_and_collects_is_refused() -> None:
+    proto = collecting(node("ReduceMax", ["c", "zero"], "m", keepdims=0), node("Less", ["m", "top"], "on"))
     with pytest.raises(rlx.UnsupportedOp, match="how many results it collects"):
         rlx.load(proto.SerializeToString(), device="reference")
 

@@ -105,3 +105,25 @@ def test_shape_arithmetic_on_dims_is_that_on_tensors(data: Any) -> None:
     for size in ((1, 1), (2, 3), (0, 5), (7, 2)):
         x = np.zeros((*size, 4), "f4")
         assert ours.run([x])[0].tolist() == theirs.run(None, {"x": x})[0].tolist(), onnx.printer.to_text(proto)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_dims_are_divided_by_dims(device: str) -> None:
+    """Exactly, rounding down, and by a dim that is zero, which gives zero on both sides of the compiled code."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["a"]),
+        helper.make_node("Gather", ["s", "one"], ["b"]),
+        helper.make_node("Mul", ["a", "b"], ["ab"]),
+        helper.make_node("Div", ["ab", "b"], ["whole"]),
+        helper.make_node("Div", ["a", "b"], ["part"]),
+        helper.make_node("Mod", ["a", "b"], ["rest"]),
+        helper.make_node("Concat", ["whole", "part", "rest"], ["shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["shape"], ["y"]),
+    ]
+    fixed = {"zero": np.array([0]), "one": np.array([1])}
+    ours = rlx.load(model(nodes, {"x": (F, ("a", "b"))}, {"y": F}, fixed).SerializeToString(), device=device)
+    assert not ours.graph.measured
+    for a, b in ((7, 2), (6, 3), (1, 5), (0, 4), (3, 0)):
+        wanted = (a, a // b, a % b) if b else (a, 0, 0)
+        assert ours.run([np.zeros((a, b), "f4")])[0].shape == wanted

@@ -178,7 +178,9 @@ def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Mapping[int, s
         solution = _not_negative(matrix, wanted) * prior
     rates |= dict(zip(names, map(float, solution)))
     # bytes go through cores of the same shape: four of them take what one float does
-    return rates | {name.replace("gemm_", "gemm_bytes_"): ns for name, ns in rates.items() if re.match(r"gemm_\d", name)}
+    return rates | {
+        name.replace("gemm_", "gemm_bytes_"): ns for name, ns in rates.items() if re.match(r"gemm_\d", name)
+    }
 
 
 def _not_negative(matrix: Array, wanted: Array) -> Array:

@@ -15,7 +15,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
-from rlx.ir.op import LEAVES, Input, Op, Param
+from rlx.ir.op import LEAVES, Input, Measured, Op, Param
 from rlx.ir.type import TensorType
 
 Watch = Callable[[Node, tuple[Array, ...]], None]
@@ -50,11 +50,17 @@ def evaluate(
     binding: Mapping[str, int],
     watch: Watch | None = None,
 ) -> list[Array]:
-    """Runs the graph node by node and returns its outputs; `watch` sees every node's results."""
+    """Runs the graph node by node and returns its outputs; `watch` sees every node's results.
+
+    Dims that the graph measures are bound as their nodes come. Raises InputError where one is out of bounds.
+    """
     values: dict[tuple[int, int], Array] = {}
     for node in graph.nodes:
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
         results = _run_node(node, operands, inputs, params, binding)
+        if isinstance(node.op, Measured):
+            node.op.check(int(results[0]), binding, node.source or node.name)
+            binding = {**binding, node.op.symbol: int(results[0])}
         for i, result in enumerate(results):
             values[(id(node), i)] = result
         if watch is not None:

@@ -17,7 +17,8 @@ def recognises(source: Path | bytes) -> bool:
 def read(source: Path | bytes, **options: Any) -> Imported:
     """The program of an ONNX model, its weights as views of the file.
 
-    shapes            shapes of inputs by name, for a model that leaves them open or to narrow them down
+    shapes            shapes of inputs by name, for a model that leaves them open or to narrow them down; for a
+                      sequence a list with the shape of each element, for an optional that has none None
     values            arrays of inputs by name, to fix them: they are no inputs any more. For inputs that decide shapes
     keep_subnormals   True leaves subnormal weights as they are; by default they become zero, as they slow a CPU down
                       thirtyfold and change no result that matters

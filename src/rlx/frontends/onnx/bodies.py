@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Param
 from rlx.ir.type import TensorType
@@ -34,6 +34,10 @@ class Frame:
         """The item as nodes of this graph can take it."""
         if item.graph is self.graph:
             return item
+        if isinstance(item, Many):
+            return Many(self.graph, [self.here(each) for each in item.items], item.dtype)
+        if isinstance(item, Nothing):
+            return Nothing(self.graph)
         if item.known is not None:
             return Item.knowing(self.graph, item.known, item.dtype)
         return Item.of(self.take(item.value))

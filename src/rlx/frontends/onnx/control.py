@@ -11,7 +11,8 @@ from typing import Any
 
 from rlx.errors import RlxError
 from rlx.frontends.onnx.bodies import Formal, Region, close
-from rlx.frontends.onnx.item import is_number
+from rlx.frontends.onnx.item import Many, Nothing, flattened, is_number, rebuilt, structure
+from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -57,6 +58,10 @@ def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> l
     first, second = (region.results for region in regions)
     if len(first) != len(second):
         raise node.wrong(f"expected branches of as many results, got {len(first)} and {len(second)}")
+    if structure(first) != structure(second):
+        raise node.unsupported("its condition is known only when the graph runs, and its branches give other sequences")
+    like = first
+    first, second = flattened(first), flattened(second)
     for a, b in zip(first, second):
         same = len(a.shape) == len(b.shape) and all(
             x == y for x, y in zip(a.shape, b.shape) if is_number(x) and is_number(y)
@@ -65,9 +70,10 @@ def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> l
             raise node.unsupported(
                 f"its condition is known only when the graph runs, and it gives {a.type} or {b.type}"
             )
-    taken = close(regions, [[item.value for item in region.results] for region in regions])
+    taken = close(regions, [[item.value for item in results] for results in (first, second)])
     predicate = _scalar(condition.value)
-    return _call("if", [predicate, *taken], [region.graph for region in regions])
+    made = _call("if", [predicate, *taken], [region.graph for region in regions])
+    return rebuilt(node.graph, like, iter(made))
 
 
 def _dims_compared(condition: Value) -> tuple[Dim, Dim] | None:
@@ -113,8 +119,14 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
         if unrolled is not None:
             return unrolled
+    if any(isinstance(item, (Many, Nothing)) for item in carried):
+        raise node.unsupported("how long a sequence gets that it carries is known only when the graph runs")
     if trips is not None and started and not (isinstance(trips, int) and trips > MAX_COUNTED_TRIPS):
         counted = _counted(node, body, trips, carried)
+        if counted is not None:
+            return counted
+    if stacked and count is not None:
+        counted = _measured(node, body, count, condition, carried)
         if counted is not None:
             return counted
     if stacked:
@@ -162,6 +174,16 @@ def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> 
     numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
     operands = [*(item.value for item in carried), numbers, *taken]
     return _call("scan", operands, [region.graph], carried=len(carried), sequences=1, length=length)
+
+
+def _measured(
+    node: OnnxNode, body: Any, count: Item, condition: Item | None, carried: Sequence[Item]
+) -> list[Item] | None:
+    """A scan over as many trips as a run says: none at all if the condition does not hold from the start."""
+    trips = build.maximum(_scalar(count.value.cast(dtypes.i64)), 0)
+    if condition is not None:
+        trips = build.select(_scalar(condition.value), trips, 0)
+    return _counted(node, body, measure(node, trips), carried)
 
 
 def _body(node: OnnxNode, body: Any, formals: Sequence[Formal], order: Sequence[int | Item]) -> tuple[Item, Region]:

@@ -15,7 +15,7 @@ import onnx
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
-from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
@@ -43,6 +43,7 @@ FAMILIES = (
     "reduce",
     "resize",
     "sampling",
+    "sequences",
     "shape",
     "symbolics",
     "training",
@@ -81,7 +82,7 @@ class _Unknown(Exception):
 
 def import_model(
     file: ModelFile,
-    shapes: Mapping[str, Sequence[Any]] | None = None,
+    shapes: Mapping[str, Sequence[Any] | None] | None = None,
     values: Mapping[str, Array] | None = None,
     keep_subnormals: bool = False,
 ) -> Imported:
@@ -100,7 +101,7 @@ class _Walk:
     def __init__(
         self,
         file: ModelFile,
-        shapes: Mapping[str, Sequence[Any]],
+        shapes: Mapping[str, Sequence[Any] | None],
         values: Mapping[str, Array],
         keep_subnormals: bool,
     ) -> None:
@@ -112,6 +113,7 @@ class _Walk:
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
         self.dims: dict[str, str] = {}  # names of dims in the file → ours
+        self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
@@ -130,7 +132,7 @@ class _Walk:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
         _prune(self.graph)
-        return Imported(self.graph, "onnx", self._notes())
+        return Imported(self.graph, "onnx", self._notes(), self.sequences, [o.name for o in proto.output])
 
     def _check_opset(self) -> None:
         opset = self.file.opsets.get("", onnx.defs.onnx_opset_version())
@@ -150,28 +152,50 @@ class _Walk:
     # inputs and outputs
 
     def _input(self, declared: Any) -> Item | None:
-        kind = declared.type.WhichOneof("value")
         try:
-            if kind != "tensor_type":
-                raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
-            tensor = declared.type.tensor_type
-            dtype = dtype_of(tensor.elem_type)
+            return self._input_of(declared.name, declared.type)
         except UnsupportedOp as error:
             self._fail(declared.name, "input", str(error))
             return None
-        if declared.name in self.values:
-            return self._fixed(declared.name, dtype)
-        if declared.name in self.shapes:
-            shape: list[Any] = list(self.shapes[declared.name])
+
+    def _input_of(self, name: str, of: Any) -> Item | None:
+        """An input of a type. Sequences are as many inputs as they have elements; an optional has its element unless
+        it is said to have none."""
+        kind = of.WhichOneof("value")
+        if kind == "optional_type":
+            if name in self.shapes and self.shapes[name] is None:
+                return Nothing(self.graph)
+            return self._input_of(name, of.optional_type.elem_type)
+        if kind == "sequence_type":
+            return self._input_sequence(name, of.sequence_type.elem_type)
+        if kind != "tensor_type":
+            raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
+        return self._input_tensor(name, of.tensor_type)
+
+    def _input_sequence(self, name: str, of: Any) -> Item:
+        shapes = self.shapes.get(name)
+        if shapes is None or of.WhichOneof("value") != "tensor_type":
+            raise UnsupportedOp("the length of a sequence must be known: pass shapes={name: [shape of each element]}")
+        parts = [f"{name}.{i}" for i in range(len(shapes))]
+        dtype = dtype_of(of.tensor_type.elem_type)
+        self.sequences[name] = tuple(parts)
+        items = [Item.of(self.graph.input(part, shape, dtype)) for part, shape in zip(parts, shapes)]
+        return Many(self.graph, items, dtype)
+
+    def _input_tensor(self, name: str, tensor: Any) -> Item | None:
+        dtype = dtype_of(tensor.elem_type)
+        if name in self.values:
+            return self._fixed(name, dtype)
+        if name in self.shapes:
+            shape: list[Any] = list(self.shapes[name] or ())
         elif tensor.HasField("shape"):
-            shape = [self._dim(d, f"{declared.name}_{i}") for i, d in enumerate(tensor.shape.dim)]
+            shape = [self._dim(d, f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
         else:
-            self._fail(declared.name, "input", "the file gives it no rank: pass shapes={name: dims}")
-            return None
+            raise UnsupportedOp("the file gives it no rank: pass shapes={name: dims}")
         try:
-            return Item.of(self.graph.input(declared.name, shape, dtype))
+            return Item.of(self.graph.input(name, shape, dtype))
         except RlxError as error:
-            raise ModelError(f"{error}, at input {declared.name!r} of {self.file.label}") from None
+            raise ModelError(f"{error}, at input {name!r} of {self.file.label}") from None
 
     def _fixed(self, name: str, dtype: DType) -> Item:
         """An input that the caller fixed to a value."""
@@ -197,11 +221,22 @@ class _Walk:
             item = self._lookup(output.name, scope)
             if item is None:
                 raise ModelError(f"[onnx] expected the output {output.name!r} to be made by a node, got none that does")
+            if isinstance(item, Many):
+                self._output_sequence(output.name, item)
+                continue
+            if isinstance(item, Nothing):
+                raise UnsupportedOp(f"[onnx] expected outputs that are there, got the optional {output.name!r} without")
             value = item.value
             code = output.type.tensor_type.elem_type
             if code and dtype_of(code) is not value.dtype:
                 raise ModelError(f"[onnx] expected the output {output.name!r} of {dtype_of(code)}, got {value.type}")
             self.graph.output(value, name=output.name)
+
+    def _output_sequence(self, name: str, sequence: Many) -> None:
+        parts = [f"{name}.{i}" for i in range(len(sequence.items))]
+        self.sequences[name] = tuple(parts)
+        for part, item in zip(parts, sequence.items):
+            self.graph.output(item.value, name=part)
 
     # nodes
 
@@ -248,6 +283,7 @@ class _Walk:
         attributes = self._attributes(proto, scope)
         bodies = _Bodies(self, name, scope)
         node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
+        node.may_measure = self.frame.parent is None
         node.inputs = [self._required(i, scope) if i else None for i in proto.input]
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
@@ -304,10 +340,12 @@ class _Walk:
 
     # bodies
 
-    def _inline(self, function: Any, proto: Any, name: str, scope: Scope) -> Sequence[Item | None]:
+    def _inline(
+        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None
+    ) -> Sequence[Item | None]:
         """A model's own function, with its body in place of the call."""
         self._check_depth(scope, function.name)
-        given = {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
+        given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
         inputs = [self._required(i, scope) if i else None for i in proto.input]
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
@@ -362,7 +400,7 @@ class _Walk:
                 if i:
                     self._required(i, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope)
+        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
 
     def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
         try:
@@ -399,6 +437,12 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
+    """What the standard says that attributes are which a node does not give."""
+    declared = onnx.defs.get_schema(proto.op_type, opset, domain).attributes
+    return {name: a.default_value for name, a in declared.items() if a.default_value.type}
 
 
 @dataclass

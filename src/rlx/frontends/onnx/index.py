@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rlx import ops
+from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
-from rlx.ir.dim import Dim, Poly
+from rlx.ir.dim import Poly
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
@@ -47,9 +51,49 @@ def one_hot(node: OnnxNode, indices: Value, depth: Item, values: Value) -> Value
     """`values` holds what stands for off and for on; the depth may be a float."""
     array = depth.known if depth.known is not None else depth.value.constant
     if array is None:
-        raise node.unsupported("its depth is known only when the graph runs")
-    number = array.reshape(-1)[0]
-    count: Dim = number if isinstance(number, (int, Poly)) else int(number)
+        count = measure(node, depth.value.cast("i64"))
+    else:
+        number = array.reshape(-1)[0]
+        count = number if isinstance(number, (int, Poly)) else int(number)
     whole = indices if indices.dtype.is_integer else indices.cast("i64")
     axis = node.axis(indices.rank + 1, -1)
     return shorthand.one_hot(whole, count, values[1], values[0], axis)
+
+
+@onnx_op("NonZero")
+def nonzero(node: OnnxNode, x: Value) -> Value:
+    """A scalar counts as a vector of one element."""
+    node.measures("how many elements are not zero")
+    made: Value = ops.nonzero(x if x.rank else x.reshape(1))
+    return made
+
+
+@onnx_op("Compress")
+def compress(node: OnnxNode, x: Value, condition: Value) -> Value:
+    node.measures("how many elements it takes")
+    axis = node.integer("axis", None)
+    made: Value = ops.compress(x, condition, None if axis is None else node.normal_axis(axis, x.rank))
+    return made
+
+
+@onnx_op("Unique")
+def unique(node: OnnxNode, x: Value) -> Sequence[Value]:
+    """Values, where each appears first, which of them each element is, how often each appears."""
+    node.measures("how many distinct elements there are")
+    axis = node.integer("axis", None)
+    at = None if axis is None else node.normal_axis(axis, x.rank)
+    made: tuple[Value, ...] = ops.unique(x, at, ordered=node.flag("sorted", True))
+    return made
+
+
+@onnx_op("NonMaxSuppression")
+def non_max_suppression(
+    node: OnnxNode, boxes: Value, scores: Value, most: Value | None, overlap: Value | None, threshold: Value | None
+) -> Value:
+    """Without a number of boxes none is taken."""
+    node.measures("how many boxes are kept")
+    made: Value = ops.non_max_suppression(
+        boxes, scores, 0 if most is None else most, 0.0 if overlap is None else overlap, threshold,
+        centered=node.integer("center_point_box", 0) == 1,
+    )  # fmt: skip
+    return made

@@ -6,11 +6,12 @@ numbers, an object array of dims (or bools). Only what needs a tensor at run tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Poly, Shape
 from rlx.ir.dtype import DType
@@ -79,6 +80,64 @@ class Item:
         if self._value is None:
             self._value = _materialise(self._graph, self.known_or_fail, self.dtype)
         return self._value
+
+
+class Many(Item):
+    """A sequence: items that the import knows by their number. It is no tensor, and what asks for one is refused."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, graph: Graph, items: list[Item], dtype: DType) -> None:
+        super().__init__(graph, None, None, dtype)
+        self._tried = True
+        self.items = items
+
+    @property
+    def shape(self) -> Shape:
+        raise UnsupportedOp(f"a sequence of {len(self.items)} elements stands where a tensor is expected")
+
+    @property
+    def value(self) -> Value:
+        raise UnsupportedOp(f"a sequence of {len(self.items)} elements stands where a tensor is expected")
+
+
+class Nothing(Item):
+    """An optional without an element."""
+
+    __slots__ = ()
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph, None, None, dtypes.f32)
+        self._tried = True
+
+    @property
+    def shape(self) -> Shape:
+        raise UnsupportedOp("an optional without an element stands where a tensor is expected")
+
+    @property
+    def value(self) -> Value:
+        raise UnsupportedOp("an optional without an element stands where a tensor is expected")
+
+
+def flattened(items: Sequence[Item]) -> list[Item]:
+    """Items with the elements of sequences in their place."""
+    return [each for item in items for each in (flattened(item.items) if isinstance(item, Many) else [item])]
+
+
+def structure(items: Sequence[Item]) -> list[Any]:
+    """What `flattened` forgets: None for a tensor, a list for a sequence, a word for nothing."""
+    return [
+        structure(item.items) if isinstance(item, Many) else "nothing" if isinstance(item, Nothing) else None
+        for item in items
+    ]
+
+
+def rebuilt(graph: Graph, like: Sequence[Item], flat: Iterator[Item]) -> list[Item]:
+    """Items of the structure of others from a flat list of theirs."""
+    return [
+        Many(graph, rebuilt(graph, item.items, flat), item.dtype) if isinstance(item, Many) else next(flat)
+        for item in like
+    ]
 
 
 def is_number(number: Any) -> bool:

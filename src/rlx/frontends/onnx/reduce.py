@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlx.frontends.onnx.table import Known, OnnxNode, onnx_op
+from rlx.frontends.onnx.measuring import extents, length, measure_all, split_axes, unmarked_first, vector
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
@@ -17,12 +18,14 @@ def _register(name: str, ours: str) -> None:
     by_input = 13 if name == "ReduceSum" else 18
 
     @onnx_op(name, since=by_input)
-    def axes_by_input(node: OnnxNode, x: Value, axes: Known | None) -> Value:
+    def axes_by_input(node: OnnxNode, x: Value, axes: Item | None) -> Value:
         """No axes mean all, or none at all if the node says so."""
         keeps = node.flag("noop_with_empty_axes")
-        if axes is None or axes.size == 0:
+        if axes is None or axes.shape == (0,):
             return x if keeps else _reduce(node, ours, x, tuple(range(x.rank)))
-        return _reduce(node, ours, x, node.axes(axes, x.rank))
+        if axes.known is None:
+            return _reduce_at_run_time(node, ours, x, vector(axes))
+        return _reduce(node, ours, x, node.axes(axes.known, x.rank))
 
     @onnx_op(name, until=by_input - 1)
     def axes_by_attribute(node: OnnxNode, x: Value) -> Value:
@@ -33,6 +36,18 @@ def _register(name: str, ours: str) -> None:
 def _reduce(node: OnnxNode, ours: str, x: Value, axes: tuple[int, ...]) -> Value:
     made = build.__getattr__(ours)(x, axes=axes, keepdims=node.flag("keepdims", True))
     return made.cast(x.dtype)
+
+
+def _reduce_at_run_time(node: OnnxNode, ours: str, x: Value, axes: Value) -> Value:
+    """Along axes that only a run knows; how many there are is known, and so the rank of the result."""
+    rows, mask = split_axes(node, x, axes)
+    made = build.__getattr__(ours)(rows, axes=(1,)).cast(x.dtype)
+    shape = extents(node, x.shape)
+    if node.flag("keepdims", True):
+        wanted = build.select(mask, 1, shape)
+    else:
+        wanted = build.gather(shape, unmarked_first(node, mask, x.rank - length(node, axes)), axis=0)
+    return made.reshape(tuple(measure_all(node, wanted)))
 
 
 for _name, _ours in _REDUCTIONS.items():

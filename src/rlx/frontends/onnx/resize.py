@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.measuring import length, measure, measure_all, number, vector
+from rlx.frontends.onnx.table import Item, OnnxNode, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
@@ -28,12 +29,11 @@ def upsample_by_attribute(node: OnnxNode, x: Value) -> Value:
 @onnx_op("Upsample", since=9)
 @onnx_op("Resize", until=10)
 def upsample(node: OnnxNode, x: Value, scales: Item) -> Value:
-    given = _floats(node, scales, "its scales are")
-    return _resize(node, x, range(x.rank), _scaled(node, x, range(x.rank), given), _SIMPLE)
+    return _resize(node, x, range(x.rank), _by_scales(node, x, range(x.rank), scales, {}), _SIMPLE)
 
 
 @onnx_op("Resize", since=11)
-def resize(node: OnnxNode, x: Value, roi: Item | None, scales: Item | None, sizes: Known | None) -> Value:
+def resize(node: OnnxNode, x: Value, roi: Item | None, scales: Item | None, sizes: Item | None) -> Value:
     """By scales or by sizes, whichever is given; an empty input counts as none."""
     listed = node.integers("axes", None)
     axes = tuple(range(x.rank)) if listed is None else node.axes(listed, x.rank)
@@ -48,27 +48,66 @@ def resize(node: OnnxNode, x: Value, roi: Item | None, scales: Item | None, size
     if rules["coordinates"] == "tf_crop_and_resize":
         if roi is None:
             raise node.wrong("expected a region of interest for tf_crop_and_resize, got none")
-        part = _floats(node, roi, "its region of interest is")
+        part = _floats(node, roi)
+        if part is None:
+            raise node.unsupported("its region of interest is known only when the graph runs")
         rules["start"], rules["end"] = part[: len(axes)], part[len(axes) :]
     policy = node.text("keep_aspect_ratio_policy", "stretch")
-    if sizes is not None and sizes.size:
-        return _resize(node, x, axes, _sized(node, x, axes, list(sizes.reshape(-1)), policy), rules)
+    if sizes is not None and sizes.shape != (0,):
+        known = sizes.known
+        if known is None and policy != "stretch":
+            return _resize(node, x, axes, _fitted(node, x, axes, vector(sizes), policy), rules)
+        listed = measure_all(node, vector(sizes)) if known is None else list(known.reshape(-1))
+        return _resize(node, x, axes, _sized(node, x, axes, listed, policy), rules)
     if scales is None or scales.shape == (0,):
         raise node.wrong("expected scales or sizes, got neither")
-    return _resize(node, x, axes, _scaled(node, x, axes, _floats(node, scales, "its scales are"), rules), rules)
+    return _resize(node, x, axes, _by_scales(node, x, axes, scales, rules), rules)
 
 
+_PARTS = 720720
+"""The least number that all up to 14 divide: scales such as 0.6 or 2/3 are whole numbers of such parts."""
 Targets = list[tuple[Dim, Dim, Dim]]
 """By axis: the size, and the scale as numerator and denominator."""
 
 
-def _floats(node: OnnxNode, item: Item, what: str) -> list[float]:
+def _floats(node: OnnxNode, item: Item) -> list[float] | None:
+    """Floats that the import can tell."""
     array: Array | None = item.known if item.known is not None else item.value.constant
     if array is None and item.value.name in node.graph.data:
         array = node.graph.data[item.value.name]  # a weight of several numbers is a param
     if array is None or not all(isinstance(n, (int, float, np.generic)) for n in array.reshape(-1)):
-        raise node.unsupported(f"{what} known only when the graph runs")
+        return None
     return [float(n) for n in array.reshape(-1)]
+
+
+def _by_scales(node: OnnxNode, x: Value, axes: Sequence[int], scales: Item, rules: dict[str, Any]) -> Targets:
+    """By scales that the import can tell, or by what a run finds them to be, in parts of a number that many divide."""
+    given = _floats(node, scales)
+    if given is not None:
+        return _scaled(node, x, axes, given, rules)
+    if "start" in rules:
+        raise node.unsupported("scales of a region of interest are known only when the graph runs")
+    parts = build.round(scales.value.cast("f64") * float(_PARTS)).cast("i64")
+    if length(node, parts) != len(axes):
+        raise node.wrong(f"expected {len(axes)} scales, got {parts.type}")
+    ups = [measure(node, parts[i], lower=1) for i in range(len(axes))]
+    return [(dims.floordiv(dims.mul(x.shape[axis], up), _PARTS), up, _PARTS) for axis, up in zip(axes, ups)]
+
+
+def _fitted(node: OnnxNode, x: Value, axes: Sequence[int], sizes: Value, policy: str) -> Targets:
+    """One scale for all axes, the least or the greatest that the sizes ask for, worked out at run time."""
+    up, down = sizes[0], number(node, x.shape[axes[0]])
+    for i in range(1, len(axes)):
+        size, extent = sizes[i], number(node, x.shape[axes[i]])
+        left, right = size * down, up * extent
+        better = left < right if policy == "not_larger" else left > right
+        up, down = build.select(better, size, up), build.select(better, extent, down)
+    rise, fall = measure(node, up, lower=1), measure(node, down, lower=1)
+    made: Targets = []
+    for axis in axes:
+        doubled = dims.add(dims.mul(dims.mul(x.shape[axis], rise), 2), fall)
+        made.append((dims.floordiv(doubled, dims.mul(fall, 2)), rise, fall))
+    return made
 
 
 def _scaled(

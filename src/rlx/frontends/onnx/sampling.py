@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlx.frontends.onnx.table import Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.measuring import measure_all, vector
+from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
 from rlx.ops import build
@@ -34,12 +35,13 @@ def roi_align(node: OnnxNode, x: Value, regions: Value, batch: Value) -> Value:
 
 
 @onnx_op("Col2Im")
-def col2im(node: OnnxNode, x: Value, image: Known, block: Known) -> Value:
-    rank = image.size
+def col2im(node: OnnxNode, x: Value, image: Item, block: Known) -> Value:
+    sides = measure_all(node, vector(image)) if image.known is None else list(image.known.reshape(-1))
+    rank = len(sides)
     sizes = [as_int(node, k, "its block") for k in block.reshape(-1)]
     pads = node.integers("pads", (0,) * (2 * rank))
     return build.col2im(
-        x, image=list(image.reshape(-1)), block=sizes, strides=node.integers("strides", (1,) * rank),
+        x, image=sides, block=sizes, strides=node.integers("strides", (1,) * rank),
         dilations=node.integers("dilations", (1,) * rank), low=pads[:rank], high=pads[rank:],
     )  # fmt: skip
 
@@ -51,7 +53,7 @@ def reverse_sequence(node: OnnxNode, x: Value, lengths: Value) -> Value:
 
 
 @onnx_op("MaxUnpool")
-def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Known | None) -> Value:
+def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Item | None) -> Value:
     """Elements go back to where a pool took them from, all else is 0. Indices count the elements of all of the image
     that the pool would have had; a larger one that is asked for has zeros behind it."""
     kernel = node.integers("kernel_shape")
@@ -66,7 +68,8 @@ def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Known | None) -
     made = build.scatter_elements(zero, indices.reshape(-1), x.reshape(-1), axis=0).reshape(shape)
     if wanted is None:
         return made
-    high = [dims.add(w, dims.mul(d, -1)) for w, d in zip(wanted.reshape(-1), shape)]
+    asked = measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))
+    high = [dims.add(w, dims.mul(d, -1)) for w, d in zip(asked, shape, strict=True)]
     return build.pad(made, low=(0,) * len(shape), high=high)
 
 

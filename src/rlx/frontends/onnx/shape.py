@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ShapeError
+from rlx.frontends.onnx import late
+from rlx.frontends.onnx.measuring import measure_all, number, vector
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
 from rlx.ir import dim as dims
@@ -49,10 +51,13 @@ def constant(node: OnnxNode) -> Item:
 
 
 @onnx_op("Reshape", since=5)
-def reshape(node: OnnxNode, x: Value, wanted: Known) -> Value:
+def reshape(node: OnnxNode, x: Value, wanted: Item) -> Value:
     """0 keeps a dim, -1 is worked out."""
-    listed = list(wanted.reshape(-1))
-    if not node.flag("allowzero"):
+    zero_stays = not node.flag("allowzero")
+    if wanted.known is None:
+        return late.reshape(node, x, vector(wanted), zero_stays)
+    listed = list(wanted.known.reshape(-1))
+    if zero_stays:
         if any(d == 0 and i >= x.rank for i, d in enumerate(listed)):
             raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {listed}")
         listed = [x.shape[i] if d == 0 else d for i, d in enumerate(listed)]
@@ -71,8 +76,10 @@ def transpose(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Squeeze", since=13)
-def squeeze(node: OnnxNode, x: Value, axes: Known | None) -> Value:
-    return shorthand.squeeze(x, None if axes is None else node.axes(axes, x.rank))
+def squeeze(node: OnnxNode, x: Value, axes: Item | None) -> Value:
+    if axes is not None and axes.known is None:
+        return late.squeeze(node, x, vector(axes))
+    return shorthand.squeeze(x, None if axes is None else node.axes(axes.known_or_fail, x.rank))
 
 
 @onnx_op("Squeeze", until=12)
@@ -82,8 +89,10 @@ def squeeze_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Unsqueeze", since=13)
-def unsqueeze(node: OnnxNode, x: Value, axes: Known) -> Value:
-    return shorthand.expand_dims(x, node.axes(axes, x.rank + axes.size))
+def unsqueeze(node: OnnxNode, x: Value, axes: Item) -> Value:
+    if axes.known is None:
+        return late.unsqueeze(node, x, vector(axes))
+    return shorthand.expand_dims(x, node.axes(axes.known, x.rank + axes.known.size))
 
 
 @onnx_op("Unsqueeze", until=12)
@@ -93,9 +102,11 @@ def unsqueeze_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Expand")
-def expand(node: OnnxNode, x: Value, wanted: Known) -> Value:
+def expand(node: OnnxNode, x: Value, wanted: Item) -> Value:
     """Broadcast both ways: axes of 1 on either side take the other's dim."""
-    target = expect.broadcast(x.shape, tuple(wanted.reshape(-1)))
+    if wanted.known is None:
+        return late.expand(node, x, vector(wanted))
+    target = expect.broadcast(x.shape, tuple(wanted.known.reshape(-1)))
     return x if target == x.shape else build.broadcast_to(x, shape=target)
 
 
@@ -106,8 +117,10 @@ def concat(node: OnnxNode, *parts: Value) -> Value:
 
 
 @onnx_op("Split", since=13)
-def split(node: OnnxNode, x: Value, sizes: Known | None) -> Sequence[Value]:
-    return _split(node, x, None if sizes is None else list(sizes.reshape(-1)))
+def split(node: OnnxNode, x: Value, sizes: Item | None) -> Sequence[Value]:
+    if sizes is not None and sizes.known is None:
+        return late.split(node, x, vector(sizes), node.axis(x.rank, 0))
+    return _split(node, x, None if sizes is None else list(sizes.known_or_fail.reshape(-1)))
 
 
 @onnx_op("Split", until=12)
@@ -133,12 +146,19 @@ def _split(node: OnnxNode, x: Value, sizes: Sequence[Dim] | None) -> Sequence[Va
 def slice_by_attribute(node: OnnxNode, x: Value) -> Value:
     starts, ends = (np.array(node.integers(name), object) for name in ("starts", "ends"))
     axes = node.integers("axes", None)
-    return slice_(node, x, starts, ends, None if axes is None else np.array(axes, object), None)
+    return _slice(node, x, starts, ends, None if axes is None else np.array(axes, object), None)
 
 
 @onnx_op("Slice", since=10)
-def slice_(node: OnnxNode, x: Value, starts: Known, ends: Known, axes: Known | None, steps: Known | None) -> Value:
+def slice_(node: OnnxNode, x: Value, starts: Item, ends: Item, axes: Item | None, steps: Item | None) -> Value:
     """Python's slices; ends past the array are cut off."""
+    known = [None if item is None else item.known for item in (starts, ends, axes, steps)]
+    if any(item is not None and item.known is None for item in (starts, ends, axes, steps)):
+        return late.slice_(node, x, vector(starts), vector(ends), axes, None if steps is None else vector(steps))
+    return _slice(node, x, starts.known_or_fail, ends.known_or_fail, known[2], known[3])
+
+
+def _slice(node: OnnxNode, x: Value, starts: Known, ends: Known, axes: Known | None, steps: Known | None) -> Value:
     which = node.axes(range(starts.size) if axes is None else axes, x.rank)
     if not starts.size == ends.size == len(which):
         raise node.wrong(f"expected as many starts as ends and axes, got {starts.size}, {ends.size}, {len(which)}")
@@ -166,31 +186,34 @@ def _near(end: Any, low_is_open: bool) -> Any:
 
 
 @onnx_op("Tile")
-def tile(node: OnnxNode, x: Value, repeats: Known) -> Value:
-    return shorthand.tile(x, list(repeats.reshape(-1)))
+def tile(node: OnnxNode, x: Value, repeats: Item) -> Value:
+    return shorthand.tile(x, _dims(node, repeats))
 
 
 @onnx_op("Pad", until=10)
 def pad_by_attribute(node: OnnxNode, x: Value) -> Value:
     fill = node.graph.constant(node.real("value", 0.0), x.dtype)
-    return pad(node, x, np.array(node.integers("pads"), object), fill, None)
+    return pad(node, x, node.knows(list(node.integers("pads"))), fill, None)
 
 
 @onnx_op("Pad", since=11)
-def pad(node: OnnxNode, x: Value, pads: Known, fill: Value | None, axes: Known | None) -> Value:
+def pad(node: OnnxNode, x: Value, given: Item, fill: Value | None, axes: Item | None) -> Value:
     """Constant, edge, reflect or wrap; negative pads crop, before anything is added."""
-    which = range(x.rank) if axes is None else node.axes(axes, x.rank)
+    mode = node.text("mode", "constant")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise node.unsupported(f"the mode {mode!r} is not supported")
+    pads = given.known
+    if pads is None or (axes is not None and axes.known is None):
+        return late.pad(node, x, vector(given), axes, mode, fill)
+    which = range(x.rank) if axes is None else node.axes(axes.known_or_fail, x.rank)
     if pads.size != 2 * len(which):
         raise node.wrong(f"expected {2 * len(which)} pads, got {pads.size}")
     low: list[Dim] = [0] * x.rank
     high: list[Dim] = [0] * x.rank
     for i, axis in enumerate(which):
         low[axis], high[axis] = pads[i], pads[i + len(which)]
-    mode = node.text("mode", "constant")
     if mode == "constant":
         return _pad_constant(node, x, low, high, fill)
-    if mode not in ("edge", "reflect", "wrap"):
-        raise node.unsupported(f"the mode {mode!r} is not supported")
     for axis in range(x.rank):
         if low[axis] != 0 or high[axis] != 0:
             x = _pad_axis(node, x, axis, low[axis], high[axis], mode)
@@ -211,32 +234,20 @@ def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Dim, high: Dim, mode: st
     """One axis of a padding that repeats elements: a gather at indices that fold back into the axis."""
     extent = x.shape[axis]
     total = dims.add(dims.add(extent, low), high)
-    graph = node.graph
-    at = build.iota(graph, shape=(total,), dtype="i64") - _number(node, low)
-    if mode == "edge":
-        at = build.clamp(at, 0, _number(node, dims.add(extent, -1)))
-    elif mode == "wrap":
-        at = build.mod(at, _number(node, extent))
-    elif extent == 1:
-        at = at * 0
-    else:  # one period goes there and back without repeating the ends: 0 1 2 1 | 0 1 2 1
-        last = dims.add(extent, -1)
-        at = _number(node, last) - abs(build.mod(at, _number(node, dims.mul(last, 2))) - _number(node, last))
-    return build.gather(x, at, axis=axis)
-
-
-def _number(node: OnnxNode, dim: Dim) -> Value:
-    """A dim as an i64 scalar."""
-    if isinstance(dim, int):
-        return node.graph.constant(np.int64(dim))
-    return build.dims_tensor(node.graph, values=(dim,), dtype="i64").reshape()
+    at = build.iota(node.graph, shape=(total,), dtype="i64") - number(node, low)
+    return build.gather(x, late.folded(at, number(node, extent), mode), axis=axis)
 
 
 @onnx_op("ConstantOfShape")
-def constant_of_shape(node: OnnxNode, wanted: Known) -> Value:
+def constant_of_shape(node: OnnxNode, wanted: Item) -> Value:
     fill = node.tensor("value")
     value = node.graph.constant(np.float32(0) if fill is None else fill.reshape(-1)[0])
-    return build.broadcast_to(value, shape=tuple(wanted.reshape(-1)))
+    return build.broadcast_to(value, shape=tuple(_dims(node, wanted)))
+
+
+def _dims(node: OnnxNode, wanted: Item) -> list[Dim]:
+    """The numbers of a vector; those that only a run knows are measured."""
+    return measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))
 
 
 @onnx_op("Range")
@@ -247,9 +258,11 @@ def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
         return _float_range(node, start, limit, delta)
     known = [item.known for item in (start, limit, delta)]
     if any(k is None for k in known):
-        raise node.unsupported("its ends are known only when the graph runs")
+        return late.line(node, start, limit, delta)
     begin, end, by = (k.reshape(-1)[0] for k in known if k is not None)
-    stride = as_int(node, by, "its step")
+    if not isinstance(by, int):
+        return late.line(node, start, limit, delta)
+    stride = by
     if stride == 0:
         raise node.wrong("expected a step that is not zero, got 0")
     span = dims.add(end, dims.mul(begin, -1)) if stride > 0 else dims.add(begin, dims.mul(end, -1))
@@ -261,18 +274,18 @@ def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
 def _float_range(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
     """A range of floats, whose limit may be a dim in disguise."""
     ends = [_end_of(item) for item in (start, limit, delta)]
-    if any(e is None for e in ends):
-        raise node.unsupported("its ends are known only when the graph runs")
     first, last, step = ends
-    if not isinstance(first, float) or not isinstance(step, float) or step == 0:
-        raise node.unsupported("its start or step is known only when the graph runs")
+    if last is None or not isinstance(first, float) or not isinstance(step, float):
+        return late.line(node, start, limit, delta)
+    if step == 0:
+        raise node.wrong("expected a step that is not zero, got 0")
     if isinstance(last, float):
         count: Dim = max(0, math.ceil((last - first) / step))
     elif first.is_integer() and step.is_integer() and step > 0:
-        span = dims.add(last if last is not None else 0, -int(first))
+        span = dims.add(last, -int(first))
         count = dims.maximum(0, dims.ceildiv(span, int(step)))
     else:
-        raise node.unsupported("steps that are no integers up to a dim are not supported")
+        return late.line(node, start, limit, delta)
     return build.iota(node.graph, shape=(count,), dtype="i64").cast(start.dtype) * step + first
 
 
@@ -291,9 +304,12 @@ def _end_of(item: Item) -> float | Dim | None:
 
 
 @onnx_op("Trilu")
-def trilu(node: OnnxNode, x: Value, offset: Known | None) -> Value:
-    k = 0 if offset is None else as_int(node, offset.reshape(-1)[0], "its diagonal")
-    return (shorthand.triu if node.flag("upper", True) else shorthand.tril)(x, k)
+def trilu(node: OnnxNode, x: Value, offset: Item | None) -> Value:
+    k = 0 if offset is None else None if offset.known is None else offset.known.reshape(-1)[0]
+    upper = node.flag("upper", True)
+    if not isinstance(k, int):
+        return late.trilu(node, x, offset.value if offset is not None else number(node, 0), upper)
+    return (shorthand.triu if upper else shorthand.tril)(x, k)
 
 
 @onnx_op("EyeLike")

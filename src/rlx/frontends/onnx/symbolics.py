@@ -44,10 +44,14 @@ def _elementwise(function: Callable[..., Any], result: DType | None = None) -> C
 
 
 def _divide(a: Dim, b: Dim) -> Dim:
-    """Division towards zero, as ONNX divides integers."""
-    if b == 0 or not is_number(b):
-        low = dims.bounds(b, {})[0]
-        if low < 1 or dims.bounds(a, {})[0] < 0:
+    """Division towards zero, as ONNX divides integers. By a dim that may be zero: undefined there, here it is zero."""
+    if b == 0:
+        raise _Undecided
+    if not is_number(b):
+        exact = dims.exact_div(a, b)
+        if exact is not None:
+            return exact
+        if dims.bounds(b, {})[0] < 0 or dims.bounds(a, {})[0] < 0:
             raise _Undecided
         return dims.floordiv(a, b)
     sign = -1 if b < 0 else 1
@@ -57,7 +61,7 @@ def _divide(a: Dim, b: Dim) -> Dim:
 
 
 def _modulo(a: Dim, b: Dim) -> Dim:
-    if b == 0 or (not is_number(b) and dims.bounds(b, {})[0] < 1):
+    if b == 0 or (not is_number(b) and dims.bounds(b, {})[0] < 0):
         raise _Undecided
     return dims.mod(a, b)
 
@@ -243,7 +247,7 @@ symbolic("ReduceMin")(_reduction(dims.minimum, None))
 
 def _axes(node: OnnxNode, axes: Known | None) -> tuple[int, ...] | None:
     """Axes by attribute or by input; None if neither gives any."""
-    found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes)
+    found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes.reshape(-1))
     return found or None
 
 

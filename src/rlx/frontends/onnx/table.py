@@ -109,6 +109,8 @@ class OnnxNode:
         self.opset = opset
         self.outputs: Sequence[str] = list(proto.output)
         self.inputs: list[Item | None] = []
+        self.may_measure = True
+        """Whether dims may be measured here: not inside of a body that becomes a region."""
         self._attributes = attributes
         self._read = read
         self._asked: set[str] = set()
@@ -178,6 +180,10 @@ class OnnxNode:
         """An array of the model in our graph: a weight, or a constant if it is small."""
         return self._leaves.make(self.outputs[0], array)
 
+    def type_attribute(self, name: str) -> Any:
+        """A type; None if it is absent."""
+        return self._get(name, None, onnx.AttributeProto.TYPE_PROTO, "tp")
+
     def graph_attribute(self, name: str) -> Any:
         """A sub-graph."""
         return self._get(name, _MISSING, onnx.AttributeProto.GRAPH, "g")
@@ -185,6 +191,11 @@ class OnnxNode:
     def unsupported(self, reason: str) -> UnsupportedOp:
         """The error to raise for a node that the format allows and rlx does not take."""
         return UnsupportedOp(reason)
+
+    def measures(self, what: str) -> None:
+        """Says that the op measures a dim. Raises UnsupportedOp where none can be: in a body that becomes a region."""
+        if not self.may_measure:
+            raise self.unsupported(f"{what} is known only when the graph runs, inside of a body")
 
     def wrong(self, reason: str) -> ModelError:
         """The error to raise for a node that the format forbids."""

@@ -294,10 +294,14 @@ class Function:
             sign = "slt" if call.function == "min" else "sgt"
             test = self.at_entry(f"icmp {sign} i64 {left}, {right}")
             return self.at_entry(f"select i1 {test}, i64 {left}, i64 {right}")
-        safe = right
-        if not isinstance(call.right, int):
-            zero = self.at_entry(f"icmp eq i64 {right}, 0")
-            safe = self.at_entry(f"select i1 {zero}, i64 1, i64 {right}")
+        if isinstance(call.right, int):
+            return self._divided(call.function, left, right)
+        zero = self.at_entry(f"icmp eq i64 {right}, 0")
+        safe = self.at_entry(f"select i1 {zero}, i64 1, i64 {right}")
+        # by zero it is zero, as `dims.evaluate` has it: sizes worked out on either side must agree
+        return self.at_entry(f"select i1 {zero}, i64 0, i64 {self._divided(call.function, left, safe)}")
+
+    def _divided(self, function: str, left: str, safe: str) -> str:
         quotient = self.at_entry(f"sdiv i64 {left}, {safe}")
         rest = self.at_entry(f"srem i64 {left}, {safe}")
         # LLVM divides towards zero, dims towards minus infinity
@@ -305,7 +309,7 @@ class Function:
         negative = self.at_entry(f"icmp slt i64 {unlike}, 0")
         some = self.at_entry(f"icmp ne i64 {rest}, 0")
         correct = self.at_entry(f"and i1 {negative}, {some}")
-        if call.function == "floordiv":
+        if function == "floordiv":
             return self.at_entry(f"sub i64 {quotient}, {self.at_entry(f'zext i1 {correct} to i64')}")
         return self.at_entry(f"add i64 {rest}, {self.at_entry(f'select i1 {correct}, i64 {safe}, i64 0')}")
 

@@ -1,0 +1,190 @@
+"""What ops on shapes do with numbers that only a run knows: worked out with ops, then measured as dims.
+
+Each function is the other half of the importer function of the same name in `shape.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.frontends.onnx.measuring import (
+    elements,
+    extents,
+    length,
+    marked,
+    measure,
+    measure_all,
+    number,
+    spread,
+    unmarked_first,
+)
+from rlx.frontends.onnx.table import Item, OnnxNode
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim, Poly
+from rlx.ir.graph import Value
+from rlx.ops import build, shorthand
+
+
+def reshape(node: OnnxNode, x: Value, wanted: Value, zero_stays: bool) -> Value:
+    """A single number that is not known follows from the others, as -1 does."""
+    known = elements(wanted)
+    if zero_stays:
+        known = [x.shape[i] if d == 0 and i < x.rank else d for i, d in enumerate(known)]
+    unknown = [i for i, d in enumerate(known) if d is None]
+    rest = dims.product(d for d in known if d is not None)
+    if len(unknown) == 1 and -1 not in known and rest != 0 and dims.exact_div(x.type.size, rest) is not None:
+        return x.reshape(tuple(-1 if d is None else d for d in known))
+    count = length(node, wanted)
+    if zero_stays:
+        shape = extents(node, (*x.shape[:count], *[0] * (count - x.rank)))
+        wanted = build.select(build.eq(wanted, 0), shape, wanted)
+    fixed = build.reduce_prod(build.select(build.eq(wanted, -1), 1, wanted), axes=(0,))
+    left = build.div(number(node, x.type.size), build.maximum(fixed, 1))
+    wanted = build.select(build.eq(wanted, -1), left, wanted)
+    return x.reshape(
+        tuple(
+            d if d is not None and (isinstance(d, Poly) or d >= 0) else measure(node, wanted[i])
+            for i, d in enumerate(known)
+        )
+    )
+
+
+def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
+    """Only axes of 1, and those that x does not have, take their dim from the run."""
+    count = length(node, wanted)
+    known = elements(wanted)
+    rank = max(count, x.rank)
+    target: list[Dim] = []
+    for axis in range(rank):
+        here: Dim = x.shape[axis - rank + x.rank] if axis >= rank - x.rank else 1
+        at = axis - rank + count
+        asked = known[at] if at >= 0 else 1
+        if here != 1 or asked == 1:
+            target.append(here)
+        else:
+            target.append(measure(node, wanted[at]) if asked is None else asked)
+    return x if tuple(target) == x.shape else build.broadcast_to(x, shape=tuple(target))
+
+
+def line(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+    """start, start + delta, … short of limit: how many there are is measured. A step of zero is out of bounds."""
+    first, last, step = (item.value.reshape(()) for item in (start, limit, delta))
+    dtype = first.dtype
+    if dtype.is_float:
+        wide = [v.cast("f64") for v in (first, last, step)]
+        count = build.ceil((wide[1] - wide[0]) / wide[2])
+        count = build.select(build.eq(wide[2], 0), -1.0, build.maximum(count, 0)).cast("i64")
+        places = build.iota(node.graph, shape=(measure(node, count),), dtype="i64")
+        return (places.cast("f64") * wide[2] + wide[0]).cast(dtype)
+    begin, end, by = (v.cast("i64") for v in (first, last, step))
+    span = build.select(by > 0, end - begin, begin - end)
+    count = build.select(span > 0, build.div(span - 1, build.maximum(abs(by), 1)) + 1, 0)
+    count = build.select(build.eq(by, 0), -1, count)
+    places = build.iota(node.graph, shape=(measure(node, count),), dtype="i64")
+    return (places * by + begin).cast(dtype)
+
+
+def slice_(node: OnnxNode, x: Value, starts: Value, ends: Value, axes: Item | None, steps: Value | None) -> Value:
+    """Python's slices of axes that a run may be the first to know."""
+    count = length(node, starts)
+    if length(node, ends) != count:
+        raise node.wrong(f"expected as many starts as ends, got {starts.type} and {ends.type}")
+    by = node.graph.constant([1] * count, "i64") if steps is None else steps
+    if axes is not None and axes.known is None:
+        at = axes.value.cast("i64")
+        shape, rank = extents(node, x.shape), x.rank
+        zero, one = (build.broadcast_to(node.graph.constant(n, "i64"), shape=(rank,)) for n in (0, 1))
+        starts, ends, by = (spread(node, at, v, rest) for v, rest in ((starts, zero), (ends, shape), (by, one)))
+        which: Sequence[int] = range(rank)
+    else:
+        which = node.axes(range(count) if axes is None or axes.known is None else axes.known, x.rank)
+    for i, axis in enumerate(which):
+        x = _slice_axis(node, x, axis, starts[i], ends[i], by[i])
+    return x
+
+
+def _slice_axis(node: OnnxNode, x: Value, axis: int, start: Value, end: Value, step: Value) -> Value:
+    extent = x.shape[axis]
+    size = number(node, extent)
+    forward = step > 0
+    low = build.select(forward, node.graph.constant(0, "i64"), -1)
+    high = build.select(forward, size, size - 1)
+    begin, stop = (build.clamp(build.select(v < 0, v + size, v), low, high) for v in (start, end))
+    span = build.select(forward, stop - begin, begin - stop)
+    count = build.select(span > 0, build.div(span - 1, build.maximum(abs(step), 1)) + 1, 0)
+    count = build.select(build.eq(step, 0), -1, count)
+    (first,), (by,) = elements(start), elements(step)
+    taken = measure(node, count, extent)
+    if by == 1 and isinstance(first, int) and first >= 0:
+        starts = tuple(first if i == axis else 0 for i in range(x.rank))
+        stops = tuple(dims.add(first, taken) if i == axis else d for i, d in enumerate(x.shape))
+        return build.slice(x, starts=starts, stops=stops, steps=(1,) * x.rank)
+    places = begin + build.iota(node.graph, shape=(taken,), dtype="i64") * step
+    return build.gather(x, places, axis=axis)
+
+
+def pad(node: OnnxNode, x: Value, pads: Value, axes: Item | None, mode: str, fill: Value | None) -> Value:
+    """Axis by axis: a gather of what lies inside, elsewhere the fill."""
+    count = length(node, pads)
+    low, high = pads[: count // 2], pads[count // 2 :]
+    if axes is not None and axes.known is None:
+        zero = build.broadcast_to(node.graph.constant(0, "i64"), shape=(x.rank,))
+        low, high = (spread(node, axes.value.cast("i64"), v, zero) for v in (low, high))
+        which: Sequence[int] = range(x.rank)
+    else:
+        which = range(x.rank) if axes is None or axes.known is None else node.axes(axes.known, x.rank)
+    if length(node, low) != len(which):
+        raise node.wrong(f"expected {2 * len(which)} pads, got {count}")
+    for i, axis in enumerate(which):
+        x = _pad_axis(node, x, axis, low[i], high[i], mode, fill)
+    return x
+
+
+def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Value, high: Value, mode: str, fill: Value | None) -> Value:
+    size = number(node, x.shape[axis])
+    total = measure(node, size + low + high)
+    at = build.iota(node.graph, shape=(total,), dtype="i64") - low
+    made = build.gather(x, folded(at, size, mode), axis=axis)
+    if mode != "constant":
+        return made
+    inside = build.bitwise_and(at >= 0, at < size).reshape(tuple(total if i == axis else 1 for i in range(x.rank)))
+    outside = node.graph.constant(0, x.dtype) if fill is None else fill.cast(x.dtype).reshape(())
+    return build.select(inside, made, outside)
+
+
+def folded(at: Value, size: Value, mode: str) -> Value:
+    """Positions around an axis as those of the elements that stand there in the mode of a padding."""
+    if mode == "wrap":
+        return build.mod(at, build.maximum(size, 1))
+    if mode == "reflect":  # one period goes there and back without repeating the ends: 0 1 2 1 | 0 1 2 1
+        last = size - 1
+        return last - abs(build.mod(at, build.maximum(last * 2, 1)) - last)
+    return build.clamp(at, 0, size - 1)
+
+
+def squeeze(node: OnnxNode, x: Value, axes: Value) -> Value:
+    mask = marked(node, axes, x.rank)
+    kept = unmarked_first(node, mask, x.rank - length(node, axes))
+    return x.reshape(tuple(measure_all(node, build.gather(extents(node, x.shape), kept, axis=0))))
+
+
+def unsqueeze(node: OnnxNode, x: Value, axes: Value) -> Value:
+    rank = x.rank + length(node, axes)
+    mask = marked(node, axes, rank)
+    if x.rank == 0:
+        return x.reshape((1,) * rank)
+    before = build.cumsum(build.bitwise_not(mask).cast("i64"), axis=0, exclusive=True)
+    shape = build.select(mask, 1, build.gather(extents(node, x.shape), before, axis=0))
+    return x.reshape(tuple(measure_all(node, shape)))
+
+
+def trilu(node: OnnxNode, x: Value, offset: Value, upper: bool) -> Value:
+    """The diagonal may be a number of the run: no dim hangs on it."""
+    row, column = (build.iota(node.graph, shape=x.shape[-2:], dtype="i64", axis=axis) for axis in (0, 1))
+    k = offset.cast("i64").reshape(())
+    keeps = column - row >= k if upper else column - row <= k
+    return build.select(keeps, x, 0)
+
+
+def split(node: OnnxNode, x: Value, sizes: Value, axis: int) -> Sequence[Value]:
+    return shorthand.split(x, measure_all(node, sizes, [x.shape[axis]] * length(node, sizes)), axis)

@@ -1,0 +1,174 @@
+"""Programs whose dims are measured while they run: an executable a stage (`staging.py`), and what goes on between them.
+
+Each stage is compiled as any graph is, on any backend, once for all sizes. A run goes through them in order: it binds
+the stage at the dims that are known by then, hands over the values that later stages take, reads the numbers that the
+stage measured, and checks them before anything that depends on them starts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlx import flags
+from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options
+from rlx.errors import InputError, OutOfMemory
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import Measured
+from rlx.ir.uses import has_measured
+from rlx.passes.decompose import decompose
+from rlx.passes.staging import Stage, cut, sizes
+from rlx.runtime.plans import Plans
+
+MOST_BYTES = 1 << 56
+"""Of a value inside of an op: offsets of several still fit into i64."""
+
+
+def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
+    """The executable of a graph, in stages if it measures dims.
+
+    Raises UnsupportedOp, DeviceUnavailable, CompileError.
+    """
+    if not has_measured(graph):
+        return backend.compile(graph, options, ordinal)
+    stages = cut(graph)
+    made = [backend.compile(stage.graph, options, ordinal) for stage in stages]
+    return StagedExecutable(graph, stages, made)
+
+
+class StagedExecutable(Executable):
+    """The stages with their executables. Weights are handed to those that have them."""
+
+    def __init__(self, graph: Graph, stages: list[Stage], executables: list[Executable]) -> None:
+        self.inputs = list(graph.inputs)
+        self.outputs = list(graph.outputs.values())
+        self.executables = executables
+        self.stages = [_Stage(stage, made) for stage, made in zip(stages, executables)]
+        self.compile_ns = sum(made.compile_ns for made in executables)
+        self.from_cache = all(made.from_cache for made in executables)
+        self._params = [{v.name for v in stage.graph.params} for stage in stages]
+
+    @property
+    def compile_count(self) -> int:  # type: ignore[override]  # it may grow with that of a stage
+        return sum(made.compile_count for made in self.executables)
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        for names, executable in zip(self._params, self.executables):
+            executable.set_params({name: array for name, array in params.items() if name in names})
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return _StagedBound(self, dict(binding))
+
+    def describe(self) -> dict[str, Any]:
+        parts = [made.describe() for made in self.executables]
+        told: dict[str, Any] = {"stages": parts}
+        for name in ("kernels", "prepare_kernels"):
+            told[name] = [kernel for part in parts for kernel in part.get(name, ())]
+        return told
+
+
+class _Stage:
+    """A stage with its executable, and what a run must look at between stages."""
+
+    def __init__(self, stage: Stage, executable: Executable) -> None:
+        self.executable = executable
+        self.takes, self.gives, self.drops = stage.takes, stage.gives, stage.drops
+        self.measures = [(node.op, node.inputs[0], node.source or node.name) for node in stage.measures]
+        self.checks = stage.checks
+        measured = set(stage.graph.given)
+        self.sizes = sizes(stage.graph.nodes, measured)
+        inside = sizes(decompose(stage.graph).nodes, measured)
+        self.inner = {shape: of for shape, of in inside.items() if shape not in self.sizes}
+
+    def check(self, binding: Mapping[str, int]) -> None:
+        """Raises InputError or OutOfMemory for dims that this stage cannot run with."""
+        for equality in self.checks:
+            left, right = dims.evaluate(equality.left, binding), dims.evaluate(equality.right, binding)
+            if left != right:
+                told = f"{equality.left} = {left} against {equality.right} = {right}"
+                raise InputError(f"[run] {equality.reason}: {told}")
+        limit = flags.value_bytes() or _memory_bytes()
+        for shapes, most in ((self.sizes, limit), (self.inner, MOST_BYTES)):
+            for shape, (itemsize, node) in shapes.items():
+                _check_size(shape, itemsize, node, binding, most)
+
+    def read(self, values: Mapping[Value, Array], binding: Mapping[str, int]) -> dict[str, int]:
+        """The dims that the stage measured. Raises InputError for one out of bounds."""
+        found = dict(binding)
+        for op, value, source in self.measures:
+            assert isinstance(op, Measured)  # `cut` lists nothing else
+            number = int(values[value])
+            op.check(number, found, source)
+            found[op.symbol] = number
+        return found
+
+
+def _check_size(shape: tuple[Dim, ...], itemsize: int, node: Node, binding: Mapping[str, int], most: int) -> None:
+    extents = [dims.evaluate(d, binding) for d in shape]
+    at = f"at node {(node.source or node.name)!r}"
+    if any(n < 0 for n in extents):
+        raise InputError(f"[{node.op.name}] expected dims that are not negative, got {extents}, {at}")
+    if math.prod(extents) * itemsize > most:
+        wanted = f"[{node.op.name}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
+        raise OutOfMemory(f"{wanted}, got {math.prod(extents) * itemsize} for {extents}, {at}")
+
+
+def _memory_bytes() -> int:
+    """Bytes of the machine's memory; where the system does not say, as much as counts as none too many."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 36
+
+
+class _StagedBound(Bound):
+    """The stages at one size of the inputs; stages behind the first are bound when their dims are known."""
+
+    def __init__(self, executable: StagedExecutable, binding: dict[str, int]) -> None:
+        self.executable = executable
+        self.binding = binding
+        self._plans = [Plans() for _ in executable.stages]
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # it grows with the sizes that were measured
+        return sum(plans.nbytes for plans in self._plans)
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        return self._run(inputs, None)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """Kernels of all stages; a stage begins where the kernels of those before it ended."""
+        times: list[KernelTime] = []
+        self._run(inputs, times)
+        return times
+
+    def _run(self, inputs: Sequence[Array], times: list[KernelTime] | None) -> list[Array]:
+        """Runs the stages; a second time each for the times of its kernels, if these are asked for."""
+        executable = self.executable
+        values: dict[Value, Array] = dict(zip(executable.inputs, inputs))
+        binding = self.binding
+        kept = set(executable.outputs)
+        for stage, plans in zip(executable.stages, self._plans):
+            key = (tuple(binding.values()),)
+            bound = plans.get(key)
+            if bound is None:
+                stage.check(binding)
+                bound = stage.executable.bind(binding)
+                plans.put(key, bound)
+            taken = [values[value] for value in stage.takes]
+            if times is not None:
+                start = sum(time.total_ns for time in times)
+                times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(taken)]
+            results = bound(taken)
+            values.update(zip(stage.gives, results))
+            binding = stage.read(values, binding)
+            for value in stage.drops:
+                if value not in kept:
+                    values.pop(value, None)
+        return [values[value] for value in executable.outputs]

@@ -1,0 +1,158 @@
+"""Nonzero, compress, unique and non-maximum suppression against NumPy, many sizes from one program."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlx
+from rlx import ops
+from rlx.ir.verify import verify
+from rlx.runtime.compiled import CompiledGraph
+
+DEVICES = ("cpu", "reference")
+EXTENTS = st.tuples(st.integers(0, 40), st.integers(0, 40)) | st.tuples(st.integers(0, 3), st.integers(0, 2000))
+Array = np.ndarray[Any, Any]
+
+
+def compiled(graph: rlx.Graph, device: str) -> CompiledGraph:
+    verify(graph)
+    return rlx.Session(device).compile(graph)
+
+
+@cache
+def nonzero_program(device: str, dtype: str) -> CompiledGraph:
+    graph = rlx.Graph("nonzero")
+    x = graph.input("x", ("a", "b"), dtype)
+    graph.output(ops.nonzero(x), name="places")
+    graph.output(ops.masked_select(x, ops.ne(x, 0) if dtype != "bool" else x), name="chosen")
+    return compiled(graph, device)
+
+
+def sample(draw: Any, shape: tuple[int, ...], dtype: str) -> Array:
+    random = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    density = draw(st.sampled_from((0.0, 0.02, 0.5, 1.0)))
+    numbers = random.integers(1, 100, shape) * np.where(random.random(shape) < 0.5, -1, 1)
+    numbers = np.where(random.random(shape) < density, numbers, 0)
+    made = numbers.astype("f4" if dtype == "f32" else dtype.replace("i32", "i4"))
+    if dtype == "f32" and made.size:
+        flat = made.reshape(-1)
+        flat[random.integers(0, made.size)] = draw(st.sampled_from((np.nan, np.inf, -0.0, 1.0)))
+    return made
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_nonzero_is_numpys(device: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(("f32", "i32", "bool")))
+    x = sample(data.draw, data.draw(EXTENTS), dtype)
+    found = nonzero_program(device, dtype)(x=x)
+    np.testing.assert_array_equal(found["places"], np.array(np.nonzero(x)))
+    np.testing.assert_array_equal(found["chosen"], x[x != 0])
+
+
+@cache
+def compress_program(device: str, axis: int | None) -> CompiledGraph:
+    graph = rlx.Graph("compress")
+    x, condition = graph.input("x", ("a", "b", 3)), graph.input("condition", ("c",), "bool")
+    graph.output(ops.compress(x, condition, axis), name="y")
+    return compiled(graph, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_compress_is_numpys(device: str, data: st.DataObject) -> None:
+    axis = data.draw(st.sampled_from((None, 0, 1, -1)))
+    x = np.random.default_rng(0).normal(size=(*data.draw(EXTENTS), 3)).astype("f4")
+    most = x.size if axis is None else x.shape[axis]
+    condition = sample(data.draw, (data.draw(st.integers(0, most)),), "bool")
+    found = compress_program(device, axis)(x=x, condition=condition)["y"]
+    np.testing.assert_array_equal(found, np.compress(condition, x, axis))
+
+
+@cache
+def unique_program(device: str, axis: int | None, ordered: bool) -> CompiledGraph:
+    graph = rlx.Graph("unique")
+    x = graph.input("x", ("a", "b"))
+    for i, value in enumerate(ops.unique(x, axis, ordered)):
+        graph.output(value, name=f"y{i}")
+    return compiled(graph, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_unique_is_numpys(device: str, data: st.DataObject) -> None:
+    axis = data.draw(st.sampled_from((None, 0, 1)))
+    ordered = data.draw(st.booleans())
+    shape = data.draw(st.tuples(st.integers(0 if axis is None else 1, 30), st.integers(0 if axis is None else 1, 4)))
+    random = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    x = random.integers(-2, 3, shape).astype("f4")
+    if axis is None:  # NumPy lets NaN be itself here only
+        x[random.random(shape) < 0.2] = data.draw(st.sampled_from((np.nan, np.inf, -0.0)))
+    values, first, inverse, counts = unique_program(device, axis, ordered).run([x])
+    wanted = np.unique(x, True, True, True, axis)
+    turn = np.arange(len(wanted[1])) if ordered else np.argsort(wanted[1])
+    np.testing.assert_array_equal(values, np.take(x.reshape(-1) if axis is None else x, wanted[1][turn], axis or 0))
+    np.testing.assert_array_equal(first, wanted[1][turn])
+    np.testing.assert_array_equal(turn[inverse], wanted[2].reshape(-1))
+    np.testing.assert_array_equal(counts, wanted[3][turn])
+
+
+def suppressed(boxes: Array, scores: Array, most: int, overlap: float, threshold: float, centered: bool) -> Array:
+    """The plain algorithm, box by box."""
+    if centered:
+        x, y, w, h = np.moveaxis(boxes, -1, 0)
+        boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], -1)
+    rows = []
+    for batch in range(scores.shape[0]):
+        for kind in range(scores.shape[1]):
+            kept: list[int] = []
+            for at in np.argsort(-scores[batch, kind], kind="stable"):
+                fine = len(kept) < most and scores[batch, kind, at] > threshold
+                if fine and not any(covers(boxes[batch, k], boxes[batch, at], overlap) for k in kept):
+                    kept.append(int(at))
+            rows += [(batch, kind, at) for at in kept]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def covers(a: Array, b: Array, overlap: float) -> bool:
+    low, high = np.minimum(a[:2], a[2:]), np.maximum(a[:2], a[2:])
+    other_low, other_high = np.minimum(b[:2], b[2:]), np.maximum(b[:2], b[2:])
+    common = np.prod(np.maximum(np.minimum(high, other_high) - np.maximum(low, other_low), np.float32(0)))
+    union = np.prod(high - low) + np.prod(other_high - other_low) - common
+    return bool(common > 0 and union > 0 and common / union > np.float32(overlap))
+
+
+@cache
+def suppression_program(device: str, centered: bool) -> CompiledGraph:
+    graph = rlx.Graph("suppression")
+    boxes, scores = graph.input("boxes", ("b", "n", 4)), graph.input("scores", ("b", "c", "n"))
+    most, overlap = graph.input("most", (), "i64"), graph.input("overlap", ())
+    threshold = graph.input("threshold", ())
+    graph.output(ops.non_max_suppression(boxes, scores, most, overlap, threshold, centered), name="y")
+    return compiled(graph, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_suppression_is_the_plain_algorithm(device: str, data: st.DataObject) -> None:
+    batch, classes, n = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 25)))
+    random = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    boxes = random.integers(0, 12, (batch, n, 4)).astype("f4")
+    scores = (random.integers(0, 6, (batch, classes, n)) / 8).astype("f4")  # with ties
+    most = data.draw(st.sampled_from((0, 1, 3, 1 << 40)))
+    overlap, threshold = data.draw(st.sampled_from((0.0, 0.25, 0.5, 1.0))), data.draw(st.sampled_from((-1, 0.2, 9)))
+    centered = data.draw(st.booleans())
+    found = suppression_program(device, centered).run(
+        [boxes, scores, np.array(most), np.array(overlap, "f4"), np.array(threshold, "f4")]
+    )[0]
+    np.testing.assert_array_equal(found, suppressed(boxes, scores, most, overlap, threshold, centered))
