@@ -20,6 +20,7 @@ from rlx.ops import (
     convolution,
     cumulative,
     elementwise,
+    fourier,
     index,
     linalg,
     norm,
@@ -31,6 +32,7 @@ from rlx.ops import (
     sampling,
     shape,
     shorthand,
+    signal,
     transcendental,
     transformer,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "convolution",
     "cumulative",
     "elementwise",
+    "fourier",
     "index",
     "linalg",
     "norm",
@@ -54,6 +57,7 @@ __all__ = [
     "sampling",
     "shape",
     "shorthand",
+    "signal",
     "transcendental",
     "transformer",
 ]

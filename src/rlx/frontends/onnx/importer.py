@@ -42,6 +42,7 @@ FAMILIES = (
     "resize",
     "sampling",
     "shape",
+    "signal",
     "symbolics",
     "training",
     "windows",
