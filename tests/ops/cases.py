@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ops import cases_order, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows
+from ops import cases_order, cases_random, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows
 from ops.case import DTYPES, FLOATS, NARROW, SPECIMENS, Case, array, case, specimen
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
@@ -22,7 +22,7 @@ from rlx.kernel import narrow
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 
-MORE = (cases_order, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows)
+MORE = (cases_order, cases_random, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows)
 __all__ = ["Case", "array", "case", "cases_of", "cases_of_every_op", "decomposed"]
 
 

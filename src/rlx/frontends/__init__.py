@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rlx.errors import ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.op import RANDOM_STATE
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.graph_devices import Explanation, GraphDevices
 from rlx.runtime.session import Session
@@ -108,6 +109,10 @@ class Model:
             self._devices = self._session.devices(self.graph)
         return self._devices.explain(inputs)
 
+    def seed(self, seed: int | None) -> None:
+        """As `CompiledGraph.seed`."""
+        self.compiled.seed(seed)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError."""
         from rlx.ir.serial import save_graph
@@ -116,7 +121,7 @@ class Model:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(value.name for value in self.graph.inputs)
+        return tuple(value.name for value in self.graph.inputs if value.name != RANDOM_STATE)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -231,3 +231,6 @@ class Constant(Leaf):
 
 
 LEAVES: tuple[type[Op], ...] = (Input, Param, Constant)
+
+RANDOM_STATE = "rlx.random_state"
+"""Name of the input u32[4] that `rlx.runtime` brings, a new one for each run, if the caller does not."""
