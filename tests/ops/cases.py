@@ -209,6 +209,16 @@ def _matmul(name: str) -> Iterator[Case]:
     yield case(name, "half", array((3, 40), dtypes.f16), array((40, 2), dtypes.f16))
 
 
+@specimen("det")
+def _det(name: str) -> Iterator[Case]:
+    for size in (0, 1, 2, 3, 6):
+        yield case(name, "batch", array((2, size, size)))
+    yield case(name, "singular", np.ones((3, 3), np.float32))
+    yield case(name, "swap", np.array([[0, 1], [1, 0]], np.float32))
+    for dtype in (dtypes.f64, dtypes.f16):
+        yield case(name, "dtype", array((2, 2), dtype))
+
+
 @specimen("softmax", "log_softmax", "l2_normalize")
 def _rows(name: str) -> Iterator[Case]:
     for dtype in FLOATS:

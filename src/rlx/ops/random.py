@@ -111,8 +111,9 @@ class _Draw(Composite):
     stream: int
 
     def _check(self, state: TensorType, shape: Shape) -> None:
-        if state.dtype is not dtypes.u32 or state.shape != (4,):
+        if state.dtype is not dtypes.u32 or state.rank != 1:
             raise ShapeError(f"expected a state of u32[4], got {state}")
+        expect.same_dim(state.shape[0], 4, f"expected a state of u32[4], got {state}")
         if not 0 <= self.stream < 1 << 32:
             raise ShapeError(f"expected a stream of 32 bits, got {self.stream}")
         size = dims.product(shape)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from build import BOOL, F, I32, model
+from build import BOOL, I32, F, model
 from onnx import helper
 
 import rlx

@@ -41,6 +41,11 @@ def matmul_integer(node: OnnxNode, a: Value, b: Value, a_zero: Value | None, b_z
     return build.matmul(left, right)
 
 
+@onnx_op("Det")
+def det(node: OnnxNode, x: Value) -> Value:
+    return build.det(x)
+
+
 @onnx_op("Einsum")
 def einsum(node: OnnxNode, *operands: Value) -> Value:
     return build.einsum(*operands, equation=node.text("equation"))
