@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ops import cases_order, cases_quant, cases_recurrent, cases_resize, cases_sampling, cases_windows
+from ops import (
+    cases_order,
+    cases_quant,
+    cases_random,
+    cases_recurrent,
+    cases_resize,
+    cases_sampling,
+    cases_signal,
+    cases_windows,
+)
 from ops.case import DTYPES, FLOATS, NARROW, SPECIMENS, Case, array, case, specimen
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
@@ -22,7 +31,9 @@ from rlx.kernel import narrow
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 
-MORE = (cases_order, cases_quant, cases_recurrent, cases_resize, cases_sampling, cases_windows)
+MORE = (
+    cases_order, cases_quant, cases_random, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows,
+)  # fmt: skip
 __all__ = ["Case", "array", "case", "cases_of", "cases_of_every_op", "decomposed"]
 
 
@@ -210,6 +221,16 @@ def _matmul(name: str) -> Iterator[Case]:
         yield case(name, "float", array(left), array(right, seed=1))
     yield case(name, "int", array((3, 4), dtypes.i64), array((4, 2), dtypes.i64))
     yield case(name, "half", array((3, 40), dtypes.f16), array((40, 2), dtypes.f16))
+
+
+@specimen("det")
+def _det(name: str) -> Iterator[Case]:
+    for size in (0, 1, 2, 3, 6):
+        yield case(name, "batch", array((2, size, size)))
+    yield case(name, "singular", np.ones((3, 3), np.float32))
+    yield case(name, "swap", np.array([[0, 1], [1, 0]], np.float32))
+    for dtype in (dtypes.f64, dtypes.f16):
+        yield case(name, "dtype", array((2, 2), dtype))
 
 
 @specimen("softmax", "log_softmax", "l2_normalize")

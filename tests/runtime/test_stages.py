@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlx.passes.staging import cut
 
 import rlx
 from rlx import ops
@@ -17,6 +16,7 @@ from rlx.errors import GraphError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.serial import load_graph, save_graph
 from rlx.ir.text import parse_graph, print_graph
 from rlx.ir.verify import verify
+from rlx.passes.staging import cut
 from rlx.runtime.profiler import profile
 
 DEVICES = ("cpu", "reference")

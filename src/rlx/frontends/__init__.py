@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.op import RANDOM_STATE
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.graph_devices import Explanation, GraphDevices
 from rlx.runtime.session import Session
@@ -148,6 +149,10 @@ class Model:
         parts = self._sequences
         return {n: [flat[p] for p in parts[n]] if n in parts else flat[n] for n in self._outputs}
 
+    def seed(self, seed: int | None) -> None:
+        """As `CompiledGraph.seed`."""
+        self.compiled.seed(seed)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError."""
         from rlx.ir.serial import save_graph
@@ -158,7 +163,8 @@ class Model:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, sequences under their own."""
         owners = {part: name for name, parts in self._sequences.items() for part in parts}
-        return tuple(dict.fromkeys(owners.get(value.name, value.name) for value in self.graph.inputs))
+        names = [value.name for value in self.graph.inputs if value.name != RANDOM_STATE]
+        return tuple(dict.fromkeys(owners.get(name, name) for name in names))
 
     @property
     def output_names(self) -> tuple[str, ...]:

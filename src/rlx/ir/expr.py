@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -177,35 +178,35 @@ def _erf(a: Any) -> Any:
 
 _ins("erf", 1, "f", _erf, hard=True)
 
+_interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 _KIND = {"bool": "b", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 
 class Expr:
-    """A node of a scalar expression. Equal expressions compare equal; the hash is made once."""
+    """A node of a scalar expression. There is one of each: equal expressions are the same object.
 
-    __slots__ = ("_hash", "args", "attr", "dtype", "kind")
+    Otherwise a node that is shared many times over would be compared, and rendered, along every path that leads to it.
+    """
 
-    def __init__(self, kind: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> None:
-        self.kind = kind
-        self.dtype = dtype
-        self.args = args
-        self.attr = attr
-        self._hash: int = hash((kind, dtype.name, tuple(a._hash for a in args), attr))
+    __slots__ = ("__weakref__", "_hash", "args", "attr", "dtype", "kind")
+    kind: str
+    dtype: DType
+    args: tuple[Expr, ...]
+    attr: Any
+    _hash: int
+
+    def __new__(cls, kind: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
+        key = (kind, dtype.name, args, attr, type(attr))
+        found = _interned.get(key)
+        if found is None:
+            made = object.__new__(cls)
+            made.kind, made.dtype, made.args, made.attr = kind, dtype, args, attr
+            made._hash = hash(key)
+            found = _interned.setdefault(key, made)  # of two threads that make it, one is first
+        return found
 
     def __hash__(self) -> int:
         return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
-            isinstance(other, Expr)
-            and self._hash == other._hash
-            and self.kind == other.kind
-            and self.dtype is other.dtype
-            and self.attr == other.attr
-            and self.args == other.args
-        )
 
     def __repr__(self) -> str:
         if self.kind == "const":

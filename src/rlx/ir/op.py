@@ -269,3 +269,6 @@ class Measured(Primitive):
 
 MOST = (1 << 31) - 1
 """The greatest number that a dim without an upper bound may be found to be: products of two then fit into i64."""
+
+RANDOM_STATE = "rlx.random_state"
+"""Name of the input u32[4] that `rlx.runtime` brings, a new one for each run, if the caller does not."""

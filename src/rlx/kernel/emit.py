@@ -16,12 +16,14 @@ from rlx.kernel.nest import Linear, contiguous, dim_value, index_of, linear, loa
 from rlx.kernel.views import view_of
 from rlx.ops.convolution import Dilate
 from rlx.ops.index import Gather, GatherElements, GatherNd
-from rlx.ops.shape import BroadcastTo, DimsTensor, Iota, Pad, Reshape, Slice, Transpose
+from rlx.ops.shape import BroadcastTo, DimsTensor, Frames, Iota, Pad, Reshape, Slice, Transpose
 
 Key = tuple[int, int]
 Index = tuple[Expr, ...]
 
-MOVES = (Dilate, Reshape, Transpose, Slice, BroadcastTo, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor)
+MOVES = (
+    Dilate, Reshape, Transpose, Slice, BroadcastTo, Frames, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor,
+)  # fmt: skip
 ZERO = ex.const(0, dtypes.i64)
 
 
@@ -96,6 +98,10 @@ class Emitter:
             case Slice(starts=starts, steps=steps):
                 moved = [plus(times(i, t), dim_value(s)) for i, s, t in zip(index, starts, steps)]
                 return self.emit(operands[0], tuple(moved))
+            case Frames(axis=axis, step=step):
+                at = axis % operands[0].rank
+                place = plus(times(index[at], step), index[at + 1])
+                return self.emit(operands[0], (*index[:at], place, *index[at + 2 :]))
             case Reshape():
                 return self.emit(operands[0], reshaped_index(value.shape, index, operands[0].shape))
             case Pad(low=low, value=fill):

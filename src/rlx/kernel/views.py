@@ -9,9 +9,9 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.graph import Value
 from rlx.kernel.nest import contiguous
-from rlx.ops.shape import BroadcastTo, Reshape, Slice, Transpose
+from rlx.ops.shape import BroadcastTo, Frames, Reshape, Slice, Transpose
 
-VIEW_OPS = (Reshape, Transpose, Slice, BroadcastTo)
+VIEW_OPS = (Reshape, Transpose, Slice, BroadcastTo, Frames)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ def view_of(value: Value, strides_of: Callable[[Value], tuple[Dim, ...] | None])
             for start, stride in zip(starts, base.strides):
                 offset = dims.add(offset, dims.mul(start, stride))
             return View(base.root, offset, tuple(dims.mul(s, t) for s, t in zip(base.strides, steps)), value.shape)
+        case Frames(axis=axis, step=step):
+            at = axis % len(base.shape)
+            between = dims.mul(base.strides[at], step)
+            return View(base.root, base.offset, (*base.strides[:at], between, *base.strides[at:]), value.shape)
         case BroadcastTo():
             lead = len(value.shape) - len(base.shape)
             repeats = [d == 1 and value.shape[lead + i] != 1 for i, d in enumerate(base.shape)]

@@ -119,3 +119,52 @@ def _dot(
         "dot_general", x, y,
         lhs_contract=left, rhs_contract=right, lhs_batch=batch, rhs_batch=batch, sum_dtype=sum_dtype,
     )  # fmt: skip
+
+
+MAX_DET = 32  # elimination is written out step by step
+
+
+@op
+class Det(Composite):
+    """Determinants of the matrices in the last two axes, by elimination with pivots.
+
+    x       float [..., n, n], n known and at most 32; of nothing it is 1
+    result  [...]
+    """
+
+    tolerance = Tolerance(256, scale=1)
+
+    def infer(self, x: TensorType) -> TensorType:
+        expect.floating(x)
+        expect.rank(x, 2)
+        size = expect.same_dim(x.shape[-1], x.shape[-2], f"expected square matrices, got {x}")
+        if not isinstance(size, int) or size > MAX_DET:
+            raise ShapeError(f"expected matrices of a known size of at most {MAX_DET}, got {x}")
+        return x.with_shape(x.shape[:-2])
+
+    def reference(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        size = dims.evaluate(x.shape[-1], {})
+        rest = x.cast(dtypes.accumulator(x.dtype))
+        total = build("broadcast_to", rest.graph.constant(1, rest.dtype), shape=x.shape[:-2])
+        for left in range(size, 0, -1):
+            pivot, rest = _eliminated(rest, left)
+            total = total * pivot
+        return total.cast(x.dtype)
+
+
+def _eliminated(x: Value, size: int) -> tuple[Value, Value]:
+    """The factor that the first column gives, and the matrix without it and the pivot's row."""
+    place = build("argmax", build("abs", x[..., 0]), axis=-1, keepdims=True)
+    row = build("iota", x.graph, shape=(size,), dtype=dtypes.i64)
+    chosen = build("eq", row, place)[..., None]
+    pivots = build("reduce_sum", build("select", chosen, x, 0.0), axes=(-2,), keepdims=True)
+    swapped = build("select", chosen, x[..., :1, :], x)  # the first row takes the pivot's place
+    pivot = pivots[..., :1]
+    divisor = build("select", build("eq", pivot, 0.0), 1.0, pivot)
+    below = swapped[..., 1:, 1:] - swapped[..., 1:, :1] / divisor * pivots[..., 1:]
+    sign = build("select", build("eq", place, 0), x.graph.constant(1, x.dtype), x.graph.constant(-1, x.dtype))
+    return pivot[..., 0, 0] * sign[..., 0], below

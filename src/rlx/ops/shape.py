@@ -115,6 +115,35 @@ class Slice(Movement):
 
 
 @op
+class Frames(Movement):
+    """Stretches of `length` elements of an axis, `step` apart, which may overlap: the axis becomes two.
+
+    x       any [..., n, ...]
+    result  [..., (n - length) // step + 1, length, ...]; elements that fill no frame are left out
+    """
+
+    length: Dim
+    step: int
+    axis: int = -1
+
+    def infer(self, x: TensorType) -> TensorType:
+        axis = expect.axis(self.axis, x.rank)
+        if self.step < 1 or (isinstance(self.length, int) and self.length < 1):
+            raise ShapeError(f"expected frames and steps of at least 1, got {self.length} and {self.step}")
+        count = dims.add(dims.floordiv(dims.add(x.shape[axis], dims.mul(self.length, -1)), self.step), 1)
+        count = max(count, 0) if isinstance(count, int) else dims.maximum(0, count)
+        return x.with_shape((*x.shape[:axis], count, self.length, *x.shape[axis + 1 :]))
+
+    def reference(self, x: Array) -> Array:
+        axis, length = self.axis % x.ndim, dims.evaluate(self.length, {})
+        shape = (*x.shape[:axis], 0, length, *x.shape[axis + 1 :])
+        if x.shape[axis] < length:
+            return np.zeros(shape, x.dtype)
+        whole = np.lib.stride_tricks.sliding_window_view(x, length, axis)
+        return np.moveaxis(whole.take(range(0, whole.shape[axis], self.step), axis), -1, axis + 1)
+
+
+@op
 class Pad(Movement):
     """`value` around x: low[i] elements before and high[i] behind along axis i (negative: cropped)."""
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Scalar, Value
+from rlx.ir.graph import Graph, Scalar, Value
 from rlx.ops import build
 
 __all__ = [
-    "expand_dims", "flatten", "flip", "logical_and", "logical_not", "logical_or", "logical_xor", "measure", "one_hot",
-    "split", "squeeze", "stack", "swap_axes", "tile", "tril", "triu", "where",
+    "blackman_window", "cosine_window", "expand_dims", "flatten", "flip", "hamming_window", "hann_window",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "measure", "one_hot", "split", "squeeze", "stack",
+    "swap_axes", "tile", "tril", "triu", "where",
 ]  # fmt: skip
 
 
@@ -163,3 +168,42 @@ def measure(value: Value, upper: Dim | None = None, lower: Dim = 0, name: str = 
     symbol = f"{name}_{count}"
     build.measured(value.cast("i64").reshape(()), symbol=symbol, lower=lower, upper=upper)
     return dims.symbol(symbol)
+
+
+def cosine_window(
+    graph: Graph, size: Dim, coefficients: Sequence[float], periodic: bool = True, dtype: Any = "f32"
+) -> Value:
+    """Σⱼ (-1)ʲ · coefficients[j] · cos(2π·j·i / n) for i below `size`: float [size].
+
+    n is `size` for a periodic window, which suits transforms, and size - 1 for a symmetric one. Raises ShapeError.
+    """
+    if isinstance(size, int) and size < 0:
+        raise ShapeError(f"[cosine_window] expected a size of at least 0, got {size}")
+    period = size if periodic else dims.add(size, -1)
+    if isinstance(size, int) and isinstance(period, int):
+        turn = np.arange(size) / max(period, 1)
+        made = sum((-1) ** j * a * np.cos(2 * np.pi * j * turn) for j, a in enumerate(coefficients))
+        return graph.constant(np.broadcast_to(made, (size,)), dtype)
+    wide = dtypes.accumulator(dtypes.of(dtype))
+    place = build.iota(graph, shape=(size,), dtype=dtypes.i64)
+    whole = build.dims_tensor(graph, values=(dims.maximum(1, period),)).reshape()
+    total = build.broadcast_to(graph.constant(coefficients[0], wide), shape=(size,))
+    for j, a in enumerate(coefficients[1:], 1):
+        part = build.mod(place * j, whole).cast(wide) / whole.cast(wide)  # reduced in integers, then an angle
+        total = total + build.cos(part * (2 * np.pi)) * ((-1) ** j * a)
+    return total.cast(dtype)
+
+
+def hann_window(graph: Graph, size: Dim, periodic: bool = True, dtype: Any = "f32") -> Value:
+    """Hann's window, float [size]. Raises ShapeError."""
+    return cosine_window(graph, size, (0.5, 0.5), periodic, dtype)
+
+
+def hamming_window(graph: Graph, size: Dim, periodic: bool = True, dtype: Any = "f32") -> Value:
+    """Hamming's window with the coefficients 0.54 and 0.46, float [size]. Raises ShapeError."""
+    return cosine_window(graph, size, (0.54, 0.46), periodic, dtype)
+
+
+def blackman_window(graph: Graph, size: Dim, periodic: bool = True, dtype: Any = "f32") -> Value:
+    """Blackman's window with the coefficients 0.42, 0.5 and 0.08, float [size]. Raises ShapeError."""
+    return cosine_window(graph, size, (0.42, 0.5, 0.08), periodic, dtype)

@@ -66,6 +66,15 @@ class CompiledGraph:
             self._params = {**self._params, **symbolic}
             self._missing = self._missing - made.keys()
 
+    def seed(self, seed: int | None) -> None:
+        """Random numbers of the runs from here on follow from this seed (0 to 2⁶⁴ - 1); None draws a new key.
+
+        Numbers of nodes with a seed of their own are always the same. Raises InputError.
+        """
+        state = self._signature.random
+        if state is not None:
+            state.seed(seed)
+
     def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
         """Runs the program: inputs by name or by position, results in the order of `output_names` or of `outputs`.
 

@@ -17,7 +17,9 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.op import RANDOM_STATE
 from rlx.ir.type import TensorType
+from rlx.runtime.random_state import RandomState
 
 _ndarray = np.ndarray
 _CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
@@ -25,13 +27,19 @@ _GOOD_LAYOUT = 0x101  # … | NPY_ARRAY_ALIGNED
 
 
 class Signature:
-    """The inputs of a graph by name and type."""
+    """The inputs of a graph by name and type.
+
+    `names` are those that a caller must bring. A program that draws random numbers has one more, RANDOM_STATE, which
+    comes from `random` where the caller leaves it out; `types` and arrays have it in its place.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
-        self.names = tuple(self.types)
-        self._dtypes = tuple(t.dtype.numpy for t in self.types.values())
+        self.names = tuple(name for name in self.types if name != RANDOM_STATE)
+        self.random = RandomState() if RANDOM_STATE in self.types else None
+        self._random_at = list(self.types).index(RANDOM_STATE) if self.random else 0
+        self._dtypes = tuple(self.types[name].dtype.numpy for name in self.names)
         # worked out once: a new size must not cost a walk over the graph
         self._symbols = tuple(graph.symbols)
         self._symbolic_params = {v.name: v.type for v in graph.params if not v.type.is_static}
@@ -54,6 +62,8 @@ class Signature:
                 return None
             if array.flags.num & _GOOD_LAYOUT != _GOOD_LAYOUT:
                 return None
+        if self.random is not None:
+            arrays.insert(self._random_at, self.random.next())
         return arrays
 
     def arrays(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Array]:
@@ -62,6 +72,11 @@ class Signature:
         return [checked("run", "input", name, named[name], of) for name, of in self.types.items()]
 
     def _named(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+        if self.random is not None and not (isinstance(inputs, Mapping) and RANDOM_STATE in inputs):
+            return {**self._told(inputs), RANDOM_STATE: self.random.next()}
+        return self._told(inputs)
+
+    def _told(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(inputs, Mapping):
             missing = [n for n in self.names if n not in inputs]
             unknown = [n for n in inputs if n not in self.types]

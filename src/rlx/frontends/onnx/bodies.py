@@ -89,6 +89,9 @@ class Bodies(Protocol):
     def region(self, body: object, formals: Sequence[Formal]) -> Region:
         """The body as a graph of its own."""
 
+    def random_state(self) -> tuple[Value, int]:
+        """The state that each run brings, and a stream that no other node has. Raises UnsupportedOp in a region."""
+
     def attempt(self) -> Attempt:
         """A mark to go back to where a way to import a body leads nowhere."""
 

@@ -20,7 +20,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.type import TensorType
-from rlx.ops import build
+from rlx.ops import build, shorthand
 from rlx.ops.elementwise import Cast, Eq
 from rlx.ops.shape import DimsTensor, Reshape
 
@@ -257,13 +257,7 @@ def scan(node: OnnxNode, *inputs: Item) -> Sequence[Item]:
     axes = node.integers("scan_input_axes", (0,) * sequences)
     ways = node.integers("scan_input_directions", (0,) * sequences)
     rows = [_turned(_to_front(node, x, axis), way) for x, axis, way in zip(scanned, axes, ways, strict=True)]
-    length = rows[0].shape[0]
-    formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
-    region = node.bodies.region(body, formals)
-    results = _as_carried(node, region, state)
-    taken = close([region], [results])
-    operands = [*(item.value for item in state), *rows, *taken]
-    made = _call("scan", operands, [region.graph], carried=count, sequences=sequences, length=length)
+    made = _scanned(node, body, state, rows)
     out_axes = node.integers("scan_output_axes", (0,) * stacked)
     out_ways = node.integers("scan_output_directions", (0,) * stacked)
     ordered = [
@@ -271,6 +265,37 @@ def scan(node: OnnxNode, *inputs: Item) -> Sequence[Item]:
         for item, axis, way in zip(made[count:], out_axes, out_ways, strict=True)
     ]
     return [*made[:count], *ordered]
+
+
+@onnx_op("Scan", until=8)
+def scan_of_batches(node: OnnxNode, lengths: Item | None, *inputs: Item) -> Sequence[Item]:
+    """Every batch element by itself: axis 0 of all inputs is the batch, axis 1 of sequences the time."""
+    if lengths is not None:
+        raise node.unsupported("sequences of different lengths are not supported")
+    body, sequences = node.graph_attribute("body"), node.integer("num_scan_inputs")
+    ways = node.integers("directions", (0,) * sequences)
+    count = len(inputs) - sequences
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape else None
+    if sequences < 1 or count < 0 or len(body.output) < count or len(ways) != sequences:
+        raise node.wrong(f"expected 1 to {len(inputs)} scan inputs with a direction each, got {sequences}")
+    if not isinstance(batch, int) or not 1 <= batch <= MAX_UNROLLED_TRIPS:
+        raise node.unsupported(f"expected a batch of 1 to {MAX_UNROLLED_TRIPS}, got {batch}")
+    results = []
+    for element in range(batch):
+        given = [Item.of(item.value[element]) for item in inputs]
+        state, rows = given[:count], [_turned(item.value, way) for item, way in zip(given[count:], ways)]
+        results.append(_scanned(node, body, state, rows))
+    return [Item.of(shorthand.stack([item.value for item in parts])) for parts in zip(*results)]
+
+
+def _scanned(node: OnnxNode, body: Any, state: Sequence[Item], rows: Sequence[Value]) -> list[Item]:
+    """The body over the first axis of `rows`: what it carries at the end, then what it collected."""
+    formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
+    region = node.bodies.region(body, formals)
+    taken = close([region], [_as_carried(node, region, state)])
+    operands = [*(item.value for item in state), *rows, *taken]
+    numbers = {"carried": len(state), "sequences": len(rows), "length": rows[0].shape[0]}
+    return _call("scan", operands, [region.graph], **numbers)
 
 
 def _to_front(node: OnnxNode, x: Value, axis: int) -> Value:

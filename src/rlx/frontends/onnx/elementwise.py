@@ -23,7 +23,7 @@ _SAME = {
     "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish", "Not": "bitwise_not",
     "BitwiseNot": "bitwise_not", "IsNaN": "is_nan",
 }  # fmt: skip
-_SAME_BINARY = {
+SAME_BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
     "Greater": "gt", "GreaterOrEqual": "ge", "And": "bitwise_and", "Or": "bitwise_or", "Xor": "bitwise_xor",
     "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "PRelu": "prelu",
@@ -46,7 +46,7 @@ def _binary(ours: str) -> None:
     def run(node: OnnxNode, x: Value, y: Value) -> Value:
         return build.__getattr__(ours)(x, y)
 
-    onnx_op(*(name for name, target in _SAME_BINARY.items() if target == ours))(run)
+    onnx_op(*(name for name, target in SAME_BINARY.items() if target == ours))(run)
 
 
 def _with_alpha(name: str, ours: str, default: float) -> None:
@@ -58,7 +58,7 @@ def _with_alpha(name: str, ours: str, default: float) -> None:
 
 for _target in dict.fromkeys(_SAME.values()):
     _unary(_target)
-for _target in dict.fromkeys(_SAME_BINARY.values()):
+for _target in dict.fromkeys(SAME_BINARY.values()):
     _binary(_target)
 for _name, (_target, _alpha) in _WITH_ALPHA.items():
     _with_alpha(_name, _target, _alpha)
@@ -67,30 +67,6 @@ for _name, (_target, _alpha) in _WITH_ALPHA.items():
 @onnx_op("Identity")
 def identity(node: OnnxNode, x: Item) -> Item:
     return x
-
-
-@onnx_op("Dropout", since=12)
-def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None) -> list[Value]:
-    """Inference: everything is kept, as in training with a ratio of 0."""
-    node.integer("seed", 0)  # matters in training only
-    trains = training is not None and (training.known is None or bool(training.known.reshape(-1)[0]))
-    share = None if ratio is None else ratio.value.constant
-    if trains and (share is None or share.reshape(-1)[0] != 0):
-        raise node.unsupported("training mode is not supported")
-    return _kept(node, x)
-
-
-@onnx_op("Dropout", until=11)
-def dropout_by_attribute(node: OnnxNode, x: Value) -> list[Value]:
-    node.real("ratio", 0.5), node.integer("is_test", 1)  # they matter in training only
-    return _kept(node, x)
-
-
-def _kept(node: OnnxNode, x: Value) -> list[Value]:
-    """x, and the mask of what was kept."""
-    if len(node.outputs) < 2 or not node.outputs[1]:
-        return [x]
-    return [x, build.broadcast_to(node.graph.constant(True), shape=x.shape)]
 
 
 @onnx_op("Mod")

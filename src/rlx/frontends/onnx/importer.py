@@ -22,10 +22,12 @@ from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
+from rlx.ir.op import RANDOM_STATE
 
-OLDEST_OPSET = 7  # the first with NumPy's broadcasting
+OLDEST_OPSET = 1
+NUMPY_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -36,15 +38,18 @@ FAMILIES = (
     "linalg",
     "microsoft",
     "nn",
+    "old",
     "order",
     "quantised",
     "quantised_microsoft",
+    "random",
     "recurrent",
     "reduce",
     "resize",
     "sampling",
     "sequences",
     "shape",
+    "signal",
     "symbolics",
     "training",
     "windows",
@@ -112,6 +117,8 @@ class _Walk:
         self.frame = Frame(self.graph)
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
+        self.state: Value | None = None  # of random numbers
+        self.streams = 0
         self.dims: dict[str, str] = {}  # names of dims in the file → ours
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
 
@@ -285,7 +292,7 @@ class _Walk:
         node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
         node.may_measure = self.frame.parent is None
         node.inputs = [self._required(i, scope) if i else None for i in proto.input]
-        shortcut = SYMBOLIC.get(proto.op_type) if domain == "" else None
+        shortcut = SYMBOLIC.get(proto.op_type) if domain == "" and opset >= NUMPY_OPSET else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
             found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
             if found is not None:
@@ -388,6 +395,15 @@ class _Walk:
         finally:
             self.frame = around
 
+    def random_state(self) -> tuple[Value, int]:
+        """The input that the runtime feeds, made when the first node asks for it, and the next stream."""
+        if self.frame.parent is not None:
+            raise UnsupportedOp("random numbers in a loop or a conditional are not supported")
+        if self.state is None:
+            self.state = self.graph.input(RANDOM_STATE, (4,), dtypes.u32)
+        self.streams += 1
+        return self.state, self.streams
+
     def _check_depth(self, scope: Scope, name: str) -> None:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
@@ -458,6 +474,9 @@ class _Bodies:
 
     def region(self, body: Any, formals: Sequence[Formal]) -> Region:
         return self.walk.region(body, self.name, self.scope, formals)
+
+    def random_state(self) -> tuple[Value, int]:
+        return self.walk.random_state()
 
     def attempt(self) -> _Attempt:
         return _Attempt(self.walk, len(self.walk.failures))

@@ -29,6 +29,11 @@ def _scaled(x: Value, factor: float) -> Value:
     return x * factor if x.dtype.is_float else x * int(factor)
 
 
+@onnx_op("Det")
+def det(node: OnnxNode, x: Value) -> Value:
+    return build.det(x)
+
+
 @onnx_op("Einsum")
 def einsum(node: OnnxNode, *operands: Value) -> Value:
     return build.einsum(*operands, equation=node.text("equation"))

@@ -23,7 +23,12 @@ _SIMPLE: dict[str, Any] = {"coordinates": "asymmetric", "nearest": "floor"}
 
 @onnx_op("Upsample", until=8)
 def upsample_by_attribute(node: OnnxNode, x: Value) -> Value:
-    return _resize(node, x, range(x.rank), _scaled(node, x, range(x.rank), node.reals("scales")), _SIMPLE)
+    return upsample_by_scales(node, x, node.reals("scales"))
+
+
+def upsample_by_scales(node: OnnxNode, x: Value, scales: Sequence[float]) -> Value:
+    """With one scale for each axis."""
+    return _resize(node, x, range(x.rank), _scaled(node, x, range(x.rank), scales), _SIMPLE)
 
 
 @onnx_op("Upsample", since=9)

@@ -28,6 +28,7 @@ Known = Array  # an object array of dims or bools
 F = TypeVar("F", bound=Callable[..., Any])
 NEWEST = 1 << 30
 _MISSING: Any = object()
+_HINTS = {"consumed_inputs"}  # opset 1 told with it which operands might be overwritten
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ def symbolic(*names: str) -> Callable[[F], F]:
 
 
 def find(domain: str, name: str, opset: int) -> Importer | None:
-    """The importer function for this op at this opset."""
-    return next((i for i in TABLE.get((domain, name), ()) if i.since <= opset <= i.until), None)
+    """The importer function for this op at this opset: of several, that for the fewest opsets."""
+    fitting = [i for i in TABLE.get((domain, name), ()) if i.since <= opset <= i.until]
+    return min(fitting, key=lambda i: i.until - i.since, default=None)
 
 
 class OnnxNode:
@@ -120,7 +122,8 @@ class OnnxNode:
 
     def ignored(self) -> list[str]:
         """Attributes that nobody asked for and that say something else than their default."""
-        return [name for name in self._attributes if name not in self._asked and not self._is_default(name)]
+        asked = self._asked | _HINTS
+        return [name for name in self._attributes if name not in asked and not self._is_default(name)]
 
     def _is_default(self, name: str) -> bool:
         try:

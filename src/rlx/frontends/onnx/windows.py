@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from rlx.frontends.onnx.table import OnnxNode, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ops import build
+
+MAX_TAPS = 64  # of a window whose greatest elements are asked for by place: each is written out
 
 
 @dataclass
@@ -139,15 +145,52 @@ def rounded_up(node: OnnxNode, x: Value, window: Window) -> Window:
 
 
 @onnx_op("MaxPool")
-def max_pool(node: OnnxNode, x: Value) -> Value:
-    if any(node.outputs[1:]):
-        raise node.unsupported("indices of the greatest are not supported")
-    node.integer("storage_order", 0)  # speaks of indices alone
+def max_pool(node: OnnxNode, x: Value) -> list[Value]:
     window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
-    return build.reduce_window(
+    made = build.reduce_window(
         x, combine="max", window=window.kernel, strides=window.strides, dilations=window.dilations,
         low=window.low, high=window.high,
     )  # fmt: skip
+    by_columns = node.flag("storage_order")
+    return [made, _greatest_places(node, x, window, by_columns)] if any(node.outputs[1:]) else [made]
+
+
+def _greatest_places(node: OnnxNode, x: Value, window: Window, by_columns: bool) -> Value:
+    """Where in the flattened input the first of the greatest of each window is; image axes in either order."""
+    if math.prod(window.kernel) > MAX_TAPS:
+        raise node.unsupported(f"indices of windows of more than {MAX_TAPS} elements are not supported")
+    numbers = _numbered(x, by_columns)
+    edge = (0, 0, *window.low), (0, 0, *window.high)
+    fill = -math.inf if x.dtype.is_float else float(np.iinfo(x.dtype.numpy).min)
+    padded = build.pad(x, low=edge[0], high=edge[1], value=fill)
+    places = build.pad(build.broadcast_to(numbers, shape=x.shape), low=edge[0], high=edge[1], value=-1)
+    best: Value | None = None
+    at = places
+    for tap in itertools.product(*map(range, window.kernel)):
+        here, number = (_tap(part, tap, window) for part in (padded, places))
+        if best is None:
+            best, at = here, number
+            continue
+        better = (here > best) | ((at < 0) & (number >= 0))  # a pad is no place, whatever is beside it
+        best, at = build.select(better, here, best), build.select(better, number, at)
+    return at
+
+
+def _tap(x: Value, tap: Sequence[int], window: Window) -> Value:
+    """What one element of the window sees at every position."""
+    key = [slice(None), slice(None)]
+    for axis, (at, dilation, stride) in enumerate(zip(tap, window.dilations, window.strides)):
+        start = at * dilation
+        key.append(slice(start, dims.add(x.shape[axis + 2], start - window.reach(axis) + 1), stride))
+    return x[tuple(key)]
+
+
+def _numbered(x: Value, by_columns: bool) -> Value:
+    """The number of each element of x in memory, with the axes of the image turned around if they go by columns."""
+    order = [0, 1, *(reversed(range(2, x.rank)) if by_columns else range(2, x.rank))]
+    shape = tuple(x.shape[i] for i in order)
+    flat = build.iota(x.graph, shape=(dims.product(shape),), dtype="i64").reshape(shape)
+    return flat.transpose(*order) if by_columns else flat
 
 
 @onnx_op("AveragePool")
