@@ -297,7 +297,7 @@ class GraphDevices:
             before = time.perf_counter_ns()
             compiled = self.compile(device)
             compile_ns = float(time.perf_counter_ns() - before)
-            times = _times(compiled, arrays, runs)
+            times = _times(compiled, dict(zip(self._signature.types, arrays)), runs)
         except (RlxError, MemoryError) as error:
             return Timing(device, error=f"{type(error).__name__}: {error}")
         median = statistics.median(times)
@@ -305,7 +305,8 @@ class GraphDevices:
         return Timing(device, compile_ns, median, mad, len(times))
 
     def _measure(self, arrays: list[Array]) -> Callable[[Device], float]:
-        return lambda device: statistics.median(_times(self.compile(device), arrays, self._policy.runs))
+        named = dict(zip(self._signature.types, arrays))  # with the state of random numbers, if there is one
+        return lambda device: statistics.median(_times(self.compile(device), named, self._policy.runs))
 
     def invalidate_cache(self) -> None:
         """Drops programs and what was found out about devices; weights stay."""
@@ -318,9 +319,8 @@ class GraphDevices:
             self._chooser = Chooser(self.graph, self._policy, self.options)
 
 
-def _times(compiled: CompiledGraph, arrays: Sequence[Array], runs: int) -> list[float]:
+def _times(compiled: CompiledGraph, inputs: Mapping[str, Array], runs: int) -> list[float]:
     """ns of runs behind the warm-up."""
-    inputs = list(arrays)
     for _ in range(WARM_UP):
         compiled.run(inputs)
     times: list[float] = []
