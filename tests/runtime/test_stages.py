@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.cli.check import Checker
+from rlx.device.support import dispatch_report
 from rlx.errors import GraphError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.serial import load_graph, save_graph
 from rlx.ir.text import parse_graph, print_graph
@@ -200,3 +201,13 @@ def test_kernels_of_all_stages_are_timed_and_checked(device: str) -> None:
     assert device == "cpu" or starts == sorted(starts)
     verdict = Checker(head(), rlx.Session(device), inputs).verdict()
     assert verdict["equal"], verdict
+
+
+def test_devices_are_chosen_for_all_stages() -> None:
+    devices = rlx.Session("auto").devices(head())
+    compiled = rlx.Session("auto").compile(head())
+    assert compiled(x=np.ones(3, "f4"), k=np.array(2))["twice"].tolist() == [2, 2]
+    explained = str(devices.explain({"x": np.ones(300, "f4"), "k": np.array(2)}))
+    assert "cpu" in explained
+    report = dispatch_report(head(), "cpu")
+    assert report.compiles and {op.fate for op in report.ops} <= {"native", "decomposed", "merged"}

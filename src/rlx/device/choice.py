@@ -10,12 +10,11 @@ from rlx.backends.base import Estimate, Estimator, Options
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
-from rlx.device.support import dispatch_report, stages_of
+from rlx.device.staged import StagedEstimator, parts
+from rlx.device.support import dispatch_report
 from rlx.errors import DeviceUnavailable, RlxError, UnsupportedOp
-from rlx.ir import dim as dims
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
-from rlx.ir.op import Measured
 
 Measure = Callable[[Device], float]
 """Runs on a device and gives the median in ns. Raises what compiling and running raises."""
@@ -60,25 +59,6 @@ class Candidate:
 
 
 MEASURED_BAND = 0.02
-UNKNOWN_DIM = 32
-"""For a dim that a run measures and nothing bounds."""
-
-
-def joined(parts: Sequence[Estimate]) -> Estimate:
-    """The estimate of programs that run one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    known = [p.free_bytes for p in parts if p.free_bytes is not None]
-    return Estimate(
-        kernels=tuple(k for p in parts for k in p.kernels),
-        launch_ns=sum(p.launch_ns for p in parts),
-        copy_ns=sum(p.copy_ns for p in parts),
-        band=max(p.band for p in parts),
-        arena_bytes=max(p.arena_bytes for p in parts),
-        weight_bytes=sum(p.weight_bytes for p in parts),
-        free_bytes=min(known, default=None),
-        compile_ns=sum(p.compile_ns for p in parts),
-    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +82,7 @@ class Chooser:
     def __init__(self, graph: Graph, policy: DevicePolicy, options: Options) -> None:
         self.graph, self.policy, self.options = graph, policy, options
         self.program = fingerprint(graph)
-        self._estimators: dict[Device, list[Estimator]] = {}
+        self._estimators: dict[Device, Estimator] = {}
         self._viable: list[tuple[Device, str]] | None = None
 
     def standing(self) -> list[tuple[Device, str]]:
@@ -137,21 +117,9 @@ class Chooser:
         found = calibration.calibration(device)
         if device not in self._estimators:
             backend, ordinal = registry.backend(device)
-            self._estimators[device] = [
-                backend.estimator(part, self.options, found.rates, ordinal) for part in stages_of(self.graph)
-            ]
-        whole = self._with_measured(binding)
-        return joined([estimate(whole) for estimate in self._estimators[device]]), found.age_s
-
-    def _with_measured(self, binding: Mapping[str, int]) -> dict[str, int]:
-        """With a guess of what a run will measure: half of the most that there may be."""
-        made = dict(binding)
-        for symbol, node in self.graph.measured.items():
-            op = node.op
-            assert isinstance(op, Measured)  # `measured` lists nothing else
-            most = dims.evaluate(op.upper, made) if op.upper is not None else UNKNOWN_DIM
-            made[symbol] = max(dims.evaluate(op.lower, made), most // 2)
-        return made
+            made = [backend.estimator(part, self.options, found.rates, ordinal) for part in parts(self.graph)]
+            self._estimators[device] = StagedEstimator(self.graph, made) if len(made) > 1 else made[0]
+        return self._estimators[device](binding), found.age_s
 
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))

@@ -10,12 +10,12 @@ from typing import Literal
 from rlx.backends.base import Backend, Options, Unsupported
 from rlx.device import registry
 from rlx.device.device import Device
+from rlx.device.staged import parts
 from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
 from rlx.ir.uses import has_measured
-from rlx.passes.staging import cut
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
 MOST_KEPT = 256
@@ -95,8 +95,9 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     backend = registry.load(device.kind)
     nodes = [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
     try:
-        ready = [node for part in stages_of(graph) for node in backend.legalise(part, options).nodes]
-        refused = [each for part in stages_of(graph) for each in backend.unsupported(part)]
+        stages = parts(graph)
+        ready = [node for part in stages for node in backend.legalise(part, options).nodes]
+        refused = [each for part in stages for each in backend.unsupported(part)]
     except UnsupportedOp as error:
         return DispatchReport(str(device), tuple(OpReport(_name(n), n.op.name, "merged") for n in nodes), str(error))
     wrong = {_name(u.node): u.reason for u in refused}
@@ -116,15 +117,10 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     return DispatchReport(str(device), tuple(ops), rest)
 
 
-def stages_of(graph: Graph) -> list[Graph]:
-    """The graphs that are compiled: the graph, or where it measures dims while it runs, its stages."""
-    return [stage.graph for stage in cut(graph)] if has_measured(graph) else [graph]
-
-
 def refused_nodes(graph: Graph, backend: Backend) -> list[Unsupported]:
     """Nodes that the backend refuses, of all stages; none where the graph cannot be cut into stages."""
     try:
-        return [each for part in stages_of(graph) for each in backend.unsupported(part)]
+        return [each for part in parts(graph) for each in backend.unsupported(part)]
     except UnsupportedOp:
         return []
 
@@ -138,8 +134,9 @@ def legalise(graph: Graph, device: str | Device, options: Options | None = None)
     report = dispatch_report(graph, device, options)
     if not report.compiles:
         raise UnsupportedOp(f"[device] expected ops that {device} takes, got {report.why_not}")
-    backend = registry.load(registry.parse(device).kind)
-    return backend.legalise(graph, options or Options()), report
+    if has_measured(graph):
+        raise UnsupportedOp("[device] expected a graph of one stage, got one that measures dims while it runs")
+    return registry.load(registry.parse(device).kind).legalise(graph, options or Options()), report
 
 
 def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:

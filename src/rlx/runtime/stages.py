@@ -163,7 +163,7 @@ class _StagedBound(Bound):
                 plans.put(key, bound)
             taken = [values[value] for value in stage.takes]
             if times is not None:
-                start = sum(time.total_ns for time in times)
+                start = max((time.first_ns + time.total_ns for time in times), default=0.0)
                 times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(taken)]
             results = bound(taken)
             values.update(zip(stage.gives, results))

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import keyword
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx
 
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
+from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
-from rlx.ir.dim import Dim
-from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
@@ -119,8 +115,8 @@ class _Walk:
         self.failures: list[Failure] = []
         self.state: Value | None = None  # of random numbers
         self.streams = 0
-        self.dims: dict[str, str] = {}  # names of dims in the file → ours
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
+        self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label)
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
@@ -153,75 +149,17 @@ class _Walk:
         proto = self.file.proto
         notes = {"file": self.file.label, "producer": f"{proto.producer_name} {proto.producer_version}".strip()}
         notes |= {f"opset {domain or 'ai.onnx'}": str(version) for domain, version in self.file.opsets.items()}
-        notes |= {f"dim {name!r}": ours for name, ours in self.dims.items() if name != ours}
+        notes |= {f"dim {name!r}": ours for name, ours in self.inputs.dims.items() if name != ours}
         return notes | {f"metadata {entry.key}": entry.value for entry in proto.metadata_props}
 
     # inputs and outputs
 
     def _input(self, declared: Any) -> Item | None:
         try:
-            return self._input_of(declared.name, declared.type)
+            return self.inputs.item(declared.name, declared.type)
         except UnsupportedOp as error:
             self._fail(declared.name, "input", str(error))
             return None
-
-    def _input_of(self, name: str, of: Any) -> Item | None:
-        """An input of a type. Sequences are as many inputs as they have elements; an optional has its element unless
-        it is said to have none."""
-        kind = of.WhichOneof("value")
-        if kind == "optional_type":
-            if name in self.shapes and self.shapes[name] is None:
-                return Nothing(self.graph)
-            return self._input_of(name, of.optional_type.elem_type)
-        if kind == "sequence_type":
-            return self._input_sequence(name, of.sequence_type.elem_type)
-        if kind != "tensor_type":
-            raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
-        return self._input_tensor(name, of.tensor_type)
-
-    def _input_sequence(self, name: str, of: Any) -> Item:
-        shapes = self.shapes.get(name)
-        if shapes is None or of.WhichOneof("value") != "tensor_type":
-            raise UnsupportedOp("the length of a sequence must be known: pass shapes={name: [shape of each element]}")
-        parts = [f"{name}.{i}" for i in range(len(shapes))]
-        dtype = dtype_of(of.tensor_type.elem_type)
-        self.sequences[name] = tuple(parts)
-        items = [Item.of(self.graph.input(part, shape, dtype)) for part, shape in zip(parts, shapes)]
-        return Many(self.graph, items, dtype)
-
-    def _input_tensor(self, name: str, tensor: Any) -> Item | None:
-        dtype = dtype_of(tensor.elem_type)
-        if name in self.values:
-            return self._fixed(name, dtype)
-        if name in self.shapes:
-            shape: list[Any] = list(self.shapes[name] or ())
-        elif tensor.HasField("shape"):
-            shape = [self._dim(d, f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
-        else:
-            raise UnsupportedOp("the file gives it no rank: pass shapes={name: dims}")
-        try:
-            return Item.of(self.graph.input(name, shape, dtype))
-        except RlxError as error:
-            raise ModelError(f"{error}, at input {name!r} of {self.file.label}") from None
-
-    def _fixed(self, name: str, dtype: DType) -> Item:
-        """An input that the caller fixed to a value."""
-        array = np.asarray(self.values[name])
-        if dtypes.of(array.dtype) is not dtype:
-            raise GraphError(f"[onnx] expected a value of {dtype} for the input {name!r}, got {array.dtype}")
-        return self.leaves.make(name, array)
-
-    def _dim(self, dim: Any, fallback: str) -> Dim | str:
-        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:  # some exporters write -1 for "any"
-            return int(dim.dim_value)
-        # "?" names nothing: two of them need not be equal
-        name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
-        if name not in self.dims:
-            ours = _identifier(name)
-            while ours in self.dims.values():
-                ours += "_"
-            self.dims[name] = ours
-        return self.dims[name]
 
     def _outputs(self, declared: Iterable[Any], scope: Scope) -> None:
         for output in declared:
@@ -557,10 +495,3 @@ def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
 
 def _countable(item: Item) -> bool:
     return item.dtype.kind in ("int", "uint", "bool") and item.known is not None
-
-
-def _identifier(name: str) -> str:
-    """A name that dims may have: `seq-len` → `seq_len`, `2x` → `d2x`."""
-    made = re.sub(r"\W", "_", name, flags=re.ASCII) or "d"
-    made = made if made.isidentifier() else f"d{made}"
-    return f"{made}_" if keyword.iskeyword(made) else made
