@@ -187,21 +187,26 @@ def test_preference_decides_only_where_predictions_cannot_tell() -> None:
     assert GraphDevices(net(), far).fastest([X]) == Device("null", 0)
 
 
-def wide(layers: int = 4) -> Graph:
+def wide(layers: int = 4, width: int = 512) -> Graph:
     graph = Graph("wide")
-    x = graph.input("x", ("rows", 512), "f32")
+    x = graph.input("x", ("rows", width), "f32")
     for i in range(layers):
-        x = rlx.gelu(x @ graph.param(f"w{i}", (512, 512), "f32"))
+        x = rlx.gelu(x @ graph.param(f"w{i}", (width, width), "f32"))
     graph.output(x)
     return graph
 
 
-def test_the_pick_moves_with_size() -> None:
-    """Small work stays on the processor, large work goes to the graphics card: there is one crossing, upwards."""
-    made = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("cpu", "null:1"))
-    picks = [made._chooser.decide({"rows": rows}).chosen.kind for rows in (1, 4, 16, 256, 4096, 65536)]
-    assert picks[0] == "cpu" and picks[-1] == "null"
+@pytest.mark.parametrize("card", ["null:0", "null:1", "null:2"])
+def test_the_pick_moves_with_size(card: str) -> None:
+    """Small work stays on the processor, large work goes to the graphics card, a better one sooner: there is one
+    crossing, upwards."""
+    made = GraphDevices(wide(2, 128), DevicePolicy(strategy="cost_model").only("null:3", card))
+    picks = [str(made._chooser.decide({"rows": rows}).chosen) == str(Device.parse(card)) for rows in ROWS]
     assert picks == sorted(picks)
+    assert picks[-1] and sum(picks) == {"null:0": 4, "null:1": 3, "null:2": 2}[card]
+
+
+ROWS = (1, 2, 4, 8, 16, 64, 256, 4096, 65536)
 
 
 def test_compile_time_counts_by_the_number_of_runs() -> None:

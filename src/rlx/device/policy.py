@@ -27,8 +27,8 @@ SOFTWARE = "software"
 class DevicePolicy:
     """What may be chosen.
 
-    allow      devices that may be used, None for all; a kind stands for all its devices
-    deny       devices that may not
+    allow      devices that may be used, None for all; a kind without a number is its first device
+    deny       devices that may not; a kind without a number is all its devices
     prefer     taken first, in this order, where predictions differ by no more than they may be wrong
     strategy   `cost_model` predicts; `benchmark` measures every device with `runs` runs, once per shape;
                `auto` predicts, and measures only where the best two cannot be told apart
@@ -98,8 +98,8 @@ class DevicePolicy:
         if _names(self.deny, device):
             return "denied by the policy"
         if self.allow is not None:
-            return "" if _names(self.allow, device) else "not among the devices that the policy allows"
-        if _names([d for d in (self.hint, *self.chain, *self.prefer) if d is not None], device):
+            return "" if device in self.allow else "not among the devices that the policy allows"
+        if device in (self.hint, *self.chain, *self.prefer):
             return ""
         why = HIDDEN.get(device.kind, "")
         names = registry.probe(device.kind).devices
@@ -109,7 +109,7 @@ class DevicePolicy:
 
     def preference(self, device: Device) -> int:
         """The place among the preferred; those that are not named come behind."""
-        return next((i for i, d in enumerate(self.prefer) if _names((d,), device)), len(self.prefer))
+        return next((i for i, d in enumerate(self.prefer) if d == device), len(self.prefer))
 
     def candidates(self) -> list[Device]:
         """Every device that is here or is named, the preferred first, then the strongest kinds."""

@@ -61,8 +61,11 @@ def refresh() -> None:
 
 
 def parse(device: str | Device) -> Device:
-    """The device of this name, whether or not it is here. Raises DeviceUnavailable."""
-    return Device.parse(device, _plugins())
+    """The device of this name, whether or not it is here. Raises DeviceUnavailable, which says what is here."""
+    try:
+        return Device.parse(device, _plugins())
+    except DeviceUnavailable as error:
+        raise DeviceUnavailable(f"{error}; {available_text()}") from None
 
 
 def parse_list(devices: str) -> tuple[Device, ...]:
