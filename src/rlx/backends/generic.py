@@ -137,7 +137,7 @@ class GenericEstimator(Estimator):
                 compute, flops, points = self._nest(work, binding)
             case _:
                 compute, flops, points = self._special(work, binding)
-        touched = footprint(program, kernel, binding, points)
+        touched = footprint(program, kernel, binding, points, set())
         memory = touched.total / (8 * self.near("stream", (touched.total / 8,)))
         ns = max(compute, memory)
         return KernelEstimate(kernel.name, kernel.sources, ns, compute, memory, flops, touched.total)

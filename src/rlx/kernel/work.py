@@ -104,20 +104,27 @@ def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
 @dataclass(frozen=True)
 class Footprint:
     """Bytes of the buffers that a kernel reads and writes, each once, as far as it touches them; `warm` are those of
-    temporaries, which other kernels have just written or will read next."""
+    what the run itself makes, which other kernels have just written or will read next."""
 
     total: int
     warm: int
 
 
-def footprint(program: Program, kernel: Kernel, binding: Binding, points: int) -> Footprint:
-    """The footprint at known dims; `points` bounds what one access can touch."""
+def made_by_runs(program: Program) -> set[int]:
+    """Buffers that kernels of `main` write, and parts of them; weights and what `prepare` makes are not among them."""
+    written = {n for kernel in leaves(program.main) for n in kernel.slots[: kernel.writes]}
+    inside = {n for n, holds in program.holds.items() if written.intersection(holds)}
+    return (written | inside) - set(program.outputs)
+
+
+def footprint(program: Program, kernel: Kernel, binding: Binding, points: int, runs: set[int]) -> Footprint:
+    """The footprint at known dims; `points` bounds what one access can touch, `runs` are `made_by_runs`."""
     total = warm = 0
     for number in kernel.slots:
         buffer = program.buffers[number]
         size = min(dims.evaluate(buffer.size, binding), max(points, 1)) * buffer.dtype.itemsize
         total += size
-        warm += size if buffer.kind in ("temp", "alias") and number not in program.outputs else 0
+        warm += size if number in runs else 0
     return Footprint(total, warm)
 
 

@@ -40,8 +40,10 @@ class KernelWork:
             self.amounts[name] = self.amounts.get(name, 0.0) + amount
 
 
-def work_of(program: Program, kernel: Kernel, planned: Planned, isa: Isa, binding: Binding) -> KernelWork:
-    """What a kernel does in one call."""
+def work_of(
+    program: Program, kernel: Kernel, planned: Planned, isa: Isa, binding: Binding, runs: set[int]
+) -> KernelWork:
+    """What a kernel does in one call; `runs` as in `footprint`."""
     made = KernelWork()
     made.add("calls", 1)
     match planned:
@@ -57,7 +59,7 @@ def work_of(program: Program, kernel: Kernel, planned: Planned, isa: Isa, bindin
             points = _nest(made, planned, isa, binding)
         case special.SpecialPlan():
             points = _special(made, planned, isa, binding)
-    touched = footprint(program, kernel, binding, points)
+    touched = footprint(program, kernel, binding, points, runs)
     made.total_bytes, made.warm_bytes = touched.total, touched.warm
     made.pieces = _pieces(planned, isa, binding)
     return made

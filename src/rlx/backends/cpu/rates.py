@@ -22,12 +22,16 @@ from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.plan import plan_memory
-from rlx.kernel.work import Binding, placed
+from rlx.kernel.work import Binding, made_by_runs, placed
 
 OVERLAP = 0.25
 """Of the shorter of work and memory, the part that does not hide behind the longer."""
-RIDGE = 0.02
+RIDGE = 0.05
 """Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
+LEAST = 0.2
+"""Of what a machine of this kind would have, the least that a rate is taken for: nothing is free."""
+SWEEPS = 8
+"""Fits with what memory bounds left out anew."""
 BAND = 0.15
 """How far off predictions may be."""
 COMPILE_NS, COMPILE_KERNEL_NS = 6e7, 1.2e7
@@ -44,7 +48,10 @@ def works(graph: Graph, options: Options, binding: Binding) -> list[KernelWork]:
 
     isa = isa_of(options)
     program, _ = program_of(graph, isa, options)
-    return [work_of(program, p.kernel, plan_of(p.kernel, isa), isa, binding) for p in placed(program.main, binding)]
+    runs = made_by_runs(program)
+    return [
+        work_of(program, p.kernel, plan_of(p.kernel, isa), isa, binding, runs) for p in placed(program.main, binding)
+    ]
 
 
 def memory_ns(work: KernelWork, rates: Rates) -> float:
@@ -96,7 +103,7 @@ class CpuEstimator(Estimator):
         self.graph, self.rates = graph, rates
         self.threads = min(options.threads or cpus.usable(), cpus.usable())
         self.program, bounds = program_of(graph, self.isa, options)
-        self._plans: dict[int, object] = {}
+        self.runs = made_by_runs(self.program)
         temps = {b.number for b in self.program.buffers if b.kind == "temp"}
         self.memory = plan_memory(self.program, self.program.main, temps, bounds, reuse=True)
 
@@ -104,7 +111,7 @@ class CpuEstimator(Estimator):
         program, rates = self.program, self.rates
         made = []
         for item in placed(program.main, binding):
-            work = work_of(program, item.kernel, plan_of(item.kernel, self.isa), self.isa, binding)
+            work = work_of(program, item.kernel, plan_of(item.kernel, self.isa), self.isa, binding, self.runs)
             times = item.times * item.chance
             all_ns, compute, memory = kernel_ns(work, rates, self.threads)
             made.append(
@@ -155,39 +162,50 @@ def usual(isa: Isa) -> Rates:
 
 def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Mapping[int, str]) -> Rates:
     """Rates that make the works take these times: streams first, then everything else by least squares in proportion
-    to the times, no rate below zero. `streams` are the works that only read and write, by number: `cold` or `warm`."""
+    to the times. `streams` are the works that only read and write, by number: `cold` or `warm`.
+
+    Rates begin as `usual` has them. How fast the machine is at products scales them all for a second fit, so that what
+    was not measured alone is right about.
+    """
     isa = detect()
-    rates = usual(isa)
+    known: Rates = {}
     for number, kind in streams.items():
-        rates[f"{kind}_{measured[number].total_bytes:.0f}_ns"] = float(times_ns[number]) / measured[number].total_bytes
-    names = sorted({f"{name}_ns" for work in measured for name in work.amounts})
-    prior = np.array([max(rates[name], 1e-3) for name in names])
-    solution = prior.copy()
-    for _ in range(8):
-        rates |= dict(zip(names, solution))
+        nbytes = measured[number].total_bytes
+        known[f"{kind}_{nbytes:.0f}_ns"] = float(times_ns[number]) / nbytes
+    prior = usual(isa)
+    full = f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"
+    first = _fitted(measured, times_ns, prior | known)
+    speed = first[full] / prior[full]
+    made = _fitted(measured, times_ns, {name: ns * speed for name, ns in prior.items()} | known)
+    # bytes go through cores of the same shape: four of them take what one float does
+    return made | {name.replace("gemm_", "gemm_bytes_"): ns for name, ns in made.items() if re.match(r"gemm_\d", name)}
+
+
+def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates) -> Rates:
+    """`begin` with the rates of all amounts that occur fitted. A kernel that memory bounds tells nothing of them."""
+    names = sorted({name for work in measured for name in work.amounts})
+    prior = np.array([max(begin[f"{name}_ns"], 1e-3) for name in names])
+    rates = dict(begin)
+    for _ in range(SWEEPS):
         rows, targets = [], []
-        for work, ns in zip(measured, times_ns):
+        for work, ns in zip(measured, map(float, times_ns)):
             compute, memory = compute_ns(work, rates), memory_ns(work, rates)
             if compute < memory:
                 continue
-            left = max(float(ns) - OVERLAP * memory, 0.2 * float(ns))
-            rows.append([work.amounts.get(name[: -len("_ns")], 0.0) * p / float(ns) for name, p in zip(names, prior)])
-            targets.append(left / float(ns))
-        matrix = np.vstack([np.array(rows), RIDGE * np.eye(len(names))])
+            rows.append([work.amounts.get(name, 0.0) * p / ns for name, p in zip(names, prior)])
+            targets.append(max(1.0 - OVERLAP * memory / ns, 0.2))
+        matrix = np.vstack([np.array(rows).reshape(len(rows), len(names)), RIDGE * np.eye(len(names))])
         wanted = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
-        solution = _not_negative(matrix, wanted) * prior
-    rates |= dict(zip(names, map(float, solution)))
-    # bytes go through cores of the same shape: four of them take what one float does
-    return rates | {
-        name.replace("gemm_", "gemm_bytes_"): ns for name, ns in rates.items() if re.match(r"gemm_\d", name)
-    }
+        solution = _bounded(matrix, wanted) * prior
+        rates |= {f"{name}_ns": float(ns) for name, ns in zip(names, solution)}
+    return rates
 
 
-def _not_negative(matrix: Array, wanted: Array) -> Array:
-    """The least squares solution without negative numbers, by coordinate descent."""
+def _bounded(matrix: Array, wanted: Array) -> Array:
+    """The least squares solution with no number below LEAST, by coordinate descent."""
     square, linear = matrix.T @ matrix, matrix.T @ wanted
     found = np.ones(len(linear))
     for _ in range(400):
         for i in range(len(linear)):
-            found[i] = max(0.0, found[i] + (linear[i] - square[i] @ found) / max(square[i, i], 1e-12))
+            found[i] = max(LEAST, found[i] + (linear[i] - square[i] @ found) / max(square[i, i], 1e-12))
     return found

@@ -1,0 +1,103 @@
+"""Calibrations on disk: kept by what they hold for, read back whole, refused when damaged or out of date."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlx.device import calibration, observed, registry
+from rlx.device.device import Device
+
+NULL = Device("null")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    calibration.forget()
+    observed.reload()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the device is measured."""
+    calls: list[int] = []
+    backend = registry.load("null")
+    plain = type(backend).calibrate
+    monkeypatch.setattr(type(backend), "calibrate", lambda self, o, step: calls.append(o) or plain(self, o, step))
+    return calls
+
+
+def test_a_device_is_measured_once_and_read_from_disk_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    first = calibration.calibration(NULL)
+    assert calibration.calibration(NULL) is first
+    calibration.forget()
+    again = calibration.calibration(NULL)
+    assert again.rates == first.rates and again.measured_s == first.measured_s
+    assert calls == [0]
+    calibration.calibration(NULL, again=True)
+    assert calls == [0, 0]
+    assert first.age_s >= 0
+
+
+def test_ordinals_have_their_own() -> None:
+    assert calibration.calibration(NULL).rates != calibration.calibration(Device("null", 1)).rates
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"rates": 3}', "null"])
+def test_a_damaged_file_is_measured_anew(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    made = calibration.calibration(NULL)
+    path = calibration.path_of(NULL, made.identity)
+    path.write_text(damage)
+    calibration.forget()
+    calls = counted(monkeypatch)
+    assert calibration.calibration(NULL).rates == made.rates
+    assert calls == [0]
+    assert json.loads(path.read_text())["rates"] == made.rates
+
+
+def test_another_driver_or_version_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    calibration.calibration(NULL)
+    calibration.forget()
+    backend = registry.load("null")
+    monkeypatch.setattr(type(backend), "identity", lambda self, o: {"device": "the same", "driver": "2.0"})
+    calibration.calibration(NULL)
+    assert calls == [0, 0]
+
+
+def test_rates_that_are_not_numbers_are_not_taken() -> None:
+    made = calibration.calibration(NULL)
+    calibration.write(replace(made, rates={"call_ns": "fast"}))  # type: ignore[dict-item]
+    assert calibration.read(NULL) is None
+
+
+def test_a_folder_that_cannot_be_written_to_keeps_nothing_and_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setenv("RLX_CACHE_DIR", str(blocked))
+    calibration.forget()
+    assert calibration.calibration(NULL).rates
+    assert calibration.read(NULL) is None
+
+
+def test_observations_correct_by_program_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = observed.of(NULL)
+    key = observed.Key("p", (("n", 2),))
+    seen.record(key, 300.0, 100.0)
+    assert seen.measured(key) == 300.0 and seen.ratio("p") == 3.0
+    seen.record(key, 100.0, 100.0)
+    assert 1.0 < seen.ratio("p") < 3.0
+    assert seen.ratio("q") == 1.0
+    monkeypatch.setattr(observed, "MOST_KEPT", 3)
+    for i in range(9):
+        seen.record(observed.Key(f"r{i}", ()), 1.0, 1.0)
+    assert len(seen.measured_ns) == 3 and len(seen.ratios) == 3
+    seen.forget()
+    observed.reload()
+    assert observed.of(NULL).measured_ns == {}
