@@ -1,4 +1,4 @@
-"""Programs whose dims are measured while they run: an executable a stage (`staging.py`), and what goes on between them.
+"""Programs whose dims are measured while they run: an executable a stage (`passes.staging`), and what lies between.
 
 Each stage is compiled as any graph is, on any backend, once for all sizes. A run goes through them in order: it binds
 the stage at the dims that are known by then, hands over the values that later stages take, reads the numbers that the

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx import ops
+from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
 from rlx.ir import dim as dims
@@ -88,8 +89,8 @@ def stft(node: OnnxNode, x: Value, step: Known, window: Value | None, length: Kn
 
 
 def _window(name: str, coefficients: Sequence[float]) -> None:
-    def run(node: OnnxNode, size: Known) -> Value:
-        count = _one(node, size, "a size")
+    def run(node: OnnxNode, size: Item) -> Value:
+        count = measure(node, size.value) if size.known is None else _one(node, size.known, "a size")
         dtype = dtype_of(node.integer("output_datatype", 1))
         return shorthand.cosine_window(node.graph, count, coefficients, node.flag("periodic", True), dtype)
 
