@@ -235,6 +235,18 @@ def test_a_graph_with_one_device_is_never_measured(monkeypatch: pytest.MonkeyPat
     assert devices("cpu").resolve(inputs=[X]) == Device("cpu")
 
 
+def test_an_io_profile_counts_the_scheduled_program() -> None:
+    made = devices("null:0", "cpu")
+    found = made.io_profile("null:0", [X])
+    # the product and what follows it are one kernel, which reads x and w and writes y
+    assert (found.kernel_launches, found.sync_points) == (1, 1)
+    assert (found.host_input_bytes, found.host_output_bytes) == (X.nbytes, X.nbytes)
+    assert found.device_traffic_bytes == 2 * X.nbytes + W.nbytes
+    assert made.io_profile("null:0", [X], outputs=[]).host_output_bytes == 0
+    with pytest.raises(InputError, match="expected outputs among"):
+        made.io_profile("null:0", [X], outputs=["z"])
+
+
 def test_warm_all_tells_what_failed() -> None:
     assert devices("nocompile", "reference").warm_all() == {
         Device("nocompile"): "[fake] the compiler gave up", Device("reference"): "",

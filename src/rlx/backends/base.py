@@ -95,6 +95,7 @@ class KernelEstimate:
 
     compute_ns, memory_ns   what its instructions and what its memory traffic alone would take
     flops, nbytes           operations and bytes, for its place under the roofline
+    calls                   how often it starts: more than once in loops, less where only a branch has it
     """
 
     name: str
@@ -104,6 +105,7 @@ class KernelEstimate:
     memory_ns: float
     flops: float = 0.0
     nbytes: float = 0.0
+    calls: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Estimate:
     arena_bytes, weight_bytes   memory that the program needs on the device
     free_bytes   memory there is, None if that is not known
     compile_ns   of a compile that finds nothing in caches
+    syncs        how often the host waits for the device
     """
 
     kernels: tuple[KernelEstimate, ...]
@@ -126,6 +129,7 @@ class Estimate:
     weight_bytes: int
     free_bytes: int | None
     compile_ns: float
+    syncs: int = 1
 
     @property
     def work_ns(self) -> float:

@@ -107,7 +107,7 @@ class GenericEstimator(Estimator):
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, one.ns * times, one.compute_ns * times,
-                    one.memory_ns * times, one.flops * times, one.nbytes * times,
+                    one.memory_ns * times, one.flops * times, one.nbytes * times, times,
                 )
             )  # fmt: skip
         moved_in = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.inputs)

@@ -43,4 +43,5 @@ class StagedEstimator(Estimator):
             weight_bytes=sum(each.weight_bytes for each in found),
             free_bytes=min(free) if free else None,
             compile_ns=sum(each.compile_ns for each in found),
+            syncs=sum(each.syncs for each in found),
         )

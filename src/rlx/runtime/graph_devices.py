@@ -15,6 +15,7 @@ from rlx.backends.base import Options
 from rlx.device import explain, html, observed, registry, support
 from rlx.device.choice import Chooser, Decision
 from rlx.device.device import Device
+from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
 from rlx.errors import FallbackError, InputError, RlxError
 from rlx.ir.graph import Graph
@@ -125,6 +126,17 @@ class GraphDevices:
     def explain(self, inputs: Inputs | None = None) -> Explanation:
         """Why the device that would be chosen for these inputs is chosen; `str` of it is text."""
         return Explanation(self.graph.name, self.report(inputs))
+
+    def io_profile(
+        self, device: str | Device, inputs: Inputs | None = None, outputs: Iterable[str] | None = None
+    ) -> GraphIoProfile:
+        """What a run on a device starts and moves, at the sizes of these inputs."""
+        wanted = registry.parse(device)
+        with self._lock:
+            self._chooser.admit(wanted)
+            binding = self._binding(inputs)
+            estimate, _ = self._chooser.estimate(wanted, binding)
+        return io_profile(self.graph, estimate, binding, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""

@@ -117,7 +117,7 @@ class CpuEstimator(Estimator):
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, all_ns * times, compute * times, memory * times,
-                    work.flops * times, work.total_bytes * times,
+                    work.flops * times, work.total_bytes * times, times,
                 )
             )  # fmt: skip
         distinct = len({k.name for k in made}) + len(program.prepare) / 2
