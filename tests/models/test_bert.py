@@ -16,7 +16,7 @@ from rlx.errors import InputError, ModelError
 from rlx.frontends.files import flush_subnormals
 from rlx.models.bert import Config, encoder
 
-DEVICES = [name for name in registry.BUILT_IN if registry.probe(name).devices]
+DEVICES = [name for name in registry.BUILT_IN if name != "null" and registry.probe(name).devices]
 SMALL = {
     "model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 12, "max_position_embeddings": 16,

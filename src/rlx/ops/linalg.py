@@ -147,8 +147,10 @@ class Det(Composite):
             return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
-        size = dims.evaluate(x.shape[-1], {})
-        rest = x.cast(dtypes.accumulator(x.dtype))
+        size = next(d for d in x.shape[-2:] if isinstance(d, int))
+        wide = x.cast(dtypes.accumulator(x.dtype))
+        square = (*x.shape[:-2], size, size)
+        rest = wide if wide.shape == square else wide.reshape(*square)  # rows may go by another name than columns
         total = build("broadcast_to", rest.graph.constant(1, rest.dtype), shape=x.shape[:-2])
         for left in range(size, 0, -1):
             pivot, rest = _eliminated(rest, left)

@@ -139,7 +139,8 @@ class _Draw(Composite):
 
     def _word(self, state: Value, block: Value, word: Value) -> Value:
         """Words of blocks of this op's stream; several words of one block cost little more than one."""
-        k0, k1, run0, run1 = (state[i : i + 1] for i in range(4))
+        four = state if state.shape == (4,) else state.reshape(4)  # its length may go by another name
+        k0, k1, run0, run1 = (four[i : i + 1] for i in range(4))
         stream = state.graph.constant(self.stream, dtypes.u32)
         return build.philox(block, run0, run1, stream, k0, k1, word)
 

@@ -15,7 +15,7 @@ from benchmarks.zoo import nets
 from real_models import exported_minilm, path_of
 from rlx.device import registry
 
-DEVICES = [name for name in registry.BUILT_IN if registry.probe(name).devices]
+DEVICES = [name for name in registry.BUILT_IN if name != "null" and registry.probe(name).devices]
 
 
 def answers_of_onnxruntime(path: Path, inputs: dict[str, Any]) -> list[Any]:
