@@ -12,6 +12,7 @@ from rlx.backends.cpu.codegen import Planned, cycles_of
 from rlx.backends.cpu.entry import GRAIN_CYCLES
 from rlx.backends.cpu.isa import Isa
 from rlx.ir import dim as dims
+from rlx.kernel import maths
 from rlx.kernel.llvm import nest as nests
 from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
@@ -92,7 +93,7 @@ def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) 
     for height, tiles in _tiles(m, blocks, planned.rows):
         whole = batch * panels * tiles
         made.add(f"{planned.form.stem}_{height}x{planned.vectors}", whole * -(-depth // group))
-        made.add("gemm_tiles", whole * calls_a_tile)
+        _tiles_of(made, whole * calls_a_tile, height * planned.vectors)
     made.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
     panel_bytes = float(size) * depth * width
@@ -104,6 +105,12 @@ def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) 
         made.add("packed", batch * blocks * panels * depth * width)
     _stores(made, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa)
     return batch * max(m * n, m * k * taps, n * k * taps)
+
+
+def _tiles_of(made: KernelWork, number: float, vectors: int) -> None:
+    """So many tiles of this many vectors: what each takes beside the steps along k."""
+    made.add("gemm_tiles", number)
+    made.add("gemm_cells", number * vectors)
 
 
 def _tiles(m: int, blocks: int, rows: int) -> list[tuple[int, int]]:
@@ -121,11 +128,15 @@ def _tiles(m: int, blocks: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _stream(made: KernelWork, name: str, nbytes: float, span: float, isa: Isa) -> None:
-    """Bytes that are read again and again out of the cache level that holds `span` bytes."""
-    made.add(f"{name}_{_level(span, isa)}", nbytes)
+    """Bytes that are read again and again out of the cache level that holds `span` bytes. What comes from L2 and nearer
+    is in the steps of the cores, which were measured so."""
+    level = level_of(span, isa)
+    if level in ("l3", "dram"):
+        made.add(f"{name}_{level}", nbytes)
 
 
-def _level(span: float, isa: Isa) -> str:
+def level_of(span: float, isa: Isa) -> str:
+    """The cache that so many bytes stay in, or `dram`."""
     for name, size in (("l1", isa.l1_bytes), ("l2", isa.l2_bytes), ("l3", isa.l3_bytes)):
         if span <= 0.8 * size:
             return name
@@ -146,7 +157,7 @@ def _winograd(made: KernelWork, planned: winograd.WinogradPlan, isa: Isa, bindin
         tiles = across * min(planned.group, down - index * planned.group)
         for height, number in _tiles(tiles, 1, planned.rows):
             made.add(f"gemm_{height}x{planned.vectors}", images * points * panels * number * k)
-            made.add("gemm_tiles", images * points * panels * number)
+            _tiles_of(made, images * points * panels * number, height * planned.vectors)
     tiles = images * across * down
     made.flops += 2.0 * tiles * points * k * n
     _stream(made, "panel", 4.0 * points * k * panels * conv.packed * images * groups, 4.0 * points * k * n, isa)
@@ -166,7 +177,8 @@ def _attention(made: KernelWork, planned: attention.AttentionPlan, isa: Isa, bin
     for height, tiles in _tiles(queries, 1, planned.rows):
         made.add(f"gemm_{height}x{planned.key_vectors}", heads * tiles * key_panels * work.features)
         made.add(f"gemm_{height}x{planned.value_vectors}", heads * tiles * value_panels * keys)
-        made.add("gemm_tiles", heads * tiles * (key_panels + value_panels))
+        _tiles_of(made, heads * tiles * key_panels, height * planned.key_vectors)
+        _tiles_of(made, heads * tiles * value_panels, height * planned.value_vectors)
     made.flops += 2.0 * heads * queries * keys * (work.features + work.value_features)
     made.add("packed", heads * keys * (work.features + work.value_features))
     made.add("attention_scores", heads * queries * -(-keys // isa.lanes))
@@ -181,7 +193,8 @@ def _stores(made: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows
     """Bodies worked out and written for `rows` rows of `length`, vectors along `axis`."""
     vectors = rows * -(-length // isa.lanes)
     total = Counts()
-    for offset, body in stores:
+    for offset, written in stores:
+        body = maths.legalise(written)
         each, _ = count(body, axis)
         total = total + each + store_counts(offset, body, axis)
     _instructions(made, total, vectors, isa)
@@ -240,9 +253,10 @@ def _turn(made: KernelWork, planned: turns.TurnPlan, isa: Isa, binding: Binding)
     each, _ = count(store.body, len(outer) - 1)
     turned = len(planned.turned)
     each = Counts(each.plain, each.slow, each.library, each.near + 1, max(0.0, each.apart - turned))
-    vectors = points / isa.lanes
-    _instructions(made, each, vectors, isa)
-    made.add("turned", turned * vectors)
+    # squares are turned whole, however few of their rows and columns are there
+    squares = dims.evaluate(planned.positions, binding) * -(-outer[-1] // isa.lanes)
+    _instructions(made, each, squares * isa.lanes, isa)
+    made.add("turned", turned * squares * isa.lanes)
     made.add("rows", dims.evaluate(planned.positions, binding))
     return points
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,11 +15,12 @@ import numpy as np
 from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
 from rlx.backends.cpu import cpus
 from rlx.backends.cpu.codegen import plan_of
-from rlx.backends.cpu.cost import KernelWork, work_of
+from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import Isa, detect, forced
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel.flatten import leaves
 from rlx.kernel.plan import plan_memory
 from rlx.kernel.work import Binding, made_by_runs, placed
 
@@ -30,6 +30,8 @@ RIDGE = 0.05
 """Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
 LEAST = 0.2
 """Of what a machine of this kind would have, the least that a rate is taken for: nothing is free."""
+EXPLAINED = 1.2
+"""A kernel that takes so much longer than its memory is not bound by it, whatever its instructions should take."""
 SWEEPS = 8
 """Fits with what memory bounds left out anew."""
 BAND = 0.15
@@ -54,14 +56,19 @@ def works(graph: Graph, options: Options, binding: Binding) -> list[KernelWork]:
     ]
 
 
-def memory_ns(work: KernelWork, rates: Rates) -> float:
-    """What the bytes of a kernel take, if nothing else took time: between streams of measured sizes."""
+def memory_ns(work: KernelWork, rates: Rates, home: str, looped: bool = False) -> float:
+    """What the bytes of a kernel take, if nothing else took time.
+
+    Weights, inputs and results come from `home`, the level that all of the program's memory stays in from run to run;
+    what a run makes itself is about as near as it is small. Inside a loop everything is: `home` is then the level of
+    what the kernel touches.
+    """
     if not work.total_bytes:
         return 0.0
+    if looped:
+        return work.total_bytes * rates[f"read_{home}_ns"]
     cold = work.total_bytes - work.warm_bytes
-    return cold * _stream_ns("cold", work.total_bytes, rates) + work.warm_bytes * _stream_ns(
-        "warm", work.total_bytes, rates
-    )
+    return cold * rates[f"read_{home}_ns"] + work.warm_bytes * _stream_ns("warm", work.total_bytes, rates)
 
 
 def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:
@@ -81,9 +88,11 @@ def together(compute: float, memory: float) -> float:
     return max(compute, memory) + OVERLAP * min(compute, memory)
 
 
-def kernel_ns(work: KernelWork, rates: Rates, threads: int) -> tuple[float, float, float]:
-    """(all, work, memory) of one call on so many threads."""
-    compute, memory = compute_ns(work, rates), memory_ns(work, rates)
+def kernel_ns(
+    work: KernelWork, rates: Rates, threads: int, home: str, looped: bool = False
+) -> tuple[float, float, float]:
+    """(all, work, memory) of one call on so many threads; `home` and `looped` as in `memory_ns`."""
+    compute, memory = compute_ns(work, rates), memory_ns(work, rates, home, looped)
     workers = min(threads, work.pieces)
     if workers <= 1:
         return together(compute, memory), compute, memory
@@ -110,16 +119,20 @@ class CpuEstimator(Estimator):
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
         made = []
+        home = level_of(self._resident(binding), self.isa)
         for item in placed(program.main, binding):
             work = work_of(program, item.kernel, plan_of(item.kernel, self.isa), self.isa, binding, self.runs)
             times = item.times * item.chance
-            all_ns, compute, memory = kernel_ns(work, rates, self.threads)
+            looped = item.times > 1
+            where = level_of(work.total_bytes, self.isa) if looped else home
+            all_ns, compute, memory = kernel_ns(work, rates, self.threads, where, looped)
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, all_ns * times, compute * times, memory * times,
                     work.flops * times, work.total_bytes * times, times,
                 )
             )  # fmt: skip
+        # a name stands for several kernels now and then, and equal kernels share their code
         distinct = len({k.name for k in made}) + len(program.prepare) / 2
         return Estimate(
             kernels=tuple(made),
@@ -131,6 +144,13 @@ class CpuEstimator(Estimator):
             free_bytes=free_bytes(),
             compile_ns=COMPILE_NS + COMPILE_KERNEL_NS * distinct,
         )
+
+    def _resident(self, binding: Mapping[str, int]) -> int:
+        """Bytes that a run touches: weights as they lie for runs, inputs, results, and what it makes."""
+        program = self.program
+        read = {n for kernel in leaves(program.main) for n in kernel.slots} - self.runs
+        kept = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in read)
+        return kept + dims.evaluate(self.memory.total, binding)
 
 
 def free_bytes() -> int | None:
@@ -149,51 +169,61 @@ def usual(isa: Isa) -> Rates:
     """Rates of a machine of this kind, roughly: where a fit begins. One vector instruction takes a third of 1 ns."""
     made = {
         "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "near_ns": 0.2, "apart_ns": 0.5,
-        "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "gemm_tiles_ns": 15.0,
-        "winograd_in_ns": 60.0, "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0,
-        "ranked_ns": 1.5, "updated_ns": 1.5, "running_ns": 1.0, "panel_l1_ns": 0.0, "panel_l2_ns": 0.005,
-        "panel_l3_ns": 0.02, "panel_dram_ns": 0.05,
+        "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "winograd_in_ns": 60.0,
+        "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0, "ranked_ns": 1.5,
+        "updated_ns": 1.5, "running_ns": 1.0, "panel_l3_ns": 0.005, "panel_dram_ns": 0.03,
     }  # fmt: skip
-    for rows in range(1, isa.gemm_rows + 1):
+    return made | cores_ns({rows: 0.3 * max(3 * rows, 5) for rows in range(1, isa.gemm_rows + 1)}, 8.0, 1.0, isa)
+
+
+NARROW = {1: 1.3, 2: 1.08}
+"""How much more a product costs in panels of one and two vectors, for its width."""
+
+
+def cores_ns(step_ns: Mapping[int, float], tile_ns: float, cell_ns: float, isa: Isa) -> Rates:
+    """Rates of all cores, of floats and of bytes: from what a step of k takes by the height of a tile of full width,
+    and what each tile, and each vector of one, takes beside."""
+    made: Rates = {"gemm_tiles_ns": tile_ns, "gemm_cells_ns": cell_ns}
+    for rows, ns in step_ns.items():
         for vectors in range(1, isa.gemm_vectors + 1):
-            made[f"gemm_{rows}x{vectors}_ns"] = 0.3 * max(rows * vectors, 2 + vectors)
+            part = vectors / isa.gemm_vectors * NARROW.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0
+            # bytes go through cores of the same shape: four of them take what one float does
+            made[f"gemm_{rows}x{vectors}_ns"] = made[f"gemm_bytes_{rows}x{vectors}_ns"] = ns * part
     return made
 
 
-def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Mapping[int, str]) -> Rates:
-    """Rates that make the works take these times: streams first, then everything else by least squares in proportion
-    to the times. `streams` are the works that only read and write, by number: `cold` or `warm`.
+def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Sequence[int], known: Rates) -> Rates:
+    """Rates that make the works take these times: by least squares in proportion to the times, none free.
 
-    Rates begin as `usual` has them. How fast the machine is at products scales them all for a second fit, so that what
-    was not measured alone is right about.
+    `streams` are numbers of works that only copy what another kernel has just made; `known` rates were measured alone
+    and stay. Others begin as `usual` has them, scaled by how fast the machine is at products.
     """
     isa = detect()
-    known: Rates = {}
-    for number, kind in streams.items():
+    found = dict(known)
+    for number in streams:
         nbytes = measured[number].total_bytes
-        known[f"{kind}_{nbytes:.0f}_ns"] = float(times_ns[number]) / nbytes
+        found[f"warm_{nbytes:.0f}_ns"] = float(times_ns[number]) / nbytes
     prior = usual(isa)
     full = f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"
-    first = _fitted(measured, times_ns, prior | known)
-    speed = first[full] / prior[full]
-    made = _fitted(measured, times_ns, {name: ns * speed for name, ns in prior.items()} | known)
-    # bytes go through cores of the same shape: four of them take what one float does
-    return made | {name.replace("gemm_", "gemm_bytes_"): ns for name, ns in made.items() if re.match(r"gemm_\d", name)}
+    speed = known.get(full, prior[full]) / prior[full]
+    begin = {name: ns * speed for name, ns in prior.items()} | found
+    return _fitted(measured, times_ns, begin, frozenset(found))
 
 
-def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates) -> Rates:
-    """`begin` with the rates of all amounts that occur fitted. A kernel that memory bounds tells nothing of them."""
-    names = sorted({name for work in measured for name in work.amounts})
-    prior = np.array([max(begin[f"{name}_ns"], 1e-3) for name in names])
+def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates, fixed: frozenset[str]) -> Rates:
+    """`begin` with the rates of all other amounts that occur fitted. What memory bounds tells nothing of them."""
+    names = sorted({name for work in measured for name in work.amounts if f"{name}_ns" not in fixed})
+    prior = np.array([max(begin[f"{name}_ns"], 1e-4) for name in names])
     rates = dict(begin)
     for _ in range(SWEEPS):
         rows, targets = [], []
         for work, ns in zip(measured, map(float, times_ns)):
-            compute, memory = compute_ns(work, rates), memory_ns(work, rates)
-            if compute < memory:
+            compute, memory = compute_ns(work, rates), memory_ns(work, rates, "dram")
+            if compute < memory and ns < EXPLAINED * memory:
                 continue
+            pinned = sum(rates[f"{n}_ns"] * a for n, a in work.amounts.items() if f"{n}_ns" in fixed)
             rows.append([work.amounts.get(name, 0.0) * p / ns for name, p in zip(names, prior)])
-            targets.append(max(1.0 - OVERLAP * memory / ns, 0.2))
+            targets.append(max(1.0 - (OVERLAP * memory + pinned) / ns, 0.0))
         matrix = np.vstack([np.array(rows).reshape(len(rows), len(names)), RIDGE * np.eye(len(names))])
         wanted = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
         solution = _bounded(matrix, wanted) * prior
