@@ -116,6 +116,9 @@ def _transpose(name: str) -> Iterator[Case]:
     yield case(name, "matrix", array((17, 33)), permutation=(1, 0))
     yield case(name, "scalar", array(()), permutation=())
     yield case(name, "bool", array((2, 3), dtypes.bool_), permutation=(1, 0))
+    for channels in (2, 3, 4, 8):  # images to channels last: few columns are written in turns
+        yield case(name, f"channels-{channels}", array((2, channels, 5, 17)), permutation=(0, 2, 3, 1))
+    yield case(name, "channels-i32", array((3, 77), dtypes.i32), permutation=(1, 0))
 
 
 @specimen("broadcast_to")

@@ -253,6 +253,12 @@ def _turn(made: KernelWork, planned: turns.TurnPlan, isa: Isa, binding: Binding)
     each, _ = count(store.body, len(outer) - 1)
     turned = len(planned.turned)
     each = Counts(each.plain, each.slow, each.library, each.near + 1, max(0.0, each.apart - turned))
+    columns = turns.few_columns(planned, isa.lanes)
+    if columns:
+        each = Counts(each.plain + columns - 1, each.slow, each.library, each.near + turned, each.apart)
+        _instructions(made, each, points / isa.lanes, isa)
+        made.add("rows", dims.evaluate(planned.positions, binding))
+        return points
     # squares are turned whole, however few of their rows and columns are there
     squares = dims.evaluate(planned.positions, binding) * -(-outer[-1] // isa.lanes)
     _instructions(made, each, squares * isa.lanes, isa)

@@ -13,6 +13,9 @@ from rlx.kernel.llvm.function import Function, Module, memory_type
 from rlx.kernel.llvm.nest import PARAMETERS, NestPlan, buffer_pointers
 from rlx.kernel.nest import Store, offset_of
 
+MOST_INTERLEAVED = 8
+"""Columns that are written in turns instead of as parts of squares."""
+
 
 @dataclass(frozen=True)
 class TurnPlan:
@@ -57,6 +60,16 @@ def render(module: Module, stem: str, planned: TurnPlan, slots: int) -> str:
     return module.define(stem, lambda name: _TurnWriter(module, name, planned, slots).write())
 
 
+def few_columns(planned: TurnPlan, lanes: int) -> int:
+    """How many columns there are if they are few and rows lie side by side in the result, else 0."""
+    nest = planned.inner.nest
+    columns, store = nest.outer[-1], nest.stages[0]
+    assert isinstance(store, Store)
+    if not isinstance(columns, int) or not 1 < columns <= min(MOST_INTERLEAVED, lanes):
+        return 0
+    return columns if store.offset.coefficient(planned.axis) == columns else 0
+
+
 class _TurnWriter:
     def __init__(self, module: Module, name: str, planned: TurnPlan, slots: int) -> None:
         self.plan = planned
@@ -65,6 +78,7 @@ class _TurnWriter:
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.columns = few_columns(planned, self.lanes)
 
     def write(self) -> Function:
         self.f.loop("%begin", "%end", 1, [], self._position)
@@ -87,6 +101,9 @@ class _TurnWriter:
         full = f.value(f"icmp sle i64 {f.add(first, str(self.lanes))}, {extent}")
 
         def squares() -> None:
+            if self.columns:
+                self._interleave(first)
+                return
             f.loop("0", whole, self.lanes, [], lambda at, _: self._square(first, at))
             if whole != columns:
                 self._rows(first, f.add(first, str(self.lanes)), whole, columns)
@@ -97,6 +114,39 @@ class _TurnWriter:
             f.when(full, squares, lambda: self._rows(first, extent, "0", columns))
         self.body.pop()
         return []
+
+    def _interleave(self, first: str) -> None:
+        """A vector along `axis` for each of the few columns, and their elements in turns: pixels of three channels."""
+        body, f, lanes, count = self.body, self.f, self.lanes, self.columns
+        store = self.nest.stages[0]
+        assert isinstance(store, Store)
+        scalar = memory_type(store.body.dtype)
+        kind = body.kind(scalar, True)
+        parts = []
+        for column in range(count):
+            body.push()
+            body.axes[self.plan.axis], body.axes[self.last] = first, str(column)
+            body.vector = Vector(self.plan.axis)
+            parts.append(body.splat_raw(body.encode(body.gen(store.body)), scalar))
+            body.vector = None
+            body.pop()
+        body.push()
+        body.axes[self.plan.axis], body.axes[self.last] = first, "0"
+        where = body.pointer(store.slot, store.body.dtype, store.offset)
+        for number in range(count):
+            made = parts[0]
+            places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
+            for column in range(1, count):
+                if column == 1:
+                    order = [row + (lanes if at == 1 else 0) for row, at in places]
+                else:
+                    order = [lanes + row if at == column else lane for lane, (row, at) in enumerate(places)]
+                made = f.value(
+                    f"shufflevector {kind} {made}, {kind} {parts[column]}, <{lanes} x i32> <{_order(order)}>"
+                )
+            place = f.offset(where, scalar, str(number * lanes))
+            body.store_vector(made, place, scalar, store.body.dtype.itemsize, None)
+        body.pop()
 
     def _square(self, first: str, column: str) -> list[str]:
         """lanes x lanes elements: read along `axis`, turned, used along the last axis."""
