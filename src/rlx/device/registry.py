@@ -18,6 +18,7 @@ BUILT_IN: dict[str, str] = {
     "directx": "rlx.backends.wgpu:DirectXBackend",
     "metal": "rlx.backends.wgpu:MetalBackend",
     "webgpu": "rlx.backends.wgpu:WebGpuBackend",
+    "xla": "rlx.backends.xla:XlaBackend",
     "reference": "rlx.backends.reference:ReferenceBackend",
     "null": "rlx.backends.null:NullBackend",
 }

@@ -1,0 +1,101 @@
+"""A graph that jax compiles at every new size, its weights on the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.base import Bound, Executable
+from rlx.backends.xla import walk
+from rlx.errors import CompileError, InputError, OutOfMemory
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+
+class XlaExecutable(Executable):
+    """Weights are arguments of the compiled functions: setting others compiles nothing.
+
+    jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
+    """
+
+    def __init__(self, graph: Graph, platform: str) -> None:
+        import jax
+
+        self.graph = graph
+        self.device = jax.devices(platform)[0]
+        self.compile_count = 0
+        self._lock = threading.Lock()
+        self._params: dict[str, Array] = {}
+        self._weights: dict[str, Any] | None = None
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        with self._lock:
+            self._params = {**self._params, **params}
+            self._weights = None
+
+    def weights(self) -> dict[str, Any]:
+        """The weights on the device, uploaded once. Raises InputError if one is missing."""
+        import jax
+
+        with self._lock:
+            if self._weights is None:
+                missing = [v.name for v in self.graph.params if v.name not in self._params]
+                if missing:
+                    raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
+                with jax.enable_x64(True):
+                    self._weights = {
+                        name: jax.device_put(np.asarray(a), self.device) for name, a in self._params.items()
+                    }
+            return self._weights
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return XlaBound(self, dict(binding))
+
+    def describe(self) -> dict[str, Any]:
+        return {"platform": str(self.device), "programs": self.compile_count}
+
+
+class XlaBound(Bound):
+    """The graph at one size, compiled at its first call."""
+
+    def __init__(self, executable: XlaExecutable, binding: dict[str, int]) -> None:
+        import jax
+
+        self.executable = executable
+        self.names = [v.name for v in executable.graph.inputs]
+        self.dtypes = [v.dtype.numpy for v in executable.graph.outputs.values()]
+        self._lock = threading.Lock()
+        self._compiled: Any = None
+
+        def program(params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
+            return tuple(walk.run(executable.graph, dict(zip(self.names, inputs)), params, binding))
+
+        self._jitted = jax.jit(program)
+
+    def _program(self, weights: dict[str, Any], inputs: Sequence[Array]) -> Any:
+        with self._lock:
+            if self._compiled is None:
+                try:
+                    self._compiled = self._jitted.lower(weights, *inputs).compile()
+                except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                    raise CompileError(f"[xla] {error}") from error
+                self.executable.compile_count += 1
+            return self._compiled
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        import jax
+
+        weights = self.executable.weights()
+        with jax.enable_x64(True):
+            program = self._compiled or self._program(weights, inputs)
+            try:
+                results = program(weights, *inputs)
+                # what the caller gets is his to write to
+                return [np.array(r).astype(d, copy=False) for r, d in zip(results, self.dtypes)]
+            except RuntimeError as error:
+                if "RESOURCE_EXHAUSTED" in str(error):
+                    raise OutOfMemory(f"[run] {error}") from error
+                raise

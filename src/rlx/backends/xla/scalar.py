@@ -1,0 +1,115 @@
+"""The instructions of scalar expressions in jax: one table serves every elementwise op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+
+Made = Callable[..., Any]
+
+
+def evaluate(body: Expr, operands: Sequence[Any]) -> Any:
+    """The expression with its leaves `operand` replaced by jax values; these broadcast."""
+    table = instructions()
+    values: dict[Expr, Any] = {}
+    for node in ex.walk([body]):
+        if node.kind == "operand":
+            values[node] = operands[node.attr]
+        elif node.kind == "const":
+            values[node] = constant(node)
+        elif node.kind in ("cast", "bitcast"):
+            values[node] = table[node.kind](values[node.args[0]], node.args[0].dtype, node.dtype)
+        else:
+            values[node] = table[node.kind](*(values[a] for a in node.args))
+    return values[body]
+
+
+def constant(node: Expr) -> Any:
+    import jax.numpy as jnp
+    import numpy as np
+
+    return jnp.asarray(np.array(ex.value_of(node), node.dtype.numpy))
+
+
+def instructions() -> dict[str, Made]:
+    """What each instruction is. Integers divide towards zero, by zero to 0; shifts over the width are defined."""
+    global _table
+    if _table is None:
+        _table = _made()
+    return _table
+
+
+_table: dict[str, Made] | None = None
+
+
+def _made() -> dict[str, Made]:
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.scipy.special import erf
+
+    def divide(a: Any, b: Any) -> Any:
+        if jnp.issubdtype(a.dtype, jnp.inexact):
+            return a / b
+        return jnp.where(b == 0, jnp.zeros_like(a), lax.div(*_alike(a, jnp.where(b == 0, jnp.ones_like(b), b))))
+
+    def remainder(a: Any, b: Any) -> Any:
+        if jnp.issubdtype(a.dtype, jnp.inexact):
+            return lax.rem(*_alike(a, b))
+        return jnp.where(b == 0, jnp.zeros_like(a), lax.rem(*_alike(a, jnp.where(b == 0, jnp.ones_like(b), b))))
+
+    def left(a: Any, b: Any) -> Any:
+        over = (b < 0) | (b >= a.dtype.itemsize * 8)
+        return jnp.where(over, jnp.zeros_like(a), lax.shift_left(*_alike(a, jnp.where(over, jnp.zeros_like(b), b))))
+
+    def right(a: Any, b: Any) -> Any:
+        over = (b < 0) | (b >= a.dtype.itemsize * 8)
+        signed = jnp.issubdtype(a.dtype, jnp.signedinteger)
+        shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
+        fill = jnp.where(a < 0, -1, 0).astype(a.dtype) if signed else jnp.zeros_like(a)
+        return jnp.where(over, fill, shift(*_alike(a, jnp.where(over, jnp.zeros_like(b), b))))
+
+    simple: dict[str, Made] = {
+        "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "neg": jnp.negative, "abs": jnp.abs,
+        "min": jnp.minimum, "max": jnp.maximum, "sqrt": jnp.sqrt, "floor": jnp.floor, "ceil": jnp.ceil,
+        "trunc": jnp.trunc, "round": jnp.round, "copysign": jnp.copysign, "and": jnp.bitwise_and, "or": jnp.bitwise_or,
+        "xor": jnp.bitwise_xor, "not": jnp.bitwise_not, "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less,
+        "le": jnp.less_equal, "select": jnp.where, "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
+        "log": jnp.log, "log2": jnp.log2, "log1p": jnp.log1p, "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan,
+        "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan, "sinh": jnp.sinh, "cosh": jnp.cosh,
+        "tanh": jnp.tanh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh, "atanh": jnp.arctanh, "pow": jnp.power,
+        "atan2": jnp.arctan2, "erf": erf,
+    }  # fmt: skip
+    return simple | {
+        "fma": lambda a, b, c: a * b + c, "div": divide, "rem": remainder, "shl": left, "shr": right,
+        "cast": cast, "bitcast": lambda a, source, to: lax.bitcast_convert_type(a, to.numpy),
+    }  # fmt: skip
+
+
+def _alike(a: Any, b: Any) -> tuple[Any, Any]:
+    import jax.numpy as jnp
+
+    shape = jnp.broadcast_shapes(a.shape, b.shape)
+    return jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape).astype(a.dtype)
+
+
+def cast(a: Any, source: DType, to: DType) -> Any:
+    """As `ir.expr` defines it: floats to integers truncate, saturate, and take NaN to 0; integers wrap."""
+    import jax.numpy as jnp
+
+    if to is dtypes.bool_:
+        return a != 0
+    if to.is_integer and source.is_float:
+        low, high = (0, (1 << to.bits) - 1) if to.kind == "uint" else (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1)
+        wide = jnp.trunc(a.astype(jnp.float64))
+        inside = jnp.where(jnp.isnan(wide) | (wide <= low) | (wide >= high), 0.0, wide).astype(to.numpy)
+        least, greatest = jnp.asarray(low, to.numpy), jnp.asarray(high, to.numpy)
+        edged = jnp.where(wide >= high, greatest, jnp.where(wide <= low, least, inside))
+        return jnp.where(jnp.isnan(wide), jnp.zeros_like(edged), edged)
+    if to.is_float and to.bits < 32 and (source is dtypes.f64 or (to.bits < 16 and not source.is_float)):
+        a = a.astype(jnp.float32)
+    return a.astype(to.numpy)

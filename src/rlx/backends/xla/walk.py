@@ -1,0 +1,397 @@
+"""A graph in jax, op by op: a function for every primitive that is not elementwise. Dims are known here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.reference import bind_op
+from rlx.backends.xla import scalar
+from rlx.errors import UnsupportedOp
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.expr import Expr
+from rlx.ir.graph import Graph, Node
+from rlx.ir.op import Constant, Elementwise, Input, Op, Param
+from rlx.ops.reduce import identity
+
+Lower = Callable[..., Any]
+TABLE: dict[str, Lower] = {}
+"""By the name of the op: a function of the op, with numbers for dims, and jax values."""
+
+
+def lowers(*names: str) -> Callable[[Lower], Lower]:
+    def add(function: Lower) -> Lower:
+        TABLE.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def supported(op: Op) -> bool:
+    return isinstance(op, (Elementwise, Input, Param, Constant)) or op.name in TABLE or op.name in CONTROL
+
+
+def run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> list[Any]:
+    """The outputs of the graph, of jax values; called while jax traces."""
+    values: dict[tuple[int, int], Any] = {}
+    for node in graph.nodes:
+        operands = [values[(id(v.node), v.index)] for v in node.inputs]
+        made = _node(node, operands, inputs, params, binding)
+        for i, value in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
+            values[(id(node), i)] = value
+    return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
+
+
+def _node(
+    node: Node, operands: list[Any], inputs: Mapping[str, Any], params: Mapping[str, Any], binding: Mapping[str, int]
+) -> Any:
+    import jax.numpy as jnp
+
+    op = node.op
+    if isinstance(op, Input):
+        return inputs[node.name]
+    if isinstance(op, Param):
+        return params[node.name]
+    bound = bind_op(op, binding)
+    if isinstance(bound, Constant):
+        return jnp.asarray(bound.reference())
+    if isinstance(bound, Elementwise):
+        leaves = [Expr("operand", v.dtype, (), i) for i, v in enumerate(node.inputs)]
+        made = scalar.evaluate(bound.scalar(*leaves), operands)
+        shape = jnp.broadcast_shapes(*(a.shape for a in operands))
+        return jnp.broadcast_to(made, shape).astype(node.types[0].dtype.numpy)
+    if bound.name in CONTROL:
+        return CONTROL[bound.name](bound, node, operands, params, binding)
+    if bound.name not in TABLE:
+        raise UnsupportedOp(f"[{bound.name}] XLA has no lowering for it, at node {node.source or node.name!r}")
+    return TABLE[bound.name](bound, *operands)
+
+
+# shapes
+
+
+@lowers("reshape")
+def _reshape(op: Any, x: Any) -> Any:
+    return x.reshape(op.shape)
+
+
+@lowers("transpose")
+def _transpose(op: Any, x: Any) -> Any:
+    return x.transpose(op.permutation)
+
+
+@lowers("broadcast_to")
+def _broadcast(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.broadcast_to(x, op.shape)
+
+
+@lowers("slice")
+def _slice(op: Any, x: Any) -> Any:
+    parts = zip(op.starts, op.stops, op.steps)
+    return x[tuple(slice(a, None if b < 0 else b, s) for a, b, s in parts)]
+
+
+@lowers("frames")
+def _frames(op: Any, x: Any) -> Any:
+    axis = op.axis % x.ndim
+    count = max((x.shape[axis] - op.length) // op.step + 1, 0)
+    places = np.arange(count)[:, None] * op.step + np.arange(op.length)
+    return x.take(places, axis)
+
+
+@lowers("pad")
+def _pad(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    return lax.pad(x, jnp.asarray(np.array(op.value).astype(x.dtype)), [(a, b, 0) for a, b in zip(op.low, op.high)])
+
+
+@lowers("dilate")
+def _dilate(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, max(s - 1, 0) if d else 0) for s, d in zip(op.steps, x.shape)])
+
+
+@lowers("concat")
+def _concat(op: Any, *parts: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.concatenate(parts, op.axis)
+
+
+@lowers("iota", "dims_tensor")
+def _known(op: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(op.reference())
+
+
+# sums
+
+
+@lowers("dot_general")
+def _dot(op: Any, x: Any, y: Any) -> Any:
+    from jax import lax
+
+    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
+    wide = dtypes.accumulator(dtypes.of(made)).numpy
+    if op.sum_dtype is not None:
+        x, y = x.astype(made), y.astype(made)
+    axes = ((op.lhs_contract, op.rhs_contract), (op.lhs_batch, op.rhs_batch))
+    return lax.dot_general(x, y, axes, precision="highest", preferred_element_type=wide).astype(made)
+
+
+@lowers("conv")
+def _conv(op: Any, x: Any, w: Any) -> Any:
+    from jax import lax
+
+    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
+    wide = dtypes.accumulator(dtypes.of(made)).numpy
+    space = "".join("DHW"[-(x.ndim - 2) :]) if x.ndim <= 5 else ""
+    layout = (
+        (f"N{space}C", f"{space}IO", f"N{space}C") if op.channels_last else (f"NC{space}", f"OI{space}", f"NC{space}")
+    )
+    return lax.conv_general_dilated(
+        x.astype(wide), w.astype(wide), op.strides, list(zip(op.low, op.high)), rhs_dilation=op.dilations,
+        dimension_numbers=layout, feature_group_count=op.groups, precision="highest",
+    ).astype(made)  # fmt: skip
+
+
+@lowers("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
+def _reduce(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    of = dtypes.of(x.dtype)
+    wide = dtypes.accumulator(of).numpy if op.combine in ("add", "mul") else x.dtype
+    table: dict[str, Lower] = {"add": jnp.sum, "mul": jnp.prod, "max": jnp.max, "min": jnp.min}
+    how = table[op.combine]
+    axes = tuple(a % x.ndim for a in op.axes) if op.axes else ()
+    kept = {"initial": identity(op.combine, x.dtype)} if op.combine in ("max", "min") else {"dtype": wide}
+    return how(x, axis=axes, keepdims=op.keepdims, **kept).astype(x.dtype)
+
+
+@lowers("reduce_window")
+def _window(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    lead = x.ndim - len(op.window)
+    wide = dtypes.accumulator(dtypes.of(x.dtype)).numpy
+    join = {"add": lax.add, "max": jnp.maximum, "min": jnp.minimum}[op.combine]
+    start = np.asarray(identity(op.combine, wide), wide)[()]
+
+    def ones(values: Any) -> tuple[int, ...]:
+        return (*([1] * lead), *values)
+
+    return lax.reduce_window(
+        x.astype(wide), start, join, ones(op.window), ones(op.strides),
+        [(0, 0)] * lead + list(zip(op.low, op.high)), window_dilation=ones(op.dilations),
+    ).astype(x.dtype)  # fmt: skip
+
+
+@lowers("argmax", "argmin")
+def _argument(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    pick = jnp.argmax if op.combine == "max" else jnp.argmin
+    wide = x.astype(np.float32) if x.dtype.kind == "V" else x
+    if op.last:
+        made = x.shape[op.axis] - 1 - pick(jnp.flip(wide, op.axis), op.axis, keepdims=op.keepdims)
+    else:
+        made = pick(wide, op.axis, keepdims=op.keepdims)
+    return made.astype(np.int64)
+
+
+@lowers("cumsum", "cumprod", "cummax", "cummin")
+def _running(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    axis = op.axis % x.ndim
+    wide = x.astype(dtypes.accumulator(dtypes.of(x.dtype)).numpy) if op.combine in ("add", "mul") else x
+    join = {"add": jnp.add, "mul": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}[op.combine]
+    made = lax.associative_scan(join, wide, reverse=op.reverse, axis=axis) if x.shape[axis] else wide
+    if op.exclusive and x.shape[axis]:
+        first = jnp.full(
+            [1 if i == axis else d for i, d in enumerate(x.shape)], identity(op.combine, x.dtype), made.dtype
+        )
+        inner = lax.slice_in_dim(made, 1, None, axis=axis) if op.reverse else lax.slice_in_dim(made, 0, -1, axis=axis)
+        made = jnp.concatenate([inner, first] if op.reverse else [first, inner], axis)
+    return made.astype(x.dtype)
+
+
+@lowers("top_k")
+def _top(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    axis = op.axis % x.ndim
+    keys = x.astype(np.float32) if x.dtype.kind == "V" else x
+    if op.largest:  # sorting the axis backwards, stably, and turning the result around keeps equals in their order
+        order = x.shape[axis] - 1 - jnp.flip(jnp.argsort(jnp.flip(keys, axis), axis, stable=True), axis)
+    else:
+        order = jnp.argsort(keys, axis, stable=True)
+    kept = order.take(np.arange(dims.evaluate(op.k, {})), axis)
+    return jnp.take_along_axis(x, kept, axis), kept.astype(np.int64)
+
+
+# places
+
+
+def _places(indices: Any, extent: int) -> Any:
+    """Indices as i64, those below zero from the back."""
+    import jax.numpy as jnp
+
+    if jnp.issubdtype(indices.dtype, jnp.unsignedinteger):
+        indices = jnp.minimum(indices, np.array(np.iinfo(np.int64).max).astype(indices.dtype))
+    wide = indices.astype(np.int64)
+    return jnp.where(wide < 0, wide + extent, wide)
+
+
+def _clipped(indices: Any, extent: int) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.clip(_places(indices, extent), 0, max(extent - 1, 0))
+
+
+@lowers("gather")
+def _gather(op: Any, x: Any, indices: Any) -> Any:
+    import jax.numpy as jnp
+
+    axis = op.axis % x.ndim
+    if x.shape[axis] == 0:
+        return jnp.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+    return x.take(_clipped(indices, x.shape[axis]), axis, mode="clip")
+
+
+def _grid(shape: tuple[int, ...]) -> list[Any]:
+    import jax.numpy as jnp
+
+    return [jnp.asarray(g) for g in np.indices(shape, sparse=True)]
+
+
+@lowers("gather_elements")
+def _gather_elements(op: Any, x: Any, indices: Any) -> Any:
+    import jax.numpy as jnp
+
+    axis = op.axis % x.ndim
+    if x.shape[axis] == 0 or 0 in indices.shape:
+        return jnp.zeros(indices.shape, x.dtype)
+    places = _grid(indices.shape)
+    places[axis] = _clipped(indices, x.shape[axis])
+    return x[tuple(places)]
+
+
+@lowers("gather_nd")
+def _gather_nd(op: Any, x: Any, indices: Any) -> Any:
+    import jax.numpy as jnp
+
+    lead, depth = op.batch_dims, indices.shape[-1]
+    covered = x.shape[lead : lead + depth]
+    if 0 in covered:
+        return jnp.zeros((*indices.shape[:-1], *x.shape[lead + depth :]), x.dtype)
+    grids = np.ix_(*(np.arange(d) for d in indices.shape[:lead])) if lead else ()
+    parts: list[Any] = [jnp.asarray(g.reshape(*g.shape, *([1] * (indices.ndim - 1 - lead)))) for g in grids]
+    parts += [_clipped(indices[..., i], d) for i, d in enumerate(covered)]
+    return x[tuple(parts)] if parts else jnp.broadcast_to(x, (*indices.shape[:-1], *x.shape))
+
+
+def _scattered(op: Any, x: Any, places: tuple[Any, ...], updates: Any) -> Any:
+    """Updates to places outside fall away. Of several to one place without a combination, the last stays."""
+    at = x.at[places]
+    if op.combine is None:
+        return at.set(updates, mode="drop")
+    how = {"add": at.add, "mul": at.multiply, "min": at.min, "max": at.max}[op.combine]
+    return how(updates, mode="drop")
+
+
+def _outside(places: Any, extent: int) -> Any:
+    """Wild places as one behind the end, which is dropped; a negative one would count from the back once more."""
+    import jax.numpy as jnp
+
+    wide = _places(places, extent)
+    return jnp.where((wide < 0) | (wide >= extent), extent, wide)
+
+
+@lowers("scatter_elements")
+def _scatter_elements(op: Any, x: Any, indices: Any, updates: Any) -> Any:
+    axis = op.axis % x.ndim
+    if 0 in indices.shape or 0 in x.shape:
+        return x
+    places = _grid(indices.shape)
+    places[axis] = _outside(indices, x.shape[axis])
+    return _scattered(op, x, tuple(places), updates)
+
+
+@lowers("scatter_nd")
+def _scatter_nd(op: Any, x: Any, indices: Any, updates: Any) -> Any:
+    if 0 in updates.shape or 0 in x.shape:
+        return x
+    places = tuple(_outside(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    return _scattered(op, x, places, updates)
+
+
+# control
+
+
+def _if(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
+    from jax import lax
+
+    branches = [_region(graph, params, binding) for graph in node.regions]
+    return tuple(lax.cond(operands[0], *branches, *operands[1:]))
+
+
+def _while(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    test, body = (_region(graph, params, binding) for graph in node.regions)
+    rest = operands[op.carried :]
+
+    def goes_on(state: Any) -> Any:
+        trip, carried = state
+        more = test(*carried, *rest)[0]
+        return more if op.limit is None else more & (trip < op.limit)
+
+    start = (jnp.zeros((), np.int64), tuple(operands[: op.carried]))
+    return lax.while_loop(goes_on, lambda state: (state[0] + 1, tuple(body(*state[1], *rest))), start)[1]
+
+
+def _scan(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
+    from jax import lax
+
+    body = _region(node.regions[0], params, binding)
+    first, behind = op.carried, op.carried + op.sequences
+    rest = operands[behind:]
+
+    def step(carried: Any, rows: Any) -> Any:
+        made = body(*carried, *rows, *rest)
+        return tuple(made[:first]), tuple(made[first:])
+
+    length = dims.evaluate(op.length, binding)
+    start, rows = tuple(operands[:first]), tuple(operands[first:behind])
+    last, stacked = lax.scan(step, start, rows, length=length, reverse=op.reverse)
+    return (*last, *stacked)
+
+
+CONTROL: dict[str, Lower] = {"if": _if, "while": _while, "scan": _scan}
+
+
+def _region(graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int]) -> Lower:
+    names = [v.name for v in graph.inputs]
+    return lambda *operands: tuple(run(graph, dict(zip(names, operands)), params, binding))
+
+
+def unsupported_nodes(graph: Graph) -> list[Node]:
+    """Nodes without a lowering, those of regions too."""
+    found = [node for node in graph.nodes if not supported(node.op)]
+    inner = itertools.chain.from_iterable(unsupported_nodes(r) for node in graph.nodes for r in node.regions)
+    return [*found, *inner]

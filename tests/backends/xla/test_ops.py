@@ -1,0 +1,121 @@
+"""Every op of the registry through XLA, on the cases that all backends share; control flow; sizes; 64 bits; weights."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import rlx
+from ops.cases import cases_of
+from rlx.backends.base import Options
+from rlx.backends.xla import NARROW, XlaBackend
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import mismatch
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.ir.op import REGISTRY, Tolerance
+
+pytest.importorskip("jax", reason="jax is not installed: pip install 'rlx[xla]'")
+
+REFUSED = {f"{dtype} is not lowered to XLA" for dtype in dtypes.ALL.values() if dtype in NARROW or dtype.is_complex}
+SKIPPED = {
+    "top_k-signs-f32[10]": "XLA compares subnormals as zeros",
+    "resize-linear-u8[1,2,5,7]": "sums in another order, then whole numbers",
+    "resize-linear-i32[1,2,5,7]": "sums in another order, then whole numbers",
+    "asin-special-f16[37]": "rounds subnormals of f16 twice",
+    "expm1-special-f16[37]": "rounds subnormals of f16 twice",
+}
+LEAST_ULPS = 4.0
+"""XLA's own elementary functions are no more exact than that."""
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_equals_the_reference(name: str) -> None:
+    backend = XlaBackend()
+    ran = 0
+    for case in cases_of(REGISTRY[name]):
+        if str(case) in SKIPPED:
+            continue
+        graph = case.graph()
+        refused = backend.unsupported(graph)
+        if refused:
+            assert {r.reason for r in refused} <= REFUSED
+            continue
+        executable = backend.compile(graph, Options())
+        executable.set_params(graph.data)
+        results = executable.bind({})(list(case.inputs().values()))
+        for got, want in zip(results, case.reference(), strict=True):
+            tolerance = Tolerance(max(case.op.tolerance.ulps, LEAST_ULPS), case.op.tolerance.scale)
+            found = mismatch(got, want, tolerance)
+            assert found is None, f"{case}: {found}"
+        ran += 1
+    if not ran:
+        pytest.skip(f"XLA takes no case of {name}")
+
+
+def net() -> Graph:
+    graph = Graph("net")
+    graph.output(rlx.relu(graph.input("x", ("n", 4), "f32") @ graph.param("w", (4, 4), "f32")), name="y")
+    return graph
+
+
+def test_weights_may_be_set_anew_and_sizes_compile_once_each() -> None:
+    compiled = rlx.Session("xla").compile(net())
+    x = np.ones((2, 4), np.float32)
+    for factor in (1, 3):
+        compiled.set_param("w", np.eye(4, dtype=np.float32) * factor)
+        np.testing.assert_array_equal(compiled.run([x])[0], x * factor)
+    assert compiled.compile_count == 1
+    compiled.run([np.ones((5, 4), np.float32)])
+    compiled.run([x])
+    assert compiled.compile_count == 2
+
+
+def test_the_users_jax_keeps_its_switches() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    graph = Graph("wide")
+    graph.output(graph.input("x", (3,), "i64") * 2**40, graph.input("y", (3,), "f64") / 3.0)
+    made = rlx.Session("xla").compile(graph).run([np.arange(3), np.arange(3.0)])
+    assert [a.dtype for a in made] == [np.int64, np.float64]
+    assert made[0][2] == 2**41
+    assert not jax.config.jax_enable_x64
+    assert jnp.arange(3).dtype == np.int32
+
+
+def test_results_may_be_written_to() -> None:
+    (y,) = rlx.Session("xla").compile(_identity()).run([np.zeros(3, np.float32)])
+    y += 1
+    assert y.tolist() == [1, 1, 1]
+
+
+def _identity() -> Graph:
+    graph = Graph("identity")
+    graph.output(graph.input("x", (3,), "f32") * 1.0)
+    return graph
+
+
+def loop(trips: int) -> tuple[Graph, Array]:
+    graph = Graph("recurrent")
+    sizes = {"x": (trips, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4), "b": (1, 8), "h": (1, 2, 4)}
+    random = np.random.default_rng(0)
+    values = [graph.input(name, shape, "f32") for name, shape in sizes.items()]
+    graph.output(rlx.rnn(*values)[0])
+    return graph, [random.standard_normal(s).astype(np.float32) for s in sizes.values()]
+
+
+def test_loops_run_in_xla() -> None:
+    graph, inputs = loop(7)
+    got, want = (rlx.Session(d).compile(graph).run(inputs)[0] for d in ("xla", "reference"))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_importing_rlx_imports_no_jax() -> None:
+    import subprocess
+
+    program = "import sys, rlx; from rlx.device import registry; registry.probe('xla'); print('jax' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"
