@@ -24,6 +24,8 @@ from rlx.kernel.work import Binding, Counts, count, extents, footprint, placed, 
 BUDGET_S = 0.02
 """For the runs of one probe."""
 LEAST_RUNS, MOST_RUNS = 3, 200
+LEAST_PART = 0.1
+"""Of what a probe takes, what its own work is taken for at least, however much calls and copies seem to take."""
 BAND = 0.3
 
 
@@ -54,12 +56,19 @@ class Runner:
         executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
         executable.set_params(probe.params)
         bound = executable.bind({})
+        bound(list(probe.inputs))  # some compile only now
         self.compile_ns.append(time.perf_counter_ns() - before)
         return bound, list(probe.inputs)
 
     def run_ns(self, probe: probes.ProbeGraph) -> float:
         bound, inputs = self.bound(probe)
         return quickest_ns(lambda: bound(inputs))
+
+    def work_ns(self, probe: probes.ProbeGraph, rates: Rates) -> float:
+        """What is left of a run without the call and the copies; a part of it at least."""
+        copies = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
+        whole = self.run_ns(probe)
+        return max(whole - rates["call_ns"] - copies, LEAST_PART * whole)
 
 
 def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
@@ -68,16 +77,17 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Ra
     call_ns = runner.run_ns(probes.call())
     rates: Rates = {"call_ns": call_ns}
     for probe in (probes.upload(), probes.download()):
-        rates[f"{probe.name}_bytes_per_ns"] = probe.amount / max(runner.run_ns(probe) - call_ns, 1.0)
+        whole = runner.run_ns(probe)
+        rates[f"{probe.name}_bytes_per_ns"] = probe.amount / max(whole - call_ns, LEAST_PART * whole)
     for probe in probes.all_probes():
         if backend.unsupported(probe.graph):
             continue
-        copies = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
-        ns = max(runner.run_ns(probe) - call_ns - copies, 1.0)
+        ns = runner.work_ns(probe, rates)
         if probe.name == "chain":
             rates["launch_ns"] = ns / probe.amount
         else:
-            rates[f"{probe.name}_per_ns"] = probe.amount / max(ns, 1.0)
+            # a kernel's start is told apart from its work
+            rates[f"{probe.name}_per_ns"] = probe.amount / max(ns - rates.get("launch_ns", 0.0), LEAST_PART * ns)
     rates["compile_ns"] = sorted(runner.compile_ns)[len(runner.compile_ns) // 2]
     return rates
 
