@@ -88,6 +88,11 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Ra
         else:
             # a kernel's start is told apart from its work
             rates[f"{probe.name}_per_ns"] = probe.amount / max(ns - rates.get("launch_ns", 0.0), LEAST_PART * ns)
+    loop = probes.loop()
+    if not backend.unsupported(loop.graph):
+        # a start inside a loop may cost much less than one from outside
+        starts = GenericEstimator(loop.graph, Options(), rates).starts_in_loops({})
+        rates["looped_ns"] = runner.work_ns(loop, rates) / max(starts, 1.0)
     rates["compile_ns"] = sorted(runner.compile_ns)[len(runner.compile_ns) // 2]
     return rates
 
@@ -109,11 +114,14 @@ class GenericEstimator(Estimator):
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
         made: list[KernelEstimate] = []
-        launches = 0.0
+        launches = looped = 0.0
         for item in placed(program.main, binding):
             one = self._kernel(program, item.kernel, binding)
             times = item.times * item.chance
-            launches += times
+            if item.times > 1:
+                looped += times
+            else:
+                launches += times
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, one.ns * times, one.compute_ns * times,
@@ -127,7 +135,9 @@ class GenericEstimator(Estimator):
         arena = sum(dims.evaluate(b.nbytes, binding) for b in program.buffers if b.kind == "temp")
         return Estimate(
             kernels=tuple(made),
-            launch_ns=rates["call_ns"] + launches * rates["launch_ns"],
+            launch_ns=rates["call_ns"]
+            + launches * rates["launch_ns"]
+            + looped * min(rates.get("looped_ns", rates["launch_ns"]), rates["launch_ns"]),
             copy_ns=copies,
             band=BAND,
             arena_bytes=arena,
@@ -135,6 +145,10 @@ class GenericEstimator(Estimator):
             free_bytes=None,
             compile_ns=rates["compile_ns"] * max(1.0, len(made) / 2),
         )
+
+    def starts_in_loops(self, binding: Mapping[str, int]) -> float:
+        """How many kernels start in loops."""
+        return sum(p.times * p.chance for p in placed(self.program.main, binding) if p.times > 1)
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding) -> KernelEstimate:
         work = kernel.work

@@ -175,6 +175,22 @@ def nest(name: str) -> ProbeGraph:
     return _probe(name, math.prod(shape), body, shape)
 
 
+TRIPS, STATE = 24, 32
+
+
+def loop() -> ProbeGraph:
+    """A loop whose trips do next to nothing: a recurrent net of few elements."""
+
+    def body(x: Value, *weights: Value) -> Value:
+        made = call_op("rnn", x, *weights)
+        assert isinstance(made, tuple)
+        return made[0]
+
+    return _probe(
+        "loop", TRIPS, body, (TRIPS, 1, STATE), (1, STATE, STATE), (1, STATE, STATE), (1, 2 * STATE), (1, 1, STATE)
+    )
+
+
 def all_probes() -> list[ProbeGraph]:
     """Everything but `call` and the copies, which the others are freed from."""
     return [

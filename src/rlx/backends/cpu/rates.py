@@ -14,7 +14,7 @@ import numpy as np
 
 from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
 from rlx.backends.cpu import cpus
-from rlx.backends.cpu.codegen import plan_of
+from rlx.backends.cpu.codegen import CHUNKS_A_THREAD, plan_of
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import Isa, detect, forced
 from rlx.ir import dim as dims
@@ -93,10 +93,12 @@ def kernel_ns(
 ) -> tuple[float, float, float]:
     """(all, work, memory) of one call on so many threads; `home` and `looped` as in `memory_ns`."""
     compute, memory = compute_ns(work, rates), memory_ns(work, rates, home, looped)
-    workers = min(threads, work.pieces)
-    if workers <= 1:
+    chunks = min(work.pieces, CHUNKS_A_THREAD * threads)
+    if threads <= 1 or chunks <= 1:
         return together(compute, memory), compute, memory
-    share = (workers - 1) / max(rates.get("threads_count", threads) - 1, 1.0)
+    # the last round of chunks leaves some threads idle
+    busy = chunks / math.ceil(chunks / threads)
+    share = (busy - 1) / max(rates.get("threads_count", threads) - 1, 1.0)
     compute /= 1 + (rates.get("threads_compute_gain", threads) - 1) * share
     memory /= 1 + (rates.get("threads_memory_gain", 1.0) - 1) * share
     return together(compute, memory) + rates.get("fork_ns", 0.0), compute, memory
