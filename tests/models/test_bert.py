@@ -71,7 +71,8 @@ def test_minilm_equals_transformers(device: str) -> None:
         mean = (want * kept).sum(1) / kept.sum(1)
         mean /= np.linalg.norm(mean, axis=1, keepdims=True)
         np.testing.assert_allclose(got["sentence_embedding"], mean, rtol=1e-3, atol=1e-5)
-    assert model.compiled.compile_count == 1
+    if device != "xla":  # which compiles every size
+        assert model.compiled.compile_count == 1
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu", "silu"])

@@ -40,7 +40,8 @@ def test_minilm_at_any_batch_and_length(exporter: str, device: str) -> None:
         mask[0, seq // 2 + 1 :] = 0
         inputs = {"input_ids": ids, "attention_mask": mask}
         assert_close(model(**inputs)["last_hidden_state"], answers_of_onnxruntime(path, inputs)[0])
-    assert model.compiled.compile_count == 1
+    if device != "xla":  # which compiles every size
+        assert model.compiled.compile_count == 1
 
 
 def classifier() -> tuple[Path, list[str]]:
