@@ -43,6 +43,10 @@ class ProfileError(RlxError, RuntimeError):
     """A program was asked for times that it does not keep."""
 
 
+class CapabilityError(RlxError, NotImplementedError):
+    """A program was asked for what its backend cannot do (`CompiledGraph.capabilities` tells what it can)."""
+
+
 class DeviceUnavailable(RlxError, RuntimeError):
     """The device asked for is not on this machine; the message says why and what is."""
 

@@ -54,11 +54,11 @@ class _FailingBound(Bound):
     def __init__(self, executable: _Failing, inner: Bound) -> None:
         self.executable, self.inner = executable, inner
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         if self.executable.left == 0:
             raise self.executable.error
         self.executable.left -= 1
-        return self.inner(inputs)
+        return self.inner(inputs, out)
 
 
 def _failing(error: Exception, runs_before: int) -> Any:

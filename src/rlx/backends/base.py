@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
-from rlx.errors import ProfileError
+from rlx.errors import CapabilityError, ProfileError
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,51 @@ class KernelTime:
     first_ns: float
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What the program of a backend can do. `require` is how anybody asks for it.
+
+    dynamic_dims         one program runs at all sizes
+    zero_copy_outputs    kernels write into arrays that the caller gives
+    active_extent        a run at fewer rows does less work
+    pipelining           other Python threads go on while it runs
+    profiling            its kernels can be timed
+    shared_code          copies of it share code, and packed weights until one of them gets others
+    saved_code           its code can be written to a file and run elsewhere
+    """
+
+    dynamic_dims: bool = True
+    zero_copy_outputs: bool = False
+    active_extent: bool = True
+    pipelining: bool = True
+    profiling: bool = False
+    shared_code: bool = False
+    saved_code: bool = False
+
+    def require(self, name: str, device: str) -> None:
+        """Raises CapabilityError that names what is missing, and what there is."""
+        if not getattr(self, name):
+            there = [f.name for f in fields(self) if getattr(self, f.name)]
+            raise CapabilityError(f"[{name}] expected a program with {name}, got one for {device}, which has {there}")
+
+
 class Bound(ABC):
     """An executable at one binding of its dims: shapes are known, buffers are planned.
 
     nbytes   bytes of the buffers that it keeps from call to call
+    shapes   of the outputs; None where only a run tells
     """
 
     nbytes: int = 0
+    shapes: tuple[tuple[int, ...], ...] | None = None
 
     @abstractmethod
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        """Runs. `inputs` lie in the graph's order, C-contiguous, checked; results lie in the order of its outputs."""
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        """Runs. `inputs` lie in the graph's order, C-contiguous, checked; results lie in the order of its outputs.
+
+        out   arrays to put the results in, one for each output, of its shape and dtype, C-contiguous and writeable;
+              none shares memory with another or with an input. What they hold after an error is not said.
+        """
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """Runs, and tells the times of kernels in their order. Raises ProfileError where that was not compiled in."""
@@ -83,6 +121,27 @@ class Executable(ABC):
     @abstractmethod
     def bind(self, binding: Mapping[str, int]) -> Bound:
         """Fixes the dims. Raises OutOfMemory where the arena cannot fit."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this program can do."""
+        return Capabilities()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code that the program keeps."""
+        return 0
+
+    def clone(self, weights: bool = True) -> Executable:
+        """A program with the same code whose weights can be set without a change to this one; with `weights` it starts
+        with those of this one. Raises CapabilityError."""
+        self.capabilities.require("shared_code", type(self).__name__)
+        raise NotImplementedError
+
+    def code(self) -> bytes:
+        """The program without its weights, for `Backend.load_code`. Raises CapabilityError."""
+        self.capabilities.require("saved_code", type(self).__name__)
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """What was compiled: kernels, bytes, counts. For people and reports."""
@@ -220,3 +279,32 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         """Raises UnsupportedOp naming every node that cannot be taken, DeviceUnavailable, CompileError."""
+
+    def code_facts(self, options: Options) -> dict[str, str]:
+        """What saved code hangs on: the machine that it was made for, and versions of all that it speaks with."""
+        return {}
+
+    def code_misfit(self, facts: Mapping[str, str], options: Options) -> str:
+        """Why code that was saved with these facts does not run here; empty if it does."""
+        return "this backend does not save code"
+
+    def load_code(self, data: bytes, facts: Mapping[str, str], options: Options) -> Executable:
+        """The executable of what `Executable.code` gave, where there is no misfit. Raises ModelError."""
+        raise CapabilityError(f"[load_compiled] expected a backend that saves code, got {self.name}")
+
+
+def shapes_at(types: Iterable[TensorType], binding: Mapping[str, int]) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of these types, None if one has a dim without a value."""
+    listed = list(types)
+    if any(dims.symbols(d) - binding.keys() for of in listed for d in of.shape):
+        return None
+    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in listed)
+
+
+def deliver(results: list[Array], out: Sequence[Array] | None) -> list[Array]:
+    """Results in the arrays of the caller, if there are any: for backends whose kernels cannot write there."""
+    if out is None:
+        return results
+    for given, result in zip(out, results):
+        np.copyto(given, result)
+    return list(out)

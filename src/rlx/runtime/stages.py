@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options
+from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options, deliver, shapes_at
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -46,6 +46,8 @@ class StagedExecutable(Executable):
     """The stages with their executables. Weights are handed to those that have them."""
 
     def __init__(self, graph: Graph, stages: list[Stage], executables: list[Executable]) -> None:
+        self.graph = graph
+        self.cut = stages
         self.inputs = list(graph.inputs)
         self.outputs = list(graph.outputs.values())
         self.executables = executables
@@ -64,6 +66,20 @@ class StagedExecutable(Executable):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return _StagedBound(self, dict(binding))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What all stages can do; results come through the host."""
+        parts = [made.capabilities for made in self.executables]
+        able = {f.name: all(getattr(part, f.name) for part in parts) for f in fields(Capabilities)}
+        return replace(Capabilities(**able), zero_copy_outputs=False, saved_code=False)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(made.nbytes for made in self.executables)
+
+    def clone(self, weights: bool = True) -> StagedExecutable:
+        return StagedExecutable(self.graph, self.cut, [made.clone(weights) for made in self.executables])
 
     def describe(self) -> dict[str, Any]:
         parts = [made.describe() for made in self.executables]
@@ -133,14 +149,15 @@ class _StagedBound(Bound):
     def __init__(self, executable: StagedExecutable, binding: dict[str, int]) -> None:
         self.executable = executable
         self.binding = binding
+        self.shapes = shapes_at((value.type for value in executable.outputs), binding)
         self._plans = [Plans() for _ in executable.stages]
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]  # it grows with the sizes that were measured
         return sum(plans.nbytes for plans in self._plans)
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        return self._run(inputs, None)
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        return deliver(self._run(inputs, None), out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """Kernels of all stages; a stage begins where the kernels of those before it ended."""

@@ -32,13 +32,13 @@ def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
     key = _cache_key(graph, isa, options) if options.cache and flags.debug() < 3 else None
     found = disk.read(key) if key else None
     if found is not None:
-        made = CpuExecutable(from_bytes(found), isa, options.threads)
+        made = CpuExecutable.of(from_bytes(found), isa, options.threads)
         made.from_cache = True
         return made
     artifact = compile_artifact(graph, isa, options)
     if key:
         disk.write(key, to_bytes(artifact))
-    return CpuExecutable(artifact, isa, options.threads)
+    return CpuExecutable.of(artifact, isa, options.threads)
 
 
 def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:

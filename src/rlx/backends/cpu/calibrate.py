@@ -193,7 +193,7 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     step("fitting")
     found = rates.fit(rates.works(made.graph, options, {}), runs, streams_of(bound.profile(inputs)), known)
     step("all threads")
-    threads = executable.pool.threads
+    threads = executable.loaded.pool.threads
     found["threads_count"] = float(threads)
     if threads > 1:
         square = squares["l2"]

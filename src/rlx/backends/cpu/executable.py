@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rlx import mapped
-from rlx.backends.base import Bound, Executable, KernelTime
-from rlx.backends.cpu.artifact import Artifact
+from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import Loaded
@@ -60,7 +60,7 @@ def _fastest_address() -> Callable[[Array], int]:
 address_of = _fastest_address()
 
 
-class _Weights:
+class _Packed:
     """One set of weights, packed: arrays that `rlx_main` reads, and their addresses by buffer number."""
 
     def __init__(self, arrays: dict[int, Array]) -> None:
@@ -81,11 +81,11 @@ class _Frame:
             raise OutOfMemory(f"[run] no memory on cpu for an arena of {nbytes} bytes") from None
         self.nbytes = nbytes
         self.address = _address(self.arena)
-        self.weights: _Weights | None = None
+        self.weights: _Packed | None = None
 
 
-class CpuExecutable(Executable):
-    """Runs an artifact. Weights are swapped as a whole, so that a run sees the old ones or the new ones."""
+class _Code:
+    """Machine code in memory, with the frames of its calls. Programs that differ in weights alone share it."""
 
     def __init__(self, artifact: Artifact, isa: Isa, threads: int | None) -> None:
         self.artifact = artifact
@@ -93,52 +93,35 @@ class CpuExecutable(Executable):
         self.main = _Entry(self._loaded.address("rlx_main"))
         self.pool = ThreadPool.shared()
         self.threads = min(threads or self.pool.threads, self.pool.threads)
-        self._lock = threading.Lock()
-        self._params: dict[str, Array] = {}
-        self.weights: _Weights | None = None
+        """Of `rlx_prepare`, and of calls where nobody says otherwise."""
         self._frames: list[_Frame] = []
 
-    def set_params(self, params: Mapping[str, Array]) -> None:
-        with self._lock:
-            self._params = {**self._params, **params}
-            self.weights = None
-
-    def packed_weights(self) -> _Weights:
-        """The packed weights; packs them at the first call after `set_params`. Raises InputError if one is missing."""
-        with self._lock:
-            if self.weights is None:
-                self.weights = self._prepare()
-            return self.weights
-
-    def _prepare(self) -> _Weights:
+    def pack(self, params: Mapping[str, Array]) -> _Packed:
+        """Runs `rlx_prepare` on a set of weights. Raises InputError if one is missing."""
         artifact = self.artifact
-        missing = [s.name for s in artifact.params if s.name not in self._params]
+        missing = [s.name for s in artifact.params if s.name not in params]
         if missing:
             raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
         # weights in mapped files are read here once more, and those that were packed never again
-        mapped.release(self._params.values())
-        arrays = {s.number: self._params[s.name] for s in artifact.params}
+        mapped.release(params.values())
+        arrays = {s.number: params[s.name] for s in artifact.params}
         arrays.update(artifact.constants)
         kept = {s.number: aligned_empty(s.type.nbytes()) for s in artifact.kept}
         arrays.update(kept)
-        frame = _Frame(artifact.buffers, self._bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)()))
+        frame = _Frame(artifact.buffers, self.bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)(), self.threads))
         for number, array in arrays.items():
             frame.table[number] = _address(array)
         entry = _Entry(self._loaded.address("rlx_prepare"))
         entry(frame.table, None, frame.address, self.pool.parallel_address, self.threads)
-        mapped.release(self._params.values())
+        mapped.release(params.values())
         used = {*artifact.main_params, *kept}
-        return _Weights({number: a for number, a in arrays.items() if number in used})
+        return _Packed({number: a for number, a in arrays.items() if number in used})
 
-    def _bytes_of(self, name: str, values: Any) -> int:
+    def bytes_of(self, name: str, values: Any, threads: int) -> int:
+        """What the function of this name says about the size of an arena."""
         found = ctypes.c_int64()
-        _ArenaBytes(self._loaded.address(name))(values, self.threads, ctypes.byref(found))
+        _ArenaBytes(self._loaded.address(name))(values, threads, ctypes.byref(found))
         return found.value
-
-    def bind(self, binding: Mapping[str, int]) -> Bound:
-        values = [binding[s] for s in self.artifact.symbols]
-        dims_array = (ctypes.c_int64 * max(len(values), 1))(*values)
-        return CpuBound(self, dict(zip(self.artifact.symbols, values)), dims_array)
 
     def take_frame(self, nbytes: int) -> _Frame:
         """An idle frame with an arena of at least so many bytes, or a new one."""
@@ -155,6 +138,68 @@ class CpuExecutable(Executable):
         if len(self._frames) < IDLE_FRAMES:
             self._frames.append(frame)
 
+
+class _Weights:
+    """One set of weights, never changed: packed when a run first wants it, for all programs that share it."""
+
+    def __init__(self, code: _Code, params: Mapping[str, Array]) -> None:
+        self.params = params
+        self.packed: _Packed | None = None
+        self._code = code
+        self._lock = threading.Lock()
+
+    def pack(self) -> _Packed:
+        with self._lock:
+            if self.packed is None:
+                self.packed = self._code.pack(self.params)
+            return self.packed
+
+
+class CpuExecutable(Executable):
+    """Runs an artifact. Weights are swapped as a whole, so that a run sees the old ones or the new ones."""
+
+    def __init__(self, code: _Code, params: Mapping[str, Array] | None = None) -> None:
+        self.loaded = code
+        self.artifact = code.artifact
+        self.threads = code.threads
+        self.weights = _Weights(code, params or {})
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def of(artifact: Artifact, isa: Isa, threads: int | None) -> CpuExecutable:
+        """The artifact's code in memory, without weights."""
+        return CpuExecutable(_Code(artifact, isa, threads))
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        with self._lock:
+            self.weights = _Weights(self.loaded, {**self.weights.params, **params})
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        values = [binding[s] for s in self.artifact.symbols]
+        dims_array = (ctypes.c_int64 * max(len(values), 1))(*values)
+        return CpuBound(self, dict(zip(self.artifact.symbols, values)), dims_array)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            zero_copy_outputs=True, profiling="profile" in self.artifact.report, shared_code=True, saved_code=True
+        )
+
+    @property
+    def nbytes(self) -> int:
+        constants = sum(array.nbytes for array in self.artifact.constants.values())
+        return sum(map(len, self.artifact.code)) + constants
+
+    def clone(self, weights: bool = True) -> CpuExecutable:
+        made = CpuExecutable(self.loaded)
+        if weights:
+            made.weights = self.weights
+        made.compile_ns, made.from_cache = self.compile_ns, self.from_cache
+        return made
+
+    def code(self) -> bytes:
+        return to_bytes(self.artifact)
+
     def describe(self) -> dict[str, Any]:
         return {**self.artifact.report, "threads": self.threads}
 
@@ -165,23 +210,26 @@ class CpuBound(Bound):
     def __init__(self, executable: CpuExecutable, binding: dict[str, int], dims_array: Any) -> None:
         self.executable = executable
         self.dims = dims_array
-        self.arena_bytes = executable._bytes_of("rlx_main_arena", dims_array)
+        code = executable.loaded
+        self.arena_bytes = code.bytes_of("rlx_main_arena", dims_array, executable.threads)
         artifact = executable.artifact
         self.inputs = [s.number for s in artifact.inputs]
         self.outputs = [
             (s.number, tuple(dims.evaluate(d, binding) for d in s.type.shape), s.type.dtype.numpy)
             for s in artifact.outputs
         ]
-        self._main = executable.main
-        self._parallel = executable.pool.parallel_address
+        self.shapes = tuple(shape for _, shape, _ in self.outputs)
+        self._code = code
+        self._main = code.main
+        self._parallel = code.pool.parallel_address
         self._threads = executable.threads
         self._checks = artifact.checks
+        self._times_shape = (len(artifact.report["kernels"]), 3) if "profile" in artifact.report else None
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        report = self.executable.artifact.report
-        return self._run(inputs, np.zeros((len(report["kernels"]), 3), np.int64) if "profile" in report else None)
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        return self._run(inputs, np.zeros(self._times_shape, np.int64) if self._times_shape else None, out)
 
-    def profile(self, inputs: Sequence[Array], out: list[Array] | None = None) -> list[KernelTime]:
+    def profile(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[KernelTime]:
         """As every bound; results go to `out`, if it is given: memory that the system has handed over already."""
         report = self.executable.artifact.report
         if "profile" not in report:
@@ -195,10 +243,11 @@ class CpuBound(Bound):
             for name, sources, (ticks, calls, first) in zip(report["kernels"], report["sources"], times)
         ]
 
-    def _run(self, inputs: Sequence[Array], times: Array | None, out: list[Array] | None = None) -> list[Array]:
-        executable = self.executable
-        weights = executable.weights or executable.packed_weights()
-        frame = executable.take_frame(self.arena_bytes)
+    def _run(self, inputs: Sequence[Array], times: Array | None, out: Sequence[Array] | None = None) -> list[Array]:
+        code = self._code
+        held = self.executable.weights
+        weights = held.packed or held.pack()
+        frame = code.take_frame(self.arena_bytes)
         table = frame.table
         if frame.weights is not weights:
             for number, address in weights.addresses.items():
@@ -206,16 +255,16 @@ class CpuBound(Bound):
             frame.weights = weights
         for number, array in zip(self.inputs, inputs):
             table[number] = address_of(array)
-        results = out if out is not None else [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
+        results = list(out) if out is not None else [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
         for (number, _, _), made in zip(self.outputs, results):
             table[number] = address_of(made)
         if times is not None:
-            table[executable.artifact.buffers + 1] = address_of(times)
+            table[code.artifact.buffers + 1] = address_of(times)
         self._main(table, self.dims, frame.address, self._parallel, self._threads)
-        failed = table[executable.artifact.buffers] if self._checks else None
+        failed = table[code.artifact.buffers] if self._checks else None
         if failed:
-            table[executable.artifact.buffers] = None
-        executable.give_frame(frame)
+            table[code.artifact.buffers] = None
+        code.give_frame(frame)
         if failed:
             raise InputError(f"[run] {self._checks[failed - 1]}")
         return results

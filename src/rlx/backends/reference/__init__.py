@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options, Probe, Unsupported
+from rlx.backends.base import (
+    Backend,
+    Bound,
+    Capabilities,
+    Executable,
+    KernelTime,
+    Options,
+    Probe,
+    Unsupported,
+    deliver,
+    shapes_at,
+)
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Poly
@@ -109,11 +120,12 @@ class _ReferenceBound(Bound):
     def __init__(self, executable: ReferenceExecutable, binding: Mapping[str, int]) -> None:
         self.executable = executable
         self.binding = dict(binding)
+        self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         graph = self.executable.graph
         named = dict(zip((v.name for v in graph.inputs), inputs))
-        return [np.array(a) for a in evaluate(graph, named, self.executable.params, self.binding)]
+        return deliver([np.array(a) for a in evaluate(graph, named, self.executable.params, self.binding)], out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is a node here."""
@@ -145,6 +157,15 @@ class ReferenceExecutable(Executable):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return _ReferenceBound(self, binding)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(profiling=True, shared_code=True)
+
+    def clone(self, weights: bool = True) -> ReferenceExecutable:
+        made = ReferenceExecutable(self.graph)
+        made.params = self.params if weights else {}
+        return made
 
 
 class ReferenceBackend(Backend):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Executable
+from rlx.backends.base import Bound, Capabilities, Executable, deliver
 from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.device import Device, in_two_dimensions, translated
 from rlx.backends.wgpu.layout import ARENA, Arena, aligned, is_packed, place_arena, stored_bytes
@@ -196,6 +197,17 @@ class WgpuExecutable(Executable):
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return WgpuBound(self, {s: binding[s] for s in self.plan.program.symbols})
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(shared_code=True)
+
+    def clone(self, weights: bool = True) -> WgpuExecutable:
+        """Shares pipelines; weights are uploaded once more, because those on the device change in place."""
+        made = copy.copy(self)
+        made._params = self._params if weights else {}
+        made._weights, made._dirty = None, True
+        return made
+
     def describe(self) -> dict[str, Any]:
         shaders = {s.shader.text for s in (*self.plan.prepare, *self.plan.main)}
         return {
@@ -222,11 +234,10 @@ class WgpuBound(Bound):
                 f"takes), got {self.nbytes} for {self.binding}"
             )
         verify(device, plan.main, binding)
+        shapes = tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in plan.outputs)
+        self.shapes = shapes
         self.inputs = [self._placed(n) for n in plan.program.inputs]
-        self.outputs = [
-            (*self._placed(n), tuple(dims.evaluate(d, binding) for d in of.shape))
-            for n, of in zip(plan.program.outputs, plan.outputs)
-        ]
+        self.outputs = [(*self._placed(n), shape) for n, shape in zip(plan.program.outputs, shapes)]
         self._weights: Weights | None = None
         self._sequence: Sequenced | None = None
         self._memory: Any = None
@@ -253,7 +264,7 @@ class WgpuBound(Bound):
         self._weights = weights
         return self._sequence
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         device = self.executable.device
         with device.lock, translated("run"):
             sequence = self._ready(self.executable.weights())
@@ -264,7 +275,7 @@ class WgpuBound(Bound):
             if size:
                 encoder.copy_buffer_to_buffer(self._memory, start, self._staging, 0, size)
             device.raw.queue.submit([encoder.finish()])
-            return self._download(size)
+            return deliver(self._download(size), out)
 
     def _upload(self, inputs: Sequence[Array]) -> None:
         """All inputs in one write: they lie side by side."""
