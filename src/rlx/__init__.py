@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlx.ir.type import TensorType as TensorType
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
+    from rlx.runtime.saved import load_compiled as load_compiled
     from rlx.runtime.session import Session as Session
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "TensorType": "rlx.ir.type",
     "Value": "rlx.ir.graph",
     "load": "rlx.frontends",
+    "load_compiled": "rlx.runtime.saved",
 }
 _DTYPES = (
     "bool_", "u4", "u8", "u16", "u32", "u64", "i4", "i8", "i16", "i32", "i64", "f4e2m1", "f8e4m3", "f8e5m2",

@@ -92,6 +92,9 @@ cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile 
 plan_bytes = _flag(
     "RLX_PLAN_BYTES", 1 << 30, _count, "bytes of buffers that a compiled graph keeps for the input shapes it has seen"
 )
+code_bytes = _flag(
+    "RLX_CODE_BYTES", 1 << 28, _count, "bytes of code that a process keeps, so that equal graphs are compiled once"
+)
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )

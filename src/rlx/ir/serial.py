@@ -17,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -44,25 +44,30 @@ Json = dict[str, Any]
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Writes graph, constants and data of params. The file appears whole or not at all. Raises OSError."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write_graph(graph, file)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_graph(graph: Graph, file: BinaryIO) -> None:
+    """What `save_graph` writes, at a place in an open file that is a multiple of 64 bytes. Raises OSError."""
     tensors = _Tensors()
     body = {"format": "rlx", "version": VERSION, "graph": _write_graph(graph, tensors)}
     body["data"] = {name: tensors.add(array) for name, array in graph.data.items()}
     body["tensors"] = tensors.entries
     header = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     header += b" " * (-(8 + len(header)) % ALIGN)
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(len(header).to_bytes(8, "little"))
-            file.write(header)
-            for array in tensors.arrays:
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                file.write(b"\0" * (-array.nbytes % ALIGN))
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    file.write(len(header).to_bytes(8, "little"))
+    file.write(header)
+    for array in tensors.arrays:
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        file.write(b"\0" * (-array.nbytes % ALIGN))
 
 
 class _Tensors:
@@ -143,12 +148,17 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         if size < 8:
             raise ModelError(f"[load] expected a saved graph, got a file of {size} bytes: {path}")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return read_graph(memoryview(mapped), str(path))
+
+
+def read_graph(data: memoryview, name: str) -> Graph:
+    """As `load_graph`, of the bytes of a file; `name` is what messages call it. Raises ModelError."""
     try:
-        return _load(memoryview(mapped))
+        return _load(data)
     except ModelError:
         raise
     except (RlxError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ModelError(f"[load] expected a saved graph in {path}: {type(error).__name__}: {error}") from None
+        raise ModelError(f"[load] expected a saved graph in {name}: {type(error).__name__}: {error}") from None
 
 
 def _load(data: memoryview) -> Graph:

@@ -21,8 +21,8 @@ from rlx.errors import FallbackError, InputError, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiler import Compiler
 from rlx.runtime.signature import Signature, check_param
-from rlx.runtime.stages import compile_graph
 
 DEFAULT_DIM = 16
 """What a dim is taken for where a choice must be made before there are inputs."""
@@ -216,7 +216,8 @@ class GraphDevices:
             if wanted not in self._compiled:
                 self._chooser.admit(wanted)
                 backend, ordinal = registry.backend(wanted)
-                made = CompiledGraph(self.graph, str(wanted), compile_graph(self.graph, backend, self.options, ordinal))
+                compiler = Compiler(str(wanted), backend, self.options, ordinal)
+                made = CompiledGraph(self.graph, str(wanted), compiler.compile(self.graph), compiler)
                 made.set_params(self._params)
                 self._compiled[wanted] = made
             return self._compiled[wanted]

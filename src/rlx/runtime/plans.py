@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import Any
 
 from rlx import flags
 from rlx.backends.base import Bound
 
-Key = tuple[tuple[int, ...], ...]
+Key = tuple[Any, ...]
+"""Shapes of the inputs; with active extents a pair of these and the extents."""
 MAX_PLANS = 256
 
 

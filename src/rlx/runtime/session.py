@@ -13,8 +13,8 @@ from rlx.device.support import refused_nodes
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiler import Compiler
 from rlx.runtime.graph_devices import GraphDevices
-from rlx.runtime.stages import compile_graph
 
 
 class Session:
@@ -71,7 +71,8 @@ class Session:
             return devices.compile_resolved(inputs=inputs)
         backend, ordinal = registry.backend(self.device)
         try:
-            return CompiledGraph(graph, self.device, compile_graph(graph, backend, self.options, ordinal))
+            compiler = Compiler(self.device, backend, self.options, ordinal)
+            return CompiledGraph(graph, self.device, compiler.compile(graph), compiler)
         except UnsupportedOp as error:
             told = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
             raise UnsupportedOp(f"[session] {told}") from None

@@ -111,6 +111,19 @@ class Signature:
             raise InputError(f"[run] {error}; {solver.origins()}") from None
         return found
 
+    def active(self, binding: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, int]:
+        """The binding with active extents in it. Raises InputError for those beyond the inputs' sizes."""
+        beyond = {name: n for name, n in extents.items() if n > binding[name]}
+        if beyond:
+            told = ", ".join(f"{name} = {n} of {binding[name]}" for name, n in beyond.items())
+            raise InputError(f"[run] expected active extents within the sizes of the inputs, got {told}")
+        found = {**binding, **extents}
+        try:
+            self.graph.bind(found)
+        except ShapeError as error:
+            raise InputError(f"[run] {error}, at the active extents {dict(extents)}") from None
+        return found
+
 
 class _Solver:
     """Named dims out of shapes: plain names first, then polynomials in one unknown, then everything is checked."""
@@ -216,6 +229,16 @@ def check_param(name: str, array: Any, of: TensorType) -> Array:
     fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
     if not fits:
         raise InputError(f"[set_param] expected param {name!r} of {of}, got {of.dtype}{list(made.shape)}")
+    return made
+
+
+def check_handle(name: str, array: Any, of: TensorType) -> Array:
+    """A copy, read-only, of an array that fits an input's declaration; named dims are open. Raises InputError."""
+    made = np.array(checked("bind_handle", "input", name, array, of), order="C")
+    fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
+    if not fits:
+        raise InputError(f"[bind_handle] expected input {name!r} of {of}, got {of.dtype}{list(made.shape)}")
+    made.flags.writeable = False
     return made
 
 

@@ -7,10 +7,14 @@ write the special kernels, `executable.py` runs the result on the threads of `po
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
 from rlx.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.isa import Isa
 
 
 class CpuBackend(Backend):
@@ -56,13 +60,36 @@ class CpuBackend(Backend):
         return claims.claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
-        from rlx.backends.cpu import build, isa
+        from rlx.backends.cpu import build
 
         start = time.perf_counter_ns()
-        target = isa.detect() if options.isa is None else isa.forced(options.isa)
-        made = build.build(graph, target, options)
+        made = build.build(graph, _target(options), options)
         made.compile_ns = time.perf_counter_ns() - start
         return made
+
+    def code_facts(self, options: Options) -> dict[str, str]:
+        from rlx.backends.cpu import build
+
+        return build.code_facts(_target(options))
+
+    def code_misfit(self, facts: Mapping[str, str], options: Options) -> str:
+        from rlx.backends.cpu import build
+
+        return build.code_misfit(facts)
+
+    def load_code(self, data: bytes, facts: Mapping[str, str], options: Options) -> Executable:
+        from rlx.backends.cpu import build
+
+        start = time.perf_counter_ns()
+        made = build.load_code(data, facts, options)
+        made.compile_ns = time.perf_counter_ns() - start
+        return made
+
+
+def _target(options: Options) -> Isa:
+    from rlx.backends.cpu import isa
+
+    return isa.detect() if options.isa is None else isa.forced(options.isa)
 
 
 BACKEND = CpuBackend

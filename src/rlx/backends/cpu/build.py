@@ -6,7 +6,10 @@ What only a compile needs is imported in it: a program from the cache on disk st
 from __future__ import annotations
 
 import hashlib
+import platform
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +18,9 @@ from rlx import disk, flags
 from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
-from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.isa import Isa, forced, host_features
 from rlx.backends.cpu.jit import emit_objects
-from rlx.errors import UnsupportedOp
+from rlx.errors import DeviceUnavailable, UnsupportedOp
 from rlx.ir.dim import Bounds
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
@@ -64,6 +67,51 @@ def _source_digest() -> str:
     for path in sorted(root.rglob("*.py")):
         stat = path.stat()
         hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return hasher.hexdigest()
+
+
+def code_facts(isa: Isa) -> dict[str, str]:
+    """What machine code for an instruction set hangs on, beside the program: the processor, and who calls it."""
+    import rlx
+
+    return {
+        "isa": isa.name, "cpu": isa.cpu, "features": isa.features, "system": platform.system(),
+        "rlx": rlx.__version__, "interface": _interface_digest(),
+    }  # fmt: skip
+
+
+def code_misfit(facts: Mapping[str, str]) -> str:
+    """Why code with these facts does not run here; empty if it does."""
+    import rlx
+
+    interface = _interface_digest()
+    for name, here in (("system", platform.system()), ("rlx", rlx.__version__), ("interface", interface)):
+        if facts.get(name) != here:
+            what = "version of rlx" if name != "system" else "system"
+            return f"it was made by another {what} ({facts.get(name)}; here is {here})"
+    try:
+        forced(facts.get("isa", ""))
+    except DeviceUnavailable as error:
+        return str(error)
+    wanted = {part[1:] for part in facts.get("features", "").split(",") if part.startswith("+")}
+    lacks = sorted(wanted - host_features())
+    return f"this processor lacks {', '.join(lacks)}" if lacks else ""
+
+
+def load_code(data: bytes, facts: Mapping[str, str], options: Options) -> CpuExecutable:
+    """The executable of saved code that fits. Raises ModelError."""
+    isa = replace(forced(facts["isa"]), cpu=facts.get("cpu", ""), features=facts.get("features", ""))
+    made = CpuExecutable.of(from_bytes(data), isa, options.threads)
+    made.from_cache = True
+    return made
+
+
+@cache
+def _interface_digest() -> str:
+    """Changes with the code that calls machine code and is called by it, wherever it is installed."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for name in ("artifact.py", "executable.py", "entry.py", "pool.ll", "pool.py"):
+        hasher.update((Path(__file__).parent / name).read_bytes())
     return hasher.hexdigest()
 
 

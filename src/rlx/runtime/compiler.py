@@ -1,0 +1,98 @@
+"""From a graph to an executable of one device, and the programs that a process keeps for graphs that are equal.
+
+A program is kept without weights, so that whoever compiles an equal graph shares its code and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from rlx import flags
+from rlx.backends.base import Backend, Executable, Options
+from rlx.ir.fingerprint import fingerprint
+from rlx.ir.graph import Graph
+from rlx.runtime.stages import compile_graph
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A device with the options under which graphs are compiled for it."""
+
+    device: str
+    backend: Backend
+    options: Options
+    ordinal: int = 0
+
+    def compile(self, graph: Graph) -> Executable:
+        """The executable of a graph, with the code of an equal one if that is kept.
+
+        Raises UnsupportedOp, DeviceUnavailable, CompileError.
+        """
+        if not self.options.cache or flags.debug() >= 3:
+            return compile_graph(graph, self.backend, self.options, self.ordinal)
+        start_ns = time.perf_counter_ns()
+        key = (
+            fingerprint(graph), type(self.backend), self.ordinal, self.options,
+            flags.disable(), flags.stop_at(), flags.cpu_isa(), flags.num_threads(),
+        )  # fmt: skip
+        found = CODE.get(key)
+        if found is not None:
+            made = found.clone(weights=False)
+            made.from_cache, made.compile_ns = True, time.perf_counter_ns() - start_ns
+            return made
+        made = compile_graph(graph, self.backend, self.options, self.ordinal)
+        if made.nbytes and made.capabilities.shared_code:
+            CODE.put(key, made.clone(weights=False))
+        return made
+
+
+class CodeCache:
+    """Programs without weights by key, the least recently used dropped first; bounded in bytes of code."""
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[Hashable, Executable] = OrderedDict()
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, key: Hashable) -> Executable | None:
+        """The program that was kept under this key, if it still is."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: Hashable, made: Executable) -> None:
+        """Keeps a program; one that is bigger than all that may be kept is not."""
+        limit = flags.code_bytes() if self._max_bytes is None else self._max_bytes
+        with self._lock:
+            self._kept[key] = made
+            self._kept.move_to_end(key)
+            total = sum(each.nbytes for each in self._kept.values())
+            while self._kept and total > limit:
+                total -= self._kept.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+    @property
+    def nbytes(self) -> int:
+        with self._lock:
+            return sum(each.nbytes for each in self._kept.values())
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+CODE = CodeCache()
+"""The programs of this process."""

@@ -1,0 +1,111 @@
+"""Runs that wait for their turn while their caller goes on: one thread works through a bounded queue in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+MOST_QUEUED = 16
+"""Runs that may wait; whoever brings more waits until one is done."""
+LINGER_S = 0.1
+"""How long the thread waits for more before it ends. It starts again when it is needed."""
+
+
+class Pending(Generic[T]):
+    """A run that was queued. It may be waited for from any thread."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._done = threading.Event()
+        self._value: T | None = None
+        self.error: BaseException | None = None
+        self.delivered = False
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """What the run gave; waits for it. Raises what the run raised, TimeoutError."""
+        if not self._done.wait(timeout_s):
+            raise TimeoutError(f"[run_pipelined] expected the run to be done within {timeout_s} s, it is not")
+        self.delivered = True
+        if self.error is not None:
+            raise self.error
+        return self._value  # type: ignore[return-value]  # it is there once the run is done without an error
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def _run(self) -> None:
+        work, self._work = self._work, None  # what the run holds is let go of when it is done
+        try:
+            assert work is not None  # each runs once
+            self._value = work()
+        except BaseException as error:  # it belongs to whoever asks for the result, and must not end the thread
+            self.error = error
+        finally:
+            self._done.set()
+
+
+class Pipeline(Generic[T]):
+    """The queue and its thread. Every method may be called from many threads."""
+
+    def __init__(self, most_queued: int = MOST_QUEUED) -> None:
+        self._most = most_queued
+        self._queue: deque[Pending[T]] = deque()
+        self._failed: list[Pending[T]] = []
+        self._queued = self._finished = 0  # how many ever were
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, work: Callable[[], T]) -> Pending[T]:
+        """Queues a run; waits while the queue is full."""
+        pending = Pending(work)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._queue) < self._most)
+            self._queue.append(pending)
+            self._queued += 1
+            if self._thread is None or not self._thread.is_alive():  # after a fork the thread of the parent is none
+                self._thread = threading.Thread(target=self._loop, name="rlx-pipeline")
+                self._thread.start()
+            self._changed.notify_all()
+        return pending
+
+    @property
+    def unfinished(self) -> int:
+        """How many runs are queued or at work."""
+        return self._queued - self._finished
+
+    def drain(self) -> None:
+        """Waits until everything queued by now is done; errors stay with their runs."""
+        if threading.current_thread() is self._thread:
+            return
+        with self._changed:
+            last = self._queued
+            self._changed.wait_for(lambda: self._finished >= last)
+
+    def sync(self) -> None:
+        """`drain`; then raises the first error that nobody has been told of, and forgets the others."""
+        self.drain()
+        with self._changed:
+            untold = [pending for pending in self._failed if not pending.delivered]
+            self._failed.clear()
+        if untold and untold[0].error is not None:
+            raise untold[0].error
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(lambda: bool(self._queue), LINGER_S):
+                    self._thread = None
+                    return
+                pending = self._queue.popleft()
+                self._changed.notify_all()
+            pending._run()
+            with self._changed:
+                self._finished += 1
+                if pending.error is not None and len(self._failed) < self._most:
+                    self._failed.append(pending)
+                self._changed.notify_all()

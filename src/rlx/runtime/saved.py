@@ -1,0 +1,147 @@
+"""Compiled programs in files: code, the graph that it was made of, and weights.
+
+    64 bytes  `rlx-compiled-1`, the length of the header (8 bytes at 16), and its digest (32 bytes at 32)
+    header    JSON: device, options, what the code hangs on, digest and length of the code
+    code      as the backend wrote it
+    graph     a saved graph with its weights (`ir.serial`), mapped when it is read
+
+Header and code begin at multiples of 64 bytes. Code from a file is run as it is: digests tell damage, not who wrote it,
+so open files only of people whom you would let run programs. The graph in it is checked as any saved graph is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx.backends.base import Executable, Options
+from rlx.device import registry
+from rlx.errors import ModelError
+from rlx.ir.fingerprint import fingerprint
+from rlx.ir.graph import Graph
+from rlx.ir.serial import read_graph, write_graph
+from rlx.runtime.compiler import Compiler
+
+if TYPE_CHECKING:
+    from rlx.runtime.compiled import CompiledGraph
+
+MAGIC = b"rlx-compiled-1\n\0"
+ALIGN = 64
+MAX_HEADER = 1 << 20
+
+
+def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None:
+    """Writes a program; the file appears whole or not at all. Raises CapabilityError, OSError."""
+    compiled.capabilities.require("saved_code", compiled.device)
+    code = compiled.executable.code()
+    compiler = compiled.compiler
+    graph = _with_weights(compiled)
+    facts = compiler.backend.code_facts(compiler.options) if compiler else {}
+    header = json.dumps(
+        {
+            "device": compiled.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
+            "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
+        }
+    ).encode()  # fmt: skip
+    header += b" " * (-len(header) % ALIGN)
+    start = MAGIC + len(header).to_bytes(8, "little") + bytes(8) + bytes.fromhex(_digest(header))
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(start + header + code + bytes(-len(code) % ALIGN))
+            write_graph(graph, file)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _with_weights(compiled: CompiledGraph) -> Graph:
+    """The graph with its present weights as data. Those with named dims are left out: they have to be set again."""
+    made = compiled.graph.like()
+    made.nodes, made.outputs = compiled.graph.nodes, compiled.graph.outputs
+    static = {value.name for value in compiled.graph.params if value.type.is_static}
+    made.data = {name: array for name, array in compiled.params.items() if name in static}
+    return made
+
+
+def load_compiled(path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None) -> CompiledGraph:
+    """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
+
+    recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
+    threads     as of `Session`
+
+    Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
+    DeviceUnavailable.
+    """
+    from rlx.runtime.compiled import CompiledGraph
+
+    file = _File(path)
+    backend, ordinal = registry.backend(file.device)
+    options = Options(threads=threads, profile=file.profile)
+    compiler = Compiler(file.device, backend, options, ordinal)
+    reason = file.damage or backend.code_misfit(file.facts, options)
+    graph = file.graph()
+    if not reason and fingerprint(graph) != file.graph_digest:
+        reason = "its code is not of the graph in it"
+    if reason and not recompile:
+        raise ModelError(
+            f"[load_compiled] expected code that runs here, got {file.path}: {reason}; recompile=True helps"
+        )
+    made: Executable = compiler.compile(graph) if reason else backend.load_code(file.code, file.facts, options)
+    return CompiledGraph(graph, file.device, made, compiler)
+
+
+class _File:
+    """A file of ours, mapped, with its header checked."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        data = _mapped(self.path)
+        length = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 8], "little")
+        if bytes(data[: len(MAGIC)]) != MAGIC or length % ALIGN or length > min(MAX_HEADER, len(data) - ALIGN):
+            raise ModelError(f"[load_compiled] expected a file that CompiledGraph.save wrote, got {self.path}")
+        text = bytes(data[ALIGN : ALIGN + length])
+        if _digest(text) != bytes(data[32:64]).hex():
+            raise ModelError(f"[load_compiled] expected a header as it was written, got a damaged one in {self.path}")
+        try:
+            header: dict[str, Any] = json.loads(text)
+            self.device = str(header["device"])
+            self.profile = bool(header["profile"])
+            self.facts = {str(key): str(value) for key, value in header["facts"].items()}
+            self.graph_digest = str(header["graph_digest"])
+            size = int(header["code_bytes"])
+            digest = header["code_digest"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"[load_compiled] expected a header of ours in {self.path}, got {error}") from None
+        first = ALIGN + length
+        if not 0 <= size <= len(data) - first:
+            raise ModelError(
+                f"[load_compiled] expected {size} bytes of code in {self.path}, got a file that ends before"
+            )
+        self.code = bytes(data[first : first + size])
+        self.damage = "" if _digest(self.code) == digest else "its code is damaged"
+        self._rest = data[first + size + -size % ALIGN :]
+
+    def graph(self) -> Graph:
+        return read_graph(self._rest, str(self.path))
+
+
+def _mapped(path: Path) -> memoryview:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size >= ALIGN:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise ModelError(f"[load_compiled] expected a file that can be read, got {str(path)!r}: {error}") from None
+    raise ModelError(f"[load_compiled] expected a file that CompiledGraph.save wrote, got {path}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()

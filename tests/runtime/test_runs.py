@@ -1,0 +1,256 @@
+"""Other ways to run a program: into given arrays, some outputs, queued, as a copy, and many threads at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import CapabilityError, InputError
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.pipeline import MOST_QUEUED, Pipeline
+
+DEVICES = ["reference", "cpu"]
+W = np.arange(12, dtype="f4").reshape(4, 3)
+X = np.arange(8, dtype="f4").reshape(2, 4)
+
+
+def two_heads(device: str) -> CompiledGraph:
+    graph = rlx.Graph("heads")
+    x, w, v = graph.input("x", ("batch", 4)), graph.param("w", (4, 3)), graph.param("v", (4, 2))
+    graph.output(x @ w, name="y")
+    graph.output(rlx.tanh(x @ v), name="z")
+    made = rlx.Session(device).compile(graph)
+    made.set_params({"w": W, "v": np.ones((4, 2), "f4")})
+    return made
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_slots_take_the_results(device: str) -> None:
+    made = two_heads(device)
+    y, z = made.run([X])
+    given = [np.full((2, 3), 9, "f4"), np.full((2, 2), 9, "f4")]
+    results = made.run_slots([X], given)
+    assert all(a is b for a, b in zip(results, given))
+    np.testing.assert_array_equal(given[0], y)
+    np.testing.assert_array_equal(given[1], z)
+
+
+def test_slots_that_do_not_fit_are_refused_before_the_run() -> None:
+    made = two_heads("cpu")
+    good_y, good_z = np.full((2, 3), 9, "f4"), np.full((2, 2), 9, "f4")
+    locked = good_y.copy()
+    locked.flags.writeable = False
+    block = np.zeros(64, "f4")
+    x = block[:8].reshape(2, 4)
+    wrong: list[tuple[Any, str]] = [
+        ([good_y], "2 arrays"),
+        ("yz", "list of 2"),
+        ([good_y, good_z, good_z], "got 3"),
+        ([good_y.astype("f8"), good_z], "'y', got float64"),
+        ([good_y[:1], good_z], r"\[1, 3\]"),
+        ([good_y.T.copy().T, good_z], "contiguous"),
+        ([locked, good_z], "writeable"),
+        ([good_y.tolist(), good_z], "got list"),
+        ([block[8:14].reshape(2, 3), block[12:16].reshape(2, 2)], "memory of its own"),
+        ([block[4:10].reshape(2, 3), good_z], "memory of its own for output 'y'"),
+        ([np.frombuffer(bytes(24), "f4").reshape(2, 3), good_z], "writeable"),
+        ([np.zeros(25, np.uint8)[1:].view("f4").reshape(2, 3), good_z], "aligned"),
+        ([good_y.view(np.recarray), good_z], "recarray"),
+    ]
+    for outputs, words in wrong:
+        with pytest.raises(InputError, match=words):
+            made.run_slots([x], outputs)
+        assert (good_y == 9).all() and (good_z == 9).all() and not block.any()
+    made.run_slots([x], [block[8:14].reshape(2, 3), block[14:18].reshape(2, 2)])
+    assert made.run_slots([np.ones((0, 4), "f4")], [np.empty((0, 3), "f4"), np.empty((0, 2), "f4")])[0].size == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_select_is_pruned_and_has_the_weights_of_the_whole(device: str) -> None:
+    made = two_heads(device)
+    part = made.select(["z"])
+    assert part.select(["z"]) is part and made.select("z") is part and made.select(["y", "z"]) is made
+    assert part.output_names == ("z",) and part.input_names == made.input_names
+    np.testing.assert_array_equal(part.run([X])[0], made.run([X])[1])
+    made.set_param("v", np.zeros((4, 2), "f4"))
+    assert not part.run([X])[0].any()
+    part.set_param("v", np.ones((4, 2), "f4"))
+    assert made.run([X])[1].all()
+    assert made.select(["y"]).run([X])[0].tolist() == made.run([X])[0].tolist()
+    if device == "cpu":
+        assert len(part.describe()["kernels"]) < len(made.describe()["kernels"])
+    for wrong in ([], ["q"], ["z", "z"]):
+        with pytest.raises(InputError):
+            made.select(wrong)
+
+
+def test_select_of_unset_weights_still_asks_for_them() -> None:
+    graph = rlx.Graph()
+    x, w, v = graph.input("x", (4,)), graph.param("w", (4,)), graph.param("v", (4,))
+    graph.output(x * w, name="y")
+    graph.output(x * v, name="z")
+    part = rlx.Session("cpu").compile(graph).select("y")
+    with pytest.raises(InputError, match="'w'"):
+        part.run([np.ones(4, "f4")])
+
+
+def test_rows_of_outputs() -> None:
+    made = two_heads("cpu")
+    y = made.run([X])[0]
+    assert made.read_output_row("y", -1, [X]).tolist() == y[-1].tolist()
+    assert made.read_output_row("y", (1, 2), [X]) == y[1, 2]
+    assert made.read_output_row("y", 0, [X]).base is None
+    for row in (2, -3, (0, 0, 0), (0, 3), True, "0", 0.0):
+        with pytest.raises(InputError, match="row"):
+            made.read_output_row("y", row, [X])  # type: ignore[arg-type]
+    with pytest.raises(InputError):
+        made.read_output_row("q", 0, [X])
+    made.bind_handle("x", X)
+    assert made.read_output_row("y", 1).tolist() == y[1].tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_clones_have_their_own_weights_and_state(device: str) -> None:
+    made = two_heads(device)
+    before = made.run([X])[0]
+    other = made.clone()
+    np.testing.assert_array_equal(other.run([X])[0], before)
+    other.set_param("w", W * 2)
+    np.testing.assert_array_equal(other.run([X])[0], before * 2)
+    np.testing.assert_array_equal(made.run([X])[0], before)
+    made.set_param("w", W * 3)
+    np.testing.assert_array_equal(other.run([X])[0], before * 2)
+    made.bind_handle("x", X)
+    assert made.clone().run()[0].tolist() == made.run()[0].tolist()
+    with pytest.raises(InputError):
+        other.run()
+
+
+def test_clones_share_packed_weights() -> None:
+    made = two_heads("cpu")
+    other = made.clone()
+    made.run([X])
+    assert other.executable.weights is made.executable.weights  # type: ignore[attr-defined]
+    other.set_param("v", np.zeros((4, 2), "f4"))
+    assert other.executable.weights is not made.executable.weights  # type: ignore[attr-defined]
+    assert other.executable.loaded is made.executable.loaded  # type: ignore[attr-defined]
+
+
+def test_queued_runs_come_in_order_with_their_errors() -> None:
+    made = two_heads("cpu")
+    good = [made.run_pipelined([X * i]) for i in range(5)]
+    bad = made.run_pipelined([X[0]])
+    late = made.run_pipelined([X])
+    for i, pending in enumerate(good):
+        np.testing.assert_allclose(pending.result()[0], X @ W * i, rtol=1e-5)
+    with pytest.raises(InputError, match="rank"):
+        made.sync()
+    made.sync()
+    assert late.done and made.commit() == 0
+    with pytest.raises(InputError, match="rank"):
+        bad.result()
+    told = made.run_pipelined([])
+    with pytest.raises(InputError):
+        told.result()
+    made.sync()
+    np.testing.assert_array_equal(late.result()[0], made.run([X])[0])
+
+
+def test_queued_runs_feed_in_order() -> None:
+    graph = rlx.Graph()
+    graph.output(graph.input("state", (2,)) * 2.0 + graph.input("x", (2,)), name="next")
+    made = rlx.Session("cpu").compile(graph)
+    made.bind_handle("state", np.zeros(2, "f4"))
+    made.set_feeds({"next": "state"})
+    wanted = 0.0
+    pending = []
+    for i in range(3 * MOST_QUEUED):
+        if i % 7 == 3:
+            made.run_pipelined([np.ones(3, "f4")])
+        pending.append(made.run_pipelined([np.full(2, i % 2, "f4")]))
+    for i, each in enumerate(pending):
+        wanted = np.float32(wanted) * np.float32(2) + np.float32(i % 2)
+        assert each.result()[0][0] == wanted
+    made.run_pipelined([np.ones(2, "f4")])
+    made.bind_handle("state", np.zeros(2, "f4"))
+    assert made.read_handle("state").tolist() == [0, 0], "a change waits for what was queued before"
+    with pytest.raises(InputError):
+        made.sync()
+
+
+def test_the_queue_is_bounded_and_its_thread_ends() -> None:
+    pipeline: Pipeline[int] = Pipeline(2)
+    gate = threading.Event()
+    first = pipeline.put(lambda: int(gate.wait(10)))
+    started = threading.Event()
+
+    def fill() -> None:
+        for i in range(4):
+            pipeline.put(lambda i=i: i)  # type: ignore[misc]
+        started.set()
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    assert not started.wait(0.1) and pipeline.unfinished <= 4
+    with pytest.raises(TimeoutError):
+        first.result(0.01)
+    gate.set()
+    filler.join(10)
+    pipeline.sync()
+    assert pipeline.unfinished == 0
+    deadline = time.monotonic() + 5
+    while pipeline._thread is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert pipeline._thread is None
+    assert pipeline.put(lambda: 3).result() == 3, "and starts again"
+
+
+def test_capabilities_say_what_there_is() -> None:
+    made = two_heads("cpu")
+    assert made.capabilities.zero_copy_outputs and made.capabilities.saved_code and not made.capabilities.profiling
+    assert not two_heads("reference").capabilities.saved_code
+    with pytest.raises(CapabilityError, match=r"saved_code.*reference.*dynamic_dims"):
+        two_heads("reference").save("/nowhere")
+    with pytest.raises(CapabilityError, match="session"):
+        CompiledGraph(made.graph, "cpu", made.executable).select("y")
+
+
+def test_sixteen_threads_on_one_program_and_three_others() -> None:
+    """Shapes, weights, handles and queues change while they run."""
+    shared = two_heads("cpu")
+    others = [two_heads("cpu"), shared.clone(), shared.select("y")]
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for i in range(60):
+                x = random.standard_normal((int(random.integers(0, 20)), 4)).astype("f4")
+                program = shared if i % 2 else others[(seed + i) % 3]
+                match (seed + i) % 4:
+                    case 0:
+                        y = program.run_pipelined([x]).result()[0]
+                    case 1:
+                        out = [np.empty((len(x), n), "f4") for n in (3, 2)][: len(program.output_names)]
+                        y = program.run_slots([x], out)[0]
+                    case 2:
+                        shared.set_params({"w": W.copy()})
+                        y = program({"x": x}["x"])["y"]
+                    case _:
+                        y = program.run({"x": x})[0]
+                if not np.allclose(y, x @ W, atol=1e-4):
+                    failures.append(f"{seed} {i}")
+        except Exception as error:
+            failures.append(f"{seed}: {error!r}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
