@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph as Graph
     from rlx.ir.graph import Value as Value
     from rlx.ir.type import TensorType as TensorType
+    from rlx.runtime.buckets import BucketedCache as BucketedCache
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
     from rlx.runtime.saved import load_compiled as load_compiled
     from rlx.runtime.session import Session as Session
 
 _HOMES = {
+    "BucketedCache": "rlx.runtime.buckets",
     "CompiledGraph": "rlx.runtime.compiled",
     "Device": "rlx.device.device",
     "DevicePolicy": "rlx.device.policy",

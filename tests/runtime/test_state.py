@@ -105,7 +105,7 @@ def test_declarations_are_checked_and_change_nothing_when_refused() -> None:
     ):
         with pytest.raises(InputError, match=words):
             made.bind_handle(name, array)
-    with pytest.raises(InputError, match="no handle|handle"):
+    with pytest.raises(InputError, match="expected a handle"):
         made.set_feeds({"next": "state"})
     made.bind_handle("state", ONES)
     for feeds in ({"nope": "state"}, {"next": "nope"}, {"next": "x"}, {"next": "state", "double": "state"}):

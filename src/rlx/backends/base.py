@@ -132,6 +132,11 @@ class Executable(ABC):
         """Bytes of code that the program keeps."""
         return 0
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that the program keeps beside the arrays that it was given: packed, or on the device."""
+        return 0
+
     def clone(self, weights: bool = True) -> Executable:
         """A program with the same code whose weights can be set without a change to this one; with `weights` it starts
         with those of this one. Raises CapabilityError."""

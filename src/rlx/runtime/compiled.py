@@ -372,6 +372,11 @@ class CompiledGraph:
         """How many programs were compiled for this graph so far; new shapes do not raise it, new shapes only plan."""
         return self.executable.compile_count
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code, packed weights and buffers. Arrays that weights were set to, and arenas, do not count."""
+        return self.executable.nbytes + self.executable.weight_bytes + self._plans.nbytes
+
     def describe(self) -> dict[str, Any]:
         """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
         params = self.graph.params

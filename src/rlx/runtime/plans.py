@@ -21,7 +21,7 @@ class Plans:
         self.max_count = max_count
         self.max_bytes = flags.plan_bytes() if max_bytes is None else max_bytes
         self._plans: OrderedDict[Key, Bound] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._latest: Bound | None = None
 
     def get(self, key: Key) -> Bound | None:
@@ -49,7 +49,8 @@ class Plans:
 
     @property
     def nbytes(self) -> int:
-        return sum(bound.nbytes for bound in self._plans.values())
+        with self._lock:
+            return sum(bound.nbytes for bound in self._plans.values())
 
     def __len__(self) -> int:
         return len(self._plans)

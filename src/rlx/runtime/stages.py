@@ -78,6 +78,10 @@ class StagedExecutable(Executable):
     def nbytes(self) -> int:
         return sum(made.nbytes for made in self.executables)
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(made.weight_bytes for made in self.executables)
+
     def clone(self, weights: bool = True) -> StagedExecutable:
         return StagedExecutable(self.graph, self.cut, [made.clone(weights) for made in self.executables])
 

@@ -190,6 +190,10 @@ class CpuExecutable(Executable):
         constants = sum(array.nbytes for array in self.artifact.constants.values())
         return sum(map(len, self.artifact.code)) + constants
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(s.type.nbytes() for s in self.artifact.kept) if self.weights.packed else 0
+
     def clone(self, weights: bool = True) -> CpuExecutable:
         made = CpuExecutable(self.loaded)
         if weights:

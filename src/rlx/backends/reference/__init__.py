@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,10 +22,10 @@ from rlx.backends.base import (
 )
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
-from rlx.ir.dim import Poly
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES, Input, Measured, Op, Param
+from rlx.ir.substitute import type_with_dims, with_dims
 from rlx.ir.type import TensorType
 
 Watch = Callable[[Node, tuple[Array, ...]], None]
@@ -34,24 +33,11 @@ Watch = Callable[[Node, tuple[Array, ...]], None]
 
 def bind_op(op: Op, binding: Mapping[str, int]) -> Op:
     """The op with the dims in its attributes replaced by numbers."""
-    changed = {name: _bind_attribute(value, binding) for name, value in op.attributes().items()}
-    kept = all(changed[name] is value for name, value in op.attributes().items())
-    return op if kept else dataclasses.replace(op, **changed)  # type: ignore[type-var]  # every op is a dataclass
-
-
-def _bind_attribute(value: Any, binding: Mapping[str, int]) -> Any:
-    if isinstance(value, Poly):
-        return dims.evaluate(value, binding)
-    if isinstance(value, tuple) and value:
-        bound = tuple(_bind_attribute(part, binding) for part in value)
-        return value if all(a is b for a, b in zip(bound, value)) else bound
-    if isinstance(value, TensorType):
-        return _bind_type(value, binding)
-    return value
+    return with_dims(op, lambda d: dims.evaluate(d, binding))
 
 
 def _bind_type(of: TensorType, binding: Mapping[str, int]) -> TensorType:
-    return of if of.is_static else of.with_shape(dims.evaluate(d, binding) for d in of.shape)
+    return type_with_dims(of, lambda d: dims.evaluate(d, binding))
 
 
 def evaluate(

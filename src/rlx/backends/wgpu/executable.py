@@ -201,6 +201,10 @@ class WgpuExecutable(Executable):
     def capabilities(self) -> Capabilities:
         return Capabilities(shared_code=True)
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self._weights.sizes[n] for n in self._weights.heaps) if self._weights else 0
+
     def clone(self, weights: bool = True) -> WgpuExecutable:
         """Shares pipelines; weights are uploaded once more, because those on the device change in place."""
         made = copy.copy(self)
@@ -215,7 +219,7 @@ class WgpuExecutable(Executable):
             "kernels": len(self.plan.main),
             "prepare_kernels": len(self.plan.prepare),
             "pipelines": len(shaders),
-            "weight_bytes": sum(self._weights.sizes[n] for n in self._weights.heaps) if self._weights else 0,
+            "weight_bytes": self.weight_bytes,
         }
 
 
