@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Executable
+from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.backends.xla import walk
 from rlx.errors import CompileError, InputError, OutOfMemory
 from rlx.ir.graph import Graph
@@ -54,6 +54,11 @@ class XlaExecutable(Executable):
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return XlaBound(self, dict(binding))
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """A new size, an active extent too, would be a new compile."""
+        return Capabilities(dynamic_dims=False, active_extent=False)
+
     def describe(self) -> dict[str, Any]:
         return {"platform": str(self.device), "programs": self.compile_count}
 
@@ -66,6 +71,7 @@ class XlaBound(Bound):
 
         self.executable = executable
         self.names = [v.name for v in executable.graph.inputs]
+        self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype.numpy for v in executable.graph.outputs.values()]
         self._lock = threading.Lock()
         self._compiled: Any = None
@@ -85,7 +91,7 @@ class XlaBound(Bound):
                 self.executable.compile_count += 1
             return self._compiled
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         import jax
 
         weights = self.executable.weights()
@@ -94,7 +100,7 @@ class XlaBound(Bound):
             try:
                 results = program(weights, *inputs)
                 # what the caller gets is his to write to
-                return [np.array(r).astype(d, copy=False) for r, d in zip(results, self.dtypes)]
+                return deliver([np.array(r).astype(d, copy=False) for r, d in zip(results, self.dtypes)], out)
             except RuntimeError as error:
                 if "RESOURCE_EXHAUSTED" in str(error):
                     raise OutOfMemory(f"[run] {error}") from error
