@@ -18,7 +18,7 @@ from rlx.backends.base import Rates
 from rlx.device import registry
 from rlx.device.device import Device
 
-SCHEMA = 1
+SCHEMA = 2
 """Rises when rates get another meaning."""
 DRIFT = 0.3
 """Observed times that are so far from predicted ones, again and again, ask for a new calibration."""
