@@ -2,15 +2,16 @@
 
     python -m benchmarks.device_choice [--devices cpu,vulkan,xla] [--only SUBSTRING] [--rounds 5] [--plot FILE.png]
 
-Every graph is predicted for every device from its calibration alone: no graph of any family below was used to make one
-(calibration measures small graphs of its own), and corrections by earlier runs are left out. Then all devices run it in
-turns, in rounds; the rounds are dealt to two halves, and the difference of their medians is the floor of noise: what is
-within the floor counts as no error. The last line says `all bars hold`, or names those that do not.
+Every graph is predicted for every device from its calibration (small graphs of its own), corrected by what runs of
+other families taught: no graph of its family is used. What the calibration alone says is printed beside it. All devices
+run all graphs in turns, in rounds; the rounds are dealt to two halves, and the difference of their medians is the floor
+of noise: what is within the floor counts as no error. The last line says `all bars hold`, or names those that do not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -24,8 +25,9 @@ import numpy as np
 import rlx
 from benchmarks.zoo import Absent, nets
 from rlx.backends.base import Options
-from rlx.device import calibration, registry
+from rlx.device import calibration, observed, registry
 from rlx.device.choice import Chooser
+from rlx.device.observed import Sample
 from rlx.device.policy import DevicePolicy
 from rlx.errors import RlxError
 from rlx.frontends import read
@@ -51,14 +53,20 @@ class Case:
 
 @dataclass
 class Result:
-    """What was predicted and measured of a case on a device, in ns."""
+    """What was predicted and measured of a case on a device, in ns.
+
+    calibrated   predicted from the device's calibration alone; `parts` of it by kind of kernel
+    predicted    with what graphs of other families taught of this device
+    times        medians of rounds
+    """
 
     case: str
     family: str
     device: str
-    predicted: float
-    halves: tuple[float, float] = (0.0, 0.0)
+    calibrated: float
+    parts: dict[str, float]
     times: list[float] = field(default_factory=list)
+    predicted: float = 0.0
 
     @property
     def measured(self) -> float:
@@ -66,7 +74,7 @@ class Result:
 
     @property
     def floor(self) -> float:
-        first, second = self.halves
+        first, second = statistics.median(self.times[::2]), statistics.median(self.times[1::2])
         return abs(first - second) / max(min(first, second), 1.0)
 
     @property
@@ -187,21 +195,31 @@ class Runner:
             except (RlxError, MemoryError) as error:
                 print(f"  {case.name} on {name}: left out: {str(error)[:160]}", file=sys.stderr)
                 continue
-            self.results.append(Result(case.name, case.family, name, estimate.run_ns))
+            self.results.append(Result(case.name, case.family, name, estimate.run_ns, estimate.parts()))
             self.programs.append(program)
 
-    def measure(self, rounds: int) -> None:
-        for _ in range(2 * rounds):
-            for result, program in zip(self.results, self.programs):
-                times = []
-                start = time.perf_counter()
-                while not times or (time.perf_counter() - start < SLICE_S and len(times) < 200):
-                    before = time.perf_counter_ns()
-                    program.run(self.case.inputs)
-                    times.append(float(time.perf_counter_ns() - before))
-                result.times.append(statistics.median(times))
-        for result in self.results:
-            result.halves = (statistics.median(result.times[::2]), statistics.median(result.times[1::2]))
+    def measure(self) -> None:
+        """A round: every device in turn."""
+        for result, program in zip(self.results, self.programs):
+            times: list[float] = []
+            start = time.perf_counter()
+            while not times or (time.perf_counter() - start < SLICE_S and len(times) < 200):
+                before = time.perf_counter_ns()
+                program.run(self.case.inputs)
+                times.append(float(time.perf_counter_ns() - before))
+            result.times.append(statistics.median(times))
+
+
+def teach(results: list[Result]) -> None:
+    """Predictions of each family, corrected by what all the others showed."""
+    for device in {r.device for r in results}:
+        mine = [r for r in results if r.device == device]
+        for family in {r.family for r in mine}:
+            seen = [Sample(r.case, r.parts, r.measured) for r in mine if r.family != family]
+            factors = observed.factors(seen)
+            for r in mine:
+                if r.family == family:
+                    r.predicted = observed.corrected(r.parts, factors)
 
 
 def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
@@ -263,30 +281,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each half")
     parser.add_argument("--most-s", type=float, default=4.0, help="leave out what takes longer than half of this a run")
     parser.add_argument("--plot", type=Path, default=Path("device_choice.png"))
+    parser.add_argument("--save", type=Path, help="write all results to this file, as JSON")
     chosen = parser.parse_args()
     here = [str(d) for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
     devices = chosen.devices.split(",") if chosen.devices else here
     for device in devices:
         found = calibration.calibration(registry.parse(device))
         print(f"{registry.full_name(device)}: calibrated in {found.took_s:.1f} s, {found.age_s / 60:.0f} minutes ago")
-    results: list[Result] = []
-    picks: list[float] = []
-    print(f"{'case':34} {'device':10} {'predicted ms':>13} {'measured ms':>12} {'error':>7} {'floor':>6}")
-    for case in (*synthetic(), *real()):
-        if chosen.only not in case.name:
-            continue
-        runner = Runner(case, devices, chosen.most_s)
-        runner.measure(chosen.rounds)
-        picks.append(runner.pick_ms)
-        for r in runner.results:
-            print(
-                f"{r.case:34} {r.device:10} {r.predicted / 1e6:13.4f} {r.measured / 1e6:12.4f} "
-                f"{r.error:7.1%} {r.floor:6.1%}",
-                flush=True,
-            )
-        results += runner.results
+    cases = (case for case in (*synthetic(), *real()) if chosen.only in case.name)
+    runners = [Runner(case, devices, chosen.most_s) for case in cases]
+    # each round goes through all cases, so that a slow minute of the machine is a part of every case's rounds
+    for _ in range(2 * chosen.rounds):
+        for runner in runners:
+            runner.measure()
+    results = [r for runner in runners for r in runner.results]
     if not results:
         raise SystemExit("nothing ran")
+    teach(results)
+    print(
+        f"{'case':30} {'device':8} {'calibrated':>10} {'predicted':>10} {'measured ms':>12} {'error':>7} {'floor':>6}"
+    )
+    for r in results:
+        print(
+            f"{r.case:30} {r.device:8} {r.calibrated / 1e6:10.4f} {r.predicted / 1e6:10.4f} {r.measured / 1e6:12.4f} "
+            f"{r.error:7.1%} {r.floor:6.1%}"
+        )
     for device in devices:
         mine = [r.error for r in results if r.device == device]
         if mine:
@@ -294,10 +313,12 @@ def main() -> None:
                 f"{device}: median error {statistics.median(mine):.1%}, "
                 f"90th percentile {np.quantile(mine, 0.9):.1%} of {len(mine)}"
             )
-    figures = summary(results, picks)
+    figures = summary(results, [runner.pick_ms for runner in runners])
     for name, value in figures.items():
         print(f"{name}: {value:.2f}" if name == "pick ms" else f"{name}: {value:.1%}")
     plot(results, chosen.plot)
+    if chosen.save:
+        chosen.save.write_text(json.dumps([vars(r) for r in results], indent=1))
     failed = [n for n, bar in BARS.items() if (figures[n] < bar if n == "right picks" else figures[n] > bar)]
     print("all bars hold" if not failed else f"bars that do not hold: {', '.join(failed)}")
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlx.device import calibration, observed, registry
@@ -89,15 +90,46 @@ def test_a_folder_that_cannot_be_written_to_keeps_nothing_and_fails_nothing(
 def test_observations_correct_by_program_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = observed.of(NULL)
     key = observed.Key("p", (("n", 2),))
-    seen.record(key, 300.0, 100.0)
+    seen.record(key, 300.0, {"product": 90.0, "call": 10.0})
     assert seen.measured(key) == 300.0 and seen.ratio("p") == 3.0
-    seen.record(key, 100.0, 100.0)
+    assert 1.0 < seen.ratio("q", {"product": 10.0}) < 3.0  # another program of such kernels
+    seen.record(key, 100.0, {"product": 100.0})
     assert 1.0 < seen.ratio("p") < 3.0
     assert seen.ratio("q") == 1.0
     monkeypatch.setattr(observed, "MOST_KEPT", 3)
     for i in range(9):
-        seen.record(observed.Key(f"r{i}", ()), 1.0, 1.0)
+        seen.record(observed.Key(f"r{i}", ()), 1.0, {"call": 1.0})
     assert len(seen.measured_ns) == 3 and len(seen.ratios) == 3
-    seen.forget()
+    observed.reload()
+    again = observed.of(NULL)
+    assert again.samples == seen.samples and again.ratios == seen.ratios
+    again.forget()
     observed.reload()
     assert observed.of(NULL).measured_ns == {}
+
+
+def test_factors_find_which_kinds_of_kernels_are_off() -> None:
+    """Products take twice, moves half of what is predicted; a program of other kinds stays as it is."""
+    random = np.random.default_rng(0)
+    samples = []
+    for number in range(400):
+        product, move, call = random.random(3) * (1e6, 1e6, 1e4)
+        took = (2 * product + move / 2 + call) * random.uniform(0.97, 1.03)
+        samples.append(observed.Sample(f"p{number}", {"product": product, "move": move, "call": call}, took))
+    samples.append(observed.Sample("stray", {"product": 1e5}, 1e9))
+    found = observed.factors(samples)
+    assert found["product"] == pytest.approx(2, rel=0.1) and found["move"] == pytest.approx(0.5, rel=0.15)
+    assert observed.corrected({"product": 3.0, "move": 4.0}, found) == pytest.approx(8, rel=0.1)
+    assert observed.factors([]) == {"": 1.0}
+
+
+@pytest.mark.parametrize("parts", [{}, {"call": "x"}, {"call": 0.0}, 3])
+def test_damaged_samples_are_left_behind(parts: object) -> None:
+    seen = observed.of(NULL)
+    seen.record(observed.Key("p", ()), 1.0, {"call": 1.0})
+    path = Path(seen._path())
+    told = json.loads(path.read_text())
+    told["samples"]["p"]["parts"] = parts
+    path.write_text(json.dumps(told))
+    observed.reload()
+    assert observed.of(NULL).samples == {}

@@ -149,7 +149,7 @@ def test_what_was_observed_corrects_predictions_of_other_sizes() -> None:
     made._chooser.estimate(Device("fake"), {"n": 2})
     key = made._chooser.key({"n": 2})
     assert before.estimate is not None
-    observed.of(Device("fake")).record(key, before.estimate.run_ns * 3, before.estimate.run_ns)
+    observed.of(Device("fake")).record(key, before.estimate.run_ns * 3, before.estimate.parts())
     after = {c.device: c for c in made.report([np.ones((5, 4), np.float32)]).candidates}[Device("fake")]
     assert after.ratio == pytest.approx(3)
 

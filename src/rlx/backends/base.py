@@ -160,6 +160,7 @@ class KernelEstimate:
     compute_ns, memory_ns   what its instructions and what its memory traffic alone would take
     flops, nbytes           operations and bytes, for its place under the roofline
     calls                   how often it starts: more than once in loops, less where only a branch has it
+    kind                    what sort of work it is; kernels of a kind are expected to be off by the same factor
     """
 
     name: str
@@ -170,6 +171,7 @@ class KernelEstimate:
     flops: float = 0.0
     nbytes: float = 0.0
     calls: float = 1.0
+    kind: str = "other"
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,13 @@ class Estimate:
     def run_ns(self) -> float:
         """One run, from arrays to arrays."""
         return self.work_ns + self.launch_ns + self.copy_ns
+
+    def parts(self) -> dict[str, float]:
+        """The ns of `run_ns` by kind of kernel; `call` and `copy` are what is around them."""
+        made = {"call": self.launch_ns, "copy": self.copy_ns}
+        for kernel in self.kernels:
+            made[kernel.kind] = made.get(kernel.kind, 0.0) + kernel.ns
+        return {kind: ns for kind, ns in made.items() if ns > 0}
 
     @property
     def fits(self) -> bool:

@@ -9,38 +9,42 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from rlx import flags
 from rlx.backends import probes
-from rlx.backends.base import Backend, Bound, Estimate, Estimator, KernelEstimate, Options, Rates
+from rlx.backends.base import Backend, Estimate, Estimator, KernelEstimate, Options, Rates
 from rlx.ir import dim as dims
+from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
-from rlx.ir.literal import Array
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, Reduce
 from rlx.kernel.special import Ranking, Running, Update
 from rlx.kernel.work import Binding, Counts, count, extents, footprint, placed, store_counts
 
 BUDGET_S = 0.02
-"""For the runs of one probe."""
-LEAST_RUNS, MOST_RUNS = 3, 200
+"""For the runs of one probe, all rounds together."""
+ROUNDS = 4
+LEAST_RUNS, MOST_RUNS = 2, 50
+"""Of a probe in a round."""
+TYPICAL = 0.2
+"""The quantile of times that stands for them: what is slower was disturbed, on a machine that others use too."""
 LEAST_PART = 0.1
 """Of what a probe takes, what its own work is taken for at least, however much calls and copies seem to take."""
 BAND = 0.3
 
 
-def quickest_ns(run: Callable[[], object], budget_s: float = BUDGET_S) -> float:
-    """The quickest of several runs, after one that does not count."""
+def times_ns(run: Callable[[], object], budget_s: float) -> list[int]:
+    """Of several runs, after one that does not count."""
     run()
-    best = math.inf
+    times: list[int] = []
     start = time.perf_counter()
-    for number in range(MOST_RUNS):
-        if number >= LEAST_RUNS and time.perf_counter() - start > budget_s:
-            break
+    while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and time.perf_counter() - start < budget_s):
         before = time.perf_counter_ns()
         run()
-        best = min(best, time.perf_counter_ns() - before)
-    return best
+        times.append(time.perf_counter_ns() - before)
+    return times
 
 
 class Runner:
@@ -50,50 +54,58 @@ class Runner:
         self.backend, self.ordinal, self.step = backend, ordinal, step
         self.compile_ns: list[float] = []
 
-    def bound(self, probe: probes.ProbeGraph) -> tuple[Bound, list[Array]]:
+    def ready(self, probe: probes.ProbeGraph) -> Callable[[], object]:
+        """The probe compiled, and run once: some compile only then."""
         self.step(probe.name)
         before = time.perf_counter_ns()
         executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
         executable.set_params(probe.params)
-        bound = executable.bind({})
-        bound(list(probe.inputs))  # some compile only now
+        bound, inputs = executable.bind({}), list(probe.inputs)
+        bound(inputs)
         self.compile_ns.append(time.perf_counter_ns() - before)
-        return bound, list(probe.inputs)
+        return lambda: bound(inputs)
 
-    def run_ns(self, probe: probes.ProbeGraph) -> float:
-        bound, inputs = self.bound(probe)
-        return quickest_ns(lambda: bound(inputs))
-
-    def work_ns(self, probe: probes.ProbeGraph, rates: Rates) -> float:
-        """What is left of a run without the call and the copies; a part of it at least."""
-        copies = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
-        whole = self.run_ns(probe)
-        return max(whole - rates["call_ns"] - copies, LEAST_PART * whole)
+    def run_ns(self, listed: Sequence[probes.ProbeGraph]) -> dict[str, float]:
+        """What each probe takes. They take turns: a moment in which the machine is slow hits no probe alone."""
+        runs = {probe.name: self.ready(probe) for probe in listed}
+        times: dict[str, list[int]] = {name: [] for name in runs}
+        for number in range(ROUNDS):
+            self.step(f"round {number + 1} of {ROUNDS}")
+            for name, run in runs.items():
+                times[name] += times_ns(run, BUDGET_S / ROUNDS)
+        return {name: float(np.quantile(taken, TYPICAL)) for name, taken in times.items()}
 
 
 def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
     """Rates of a device, by small graphs."""
     runner = Runner(backend, ordinal, step)
-    call_ns = runner.run_ns(probes.call())
-    rates: Rates = {"call_ns": call_ns}
-    for probe in (probes.upload(), probes.download()):
-        whole = runner.run_ns(probe)
+    loops = [probes.loop(state) for state in probes.STATES]
+    copies = (probes.upload(), probes.download())
+    able = [probe for probe in (*probes.all_probes(), *loops) if not backend.unsupported(probe.graph)]
+    taken = runner.run_ns([probes.call(), *copies, *able])
+    call_ns = taken["call"]
+    rates: Rates = {"call_ns": call_ns, "compile_ns": float(np.median(runner.compile_ns))}
+    for probe in copies:
+        whole = taken[probe.name]
         rates[f"{probe.name}_bytes_per_ns"] = probe.amount / max(whole - call_ns, LEAST_PART * whole)
-    for probe in probes.all_probes():
-        if backend.unsupported(probe.graph):
-            continue
-        ns = runner.work_ns(probe, rates)
+    for probe in able:
+        # without the call and the copies
+        moved = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
+        ns = max(taken[probe.name] - call_ns - moved, LEAST_PART * taken[probe.name])
         if probe.name == "chain":
             rates["launch_ns"] = ns / probe.amount
+        elif probe in loops:
+            # a start inside a loop may cost much less than one from outside; what a larger state takes more is products
+            inside = [k for k in GenericEstimator(probe.graph, Options(), rates)({}).kernels if k.kind == "loop"]
+            starts, flops = sum(k.calls for k in inside), sum(k.flops for k in inside)
+            if "looped_ns" not in rates:
+                rates["looped_ns"] = ns / max(starts, 1.0)
+            elif flops:
+                left = max(ns - starts * rates["looped_ns"], LEAST_PART * ns)
+                rates["looped_flops_per_ns"] = flops / left
         else:
             # a kernel's start is told apart from its work
             rates[f"{probe.name}_per_ns"] = probe.amount / max(ns - rates.get("launch_ns", 0.0), LEAST_PART * ns)
-    loop = probes.loop()
-    if not backend.unsupported(loop.graph):
-        # a start inside a loop may cost much less than one from outside
-        starts = GenericEstimator(loop.graph, Options(), rates).starts_in_loops({})
-        rates["looped_ns"] = runner.work_ns(loop, rates) / max(starts, 1.0)
-    rates["compile_ns"] = sorted(runner.compile_ns)[len(runner.compile_ns) // 2]
     return rates
 
 
@@ -114,18 +126,18 @@ class GenericEstimator(Estimator):
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
         made: list[KernelEstimate] = []
-        launches = looped = 0.0
+        launches = 0.0
+        again = min(rates.get("looped_ns", rates["launch_ns"]), rates["launch_ns"])
         for item in placed(program.main, binding):
-            one = self._kernel(program, item.kernel, binding)
+            one = self._kernel(program, item.kernel, binding, item.times > 1)
             times = item.times * item.chance
-            if item.times > 1:
-                looped += times
-            else:
-                launches += times
+            start = again if item.times > 1 else 0.0  # a start from outside counts as the run's, not the kernel's
+            launches += 0.0 if item.times > 1 else times
             made.append(
                 KernelEstimate(
-                    item.kernel.name, item.kernel.sources, one.ns * times, one.compute_ns * times,
+                    item.kernel.name, item.kernel.sources, (one.ns + start) * times, one.compute_ns * times,
                     one.memory_ns * times, one.flops * times, one.nbytes * times, times,
+                    "loop" if item.times > 1 else one.kind,
                 )
             )  # fmt: skip
         moved_in = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.inputs)
@@ -135,9 +147,7 @@ class GenericEstimator(Estimator):
         arena = sum(dims.evaluate(b.nbytes, binding) for b in program.buffers if b.kind == "temp")
         return Estimate(
             kernels=tuple(made),
-            launch_ns=rates["call_ns"]
-            + launches * rates["launch_ns"]
-            + looped * min(rates.get("looped_ns", rates["launch_ns"]), rates["launch_ns"]),
+            launch_ns=rates["call_ns"] + launches * rates["launch_ns"],
             copy_ns=copies,
             band=BAND,
             arena_bytes=arena,
@@ -146,11 +156,7 @@ class GenericEstimator(Estimator):
             compile_ns=rates["compile_ns"] * max(1.0, len(made) / 2),
         )
 
-    def starts_in_loops(self, binding: Mapping[str, int]) -> float:
-        """How many kernels start in loops."""
-        return sum(p.times * p.chance for p in placed(self.program.main, binding) if p.times > 1)
-
-    def _kernel(self, program: Program, kernel: Kernel, binding: Binding) -> KernelEstimate:
+    def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
         work = kernel.work
         match work:
             case Contraction():
@@ -163,8 +169,13 @@ class GenericEstimator(Estimator):
                 compute, flops, points = self._special(work, binding)
         touched = footprint(program, kernel, binding, points, set())
         memory = touched.total / (8 * self.near("stream", (touched.total / 8,)))
+        again = self.rates.get("looped_flops_per_ns")
+        if looped and again and isinstance(work, Contraction):
+            compute = memory = flops / again  # what it reads stays near from trip to trip
         ns = max(compute, memory)
-        return KernelEstimate(kernel.name, kernel.sources, ns, compute, memory, flops, touched.total)
+        return KernelEstimate(
+            kernel.name, kernel.sources, ns, compute, memory, flops, touched.total, kind=_kind(work, compute, memory)
+        )
 
     def _contraction(self, work: Contraction, binding: Binding) -> tuple[float, float, int]:
         outer = extents(work.batch, binding)
@@ -194,6 +205,9 @@ class GenericEstimator(Estimator):
         total = 0.0
         flops = 0.0
         reduces = 0
+        if windowed(nest):
+            flops = 2.0 * positions * inside
+            return flops / self.rates["depthwise_per_ns"], flops, positions * max(inside, 1)
         for stage in nest.stages:
             each, _ = count(stage.body, max(axis, 0), range(len(outer) + len(inner)))
             points = positions * (inside if not hasattr(stage, "whole_row") or stage.whole_row else 1)
@@ -208,12 +222,14 @@ class GenericEstimator(Estimator):
         return total, flops, positions * max(inside, 1)
 
     def _instructions(self, counts: Counts, points: float) -> float:
-        """From what `heavy` (about 70 instructions), `divide` and `gather` take an element."""
+        """From what the probes of each take an element."""
         rates = self.rates
-        plain = 1.0 / (rates["heavy_per_ns"] * HEAVY_INSTRUCTIONS)
-        slow = 1.0 / (rates["divide_per_ns"] * 8)
-        apart = 1.0 / rates["gather_per_ns"]
-        return points * (counts.plain * plain + (counts.slow + 10 * counts.library) * slow + counts.apart * apart)
+        return points * (
+            counts.plain / (rates["plain_per_ns"] * probes.PLAIN)
+            + counts.slow / (rates["divide_per_ns"] * probes.DIVIDES)
+            + counts.library / (rates["heavy_per_ns"] * probes.HEAVY)
+            + counts.apart / rates["gather_per_ns"]
+        )
 
     def _special(self, work: object, binding: Binding) -> tuple[float, float, int]:
         match work:
@@ -239,6 +255,32 @@ class GenericEstimator(Estimator):
         return math.exp(total / weights) if weights else 1.0
 
 
+def _kind(work: object, compute: float, memory: float) -> str:
+    """As in `KernelEstimate`."""
+    match work:
+        case Contraction():
+            return "convolution" if work.taps else "product"
+        case AttentionWork():
+            return "attention"
+        case Nest():
+            if windowed(work):
+                return "window"
+            bound = "reduction" if work.reduces else "elementwise"
+            return bound if compute >= memory else "move"
+    return "order"
+
+
+def windowed(nest: Nest) -> bool:
+    """Whether it sums over windows, as depthwise convolutions and pooling do: the window has axes of its own, or what
+    is summed are products of elements."""
+    sums = [stage for stage in nest.stages if isinstance(stage, Reduce)]
+    return bool(sums) and (len(nest.inner) > 1 or any(_product(stage.body) for stage in sums))
+
+
+def _product(body: Expr) -> bool:
+    return body.kind == "mul" and all(arg.kind == "load" for arg in body.args)
+
+
 def surfaces_of(rates: Rates) -> dict[str, list[tuple[tuple[float, ...], float]]]:
     """Rates that were measured at several sizes: by kind, (size, rate)."""
     found: dict[str, list[tuple[tuple[float, ...], float]]] = {}
@@ -248,7 +290,3 @@ def surfaces_of(rates: Rates) -> dict[str, list[tuple[tuple[float, ...], float]]
             size = tuple(float(part) for part in parts[2].split("x"))
             found.setdefault(parts[1], []).append((size, max(rate, 1e-9)))
     return found
-
-
-HEAVY_INSTRUCTIONS = 70.0
-"""Of the probe `heavy`, an element."""

@@ -49,7 +49,7 @@ def _probe(name: str, amount: float, body: Body, shape: tuple[int, ...], *weight
 
 
 GEMMS = (
-    (1, 512, 512), (1, 1024, 2048), (4, 768, 768), (16, 384, 384), (64, 64, 64), (64, 512, 256), (128, 384, 384),
+    (1, 512, 512), (1, 1024, 2048), (4, 768, 768), (16, 384, 384), (512, 64, 64), (64, 512, 256), (128, 384, 384),
     (128, 1536, 384), (256, 32, 288), (512, 512, 512), (2048, 64, 64),
 )  # fmt: skip
 """(m, n, k) of the products that are measured."""
@@ -124,15 +124,27 @@ def convolution(x: Value, w: Value, stride: int = 1, groups: int = 1) -> Value:
 
 
 def stream(count: int) -> ProbeGraph:
-    return _probe(f"stream_{count}", count, lambda x: x * 2.0, (count // 64, 64))
+    """Weights are there already, and sums are small: the rest of a run is reading."""
+    body = lambda x, w: build.reduce_sum(build.abs(w - x), axes=(1,))  # noqa: E731
+    return _probe(f"stream_{count}", count / 2, body, (1,), (count // 64, 64))
+
+
+PLAIN, HEAVY, DIVIDES = 32, 4, 8
+"""How many instructions the probes `plain`, `heavy` and `divide` have for an element."""
+
+
+def _plain(x: Value) -> Value:
+    for number in range(PLAIN // 2):
+        x = build.abs(x - 0.125 * number)
+    return x
 
 
 def _heavy(x: Value) -> Value:
-    return build.erf(build.tanh(build.erf(x)))
+    return build.exp(build.tanh(build.erf(build.exp(-x))))
 
 
 def _divide(x: Value) -> Value:
-    for _ in range(8):
+    for _ in range(DIVIDES):
         x = 1.0 / (x * x + 1.0)
     return x
 
@@ -157,43 +169,61 @@ def _sum_rows(x: Value) -> Value:
 NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "heavy": (_heavy, (1 << 10, 64)),
     "divide": (_divide, (1 << 10, 64)),
-    "reduce_2048x64": (_sum_rows, (2048, 64)),
-    "reduce_128x2048": (_sum_rows, (128, 2048)),
+    "reduce_8192x64": (_sum_rows, (8192, 64)),
+    "reduce_256x2048": (_sum_rows, (256, 2048)),
     "reduce_columns": (lambda x: build.reduce_sum(x, axes=(0,)), (128, 512)),
     "softmax": (lambda x: build.softmax(x, axis=1), (512, 256)),
     "softmax_short": (lambda x: build.softmax(x, axis=1), (512, 32)),
     "transpose": (lambda x: x.transpose(1, 0), (512, 512)),
-    "gather": (_gather, (1 << 16,)),
+    "gather": (_gather, (1 << 18,)),
     "rank": (_rank, (64, 1024)),
     "running": (lambda x: build.cumsum(x, axis=1), (64, 1024)),
 }
 """Loops that are no products: what they do, and the shape of what they do it to."""
+KINDS = ("heavy", "divide", "reduce_8192x64", "reduce_256x2048", "gather", "rank", "running")
+"""Those of them that kernels of other devices are priced by."""
+SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {"plain": (_plain, (1 << 10, 64))}
+"""For devices whose code is made elsewhere. In ours the instructions of `heavy` are plain ones."""
 
 
 def nest(name: str) -> ProbeGraph:
-    body, shape = NESTS[name]
-    return _probe(name, math.prod(shape), body, shape)
+    """The loop between a small input and small sums, so that little of a run is copies: its operand is made on the
+    device of weights, or where they would only be read of numbers that cost nothing."""
+    body, shape = (NESTS | SIMPLE)[name]
+    counted = name in ("plain", "heavy", "divide")
+    if counted:
+        shape = (4 * shape[0], *shape[1:])
+
+    def whole(x: Value, *weights: Value) -> Value:
+        if counted:
+            row, column = (build.iota(x.graph, shape=shape, axis=axis, dtype="f32") for axis in (0, 1))
+            made = body(row * 1e-5 + column * 1e-3 + x)
+        else:
+            made = body(build.abs(weights[0] - x))
+        return build.reduce_max(made, axes=(made.rank - 1,)) if math.prod(shape) == made.type.size else made
+
+    return _probe(name, math.prod(shape), whole, (1,), *([] if counted else [shape]))
 
 
-TRIPS, STATE = 24, 32
+TRIPS = 24
+STATES = (32, 256)
 
 
-def loop() -> ProbeGraph:
-    """A loop whose trips do next to nothing: a recurrent net of few elements."""
+def loop(state: int) -> ProbeGraph:
+    """A recurrent net: trips with a small state do next to nothing but start, those with a larger one multiply."""
 
     def body(x: Value, *weights: Value) -> Value:
         made = call_op("rnn", x, *weights)
         assert isinstance(made, tuple)
         return made[0]
 
-    return _probe(
-        "loop", TRIPS, body, (TRIPS, 1, STATE), (1, STATE, STATE), (1, STATE, STATE), (1, 2 * STATE), (1, 1, STATE)
-    )
+    shapes = (1, state, state), (1, state, state), (1, 2 * state), (1, 1, state)
+    return _probe(f"loop_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
 
 
 def all_probes() -> list[ProbeGraph]:
     """Everything but `call` and the copies, which the others are freed from."""
     return [
         chain(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS), depthwise(),
-        *(stream(n) for n in STREAMS), *(nest(name) for name in NESTS),
+        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from rlx.backends.base import Rates
 from rlx.device import registry
 from rlx.device.device import Device
 
-SCHEMA = 2
+SCHEMA = 3
 """Rises when rates get another meaning."""
 DRIFT = 0.3
 """Observed times that are so far from predicted ones, again and again, ask for a new calibration."""
@@ -31,7 +31,6 @@ class Calibration:
     identity      what they hold for: product, driver, libraries, rlx, clocks
     measured_s    when, in seconds since the epoch
     took_s        how long that took
-    corrections   observed over predicted times, by what was observed (`choice.Corrections` writes them)
     """
 
     device: str
@@ -39,7 +38,6 @@ class Calibration:
     rates: Rates
     measured_s: float
     took_s: float
-    corrections: dict[str, float] = field(default_factory=dict)
 
     @property
     def age_s(self) -> float:

@@ -25,7 +25,7 @@ class Candidate:
     """A device, and how it stands with the graph.
 
     blocker     why it cannot be chosen; empty if it can
-    estimate    what it would take, by its calibration; `ratio` corrects it by earlier runs of the same program
+    estimate    what it would take, by its calibration; `ratio` corrects it by what runs of this or other programs took
     measured_ns the median of runs at these dims, if there were any
     age_s       of the calibration
     """
@@ -137,7 +137,8 @@ class Chooser:
         seen = observed.of(device)
         blocker = "" if estimate.fits else _too_large(estimate)
         measured = seen.measured(self.key(binding))
-        return Candidate(device, name, blocker, estimate, seen.ratio(self.program), measured, age, counts)
+        ratio = seen.ratio(self.program, estimate.parts())
+        return Candidate(device, name, blocker, estimate, ratio, measured, age, counts)
 
     def decide(
         self, binding: Mapping[str, int], expected_runs: float = float("inf"), measure: Measure | None = None,
@@ -202,8 +203,8 @@ class Chooser:
             median = measure(candidate.device)
         except (RlxError, MemoryError) as error:
             return replace(candidate, blocker=f"failed when measured: {error}")
-        predicted = candidate.estimate.run_ns if candidate.estimate else None
-        observed.of(candidate.device).record(self.key(binding), median, predicted)
+        parts = candidate.estimate.parts() if candidate.estimate else None
+        observed.of(candidate.device).record(self.key(binding), median, parts)
         return replace(candidate, measured_ns=median)
 
     def _refuse(self, wanted: Device | None) -> None:

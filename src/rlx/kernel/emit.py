@@ -104,8 +104,8 @@ class Emitter:
                 return self.emit(operands[0], (*index[:at], place, *index[at + 2 :]))
             case Reshape():
                 return self.emit(operands[0], reshaped_index(value.shape, index, operands[0].shape))
-            case Pad(low=low, value=fill):
-                return self._emit_pad(operands[0], index, low, ex.const(fill, value.dtype))
+            case Pad(low=low, high=high, value=fill):
+                return self._emit_pad(operands[0], index, low, high, ex.const(fill, value.dtype))
             case Dilate(steps=steps):
                 return self._emit_dilated(operands[0], index, steps)
             case Gather(axis=axis):
@@ -127,13 +127,19 @@ class Emitter:
                 return ex.cast(chosen, value.dtype)
         raise CompileError(f"[{op.name}] no expression for {value!r}")
 
-    def _emit_pad(self, operand: Value, index: Index, low: Sequence[Dim], fill: Expr) -> Expr:
+    def _emit_pad(self, operand: Value, index: Index, low: Sequence[Dim], high: Sequence[Dim], fill: Expr) -> Expr:
         guard: Expr | None = None
         moved = []
-        for part, before, extent in zip(index, low, operand.shape):
+        for part, before, after, extent in zip(index, low, high, operand.shape):
             inner = plus(part, dim_value(dims.mul(before, -1)))
             moved.append(inner)
-            for test in (ex.apply("le", ZERO, inner), ex.apply("lt", inner, dim_value(extent))):
+            tests = []
+            # where nothing is added, nothing lies outside; tests along the innermost axis are one for each element
+            if not (isinstance(before, int) and before <= 0):
+                tests.append(ex.apply("le", ZERO, inner))
+            if not (isinstance(after, int) and after <= 0):
+                tests.append(ex.apply("lt", inner, dim_value(extent)))
+            for test in tests:
                 guard = test if guard is None else ex.apply("and", guard, test)
         inside = self.emit(operand, tuple(moved))
         return inside if guard is None else ex.select(guard, guarded(inside, guard), fill)

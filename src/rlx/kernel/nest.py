@@ -193,6 +193,11 @@ class Nest:
     inner: Shape
     stages: tuple[Stage, ...]
 
+    @property
+    def reduces(self) -> bool:
+        """Whether any stage sums up, or the like, over the row."""
+        return any(isinstance(stage, Reduce) for stage in self.stages)
+
 
 @dataclass(frozen=True)
 class Contraction:

@@ -294,14 +294,14 @@ class GraphDevices:
         with self._lock:
             for timing in found:
                 if timing.ran:
-                    predicted = self._predicted_ns(timing.device, binding)
-                    observed.of(timing.device).record(self._chooser.key(binding), timing.median_ns, predicted)
+                    parts = self._parts(timing.device, binding)
+                    observed.of(timing.device).record(self._chooser.key(binding), timing.median_ns, parts)
             self._decisions.clear()
         return sorted(found, key=lambda t: (not t.ran, t.median_ns))
 
-    def _predicted_ns(self, device: Device, binding: Mapping[str, int]) -> float | None:
+    def _parts(self, device: Device, binding: Mapping[str, int]) -> dict[str, float] | None:
         try:
-            return self._chooser.estimate(device, binding)[0].run_ns
+            return self._chooser.estimate(device, binding)[0].parts()
         except RlxError:
             return None  # a device that cannot be calibrated is only measured
 

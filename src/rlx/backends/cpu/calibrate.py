@@ -5,18 +5,19 @@ The kernels are made by the same passes and plans as those of any model, so what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlx.backends import probes
-from rlx.backends.base import Bound, KernelTime, Options, Rates
+from rlx.backends.base import KernelTime, Options, Rates
 from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import Isa, detect
-from rlx.backends.generic import quickest_ns
+from rlx.backends.generic import BUDGET_S, TYPICAL, times_ns
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ops import build
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from rlx.backends.cpu import CpuBackend
 
 PRODUCTS = ((128, 384, 384), (256, 32, 288), (64, 64, 64))
-RUNS, SHORT_RUNS = 8, 40
-TURNS = 4
+RUNS, SHORT_RUNS = 3, 12
+"""Of a program in a round: short ones more often."""
+ROUNDS = 5
 SHORT_NS = 300_000
 FORK_NS = 700.0
 """Of handing a kernel to the pool and waiting for the last of its threads."""
@@ -118,6 +120,31 @@ READ_SIDES = {"l1": 64, "l2": 240, "l3": 1024, "dram": 4096}
 """Of square weights that stay in a cache; those of `dram` in none."""
 
 
+class Meter:
+    """A program whose kernels are timed, a round now and a round then."""
+
+    def __init__(self, executable: CpuExecutable, dims: Mapping[str, int], inputs: list[Array], threads: int) -> None:
+        executable.threads = threads
+        bound = executable.bind(dims)
+        assert isinstance(bound, CpuBound)
+        self.bound, self.inputs = bound, inputs
+        self.times: list[list[float]] = []
+        self.out = bound(inputs)  # results lie where they lay before, as what goes from kernel to kernel does
+
+    def round(self) -> None:
+        """Some runs, more of them if they are short; after one that does not count, as others used the caches."""
+        whole = sum(k.total_ns for k in self.bound.profile(self.inputs, self.out))
+        for _ in range(SHORT_RUNS if whole < SHORT_NS else RUNS):
+            self.times.append([k.total_ns for k in self.bound.profile(self.inputs, self.out)])
+
+    def kernels_ns(self) -> Array:
+        """What each kernel takes."""
+        return np.asarray(np.quantile(np.array(self.times), TYPICAL, axis=0))
+
+    def ns(self) -> float:
+        return float(self.kernels_ns().sum())
+
+
 class Product:
     """A product with weights of a known size, compiled once, for any number of rows. It runs alone: its memory lies in
     the nearest cache that holds it."""
@@ -130,90 +157,82 @@ class Product:
         made.set_params({"w": np.full((k, n), 0.5, np.float32)})
         self.executable, self.k, self.n = made, k, n
 
-    def ns(self, m: int, threads: int = 1) -> float:
-        """The quickest of several runs."""
-        self.executable.threads = threads
-        return float(_runs(self.executable.bind({"m": m}), [np.full((m, self.k), 0.5, np.float32)]).sum())
+    def meter(self, m: int, threads: int = 1) -> Meter:
+        inputs = [np.full((m, self.k), 0.5, np.float32)]
+        return Meter(self.executable, {"m": m}, inputs, threads)
 
 
-def core_rates(few: Product, many: Product, isa: Isa) -> Rates:
-    """A step of k by the height of the tile, and what a tile takes beside: from two depths, weights in cache."""
-    steps, beside = {}, []
-    for rows in range(1, isa.gemm_rows + 1):
-        less, more = few.ns(rows) / CORE_PANELS, many.ns(rows) / CORE_PANELS
-        steps[rows] = max((more - less) / (many.k - few.k), 0.05)
-        beside.append(less - few.k * steps[rows])
+def core_rates(few_ns: Mapping[int, float], many_ns: Mapping[int, float], isa: Isa) -> Rates:
+    """A step of k by the height of the tile, and what a tile takes beside: from the times of products of two depths by
+    their rows, weights in cache."""
+    steps: dict[int, float] = {}
+    beside = []
+    more, most = CORE_DEPTHS
+    for rows in sorted(few_ns, reverse=True):
+        # a lower tile takes no longer than a higher one: whatever says so was disturbed
+        step = (many_ns[rows] - few_ns[rows]) / CORE_PANELS / (most - more)
+        steps[rows] = min(max(step, 0.05), steps.get(rows + 1, math.inf))
+        beside.append(max(few_ns[rows] / CORE_PANELS - more * steps[rows], 0.0))
     # a tile costs something, and each of its vectors
     cells = np.array([rows * isa.gemm_vectors for rows in steps])
     cell_ns, tile_ns = np.polyfit(cells, beside, 1)
     return rates.cores_ns(steps, max(float(tile_ns), 1.0), max(float(cell_ns), 0.1), isa)
 
 
-def read_rates(product: Product, threads: int, known: Rates, isa: Isa) -> float:
-    """ns a byte of square weights that a product with one row reads."""
-    side = product.n
+def read_rate(side: int, ns: float, threads: int, known: Rates, isa: Isa) -> float:
+    """ns a byte of square weights that a product with one row reads in so many ns."""
     panels = -(-side // (isa.gemm_vectors * isa.lanes))
-    work = (
-        panels
-        * (
-            side * known[f"gemm_1x{isa.gemm_vectors}_ns"]
-            + known["gemm_tiles_ns"]
-            + isa.gemm_vectors * known["gemm_cells_ns"]
-        )
-        / threads
-    )
-    ns = product.ns(1, threads)
+    tile = known["gemm_tiles_ns"] + isa.gemm_vectors * known["gemm_cells_ns"]
+    work = panels * (side * known[f"gemm_1x{isa.gemm_vectors}_ns"] + tile) / threads
     return (ns - rates.OVERLAP * work if ns > work else ns * rates.OVERLAP) / (4.0 * side * side)
 
 
 def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) -> Rates:
-    """Measures and fits. The rates are those of one thread, and how much all threads gain."""
+    """Measures and fits. The rates are those of one thread, and how much all threads gain.
+
+    Everything is measured in turns, in rounds: a moment in which the machine is slow spoils no rate alone.
+    """
     isa = detect()
     made = suite()
     options = Options(cache=False, profile=True, threads=1)
     step("compiling")
     width = CORE_PANELS * isa.gemm_vectors * isa.lanes
+    small = probes.call()
     with ThreadPoolExecutor(cpus.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
         whole = pool.submit(backend.compile, made.graph, options, ordinal)
         deep = [pool.submit(Product, backend, ordinal, k, width) for k in CORE_DEPTHS]
         wide = {level: pool.submit(Product, backend, ordinal, n, n) for level, n in READ_SIDES.items()}
+        called = pool.submit(backend.compile, small.graph, Options(cache=False), ordinal)
         executable = whole.result()
         few, many = (each.result() for each in deep)
         squares = {level: each.result() for level, each in wide.items()}
+        call = called.result().bind({})
     assert isinstance(executable, CpuExecutable)
-    step("products")
-    known = core_rates(few, many, isa)
-    step("reading")
-    known |= {f"read_{level}_ns": read_rates(product, 1, known, isa) for level, product in squares.items()}
     executable.set_params(made.params)
     inputs = list(made.inputs.values())
-    step("one thread")
-    bound = executable.bind({})
-    runs = _runs(bound, inputs)
-    step("fitting")
-    found = rates.fit(rates.works(made.graph, options, {}), runs, streams_of(bound.profile(inputs)), known)
-    step("all threads")
     threads = executable.loaded.pool.threads
+    heights = range(1, isa.gemm_rows + 1)
+    kernels = Meter(executable, {}, inputs, 1)
+    lower, higher = ({rows: product.meter(rows) for rows in heights} for product in (few, many))
+    reads = {level: product.meter(1) for level, product in squares.items()}
+    shared = squares["l3"].meter(1, threads)
+    alone, together = squares["l2"].meter(MANY_ROWS), squares["l2"].meter(MANY_ROWS, threads)
+    calls: list[int] = []
+    for number in range(ROUNDS):
+        step(f"round {number + 1} of {ROUNDS}")
+        for meter in (kernels, *lower.values(), *higher.values(), *reads.values(), shared, alone, together):
+            meter.round()
+        calls += times_ns(lambda: call(list(small.inputs)), BUDGET_S / ROUNDS)
+    step("fitting")
+    known = core_rates({r: m.ns() for r, m in lower.items()}, {r: m.ns() for r, m in higher.items()}, isa)
+    known |= {f"read_{at}_ns": read_rate(READ_SIDES[at], meter.ns(), 1, known, isa) for at, meter in reads.items()}
+    works = rates.works(made.graph, options, {})
+    found = rates.fit(works, kernels.kernels_ns(), streams_of(kernels.bound.profile(inputs)), known)
     found["threads_count"] = float(threads)
     if threads > 1:
-        square = squares["l2"]
-        # in turns: what else the machine does should hit both
-        pairs = [(square.ns(MANY_ROWS), square.ns(MANY_ROWS, threads)) for _ in range(TURNS)]
-        found["threads_compute_gain"] = max(min(a for a, _ in pairs) / min(b for _, b in pairs), 1.0)
-        found["threads_memory_gain"] = max(known["read_l3_ns"] / read_rates(squares["l3"], threads, known, isa), 1.0)
+        found["threads_compute_gain"] = max(alone.ns() / together.ns(), 1.0)
+        both = read_rate(READ_SIDES["l3"], shared.ns(), threads, known, isa)
+        found["threads_memory_gain"] = max(known["read_l3_ns"] / both, 1.0)
         found["fork_ns"] = FORK_NS
-    step("a call")
-    small = probes.call()
-    call = backend.compile(small.graph, Options(cache=False), ordinal).bind({})
-    found["launch_ns"] = quickest_ns(lambda: call(list(small.inputs))) + CHECKS_NS
+    found["launch_ns"] = float(np.quantile(calls, TYPICAL)) + CHECKS_NS
     return found
-
-
-def _runs(bound: Bound, inputs: list[Array]) -> Array:
-    """The quickest time of each kernel. Results lie where they lay before, as what goes from kernel to kernel does."""
-    assert isinstance(bound, CpuBound)
-    out = bound(inputs)
-    first = [[k.total_ns for k in bound.profile(inputs, out)] for _ in range(RUNS)]
-    more = SHORT_RUNS if sum(first[-1]) < SHORT_NS else 0
-    runs: Array = np.array(first + [[k.total_ns for k in bound.profile(inputs, out)] for _ in range(more)])
-    return np.asarray(runs.min(0))

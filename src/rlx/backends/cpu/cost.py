@@ -27,14 +27,15 @@ Amounts = dict[str, float]
 
 @dataclass
 class KernelWork:
-    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`), floating-point operations, and
-    pieces that threads may share."""
+    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`), floating-point operations,
+    pieces that threads may share, and its kind as in `KernelEstimate`."""
 
     amounts: Amounts = field(default_factory=dict)
     flops: float = 0.0
     warm_bytes: float = 0.0
     total_bytes: float = 0.0
     pieces: float = 1.0
+    kind: str = "elementwise"
 
     def add(self, name: str, amount: float) -> None:
         if amount:
@@ -49,16 +50,22 @@ def work_of(
     made.add("calls", 1)
     match planned:
         case gemm.GemmPlan():
+            made.kind = "convolution" if planned.work.taps else "product"
             points = _gemm(made, planned, isa, binding)
         case winograd.WinogradPlan():
+            made.kind = "convolution"
             points = _winograd(made, planned, isa, binding)
         case attention.AttentionPlan():
+            made.kind = "attention"
             points = _attention(made, planned, isa, binding)
         case turns.TurnPlan():
+            made.kind = "move"
             points = _turn(made, planned, isa, binding)
         case nests.NestPlan():
+            made.kind = "reduction" if planned.nest.reduces else "elementwise"
             points = _nest(made, planned, isa, binding)
         case special.SpecialPlan():
+            made.kind = "order"
             points = _special(made, planned, isa, binding)
     touched = footprint(program, kernel, binding, points, runs)
     made.total_bytes, made.warm_bytes = touched.total, touched.warm

@@ -131,7 +131,7 @@ class CpuEstimator(Estimator):
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, all_ns * times, compute * times, memory * times,
-                    work.flops * times, work.total_bytes * times, times,
+                    work.flops * times, work.total_bytes * times, times, "loop" if looped else work.kind,
                 )
             )  # fmt: skip
         # a name stands for several kernels now and then, and equal kernels share their code
