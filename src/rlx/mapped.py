@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+PAGE = mmap.PAGESIZE
 
 
 def release(arrays: Iterable[Array]) -> int:
@@ -16,24 +17,30 @@ def release(arrays: Iterable[Array]) -> int:
 
     Other arrays are left alone: only a read-only mapping is sure to hold nothing that its file does not.
     """
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    if advice is None:
+    return sum(_advise(array, "MADV_DONTNEED", inside=True) for array in arrays)
+
+
+def fetch(arrays: Iterable[Array]) -> int:
+    """Asks the system to read ahead the pages of arrays that lie in such files; gives how many bytes were asked for."""
+    return sum(_advise(array, "MADV_WILLNEED", inside=False) for array in arrays)
+
+
+def _advise(array: Array, name: str, inside: bool) -> int:
+    """Tells the system of the pages that lie inside of an array, or of all that it touches; gives their bytes."""
+    advice, mapping = getattr(mmap, name, None), _mapping_of(array)
+    if advice is None or mapping is None or not array.nbytes or not array.flags.c_contiguous:
         return 0
-    dropped = 0
-    for array in arrays:
-        mapping = _mapping_of(array)
-        if mapping is None:
-            continue
-        view = memoryview(mapping)
-        if not view.readonly or not array.nbytes or not array.flags.c_contiguous:
-            continue
-        start = array.__array_interface__["data"][0] - _address(view)
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:
-            mapping.madvise(advice, first, last - first)
-            dropped += last - first
-    return dropped
+    view = memoryview(mapping)
+    if not view.readonly:
+        return 0
+    start: int = array.__array_interface__["data"][0] - _address(view)
+    end = start + array.nbytes
+    first, last = (-(-start // PAGE), end // PAGE) if inside else (start // PAGE, -(-end // PAGE))
+    first, last = first * PAGE, min(last * PAGE, len(mapping))
+    if last <= first:
+        return 0
+    mapping.madvise(advice, first, last - first)
+    return last - first
 
 
 def _mapping_of(array: Array) -> mmap.mmap | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ops import (
+    cases_experts,
     cases_order,
     cases_quant,
     cases_random,
@@ -32,7 +33,8 @@ from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 
 MORE = (
-    cases_order, cases_quant, cases_random, cases_recurrent, cases_resize, cases_sampling, cases_signal, cases_windows,
+    cases_experts, cases_order, cases_quant, cases_random, cases_recurrent, cases_resize, cases_sampling, cases_signal,
+    cases_windows,
 )  # fmt: skip
 __all__ = ["Case", "array", "case", "cases_of", "cases_of_every_op", "decomposed"]
 

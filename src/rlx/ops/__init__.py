@@ -1,7 +1,7 @@
 """The op set, one class an op, one file a family. `rlx.ops.<name>(…)` builds a node of the op.
 
-`shorthand`, `selection` and `suppression` add functions that are not ops of their own (`squeeze`, `nonzero`, …). No
-module here has the name of an op or of such a function, so that `rlx.ops.<name>` is never in doubt.
+`shorthand`, `selection`, `suppression` and `experts` add functions that are not ops of their own (`squeeze`, `nonzero`,
+…). No module here has the name of an op or of such a function, so that `rlx.ops.<name>` is never in doubt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rlx.ops import (
     convolution,
     cumulative,
     elementwise,
+    experts,
     fourier,
     index,
     integers,
@@ -51,6 +52,7 @@ __all__ = [
     "convolution",
     "cumulative",
     "elementwise",
+    "experts",
     "fourier",
     "index",
     "integers",
@@ -74,7 +76,7 @@ __all__ = [
     "transformer",
 ]
 
-BUILDERS = (shorthand, selection, suppression)
+BUILDERS = (shorthand, selection, suppression, experts)
 """Modules of functions that are no ops of their own."""
 
 

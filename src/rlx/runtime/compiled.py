@@ -12,11 +12,12 @@ import numpy as np
 
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.errors import CapabilityError, InputError
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiler import Compiler
+from rlx.runtime.experts import Experts
 from rlx.runtime.extent import ActiveBound, Extents, check_extent
 from rlx.runtime.mode import PLAIN, Mode, check_feeds
 from rlx.runtime.pipeline import Pending, Pipeline
@@ -59,6 +60,7 @@ class CompiledGraph:
         self._pipeline: Pipeline[list[Array]] = Pipeline()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
+        self._experts: Experts | None = None
         if take_data and graph.data:
             self.set_params(graph.data)
 
@@ -159,6 +161,8 @@ class CompiledGraph:
             return results
 
     def _run_once(self, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
+        if mode.experts is not None:
+            return mode.experts.run(mode, inputs, given)
         if mode.handles:
             inputs = mode.merge(inputs, self.input_names)
         bound, arrays = self._ready(inputs, mode.extents)
@@ -291,15 +295,26 @@ class CompiledGraph:
         check_extent(self.graph, dim, extent)
         self._change(lambda mode: replace(mode, extents={**mode.extents, dim: extent}))
 
+    @property
+    def experts(self) -> Experts:
+        """The experts that rows of products choose: what they chose, and whose weights should lie in memory."""
+        with self._lock:
+            if self._experts is None:
+                self._experts = Experts(self, self._change)
+            return self._experts
+
     # other programs of this one
 
     def clone(self) -> CompiledGraph:
         """A program with the same code and weights, which takes other weights without a change to this one, and with
-        handles, feeds, extents and a queue of its own that start as they are here. Raises CapabilityError."""
+        handles, feeds, extents and a queue of its own that start as they are here; nobody watches its experts.
+
+        Raises CapabilityError.
+        """
         self._pipeline.drain()
         with self._turn, self._lock:
             made = CompiledGraph(self.graph, self.device, self.executable.clone(), self.compiler, take_data=False)
-            made._params, made._missing, made._mode = self._params, self._missing, self._mode
+            made._params, made._missing, made._mode = self._params, self._missing, self._mode.watched_by(None)
             return made
 
     def select(self, outputs: Iterable[str]) -> CompiledGraph:
@@ -316,19 +331,23 @@ class CompiledGraph:
         if self._owner is not None:
             return self._owner.select(names)
         with self._lock:
-            if names not in self._selected:
-                self._selected[names] = self._pruned(names)
-            return self._selected[names]
+            return self._with_outputs(names, [self.graph.outputs[name] for name in names])
 
-    def _pruned(self, names: Sequence[str]) -> CompiledGraph:
-        if self.compiler is None:
-            raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
-        part = ending_at(self.graph, [self.graph.outputs[name] for name in names], names)
-        part.data = {}
-        made = CompiledGraph(part, self.device, self.compiler.compile(part), self.compiler)
-        made._owner = self
-        made._take(self._params)
-        return made
+    def _with_outputs(self, names: tuple[str, ...], values: Sequence[Value]) -> CompiledGraph:
+        """The program whose outputs are these values of the graph, with this program's weights; compiled once."""
+        with self._lock:
+            if names in self._selected:
+                return self._selected[names]
+            if self.compiler is None:
+                raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
+            part = ending_at(self.graph, values, names)
+            part.data = {}
+            made = CompiledGraph(part, self.device, self.compiler.compile(part), self.compiler)
+            made._owner = self
+            made._signature.random = self._signature.random  # one row of random numbers for all
+            made._take(self._params)
+            self._selected[names] = made
+            return made
 
     def read_output_row(self, name: str, row: int | tuple[int, ...], inputs: Inputs = ()) -> Array:
         """One row of one output: a copy of `output[row]`. Only what the output needs runs, nothing is fed.
@@ -339,8 +358,7 @@ class CompiledGraph:
         Raises InputError as `run` does, and for a row outside of the output.
         """
         program = self.select([name])
-        mode = self._mode
-        (whole,) = program._run_once(mode, inputs, None)
+        (whole,) = program._run_once(self._mode.watched_by(None), inputs, None)
         at = row if isinstance(row, tuple) else (row,)
         fits = len(at) <= whole.ndim and all(type(i) is int and -n <= i < n for i, n in zip(at, whole.shape))
         if not fits:

@@ -4,13 +4,16 @@ far along a dim its inputs count. A `Mode` is never changed; a run sees one from
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.runtime.experts import Experts
 
 
 @dataclass(frozen=True)
@@ -18,14 +21,20 @@ class Mode:
     """handles   arrays of inputs that callers may leave out, read-only
     feeds     output → the input whose handle it becomes after a run
     extents   dim → how many entries along it count
+    experts   who wants to know which experts rows choose
     """
 
     handles: Mapping[str, Array] = field(default_factory=dict)
     feeds: Mapping[str, str] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
+    experts: Experts | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.handles or self.feeds or self.extents)
+        return bool(self.handles or self.feeds or self.extents or self.experts)
+
+    def watched_by(self, experts: Experts | None) -> Mode:
+        """The same, but for who watches."""
+        return replace(self, experts=experts)
 
     def merge(self, inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Any:
         """Inputs of a call with handles where it brings none; by position come all, or those without a handle.

@@ -1,0 +1,259 @@
+"""Mixtures of experts while they run: which experts rows chose, and whose weights should lie in memory.
+
+Neither has a part in a result: rows go to the experts that they chose. The choices come from the program itself, as
+outputs that its callers do not see. Weights in mapped files that are not wanted in memory are given back to the system,
+which reads them again should a row need them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx import mapped
+from rlx.backends.base import deliver
+from rlx.errors import InputError
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import Param
+from rlx.ops.experts import GroupedMatmul
+from rlx.runtime.slots import check_slots
+
+if TYPE_CHECKING:
+    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.mode import Mode
+
+MOST_RUNS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """Products whose rows share one choice of experts: the name of the first, how many experts, params with weights."""
+
+    name: str
+    experts: int
+    params: tuple[str, ...]
+
+
+@dataclass
+class ExpertStatistics:
+    """Of a layer, since its residency was last set.
+
+    rows        int64 [experts]: how many rows chose each expert
+    hits        rows whose expert was to lie in memory
+    misses      rows whose expert was not
+    fetched     experts that were asked into memory; `released` those that were given back
+    """
+
+    rows: Array
+    hits: int = 0
+    misses: int = 0
+    fetched: int = 0
+    released: int = 0
+
+
+@dataclass
+class ExpertPool:
+    """Who of a layer's experts should lie in memory: the `budget` that were chosen most since the last change.
+
+    It changes after every `refresh` runs; at first the lowest numbers are in. Ties go to the lower number.
+    """
+
+    experts: int
+    budget: int
+    refresh: int = 1
+    resident: Array = field(init=False)
+    _rows: Array = field(init=False)
+    _runs: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.budget <= self.experts or self.refresh < 1:
+            wanted = f"a budget from 1 to {self.experts} experts and a refresh of at least 1"
+            raise InputError(f"[experts] expected {wanted}, got {self.budget} and {self.refresh}")
+        self.resident = np.arange(self.experts) < self.budget
+        self._rows = np.zeros(self.experts, np.int64)
+
+    def see(self, rows: Array) -> None:
+        """A run, in which so many rows chose each expert."""
+        self._rows += rows
+        self._runs += 1
+        if self._runs % self.refresh == 0:
+            order = np.argsort(-self._rows, kind="stable")
+            self.resident = np.zeros(self.experts, np.bool_)
+            self.resident[order[: self.budget]] = True
+            self._rows[:] = 0
+
+
+def layers_of(graph: Graph) -> list[tuple[ExpertLayer, Value]]:
+    """The layers of experts at the top of a graph, with the choice of each."""
+    found: dict[Value, tuple[str, int, list[str]]] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, GroupedMatmul):
+            continue
+        weights, chosen = node.inputs[1:]
+        count = weights.shape[0]
+        if not isinstance(count, int):
+            continue
+        _, least, params = found.setdefault(chosen, (node.source or node.name, count, []))
+        if count == least and isinstance(weights.node.op, Param):
+            params.append(weights.name)
+    return [
+        (ExpertLayer(name, count, tuple(dict.fromkeys(params))), chosen)
+        for chosen, (name, count, params) in found.items()
+    ]
+
+
+class Experts:
+    """The experts of one compiled graph. Its methods may be called from many threads."""
+
+    def __init__(self, owner: CompiledGraph, change: Callable[[Callable[[Mode], Mode]], None]) -> None:
+        found = layers_of(owner.graph)
+        self.layers: tuple[ExpertLayer, ...] = tuple(layer for layer, _ in found)
+        self._choices = [chosen for _, chosen in found]
+        self._owner, self._change = owner, change
+        self._lock = threading.Lock()
+        self._captured: deque[tuple[Array, ...]] | None = None
+        self._pools: list[ExpertPool] | None = None
+        self._resident: list[Array] | None = None
+        self._statistics: list[ExpertStatistics] = []
+
+    def capture(self, runs: int | None) -> None:
+        """Keeps the choices of the last `runs` runs for `taken`; None ends that. The first time compiles.
+
+        Raises InputError, CapabilityError, CompileError.
+        """
+        if runs is not None and (type(runs) is not int or not 0 < runs <= MOST_RUNS):
+            raise InputError(f"[experts] expected a number of runs from 1 to {MOST_RUNS}, got {runs!r}")
+        self._prepare(runs is not None)
+        with self._lock:
+            self._captured = None if runs is None else deque(self._captured or (), runs)
+        self._watch()
+
+    def taken(self) -> list[tuple[Array, ...]]:
+        """The choices of the runs since the last call, the oldest first: for each layer the experts of its rows."""
+        with self._lock:
+            found = list(self._captured or ())
+            if self._captured:
+                self._captured.clear()
+        return found
+
+    def set_resident(self, masks: Any) -> None:
+        """Says whose weights should lie in memory: bool [experts] for all layers, or one for each; None ends that.
+
+        Weights in mapped files are fetched and given back; others stay. Statistics start anew. Raises InputError,
+        CapabilityError, CompileError.
+        """
+        wanted = None if masks is None else self._masks(masks)
+        self._start(wanted, None)
+
+    def manage(self, budget: int, refresh: int = 1) -> None:
+        """Keeps the `budget` experts of every layer in memory that rows chose most, changed after every `refresh` runs.
+
+        Raises InputError, CapabilityError, CompileError.
+        """
+        pools = [ExpertPool(layer.experts, budget, refresh) for layer in self.layers]
+        self._start([pool.resident for pool in pools], pools)
+
+    @property
+    def resident(self) -> list[Array] | None:
+        """The masks in force, one for each layer."""
+        with self._lock:
+            return None if self._resident is None else [mask.copy() for mask in self._resident]
+
+    def statistics(self) -> list[ExpertStatistics]:
+        """Of each layer; empty where no residency is set."""
+        with self._lock:
+            return [ExpertStatistics(**{**vars(s), "rows": s.rows.copy()}) for s in self._statistics]
+
+    # how runs go
+
+    def run(self, mode: Mode, inputs: Any, given: Sequence[Array] | None) -> list[Array]:
+        """A run of the program that tells its choices too."""
+        program, count = self._program(), len(self._owner.output_names)
+        if mode.handles:
+            inputs = mode.merge(inputs, self._owner.input_names)
+        bound, arrays = program._ready(inputs, mode.extents)
+        if given is not None:
+            shapes = bound.shapes and bound.shapes[:count]
+            given = check_slots(given, self._owner._output_types, shapes, arrays)
+        results = bound(arrays)
+        self._see(results[count:])
+        return deliver(results[:count], given)
+
+    def _program(self) -> CompiledGraph:
+        names = (*self._owner.output_names, *(f"rlx.experts.{i}" for i in range(len(self._choices))))
+        values = [*self._owner.graph.outputs.values(), *self._choices]
+        return self._owner._with_outputs(names, values)
+
+    def _prepare(self, wanted: bool) -> None:
+        if wanted and not self.layers:
+            raise InputError("[experts] expected a graph with a grouped_matmul at its top, got one without")
+        if wanted:
+            self._program()
+
+    def _watch(self) -> None:
+        watched = self if self._captured is not None or self._resident is not None else None
+        self._change(lambda mode: mode.watched_by(watched))
+
+    def _start(self, masks: list[Array] | None, pools: list[ExpertPool] | None) -> None:
+        self._prepare(masks is not None)
+        with self._lock:
+            self._pools, self._resident = pools, None
+            self._statistics = []
+            if masks is not None:
+                self._statistics = [ExpertStatistics(np.zeros(layer.experts, np.int64)) for layer in self.layers]
+                self._place([np.ones(layer.experts, np.bool_) for layer in self.layers], masks)
+        self._watch()
+
+    def _masks(self, masks: Any) -> list[Array]:
+        made = [np.asarray(m) for m in masks] if isinstance(masks, (list, tuple)) else [np.asarray(masks)]
+        if all(m.ndim == 0 for m in made):
+            made = [np.asarray(masks)]
+        made = made * len(self.layers) if len(made) == 1 else made
+        fits = len(made) == len(self.layers) and all(
+            m.dtype == np.bool_ and m.shape == (layer.experts,) for m, layer in zip(made, self.layers)
+        )
+        if not fits:
+            wanted = [f"bool[{layer.experts}]" for layer in self.layers]
+            raise InputError(
+                f"[experts] expected one mask or masks {wanted}, got {[f'{m.dtype}{list(m.shape)}' for m in made]}"
+            )
+        return [m.copy() for m in made]
+
+    def _see(self, choices: Sequence[Array]) -> None:
+        with self._lock:
+            if self._captured is not None:
+                self._captured.append(tuple(choices))
+            if self._resident is None:
+                return
+            for number, (layer, chosen) in enumerate(zip(self.layers, choices)):
+                wide = chosen.astype(np.int64)
+                inside = np.clip(np.where(wide < 0, wide + layer.experts, wide), 0, max(layer.experts - 1, 0))
+                rows = np.bincount(inside, minlength=layer.experts)
+                told, mask = self._statistics[number], self._resident[number]
+                told.rows += rows
+                told.hits += int(rows[mask].sum())
+                told.misses += int(rows[~mask].sum())
+                if self._pools:
+                    self._pools[number].see(rows)
+            if self._pools:
+                self._place(self._resident, [pool.resident for pool in self._pools])
+
+    def _place(self, before: list[Array], after: list[Array]) -> None:
+        """Fetches and gives back the weights of experts between two states."""
+        params = self._owner.params
+        for layer, old, new, told in zip(self.layers, before, after, self._statistics):
+            for expert in np.flatnonzero(old != new):
+                slices = [params[name][expert] for name in layer.params if name in params]
+                (mapped.fetch if new[expert] else mapped.release)(slices)
+            told.fetched += int((new & ~old).sum())
+            told.released += int((old & ~new).sum())
+        self._resident = [mask.copy() for mask in after]
+
+
+__all__ = ["ExpertLayer", "ExpertPool", "ExpertStatistics", "Experts", "layers_of"]

@@ -1,0 +1,201 @@
+"""Experts at run time: choices are told, residency is kept and counted, and no result ever changes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import InputError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.experts import ExpertPool
+
+WIDTH, INNER, EXPERTS, K = 16, 32, 8, 2
+
+
+def weights() -> dict[str, Array]:
+    random = np.random.default_rng(0)
+    shapes = {"gate": (EXPERTS, WIDTH, INNER), "up": (EXPERTS, WIDTH, INNER), "down": (EXPERTS, INNER, WIDTH)}
+    made = {f"{name}{layer}": random.standard_normal(shape, np.float32) / 4 for layer in (0, 1)
+            for name, shape in shapes.items()}  # fmt: skip
+    return made | {f"router{layer}": random.standard_normal((WIDTH, EXPERTS), np.float32) for layer in (0, 1)}
+
+
+def net() -> Graph:
+    """Two layers of experts, for any number of tokens."""
+    graph = Graph("mixture")
+    x = graph.input("x", ("tokens", WIDTH), "f32")
+    held = {name: graph.param(name, array.shape, "f32") for name, array in weights().items()}
+    for layer in ("0", "1"):
+        shares, chosen = rlx.route(x @ held["router" + layer], K)
+        x = x + rlx.mixture(x, shares, chosen, held["gate" + layer], held["up" + layer], held["down" + layer])
+    graph.output(x, name="y")
+    return graph
+
+
+def compiled(device: str = "cpu", params: dict[str, Array] | None = None) -> CompiledGraph:
+    made = rlx.Session(device).compile(net())
+    made.set_params(params or weights())
+    return made
+
+
+def tokens(count: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal((count, WIDTH), np.float32)
+
+
+def by_hand(x: Array) -> tuple[Array, list[Array]]:
+    """The net in NumPy, token by token, and what it chose."""
+    held, choices = weights(), []
+    for layer in ("0", "1"):
+        logits = x @ held["router" + layer]
+        scores = np.exp(logits - logits.max(1, keepdims=True))
+        scores /= scores.sum(1, keepdims=True)
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, :K]
+        out = x.copy()
+        for token, experts in enumerate(chosen):
+            shares = scores[token, experts] / scores[token, experts].sum()
+            for share, e in zip(shares, experts):
+                gated = x[token] @ held["gate" + layer][e]
+                inner = gated / (1 + np.exp(-gated)) * (x[token] @ held["up" + layer][e])
+                out[token] += share * (inner @ held["down" + layer][e])
+        choices.append(chosen.reshape(-1))
+        x = out
+    return x, choices
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("count", [1, 5, 8, 9, 60])
+def test_a_mixture_is_what_it_is_by_hand(count: int, device: str) -> None:
+    wanted, _ = by_hand(tokens(count))
+    np.testing.assert_allclose(compiled(device).run([tokens(count)])[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_choices_are_captured_and_taken_once() -> None:
+    program = compiled()
+    assert [layer.experts for layer in program.experts.layers] == [EXPERTS, EXPERTS]
+    assert program.experts.layers[0].params == ("gate0", "up0", "down0")
+    program.experts.capture(3)
+    for count in (4, 7, 2, 20):
+        np.testing.assert_allclose(program.run([tokens(count)])[0], by_hand(tokens(count))[0], rtol=1e-4, atol=1e-4)
+    taken = program.experts.taken()
+    assert [len(run[0]) for run in taken] == [14, 4, 40], "the last three runs"
+    for got, count in zip(taken, (7, 2, 20)):
+        for mine, wanted in zip(got, by_hand(tokens(count))[1]):
+            np.testing.assert_array_equal(mine, wanted)
+    assert program.experts.taken() == []
+    program.experts.capture(None)
+    program.run([tokens(3)])
+    assert program.experts.taken() == []
+
+
+def test_residency_counts_and_changes_no_result() -> None:
+    program = compiled()
+    plain = program.run([tokens(30)])[0]
+    mask = np.zeros(EXPERTS, np.bool_)
+    mask[[1, 4]] = True
+    program.experts.set_resident(mask)
+    np.testing.assert_array_equal(program.run([tokens(30)])[0], plain)
+    for told, chosen in zip(program.experts.statistics(), by_hand(tokens(30))[1]):
+        np.testing.assert_array_equal(told.rows, np.bincount(chosen, minlength=EXPERTS))
+        assert told.hits == int(np.isin(chosen, [1, 4]).sum()) and told.hits + told.misses == 60
+        assert told.released == EXPERTS - 2 and told.fetched == 0
+    program.experts.set_resident([mask, ~mask])
+    now = program.experts.resident
+    assert now is not None and (now[1] == ~mask).all()
+    program.experts.set_resident(None)
+    assert program.experts.resident is None and program.experts.statistics() == []
+    np.testing.assert_array_equal(program.run([tokens(30)])[0], plain)
+
+
+def test_a_pool_keeps_those_that_are_chosen_most() -> None:
+    program = compiled()
+    plain = [program.run([tokens(25, seed)])[0] for seed in range(4)]
+    program.experts.manage(3, refresh=2)
+    chosen = []
+    for seed in range(4):
+        np.testing.assert_array_equal(program.run([tokens(25, seed)])[0], plain[seed])
+        chosen.append(by_hand(tokens(25, seed))[1][0])
+    rows = np.bincount(np.concatenate(chosen[2:]), minlength=EXPERTS)
+    now = program.experts.resident
+    assert now is not None
+    assert sorted(np.flatnonzero(now[0])) == sorted(np.argsort(-rows, kind="stable")[:3])
+
+
+def test_pools_break_ties_by_number_and_refuse_nonsense() -> None:
+    pool = ExpertPool(4, 2)
+    pool.see(np.array([0, 1, 1, 1]))
+    assert pool.resident.tolist() == [False, True, True, False]
+    for budget, refresh in ((0, 1), (5, 1), (2, 0)):
+        with pytest.raises(InputError, match="budget from 1 to 4"):
+            ExpertPool(4, budget, refresh)
+
+
+def test_weights_in_files_are_given_back_and_read_again(tmp_path: Path) -> None:
+    save = pytest.importorskip("safetensors.numpy").save_file
+    from rlx.frontends.safetensors import read
+
+    save(weights(), tmp_path / "w.safetensors")
+    program = compiled(params=read(tmp_path / "w.safetensors"))
+    wanted = program.run([tokens(40)])[0]
+    program.experts.set_resident(np.zeros(EXPERTS, np.bool_))
+    np.testing.assert_array_equal(program.run([tokens(40)])[0], wanted)
+    program.experts.set_resident(np.ones(EXPERTS, np.bool_))
+    np.testing.assert_array_equal(program.run([tokens(40)])[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "masks", [np.ones(3, np.bool_), [True] * EXPERTS + [False], np.ones(EXPERTS), [np.ones(EXPERTS, np.bool_)] * 3, "x"]
+)
+def test_masks_that_do_not_fit_are_refused(masks: object) -> None:
+    program = compiled()
+    with pytest.raises(InputError, match=r"\[experts\] expected one mask or masks \['bool\[8\]', 'bool\[8\]'\]"):
+        program.experts.set_resident(masks)
+    assert program.experts.resident is None
+    program.run([tokens(2)])
+
+
+def test_graphs_without_experts_and_wrong_numbers_are_refused() -> None:
+    graph = Graph("plain")
+    graph.output(graph.input("x", (2,), "f32") + 1.0, name="y")
+    with pytest.raises(InputError, match="grouped_matmul at its top"):
+        rlx.Session("cpu").compile(graph).experts.capture(1)
+    for runs in (0, -1, 1.5, True):
+        with pytest.raises(InputError, match="number of runs"):
+            compiled().experts.capture(runs)  # type: ignore[arg-type]
+
+
+def test_handles_slots_rows_and_new_weights_go_with_watching() -> None:
+    program = compiled()
+    program.experts.capture(10)
+    out = np.empty((5, WIDTH), np.float32)
+    program.run_slots([tokens(5)], [out])
+    np.testing.assert_allclose(out, by_hand(tokens(5))[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(program.read_output_row("y", 1, [tokens(5)]), out[1])
+    program.bind_handle("x", tokens(3))
+    assert program.run()[0].shape == (3, WIDTH)
+    program.set_param("down1", np.zeros((EXPERTS, INNER, WIDTH), np.float32))
+    assert not np.allclose(program.run([tokens(5)])[0], out)
+    assert len(program.experts.taken()) == 3
+
+
+def test_many_threads_lose_no_run() -> None:
+    program = compiled()
+    program.experts.capture(1000)
+    program.experts.manage(4)
+
+    def work(seed: int) -> None:
+        for _ in range(20):
+            program.run([tokens(3, seed)])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(program.experts.taken()) == 160
+    assert all(told.hits + told.misses == 160 * 3 * K for told in program.experts.statistics())
