@@ -23,9 +23,9 @@ from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, R
 from rlx.kernel.special import Ranking, Running, Update
 from rlx.kernel.work import Binding, Counts, count, extents, footprint, placed, store_counts
 
-BUDGET_S = 0.02
+BUDGET_S = 0.012
 """For the runs of one probe, all rounds together."""
-ROUNDS = 4
+ROUNDS = 3
 LEAST_RUNS, MOST_RUNS = 2, 50
 """Of a probe in a round."""
 TYPICAL = 0.2

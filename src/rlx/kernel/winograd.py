@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -148,27 +150,37 @@ def _fits(work: Contraction) -> bool:
 
 
 def _transformed(program: Program, work: Contraction, source: Buffer, width: int) -> Buffer:
+    """Prepares G g Gᵀ of every window, as 36 sums of 9 weights by numbers from a table: short code that runs once."""
     panels = dims.ceildiv(work.n, width)
     extents = (panels, work.k, width)
-    plane = dims.product(extents)
-    buffer = program.new_buffer("temp", source.dtype, dims.mul(plane, POINTS * POINTS), f"{source.name}.winograd")
-    column = Linear(0, ((0, width), (2, 1)))
-    base = Linear(work.b.const).plus(column.times(work.b.coefficient(work.n_axis)))
-    base = base.plus(linear(axis(1)).times(work.b.coefficient(work.k_axis)))
+    buffer = program.new_buffer(
+        "temp", source.dtype, dims.mul(dims.product(extents), POINTS * POINTS), f"{source.name}.winograd"
+    )
+    channel = Linear(0, ((1, width), (3, 1)))
+    base = Linear(work.b.const).plus(channel.times(work.b.coefficient(work.n_axis)))
+    base = base.plus(linear(axis(2)).times(work.b.coefficient(work.k_axis)))
     ragged = not (isinstance(work.n, int) and work.n % width == 0)
-    inside = ex.apply("lt", axis(0) * width + axis(2), dim_value(work.n)) if ragged else None
+    inside = ex.apply("lt", axis(1) * width + axis(3), dim_value(work.n)) if ragged else None
     rows, columns = (work.b.coefficient(number) for number in work.tap_axes)
-    window = [
-        [
-            load(1, base.plus(Linear(dims.add(dims.mul(rows, i), dims.mul(columns, j)))), source.dtype, inside)
-            for j in range(WINDOW)
-        ]
-        for i in range(WINDOW)
-    ]
-    stores = []
-    for number, body in enumerate(v for line in transform(KERNEL, window) for v in line):
-        target = Linear(dims.mul(plane, number), tuple(enumerate(contiguous(extents))))
-        stores.append(Store(0, target, body, False))
-    nest = Nest(extents, (), tuple(stores))
-    program.prepare.append(Kernel("winograd_weights", nest, (buffer.number, source.number), 1, (source.name,)))
+    body: Expr = ex.const(0, dtypes.f32)
+    for tap in range(WINDOW * WINDOW):
+        place = dims.add(dims.mul(rows, tap // WINDOW), dims.mul(columns, tap % WINDOW))
+        weight = load(1, base.plus(Linear(place)), source.dtype, inside)
+        body = ex.fma(weight, load(2, Linear(tap, ((0, WINDOW * WINDOW),)), dtypes.f32), body)
+    every = (POINTS * POINTS, *extents)
+    nest = Nest(every, (), (Store(0, Linear(0, tuple(enumerate(contiguous(every)))), body, False),))
+    slots = (buffer.number, source.number, _table(program))
+    program.prepare.append(Kernel("winograd_weights", nest, slots, 1, (source.name,)))
     return buffer
+
+
+def _table(program: Program) -> int:
+    """The number of the buffer with G ⊗ G, [36][9]; one for a program."""
+    name = "winograd.table"
+    for number in program.constants:
+        if program.buffers[number].name == name:
+            return number
+    table = np.kron(np.array(KERNEL), np.array(KERNEL)).astype(np.float32)
+    made = program.new_buffer("constant", dtypes.f32, table.size, name)
+    program.constants[made.number] = table
+    return made.number

@@ -75,16 +75,12 @@ def test_rates_are_found_again_from_the_times_they_make() -> None:
     truth = {name: ns * 1.7 for name, ns in USUAL.items()}
     noise = np.random.default_rng(0).normal(1, 0.02, len(measured))
     times = np.array([_whole(w, truth) for w in measured]) * noise
-    known = {name: ns for name, ns in truth.items() if name.startswith(("gemm_", "read_"))}
-    copies = [i for i, w in enumerate(measured) if w.warm_bytes == w.total_bytes > 4096 and set(w.amounts) <= COPY]
-    found = rates.fit(measured, times, copies[:3], known)
+    known = {name: ns for name, ns in truth.items() if name.startswith(("gemm_", "read_", "warm_"))}
+    found = rates.fit(measured, times, known)
     again = np.array([_whole(w, found) for w in measured])
     assert np.median(np.abs(again / times - 1)) < 0.1
     assert all(ns >= 0 for ns in found.values())
     assert all(found[name] == ns for name, ns in known.items()), "what was measured alone stays"
-
-
-COPY = {"calls", "near", "plain", "rows"}
 
 
 def _whole(work: KernelWork, of: dict[str, float]) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlx.backends import probes
-from rlx.backends.base import KernelTime, Options, Rates
+from rlx.backends.base import Options, Rates
 from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import Isa, detect
@@ -64,8 +64,6 @@ class Suite:
 def suite() -> Suite:
     """What is measured."""
     made = Suite()
-    for count in STREAM_ELEMENTS:
-        made.add(f"warm{count}", _copies, (count // 64, 64))
     made.add("cold", lambda x: x * 2.0, (STREAM_ELEMENTS[-1] // 64, 64))
     for m, n, k in PRODUCTS:
         made.add(f"gemm_{m}x{n}x{k}", lambda x, w: x @ w, (m, k), (k, n))
@@ -75,10 +73,11 @@ def suite() -> Suite:
         made.add(f"batched{m}", _squares, (batch, m, k))
     for size, channels, outputs in probes.CONVS:
         weight = (outputs, channels, 3, 3)
-        made.add(f"conv{size}x{channels}", lambda x, w: probes.convolution(x, w), (1, channels, size, size), weight)
+        stride = 2 if size == STRIDED else 1  # code for a convolution takes long to make: one of each kind
         made.add(
-            f"stride{size}x{channels}", lambda x, w: probes.convolution(x, w, 2), (1, channels, size, size), weight
-        )
+            f"conv{size}x{channels}", lambda x, w, s=stride: probes.convolution(x, w, s), (1, channels, size, size),
+            weight,
+        )  # fmt: skip
     made.add("depthwise", lambda x, w: probes.convolution(x, w, groups=64), (1, 64, 40, 40), (64, 1, 3, 3))
     for name, (body, shape) in probes.NESTS.items():
         made.add(name, body, shape)
@@ -87,11 +86,19 @@ def suite() -> Suite:
     return made
 
 
-def _copies(x: Value) -> Value:
-    """Copies of copies: the middle one reads what was just written, and writes what is read next."""
-    for _ in range(3):
+STRIDED = 20
+COPIES, MIDDLE = 3, 2
+
+
+def copies() -> Graph:
+    """Copies of copies, of any size. A concatenation is a kernel for each operand; of those for the large ones the
+    middle one, number MIDDLE, reads what was just written, and writes what is read next."""
+    graph = Graph("copies")
+    x = graph.input("x", ("n", 64), "f32")
+    for _ in range(COPIES):
         x = build.concat(x, x[:1], axis=0)
-    return x
+    graph.output(x)
+    return graph
 
 
 def _squares(x: Value) -> Value:
@@ -101,16 +108,6 @@ def _squares(x: Value) -> Value:
 def _attention(x: Value) -> Value:
     heads = x.reshape(1, *x.shape)
     return build.attention(heads, heads, heads, scale=0.2)
-
-
-def streams_of(kernels: Sequence[KernelTime]) -> list[int]:
-    """Numbers of the middle copy of each `warm…`: it reads what was just written, and writes what is read next."""
-    found = []
-    for source in dict.fromkeys(kernel.sources[0] for kernel in kernels):
-        if source.startswith("warm"):
-            # a concatenation is a kernel for each operand; of those for the large ones the second is in the middle
-            found.append([i for i, other in enumerate(kernels) if other.sources[0] == source][2])
-    return found
 
 
 CORE_DEPTHS = (96, 384)
@@ -141,25 +138,29 @@ class Meter:
         """What each kernel takes."""
         return np.asarray(np.quantile(np.array(self.times), TYPICAL, axis=0))
 
-    def ns(self) -> float:
-        return float(self.kernels_ns().sum())
+    def ns(self, kernel: int) -> float:
+        return float(self.kernels_ns()[kernel])
 
 
-class Product:
-    """A product with weights of a known size, compiled once, for any number of rows. It runs alone: its memory lies in
-    the nearest cache that holds it."""
+class Products:
+    """Products with weights of known sizes, for any number of rows. One runs at a time, the others have no rows: its
+    memory lies in the nearest cache that holds it."""
 
-    def __init__(self, backend: CpuBackend, ordinal: int, k: int, n: int) -> None:
-        graph = Graph("product")
-        graph.output(graph.input("x", ("m", k), "f32") @ graph.param("w", (k, n), "f32"))
+    def __init__(self, backend: CpuBackend, ordinal: int, sizes: Sequence[tuple[int, int]]) -> None:
+        graph = Graph("products")
+        self.sizes = list(sizes)
+        for number, (k, n) in enumerate(sizes):
+            x, w = graph.input(f"x{number}", (f"m{number}", k), "f32"), graph.param(f"w{number}", (k, n), "f32")
+            graph.output(x @ w, name=f"y{number}")
         made = backend.compile(graph, Options(cache=False, profile=True), ordinal)
         assert isinstance(made, CpuExecutable)
-        made.set_params({"w": np.full((k, n), 0.5, np.float32)})
-        self.executable, self.k, self.n = made, k, n
+        made.set_params({f"w{i}": np.full(size, 0.5, np.float32) for i, size in enumerate(sizes)})
+        self.executable = made
 
-    def meter(self, m: int, threads: int = 1) -> Meter:
-        inputs = [np.full((m, self.k), 0.5, np.float32)]
-        return Meter(self.executable, {"m": m}, inputs, threads)
+    def meter(self, number: int, m: int, threads: int = 1) -> Meter:
+        rows = [m if i == number else 0 for i in range(len(self.sizes))]
+        inputs = [np.full((rows[i], k), 0.5, np.float32) for i, (k, _) in enumerate(self.sizes)]
+        return Meter(self.executable, {f"m{i}": count for i, count in enumerate(rows)}, inputs, threads)
 
 
 def core_rates(few_ns: Mapping[int, float], many_ns: Mapping[int, float], isa: Isa) -> Rates:
@@ -193,45 +194,51 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     Everything is measured in turns, in rounds: a moment in which the machine is slow spoils no rate alone.
     """
     isa = detect()
-    made = suite()
+    made, small = suite(), probes.call()
     options = Options(cache=False, profile=True, threads=1)
     step("compiling")
     width = CORE_PANELS * isa.gemm_vectors * isa.lanes
-    small = probes.call()
+    few, many = range(len(CORE_DEPTHS))
+    at = {level: len(CORE_DEPTHS) + i for i, level in enumerate(READ_SIDES)}
+    sizes = [*((k, width) for k in CORE_DEPTHS), *((side, side) for side in READ_SIDES.values())]
     with ThreadPoolExecutor(cpus.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
         whole = pool.submit(backend.compile, made.graph, options, ordinal)
-        deep = [pool.submit(Product, backend, ordinal, k, width) for k in CORE_DEPTHS]
-        wide = {level: pool.submit(Product, backend, ordinal, n, n) for level, n in READ_SIDES.items()}
+        squares = pool.submit(Products, backend, ordinal, sizes)
+        copied = pool.submit(backend.compile, copies(), options, ordinal)
         called = pool.submit(backend.compile, small.graph, Options(cache=False), ordinal)
-        executable = whole.result()
-        few, many = (each.result() for each in deep)
-        squares = {level: each.result() for level, each in wide.items()}
-        call = called.result().bind({})
-    assert isinstance(executable, CpuExecutable)
+        executable, copier = whole.result(), copied.result()
+        products, call = squares.result(), called.result().bind({})
+    assert isinstance(executable, CpuExecutable) and isinstance(copier, CpuExecutable)
     executable.set_params(made.params)
-    inputs = list(made.inputs.values())
     threads = executable.loaded.pool.threads
     heights = range(1, isa.gemm_rows + 1)
-    kernels = Meter(executable, {}, inputs, 1)
-    lower, higher = ({rows: product.meter(rows) for rows in heights} for product in (few, many))
-    reads = {level: product.meter(1) for level, product in squares.items()}
-    shared = squares["l3"].meter(1, threads)
-    alone, together = squares["l2"].meter(MANY_ROWS), squares["l2"].meter(MANY_ROWS, threads)
+    kernels = Meter(executable, {}, list(made.inputs.values()), 1)
+    streams = {
+        n // 64: Meter(copier, {"n": n // 64}, [np.zeros((n // 64, 64), np.float32)], 1) for n in STREAM_ELEMENTS
+    }
+    lower, higher = ({rows: products.meter(number, rows) for rows in heights} for number in (few, many))
+    reads = {level: products.meter(number, 1) for level, number in at.items()}
+    shared = products.meter(at["l3"], 1, threads)
+    alone, together = products.meter(at["l2"], MANY_ROWS), products.meter(at["l2"], MANY_ROWS, threads)
     calls: list[int] = []
+    meters = [kernels, *streams.values(), *lower.values(), *higher.values(), *reads.values(), shared, alone, together]
     for number in range(ROUNDS):
         step(f"round {number + 1} of {ROUNDS}")
-        for meter in (kernels, *lower.values(), *higher.values(), *reads.values(), shared, alone, together):
+        for meter in meters:
             meter.round()
         calls += times_ns(lambda: call(list(small.inputs)), BUDGET_S / ROUNDS)
     step("fitting")
-    known = core_rates({r: m.ns() for r, m in lower.items()}, {r: m.ns() for r, m in higher.items()}, isa)
-    known |= {f"read_{at}_ns": read_rate(READ_SIDES[at], meter.ns(), 1, known, isa) for at, meter in reads.items()}
-    works = rates.works(made.graph, options, {})
-    found = rates.fit(works, kernels.kernels_ns(), streams_of(kernels.bound.profile(inputs)), known)
+    known = core_rates({r: m.ns(few) for r, m in lower.items()}, {r: m.ns(many) for r, m in higher.items()}, isa)
+    for level, meter in reads.items():
+        known[f"read_{level}_ns"] = read_rate(READ_SIDES[level], meter.ns(at[level]), 1, known, isa)
+    for rows, meter in streams.items():
+        nbytes = rates.works(copies(), options, {"n": rows})[MIDDLE].total_bytes
+        known[f"warm_{nbytes:.0f}_ns"] = meter.ns(MIDDLE) / nbytes
+    found = rates.fit(rates.works(made.graph, options, {}), kernels.kernels_ns(), known)
     found["threads_count"] = float(threads)
     if threads > 1:
-        found["threads_compute_gain"] = max(alone.ns() / together.ns(), 1.0)
-        both = read_rate(READ_SIDES["l3"], shared.ns(), threads, known, isa)
+        found["threads_compute_gain"] = max(alone.ns(at["l2"]) / together.ns(at["l2"]), 1.0)
+        both = read_rate(READ_SIDES["l3"], shared.ns(at["l3"]), threads, known, isa)
         found["threads_memory_gain"] = max(known["read_l3_ns"] / both, 1.0)
         found["fork_ns"] = FORK_NS
     found["launch_ns"] = float(np.quantile(calls, TYPICAL)) + CHECKS_NS

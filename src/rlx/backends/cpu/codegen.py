@@ -16,7 +16,7 @@ from rlx.kernel.llvm import nest as nests
 from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
-from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
+from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, Work
 from rlx.kernel.plan import MemoryPlan, plan_memory
 from rlx.kernel.special import Ranking, Running, Update
 from rlx.kernel.winograd import WinogradWork
@@ -99,11 +99,16 @@ def _write_entry(
     f = Function(module, name, MAIN, linkage="dso_local")
     scratch: Dim = 0
     code: dict[int, Code] = {}
+    known: dict[tuple[Work, int], tuple[Planned, str]] = {}  # equal work is written once: layers repeat
     for kernel in leaves(kernels):
-        item = plan_of(kernel, isa)
+        key = (kernel.work, len(kernel.slots))
+        if key not in known:
+            planned = plan_of(kernel, isa)
+            known[key] = (planned, _render(module, kernel, planned))
+        item, function = known[key]
         scratch = dims.maximum(scratch, _aligned(item.scratch))
         flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
-        code[id(kernel)] = Code(_render(module, kernel, item), item.positions, cycles_of(item, isa), flat)
+        code[id(kernel)] = Code(function, item.positions, cycles_of(item, isa), flat)
     Entry(f, program, memory, scratch, code, isa.clock if profile else "").write(kernels)
     module.add(name, f.text())
     _write_arena(module, f"{name}_arena", memory, scratch)

@@ -194,22 +194,18 @@ def cores_ns(step_ns: Mapping[int, float], tile_ns: float, cell_ns: float, isa: 
     return made
 
 
-def fit(measured: Sequence[KernelWork], times_ns: Array, streams: Sequence[int], known: Rates) -> Rates:
+def fit(measured: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
     """Rates that make the works take these times: by least squares in proportion to the times, none free.
 
-    `streams` are numbers of works that only copy what another kernel has just made; `known` rates were measured alone
-    and stay. Others begin as `usual` has them, scaled by how fast the machine is at products.
+    `known` rates were measured alone and stay. Others begin as `usual` has them, scaled by how fast the machine is at
+    products.
     """
     isa = detect()
-    found = dict(known)
-    for number in streams:
-        nbytes = measured[number].total_bytes
-        found[f"warm_{nbytes:.0f}_ns"] = float(times_ns[number]) / nbytes
     prior = usual(isa)
     full = f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"
     speed = known.get(full, prior[full]) / prior[full]
-    begin = {name: ns * speed for name, ns in prior.items()} | found
-    return _fitted(measured, times_ns, begin, frozenset(found))
+    begin = {name: ns * speed for name, ns in prior.items()} | known
+    return _fitted(measured, times_ns, begin, frozenset(known))
 
 
 def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates, fixed: frozenset[str]) -> Rates:

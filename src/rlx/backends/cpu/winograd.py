@@ -21,7 +21,7 @@ from rlx.kernel.llvm.body import Body, Reg, Vector, lane_mask
 from rlx.kernel.llvm.function import Function, Module
 from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers
 from rlx.kernel.nest import Contraction, Linear, Store
-from rlx.kernel.winograd import INPUT, OUTPUT, POINTS, TILE, WinogradWork, transform
+from rlx.kernel.winograd import INPUT, OUTPUT, POINTS, TILE, Matrix, WinogradWork, transform
 
 TILES = 24
 """Tiles that a position should have: enough rows for the core, few enough for L2."""
@@ -143,31 +143,11 @@ class _WinogradWriter:
             starts.append(self.body.pointer(conv.a_slot, dtypes.f32, _without_sum(conv)))
             self.body.pop()
         steps = [f.mul(at, f.dim(conv.a.coefficient(conv.m_axis))) for at in columns]
-
-        def vector(channel: str, _: list[str]) -> list[str]:
-            self.body.push()
-            self.body.vector = Vector(CHANNEL)
-            square = [[self._known(f"d{i}{j}") for j in range(POINTS)] for i in range(POINTS)]
-            for i, start in enumerate(starts):
-                for j, step in enumerate(steps):
-                    where = f.offset(start, "float", f.add(step, channel))
-                    held = f.value(f"load {self.kind}, ptr {where}, align 4")
-                    self.body.remember(square[i][j], Reg(held, dtypes.f32, True))
-            target = f.offset(self.inputs, "float", f.add(f.mul(tile, str(self.channels)), channel))
-            for number, made in enumerate(v for line in transform(INPUT, square) for v in line):
-                place = f.offset(target, "float", f.mul(self.in_plane, str(number)))
-                f.emit(f"store {self.kind} {self.body.gen(made).name}, ptr {place}, align 4")
-            self.body.vector = None
-            self.body.pop()
-            return []
-
-        f.loop("0", str(self.channels), self.lanes, [], vector)
+        target = f.offset(self.inputs, "float", f.mul(tile, str(self.channels)))
+        given = [*(f"ptr {start}" for start in starts), *(f"i64 {step}" for step in steps)]
+        name = _input_function(f.module)
+        f.emit(f"call void @{name}({', '.join(given)}, ptr {target}, i64 {self.in_plane}, i64 {self.channels})")
         return []
-
-    def _known(self, name: str) -> Expr:
-        leaf = Expr("register", dtypes.f32, (), name)
-        self.body.remember(("vector?", CHANNEL, leaf), Reg("", dtypes.bool_, True))
-        return leaf
 
     def _multiply(self, point: str, tiles: str) -> list[str]:
         """One of the 36 products: tiles x channels by channels x outputs."""
@@ -201,18 +181,9 @@ class _WinogradWriter:
         row, column = self._corner(first, tile)
 
         def vector(channel: str, _: list[str]) -> list[str]:
-            self.body.push()
-            self.body.vector = Vector(CHANNEL)
             source = f.offset(self.products, "float", f.add(f.mul(tile, str(self.padded)), channel))
-            square = [[self._known(f"m{i}{j}") for j in range(POINTS)] for i in range(POINTS)]
-            for number, leaf in enumerate(v for line in square for v in line):
-                place = f.offset(source, "float", f.mul(self.out_plane, str(number)))
-                self.body.remember(leaf, Reg(f.value(f"load {self.kind}, ptr {place}, align 4"), dtypes.f32, True))
-            for number, made in enumerate(v for line in transform(OUTPUT, square) for v in line):
-                place = f.offset(self.results, "float", str(number * self.lanes))
-                f.emit(f"store {self.kind} {self.body.gen(made).name}, ptr {place}, align 4")
-            self.body.vector = None
-            self.body.pop()
+            name = _output_function(f.module)
+            f.emit(f"call void @{name}(ptr {source}, i64 {self.out_plane}, ptr {self.results})")
             f.loop("0", str(TILE * TILE), 1, [], lambda number, _: self._finish(row, column, channel, number))
             return []
 
@@ -243,6 +214,53 @@ class _WinogradWriter:
 
         f.when(inside, store)
         return []
+
+
+def _input_function(module: Module) -> str:
+    """The transform of a tile's input, for all channels: row and column starts, where planes go, and how far apart they
+    are. It is the same for every convolution, and long: so it is written once."""
+    name = "winograd.input"
+    if not module.has(name):
+        rows, columns = ([f"%{stem}{i}" for i in range(POINTS)] for stem in ("row", "column"))
+        given = [*(f"ptr {row}" for row in rows), *(f"i64 {column}" for column in columns)]
+        f = Function(module, name, f"{', '.join(given)}, ptr %target, i64 %plane, i64 %channels")
+
+        def vector(channel: str, _: list[str]) -> list[str]:
+            places = [f.offset(row, "float", f.add(column, channel)) for row in rows for column in columns]
+            _transform(f, INPUT, places, f.offset("%target", "float", channel), "%plane")
+            return []
+
+        f.loop("0", "%channels", module.target.lanes, [], vector)
+        module.add(name, f.text())
+    return name
+
+
+def _output_function(module: Module) -> str:
+    """The transform of a tile's results, for a vector of channels: from planes to a square in scratch."""
+    name = "winograd.output"
+    if not module.has(name):
+        f = Function(module, name, "ptr %source, i64 %plane, ptr %target")
+        places = [f.offset("%source", "float", f.mul("%plane", str(number))) for number in range(POINTS * POINTS)]
+        _transform(f, OUTPUT, places, "%target", str(module.target.lanes))
+        module.add(name, f.text())
+    return name
+
+
+def _transform(f: Function, matrix: Matrix, places: list[str], target: str, apart: str) -> None:
+    """M · square · Mᵀ of vectors at these places, row by row; results lie so far apart."""
+    body = Body(f, [])
+    body.push()
+    body.vector = Vector(CHANNEL)
+    kind = body.kind("float", True)
+    leaves = [Expr("register", dtypes.f32, (), str(number)) for number in range(len(places))]
+    for leaf, place in zip(leaves, places):
+        body.remember(("vector?", CHANNEL, leaf), Reg("", dtypes.bool_, True))
+        body.remember(leaf, Reg(f.value(f"load {kind}, ptr {place}, align 4"), dtypes.f32, True))
+    square = [leaves[i : i + POINTS] for i in range(0, len(leaves), POINTS)]
+    for number, made in enumerate(v for line in transform(matrix, square) for v in line):
+        place = f.offset(target, "float", f.mul(apart, str(number)))
+        f.emit(f"store {kind} {body.gen(made).name}, ptr {place}, align 4")
+    body.pop()
 
 
 def _without_sum(conv: Contraction) -> Linear:
