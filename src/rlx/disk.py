@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from rlx import flags
@@ -59,6 +60,17 @@ def write(key: str, body: bytes) -> None:
             trim(flags.cache_bytes())
     except OSError:
         return
+
+
+@cache
+def source_digest() -> str:
+    """Changes with every edit of the package, so that a developer never runs old code: sizes and times of its files."""
+    root = Path(__file__).parent
+    hasher = hashlib.blake2b(digest_size=8)
+    for path in sorted(root.rglob("*.py")):
+        stat = path.stat()
+        hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return hasher.hexdigest()
 
 
 def entries() -> list[tuple[Path, int]]:

@@ -47,9 +47,9 @@ def test_what_was_found_is_looked_up_once_until_it_is_refreshed(monkeypatch: pyt
 
 def test_what_is_absent_is_refused_with_the_reason_and_what_is_here() -> None:
     with pytest.raises(
-        DeviceUnavailable, match=r"\[device\] tpu: this version of rlx has no backend.*available here: "
+        DeviceUnavailable, match=r"\[device\] rocm: this version of rlx has no backend.*available here: "
     ):
-        registry.backend("tpu")
+        registry.backend("rocm")
     with pytest.raises(DeviceUnavailable, match=r"cpu:7: expected an ordinal below 1, got 7"):
         registry.backend("cpu:7")
     assert "Apple" in registry.why_unavailable("metal") or registry.is_available("metal")

@@ -19,6 +19,7 @@ BUILT_IN: dict[str, str] = {
     "metal": "rlx.backends.wgpu:MetalBackend",
     "webgpu": "rlx.backends.wgpu:WebGpuBackend",
     "xla": "rlx.backends.xla:XlaBackend",
+    "tpu": "rlx.backends.xla:TpuBackend",
     "reference": "rlx.backends.reference:ReferenceBackend",
     "null": "rlx.backends.null:NullBackend",
 }

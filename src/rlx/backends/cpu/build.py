@@ -54,20 +54,9 @@ def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
     parts = [
         f"{options.profile} {options.dispatch}",
         fingerprint(graph), isa.name, isa.cpu, isa.features, ",".join(disable), str(flags.stop_at()),
-        rlx.__version__, _source_digest(), llvmlite.__version__,
+        rlx.__version__, disk.source_digest(), llvmlite.__version__,
     ]  # fmt: skip
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
-
-
-@cache
-def _source_digest() -> str:
-    """Changes with every edit of the package, so that a developer never runs old code: sizes and times of its files."""
-    root = Path(__file__).parents[2]
-    hasher = hashlib.blake2b(digest_size=8)
-    for path in sorted(root.rglob("*.py")):
-        stat = path.stat()
-        hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return hasher.hexdigest()
 
 
 def code_facts(isa: Isa) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from pathlib import Path
 
 from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
 from rlx.errors import UnsupportedOp
@@ -15,6 +16,9 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 
 EXTRA = "pip install 'rlx[xla]'"
+TPU_EXTRA = "pip install 'jax[tpu]'"
+GOOGLE = "0x1ae0"
+"""Vendor of TPUs on the PCI bus."""
 NARROW = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
 
 
@@ -66,9 +70,39 @@ class XlaBackend(Backend):
                 f"[{u.node.op.name}] at node {u.node.source or u.node.name!r}: {u.reason}" for u in refused
             )
             raise UnsupportedOp(f"[xla] {listed}")
-        made = XlaExecutable(ready, self.platform)
+        made = XlaExecutable(ready, self.platform, self._cache_key(ready, ordinal) if options.cache else "")
         made.compile_ns = time.perf_counter_ns() - start
         return made
 
+    def _cache_key(self, ready: Graph, ordinal: int) -> str:
+        """All that decides a program but for its sizes: it has code for this very processor."""
+        import rlx
+        from rlx import disk
+        from rlx.backends.cpu.isa import detect
+        from rlx.ir.fingerprint import fingerprint
 
-BACKEND = XlaBackend
+        facts = self.identity(ordinal)
+        target = detect()
+        parts = [rlx.__version__, disk.source_digest(), self.platform, target.cpu, target.features, fingerprint(ready)]
+        return "\0".join([*parts, *(f"{name}={value}" for name, value in sorted(facts.items()))])
+
+
+class TpuBackend(XlaBackend):
+    """XLA on a TPU. Its compiler is checked without one (tools/check_tpu.py); nothing of this was run on one."""
+
+    name = "tpu"
+    platform = "tpu"
+
+    def probe(self) -> Probe:
+        for package in ("jax", "libtpu"):
+            if importlib.util.find_spec(package) is None:
+                return Probe(reason=f"the package {package} is not installed: {TPU_EXTRA}")
+        count = sum(_vendor(device) == GOOGLE for device in Path("/sys/bus/pci/devices").glob("*"))
+        return Probe(devices=("TPU",) * count) if count else Probe(reason="no TPU is on the PCI bus")
+
+
+def _vendor(device: Path) -> str:
+    try:
+        return (device / "vendor").read_text().strip()
+    except OSError:
+        return ""

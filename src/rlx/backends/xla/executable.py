@@ -1,15 +1,16 @@
-"""A graph that jax compiles at every new size, its weights on the device."""
+"""A graph that jax compiles at every new size, its weights on the device. What was compiled is kept on disk."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
-from rlx.backends.xla import walk
+from rlx.backends.xla import kept, walk
 from rlx.errors import CompileError, InputError, OutOfMemory
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -19,12 +20,14 @@ class XlaExecutable(Executable):
     """Weights are arguments of the compiled functions: setting others compiles nothing.
 
     jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
+
+    key   what programs on disk are named by, beside their sizes; empty to keep none
     """
 
-    def __init__(self, graph: Graph, platform: str) -> None:
+    def __init__(self, graph: Graph, platform: str, key: str = "") -> None:
         import jax
 
-        self.graph = graph
+        self.graph, self.key = graph, key
         self.device = jax.devices(platform)[0]
         self.compile_count = 0
         self._lock = threading.Lock()
@@ -35,6 +38,11 @@ class XlaExecutable(Executable):
         with self._lock:
             self._params = {**self._params, **params}
             self._weights = None
+
+    def params(self) -> dict[str, Array]:
+        """The arrays that weights were set to."""
+        with self._lock:
+            return dict(self._params)
 
     def weights(self) -> dict[str, Any]:
         """The weights on the device, uploaded once. Raises InputError if one is missing."""
@@ -63,6 +71,16 @@ class XlaExecutable(Executable):
         return {"platform": str(self.device), "programs": self.compile_count}
 
 
+def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
+    """The graph at these dims as a function of its weights by name and its inputs in order, for jax to trace."""
+    names = [value.name for value in graph.inputs]
+
+    def program(params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
+        return tuple(walk.run(graph, dict(zip(names, inputs)), params, dict(binding)))
+
+    return program
+
+
 class XlaBound(Bound):
     """The graph at one size, compiled at its first call."""
 
@@ -76,20 +94,29 @@ class XlaBound(Bound):
         self._lock = threading.Lock()
         self._compiled: Any = None
 
-        def program(params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
-            return tuple(walk.run(executable.graph, dict(zip(self.names, inputs)), params, binding))
-
-        self._jitted = jax.jit(program)
+        # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
+        donated = () if executable.device.platform == "cpu" else tuple(range(1, len(self.names) + 1))
+        self._jitted = jax.jit(traced(executable.graph, binding), donate_argnums=donated)
 
     def _program(self, weights: dict[str, Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
             if self._compiled is None:
-                try:
-                    self._compiled = self._jitted.lower(weights, *inputs).compile()
-                except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-                    raise CompileError(f"[xla] {error}") from error
-                self.executable.compile_count += 1
+                key = self._key(inputs) if self.executable.key else ""
+                self._compiled = kept.read(key, (weights, *inputs), len(self.dtypes), self.executable.device)
+                if self._compiled is None:
+                    try:
+                        self._compiled = self._jitted.lower(weights, *inputs).compile()
+                    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                        raise CompileError(f"[xla] {error}") from error
+                    self.executable.compile_count += 1
+                    kept.write(key, self._compiled)
             return self._compiled
+
+    def _key(self, inputs: Sequence[Array]) -> str:
+        shapes = [f"{a.dtype}{list(a.shape)}" for a in inputs]
+        params = [f"{name}{list(a.shape)}" for name, a in self.executable.params().items()]
+        whole = "\0".join([self.executable.key, *shapes, *params])
+        return hashlib.blake2b(whole.encode(), digest_size=20).hexdigest()
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         import jax
