@@ -119,9 +119,8 @@ def as_text(decision: Decision, graph: str = "") -> str:
         for kernel in longest:
             bound = "compute" if kernel.compute_ns >= kernel.memory_ns else "memory"
             share = kernel.ns / max(chosen.estimate.run_ns, 1e-9)
-            lines.append(
-                f"  {_time(kernel.ns):>9}  {share:4.0%}  {bound:7}  {kernel.name}  {', '.join(kernel.sources[:2])}"
-            )
+            made_of = ", ".join(list(dict.fromkeys(kernel.sources))[:2])
+            lines.append(f"  {_time(kernel.ns):>9}  {share:4.0%}  {bound:7}  {kernel.name}  {made_of}")
         age = chosen.age_s / 3600
         lines += ["", f"Calibrated {age:.1f} hours ago; the choice took {decision.took_ms:.1f} ms."]
     return "\n".join(lines)
