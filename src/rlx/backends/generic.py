@@ -94,6 +94,10 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Ra
         ns = max(taken[probe.name] - call_ns - moved, LEAST_PART * taken[probe.name])
         if probe.name == "chain":
             rates["launch_ns"] = ns / probe.amount
+        elif probe.name == "spread":
+            # devices start threads where there is work for them, from about this much on
+            rates["spread_from_ns"] = probe.amount / rates["heavy_per_ns"]
+            rates["spread_ns"] = max(ns - rates["launch_ns"] - rates["spread_from_ns"], 0.0)
         elif probe in loops:
             # a start inside a loop may cost much less than one from outside; what a larger state takes more is products
             inside = [k for k in GenericEstimator(probe.graph, Options(), rates)({}).kernels if k.kind == "loop"]
@@ -131,7 +135,8 @@ class GenericEstimator(Estimator):
         for item in placed(program.main, binding):
             one = self._kernel(program, item.kernel, binding, item.times > 1)
             times = item.times * item.chance
-            start = again if item.times > 1 else 0.0  # a start from outside counts as the run's, not the kernel's
+            # a start from outside counts as the run's, not the kernel's
+            start = again if item.times > 1 else self._spread(item.kernel, one.ns)
             launches += 0.0 if item.times > 1 else times
             made.append(
                 KernelEstimate(
@@ -155,6 +160,12 @@ class GenericEstimator(Estimator):
             free_bytes=None,
             compile_ns=rates["compile_ns"] * max(1.0, len(made) / 2),
         )
+
+    def _spread(self, kernel: Kernel, ns: float) -> float:
+        """What it takes to share a kernel among threads. Rates of products have it in them."""
+        if isinstance(kernel.work, Contraction) or ns < self.rates.get("spread_from_ns", math.inf):
+            return 0.0
+        return self.rates["spread_ns"]
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
         work = kernel.work

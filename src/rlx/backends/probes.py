@@ -191,9 +191,15 @@ def nest(name: str) -> ProbeGraph:
     device of weights, or where they would only be read of numbers that cost nothing."""
     body, shape = (NESTS | SIMPLE)[name]
     counted = name in ("plain", "heavy", "divide")
-    if counted:
-        shape = (4 * shape[0], *shape[1:])
+    return _inside(name, body, (4 * shape[0], *shape[1:]) if counted else shape, counted)
 
+
+def spread() -> ProbeGraph:
+    """`heavy` on few elements: what it takes more than its share is what sharing it among threads takes."""
+    return _inside("spread", _heavy, (64, 64), counted=True)
+
+
+def _inside(name: str, body: Body, shape: tuple[int, ...], counted: bool) -> ProbeGraph:
     def whole(x: Value, *weights: Value) -> Value:
         if counted:
             row, column = (build.iota(x.graph, shape=shape, axis=axis, dtype="f32") for axis in (0, 1))
@@ -225,5 +231,5 @@ def all_probes() -> list[ProbeGraph]:
     """Everything but `call` and the copies, which the others are freed from."""
     return [
         chain(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS), depthwise(),
-        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
+        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)), spread(),
     ]  # fmt: skip
