@@ -22,6 +22,7 @@ from rlx.kernel.views import VIEW_OPS, view_of
 from rlx.ops.control import Control, Scan
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.cumulative import Cumulative
+from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.index import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from rlx.ops.linalg import DotGeneral
 from rlx.ops.ordering import TopK
@@ -33,7 +34,8 @@ PRODUCTS = (DotGeneral, Conv)
 STRIDED_OPERANDS = (*PRODUCTS, Attention, ReduceWindow)
 ARGUMENTS = (Argmax, Argmin)
 GATHERS = (Gather, GatherElements, GatherNd)
-SPECIALS = (ScatterElements, ScatterNd, Cumulative, TopK)
+TRANSFORMS = (Fft, Rfft, Irfft)
+SPECIALS = (ScatterElements, ScatterNd, Cumulative, TopK, *TRANSFORMS)
 """Ops with work of a kind of their own (`kernel.special`), which not every renderer has."""
 HEAVY = (*STRIDED_OPERANDS, Reduction, *ARGUMENTS, Concat, *SPECIALS)
 
@@ -140,6 +142,9 @@ class Fusion:
                     self._to_memory(node.inputs[0])
             elif isinstance(node.op, Control):
                 self._whole_operands(node)
+            elif isinstance(node.op, TRANSFORMS):
+                for value in node.inputs:
+                    self._along(value, value.rank - 1)
 
     def _to_memory(self, value: Value) -> None:
         if not isinstance(value.node.op, LEAVES):

@@ -1,4 +1,4 @@
-"""Lowering of scatters, running reductions and rankings: operands become expressions, results stores.
+"""Lowering of scatters, running reductions, rankings and transforms: operands become expressions, results stores.
 
 A part of `kernel.lower.Lowering` in a file of its own.
 """
@@ -15,8 +15,9 @@ from rlx.ir.graph import Value
 from rlx.kernel.collapse import collapse
 from rlx.kernel.emit import ZERO, Index
 from rlx.kernel.nest import Linear, Nest, Store, Temp, axis, dim_value
-from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.special import Fourier, Ranking, Running, Update
 from rlx.ops.cumulative import Cumulative
+from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.index import ScatterElements, ScatterNd
 from rlx.ops.ordering import TopK
 
@@ -34,6 +35,8 @@ def lower_special(lowering: Lowering, group: Group) -> None:
             _running(lowering, group)
         case TopK():
             _ranking(lowering, group)
+        case Fft() | Rfft() | Irfft():
+            _fourier(lowering, group)
 
 
 # scatters
@@ -159,4 +162,29 @@ def _ranking(lowering: Lowering, group: Group) -> None:
         assert isinstance(stage, Store)
         where[value.index] = (stage.slot, stage.offset)
     work = Ranking(joined.outer, x.shape[at], op.k, op.largest, body.body, where.get(0), where.get(1))
+    lowering._add(writes, op.name, work, (group.lead,))
+
+
+def _fourier(lowering: Lowering, group: Group) -> None:
+    op, operands = group.lead.op, group.lead.inputs
+    last = operands[0].rank - 1
+    writes = lowering._new_kernel([lowering._result_buffer(v) for v in group.results])
+    index, outer = _along(operands[0], last)
+    emitter = lowering._emitter()
+    bodies = [Temp(emitter.emit(x, index)) for x in operands]
+    stores = [
+        Store(slot, lowering._contiguous(value, index), ex.const(0, value.dtype), True)
+        for slot, value in enumerate(group.results)
+    ]
+    joined = collapse(Nest(outer, (operands[0].shape[last],), (*bodies, *stores)))
+    results: list[tuple[int, Linear] | None] = [None] * len(group.lead.outputs)
+    for value, stage in zip(group.results, joined.stages[len(bodies) :]):
+        assert isinstance(stage, Store)
+        results[value.index] = (stage.slot, stage.offset)
+    parts = [stage.body for stage in joined.stages[: len(bodies)]]
+    length = (group.lead.types[0] if isinstance(op, Irfft) else operands[0].type).shape[last]
+    assert isinstance(length, int)  # others are not claimed
+    kind = {Fft: "complex", Rfft: "to bins", Irfft: "from bins"}[type(op)]
+    inverse = isinstance(op, Fft) and op.inverse
+    work = Fourier(joined.outer, length, kind, inverse, parts[0], parts[1] if len(parts) > 1 else None, tuple(results))
     lowering._add(writes, op.name, work, (group.lead,))

@@ -1,4 +1,4 @@
-"""Work that no loop nest says: scatters, running reductions, selection of the greatest.
+"""Work that no loop nest says: scatters, running reductions, selection of the greatest, whole Fourier transforms.
 
 Like a `Nest`, each has parallel `outer` axes (numbers 0 …) and reads through the leaves of `kernel.nest`; what follows
 along its own axes goes in order. A renderer may lack any of them: `kernel.fuse.untaken` is told which it has.
@@ -69,7 +69,30 @@ class Ranking:
     indices: tuple[int, Linear] | None
 
 
-SpecialWork = Update | Running | Ranking
+@dataclass(frozen=True)
+class Fourier:
+    """A transform along an axis (number len(outer)) of `length` elements of a signal.
+
+    kind       "complex"; "to bins" 0 … length / 2 of a real signal, or "from bins" to one: of an even length
+    inverse    of the complex kind; it and "from bins" divide by the length
+    results    slots and offsets of the real and the imaginary part, where they are asked for; "from bins" has one
+    table      slot of the twiddles (`kernel.fourier.add_tables`)
+
+    A NaN in a row that is no bin makes all of its result NaN. Imaginary parts of bins 0 and length / 2 count as 0.
+    """
+
+    outer: Shape
+    length: int
+    kind: str
+    inverse: bool
+    real: Expr
+    imaginary: Expr | None
+    results: tuple[tuple[int, Linear] | None, ...]
+    table: int = -1
+
+
+OrderedWork = Update | Running | Ranking
+SpecialWork = OrderedWork | Fourier
 
 
 def has_dims(work: SpecialWork) -> bool:
@@ -81,6 +104,8 @@ def has_dims(work: SpecialWork) -> bool:
             extents, bodies = [*work.outer, work.length], [work.body]
         case Ranking():
             extents, bodies = [*work.outer, work.length, work.k], [work.body]
+        case Fourier():
+            extents, bodies = [*work.outer], [work.real, *([work.imaginary] if work.imaginary is not None else [])]
     return any(not isinstance(d, int) for d in extents) or _dims_in(bodies)
 
 

@@ -54,6 +54,16 @@ class _Transform(Composite):
         """The length as a number."""
         return None if self.length is None else dims.evaluate(self.length, {})
 
+    def is_plain(self, x: TensorType) -> bool:
+        """Whether rows are transformed as they are: along the last axis, of no other length, in a dtype that sums are
+        kept in. Other ops are defined by plain ones."""
+        at_end = expect.axis(self.axis, x.rank) == x.rank - 1
+        return at_end and accumulator(x.dtype) is x.dtype and self._extent(x) == x.shape[-1]
+
+    def _extent(self, x: TensorType) -> Dim:
+        """Of the axis, elements of the operand that the transform sees."""
+        return x.shape[self.axis] if self.length is None else self.length
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """As a fast transform of 5 · n · log₂ n operations; a length that is a dim as a direct sum."""
         n = max((t.shape[self.axis] for t in (*inputs, *outputs)), key=lambda d: (not isinstance(d, int), str(d)))
@@ -93,14 +103,16 @@ class Fft(_Transform):
         return made.real.astype(real.dtype), made.imag.astype(real.dtype)
 
     def decompose(self, real: Value, imaginary: Value | None = None) -> Pair:
-        length = real.shape[self.axis] if self.length is None else self.length
-        re = _row(real, self.axis, length)
-        im = None if imaginary is None else _row(imaginary, self.axis, length)
-        sign = 1 if self.inverse else -1
-        made = _transform(re, im, sign, length)
+        length = self._extent(real.type)
+        if not self.is_plain(real.type):
+            re = _row(real, self.axis, length)
+            im = None if imaginary is None else _row(imaginary, self.axis, length)
+            made = _fft(re, im, length, self.inverse)
+            return _back(made[0], real, self.axis), _back(made[1], real, self.axis)
+        made = _transform(real, imaginary, 1 if self.inverse else -1, length)
         if self.inverse:
-            made = (build.div(made[0], _number(re, length)), build.div(made[1], _number(re, length)))
-        return _back(made[0], real, self.axis), _back(made[1], real, self.axis)
+            made = (build.div(made[0], _number(real, length)), build.div(made[1], _number(real, length)))
+        return made
 
 
 @op
@@ -128,18 +140,18 @@ class Rfft(_Transform):
         return made.real.astype(x.dtype), made.imag.astype(x.dtype)
 
     def decompose(self, x: Value) -> Pair:
-        length = x.shape[self.axis] if self.length is None else self.length
-        row = _row(x, self.axis, length)
+        length = self._extent(x.type)
+        if not self.is_plain(x.type):
+            made: Any = call("rfft", _row(x, self.axis, length), length=length)
+            return _back(made[0], x, self.axis), _back(made[1], x, self.axis)
         if not isinstance(length, int):
-            made = _at_run_time(row, None, -1, length, half(length))
-        elif not plan(length).factor:
-            made = _direct(row, None, length, -1, axis=-1, bins=length // 2 + 1)
-        elif length % 2 == 0:
-            made = _real_by_half(row, length)
-        else:
-            re, im = _fft(row, None, length)
-            made = _cut(re, half(length)), _cut(im, half(length))
-        return _back(made[0], x, self.axis), _back(made[1], x, self.axis)
+            return _at_run_time(x, None, -1, length, half(length))
+        if not plan(length).factor:
+            return _direct(x, None, length, -1, axis=-1, bins=length // 2 + 1)
+        if length % 2 == 0:
+            return _real_by_half(x, length)
+        re, im = _fft(x, None, length)
+        return _cut(re, half(length)), _cut(im, half(length))
 
 
 @op
@@ -165,16 +177,21 @@ class Irfft(_Transform):
         made: Array = np.fft.irfft(_complex(real, imaginary), self._count(), self.axis)
         return made.astype(real.dtype)
 
+    def _extent(self, x: TensorType) -> Dim:
+        return half(self._length(x))
+
     def decompose(self, real: Value, imaginary: Value | None = None) -> Value:
         length = self._length(real.type)
-        bins = half(length)
-        re = _row(real, self.axis, bins)
-        im = build.mul(re, 0.0) if imaginary is None else _row(imaginary, self.axis, bins)
+        if not self.is_plain(real.type):
+            re = _row(real, self.axis, half(length))
+            im = None if imaginary is None else _row(imaginary, self.axis, half(length))
+            row: Any = call("irfft", re, im, length=length)
+            return _back(row, real, self.axis)
+        if imaginary is None:
+            imaginary = build.mul(real, 0.0)
         if isinstance(length, int) and length % 2 == 0 and plan(length).factor:
-            row = _halves_to_real(re, im, length)
-        else:
-            row = _sum_to_real(re, im, length)
-        return _back(row, real, self.axis)
+            return _halves_to_real(real, imaginary, length)
+        return _sum_to_real(real, imaginary, length)
 
 
 def _same(real: TensorType, imaginary: TensorType | None) -> None:

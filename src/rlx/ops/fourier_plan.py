@@ -37,7 +37,7 @@ def plan(length: int) -> Plan:
     """The cheapest way that is known to transform this length."""
     best = Plan(length, float(length))
     for factor in range(2, min(length // 2, 64) + 1):
-        if length % factor == 0:
+        if length % factor == 0 and plan(length // factor).factor >= 0:  # a convolution takes the whole length as well
             cost = factor + plan(length // factor).cost + STAGE
             best = min(best, Plan(length, cost, factor), key=lambda p: p.cost)
     if best.cost > STAGE * 8:

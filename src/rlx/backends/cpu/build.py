@@ -129,6 +129,7 @@ def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
 def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = None) -> tuple[Program, Bounds]:
     """The kernels of a graph, scheduled for an instruction set, and the bounds of its dims. Raises UnsupportedOp."""
     from rlx.backends.cpu import claims, gemm, winograd
+    from rlx.kernel.fourier import add_tables
     from rlx.kernel.lower import lower
     from rlx.kernel.pack import pack_weights
     from rlx.kernel.winograd import use_winograd
@@ -144,6 +145,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         use_winograd(program, lambda work: winograd.panel_width(work, isa))
     if "pack" not in disable:
         pack_weights(program, lambda work: gemm.panels(work, isa))
+    add_tables(program, isa.lanes)
     return program, made.bounds
 
 

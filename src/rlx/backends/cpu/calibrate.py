@@ -18,7 +18,7 @@ from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import Isa, detect
 from rlx.backends.generic import BUDGET_S, TYPICAL, times_ns
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ops import build
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlx.backends.cpu import CpuBackend
 
 PRODUCTS = ((128, 384, 384), (256, 32, 288), (64, 64, 64))
+TRANSFORMS = ((64, 512), (256, 64))
 RUNS, SHORT_RUNS = 3, 12
 """Of a program in a round: short ones more often."""
 ROUNDS = 5
@@ -81,6 +82,8 @@ def suite() -> Suite:
     made.add("depthwise", lambda x, w: probes.convolution(x, w, groups=64), (1, 64, 40, 40), (64, 1, 3, 3))
     for name, (body, shape) in probes.NESTS.items():
         made.add(name, body, shape)
+    for rows, length in TRANSFORMS:
+        made.add(f"transform{length}", _spectrum, (rows, length))
     made.add("attention", _attention, (4, 64, 32))
     made.add("attention_long", _attention, (2, 256, 64))
     return made
@@ -103,6 +106,11 @@ def copies() -> Graph:
 
 def _squares(x: Value) -> Value:
     return build.dot_general(x, x, lhs_contract=(2,), rhs_contract=(2,), lhs_batch=(0,), rhs_batch=(0,))
+
+
+def _spectrum(x: Value) -> Value:
+    re, im = call("rfft", x)
+    return re + im
 
 
 def _attention(x: Value) -> Value:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from rlx.backends.base import Unsupported
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
+from rlx.kernel.fourier import gains
 from rlx.ops.control import Control
+from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.transformer import Attention
 
 DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_complex)
@@ -29,9 +31,29 @@ def attention(node: Node) -> str:
     return ""
 
 
+def transform(node: Node) -> str:
+    """Why the kernel for whole transforms does not take a node; empty if it does. A node that is not plain is
+    decomposed to one that is, and lengths with large prime factors to transforms of other lengths."""
+    op = node.op
+    assert isinstance(op, (Fft, Rfft, Irfft))
+    if not op.is_plain(node.inputs[0].type):
+        return "an axis that is not the last, another length than the operand's, or a narrow dtype"
+    length = (node.types[0] if isinstance(op, Irfft) else node.inputs[0].type).shape[-1]
+    if not isinstance(length, int):
+        return "a length that is not known"
+    if not isinstance(op, Fft) and length % 2:
+        return "a real signal of odd length"
+    return "" if gains(length if isinstance(op, Fft) else length // 2) else "a short length, or large prime factors"
+
+
 def claim(node: Node) -> str | None:
     """None for what has no kernel of its own, "" for what runs as it is, else why not."""
-    return attention(node) if isinstance(node.op, Attention) else None
+    match node.op:
+        case Attention():
+            return attention(node)
+        case Fft() | Rfft() | Irfft():
+            return transform(node)
+    return None
 
 
 def refused(graph: Graph) -> list[Unsupported]:

@@ -12,13 +12,13 @@ from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.flatten import leaves
+from rlx.kernel.llvm import fourier, special
 from rlx.kernel.llvm import nest as nests
-from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
 from rlx.kernel.llvm.function import Function, Module, Target
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, Work
 from rlx.kernel.plan import MemoryPlan, plan_memory
-from rlx.kernel.special import Ranking, Running, Update
+from rlx.kernel.special import Fourier, Ranking, Running, Update
 from rlx.kernel.winograd import WinogradWork
 
 MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
@@ -33,6 +33,7 @@ Planned = (
     | attention.AttentionPlan
     | special.SpecialPlan
     | winograd.WinogradPlan
+    | fourier.FourierPlan
 )
 
 
@@ -70,6 +71,8 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
             return nests.plan(kernel.work.as_nest(), isa.lanes)
         case AttentionWork() if attention.takes(kernel.work):
             return attention.plan(kernel.work, isa)
+        case Fourier():
+            return fourier.plan(kernel.work, isa.lanes)
         case Update() | Running() | Ranking():
             return special.plan(kernel.work, isa.lanes)
     raise CompileError(f"[cpu] no code for the kernel {kernel.name!r}")
@@ -89,6 +92,8 @@ def _render(module: Module, kernel: Kernel, planned: Planned) -> str:
             return gemm.render(module, stem, planned, slots)
         case attention.AttentionPlan():
             return attention.render(module, stem, planned, slots)
+        case fourier.FourierPlan():
+            return fourier.render(module, stem, planned, slots)
         case special.SpecialPlan():
             return special.render(module, stem, planned, slots)
 

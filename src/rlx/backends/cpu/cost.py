@@ -13,8 +13,10 @@ from rlx.backends.cpu.entry import GRAIN_CYCLES
 from rlx.backends.cpu.isa import Isa
 from rlx.ir import dim as dims
 from rlx.kernel import maths
+from rlx.kernel.fourier import passes
+from rlx.kernel.fourier import points as points_of
+from rlx.kernel.llvm import fourier, special
 from rlx.kernel.llvm import nest as nests
-from rlx.kernel.llvm import special
 from rlx.kernel.llvm import turn as turns
 from rlx.kernel.nest import Kernel, Program, Reduce, Store
 from rlx.kernel.special import Ranking, Running, Update
@@ -64,6 +66,8 @@ def work_of(
         case nests.NestPlan():
             made.kind = "reduction" if planned.nest.reduces else "elementwise"
             points = _nest(made, planned, isa, binding)
+        case fourier.FourierPlan():
+            points = _fourier(made, planned, isa, binding)
         case special.SpecialPlan():
             made.kind = "order"
             points = _special(made, planned, isa, binding)
@@ -294,3 +298,20 @@ def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: 
             made.add("running", points / (isa.lanes if planned.across else 1))
             return points
     return outer
+
+
+def _fourier(made: KernelWork, planned: fourier.FourierPlan, isa: Isa, binding: Binding) -> int:
+    work = planned.work
+    rows = dims.evaluate(planned.positions, binding)
+    if not rows:
+        return 0
+    # a vector that fills a part of a register costs more than its part
+    part = planned.lanes * work.real.dtype.itemsize / isa.vector_bytes
+    made.add("transformed", rows * passes(work, planned.lanes) * (1 + part) / 2)
+    made.add("transforms", rows)
+    bodies = [body for body in (work.real, work.imaginary) if body is not None]
+    for body in bodies:
+        each, _ = count(body, len(work.outer))
+        _instructions(made, each, rows * work.length / isa.lanes, isa)
+    made.flops += 5.0 * rows * points_of(work) * math.log2(points_of(work))
+    return rows * work.length

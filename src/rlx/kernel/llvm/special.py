@@ -19,7 +19,7 @@ from rlx.kernel.llvm.body import Body, Reg, Vector, lane_mask
 from rlx.kernel.llvm.function import Function, Module
 from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers, combine, over_positions
 from rlx.kernel.nest import Linear, load
-from rlx.kernel.special import Ranking, Running, SpecialWork, Update
+from rlx.kernel.special import OrderedWork, Ranking, Running, Update
 from rlx.ops.reduce import identity
 
 
@@ -27,7 +27,7 @@ from rlx.ops.reduce import identity
 class SpecialPlan:
     """How special work is run; fields as in `kernel.llvm.nest.NestPlan`."""
 
-    work: SpecialWork
+    work: OrderedWork
     across: bool
     flat: bool
     positions: Dim
@@ -35,7 +35,7 @@ class SpecialPlan:
     scratch: Dim
 
 
-def plan(work: SpecialWork, lanes: int) -> SpecialPlan:
+def plan(work: OrderedWork, lanes: int) -> SpecialPlan:
     """Legalises bodies, and chooses whether vectors lie along the last outer axis."""
     match work:
         case Ranking():

@@ -1,0 +1,178 @@
+"""The kernel for whole transforms: every short length and long ones, all instruction sets, rows that stay apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cpu.test_compiled import ISAS
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.cpu import BACKEND, build, isa
+from rlx.backends.cpu.claims import claim
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.kernel import fourier
+from support import binding_of
+
+LONG = (1024, 4096, 65536, 3 * 5 * 7 * 11, 2 * 13 * 17 * 31, 1009, 2 * 509, 44100)
+BYTES = {"f32": 4, "f64": 8}
+
+
+def noise(*shape: int, dtype: str = "f32", seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(f"f{BYTES[dtype]}")
+
+
+def run(graph: Graph, inputs: dict[str, Array], level: str | None = None, threads: int = 1) -> dict[str, Array]:
+    executable = BACKEND().compile(graph, Options(isa=level, cache=False, threads=threads))
+    made = executable.bind(binding_of(graph, inputs))([inputs[v.name] for v in graph.inputs])
+    return dict(zip(graph.outputs, made, strict=True))
+
+
+def give(graph: Graph, name: str, made: Value | tuple[Value, ...]) -> None:
+    for part, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        graph.output(value, name=f"{name}.{part}")
+
+
+def joined(got: dict[str, Array], name: str) -> Array:
+    if f"{name}.1" not in got:
+        return got[f"{name}.0"]
+    return got[f"{name}.0"].astype(np.float64) + 1j * got[f"{name}.1"].astype(np.float64)
+
+
+def check_lengths(lengths: list[int], dtype: str, level: str) -> None:
+    """All kinds of transforms of some lengths in one graph, against NumPy in float64."""
+    graph, inputs, wanted = Graph("lengths"), {}, {}
+    for n in lengths:
+        for name, shape in (("x", (3, n)), ("y", (3, n)), ("u", (3, n // 2 + 1)), ("v", (3, n // 2 + 1))):
+            inputs[f"{name}{n}"] = noise(*shape, dtype=dtype, seed=len(inputs))
+        x, y, u, v = (graph.input(f"{name}{n}", inputs[f"{name}{n}"].shape, dtype) for name in "xyuv")
+        whole = inputs[f"x{n}"] + 1j * inputs[f"y{n}"].astype(np.float64)
+        bins = inputs[f"u{n}"] + 1j * inputs[f"v{n}"].astype(np.float64)
+        for kind, made, right in (
+            ("fft", ops.fft(x, y), np.fft.fft(whole)),
+            ("ifft", ops.fft(x, y, inverse=True), np.fft.ifft(whole)),
+            ("rfft", ops.rfft(x), np.fft.rfft(whole.real)),
+            ("irfft", ops.irfft(u, v, length=n), np.fft.irfft(bins, n)),
+        ):
+            give(graph, f"{kind}{n}", made)
+            wanted[f"{kind}{n}"] = right
+    got = run(graph, inputs, level)
+    for name, right in wanted.items():
+        length = max(right.shape[-1], 2)
+        error = np.abs(joined(got, name) - right).max() / np.sqrt(np.mean(np.abs(right) ** 2))
+        assert error < 4 * np.finfo(f"f{BYTES[dtype]}").eps * (math.log2(length) + 1), name
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("part", range(5))
+def test_every_short_length(part: int, dtype: str, level: str) -> None:
+    lengths = list(range(1, 201)[part::5])
+    if dtype == "f64" or level != ISAS[0]:
+        lengths = [n for n in lengths if fourier.gains(n)][::2]
+    check_lengths(lengths, dtype, level)
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_long_lengths(dtype: str, level: str) -> None:
+    check_lengths(list(LONG), dtype, level)
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("n", [16, 60, 200, 512])
+def test_what_is_not_finite_stays_in_its_row(n: int, level: str) -> None:
+    graph = Graph("rows")
+    x, y = graph.input("x", (7, n)), graph.input("y", (7, n))
+    give(graph, "fft", ops.fft(x, y))
+    give(graph, "rfft", ops.rfft(x))
+    give(graph, "irfft", ops.irfft(x, y))
+    values = noise(7, n), noise(7, n, seed=1)
+    clean = run(graph, {"x": values[0], "y": values[1]}, level)
+    for row, number in ((1, np.nan), (3, np.inf), (6, -np.inf)):
+        values[0][row, n // 3] = number
+    got = run(graph, {"x": values[0], "y": values[1]}, level)
+    sound = [0, 2, 4, 5]
+    for name in clean:
+        np.testing.assert_array_equal(got[name][sound], clean[name][sound])
+        assert not np.isfinite(got[name][[1, 3, 6]]).all(-1).any() or name.startswith("irfft")
+    for name in ("fft.0", "fft.1", "rfft.0", "rfft.1"):
+        assert np.isnan(got[name][1]).all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+@pytest.mark.parametrize("n", [48, 256])
+def test_rows_that_the_run_brings(n: int, rows: int) -> None:
+    graph = Graph("rows")
+    x, y = graph.input("x", ("b", 2, n)), graph.input("y", ("b", 2, n))
+    give(graph, "fft", ops.fft(x, y))
+    give(graph, "back", ops.irfft(*ops.rfft(x)))
+    inputs = {"x": noise(rows, 2, n), "y": noise(rows, 2, n, seed=1)}
+    one, two = (run(graph, inputs, threads=threads) for threads in (1, 2))
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+    assert np.allclose(joined(one, "fft"), np.fft.fft(inputs["x"] + 1j * inputs["y"]), atol=1e-4)
+    assert np.allclose(one["back.0"], inputs["x"], atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("n", [32, 100, 256])
+def test_what_lies_before_is_done_on_the_way(n: int, level: str) -> None:
+    """Windows, pads, casts and frames are part of the kernel; a part that nobody asks for is not written."""
+    graph = Graph("before")
+    x, w = graph.input("x", (4, 3 * n)), graph.input("w", (n,), "f16")
+    framed = ops.frames(x, length=n, step=n // 4) * w.cast("f32")
+    give(graph, "framed", ops.rfft(ops.exp(framed * 0.1) - 1)[1])
+    give(graph, "padded", ops.fft(x[:, : n - 5], length=n)[0])
+    give(graph, "across", ops.fft(x[:, :n].transpose(1, 0), axis=0)[1])
+    inputs = {"x": noise(4, 3 * n), "w": np.hanning(n).astype(np.float16)}
+    got = run(graph, inputs, level)
+    windows = np.lib.stride_tricks.sliding_window_view(inputs["x"].astype(np.float64), n, 1)[:, :: n // 4]
+    framed_right = np.fft.rfft(np.expm1(windows * inputs["w"] * 0.1)).imag
+    np.testing.assert_allclose(got["framed.0"], framed_right, atol=1e-4)
+    np.testing.assert_allclose(got["padded.0"], np.fft.fft(inputs["x"][:, : n - 5], n).real, atol=1e-4)
+    np.testing.assert_allclose(got["across.0"], np.fft.fft(inputs["x"][:, :n]).imag.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_steps_cover_a_length(lanes: int) -> None:
+    for n in range(2, 3000):
+        found = fourier.radices(n)
+        assert n % math.prod(found) == 0
+        if fourier.gains(n):
+            steps = fourier.steps(n, lanes)
+            assert all(step.before * step.radix * step.after == n for step in steps)
+            assert steps[0].form == "one" and steps[-1].after == 1
+
+
+@pytest.mark.parametrize(
+    "make, taken",
+    [
+        (lambda x: ops.fft(x), True),
+        (lambda x: ops.rfft(x), True),
+        (lambda x: ops.irfft(x[:, :33]), True),
+        (lambda x: ops.fft(x, axis=0), False),
+        (lambda x: ops.fft(x, length=128), False),
+        (lambda x: ops.fft(x.cast("f16")), False),
+        (lambda x: ops.rfft(x[:, :45]), False),
+        (lambda x: ops.fft(x[:, :8]), False),
+        (lambda x: ops.fft(x[:, :37]), False),
+    ],
+)
+def test_claims(make: Any, taken: bool) -> None:
+    graph = Graph("claims")
+    made = make(graph.input("x", (64, 64)))
+    answer = claim((made[0] if isinstance(made, tuple) else made).node)
+    assert (answer == "") is taken and answer is not None
+
+
+def test_arm_code_is_made() -> None:
+    graph = Graph("arm")
+    for n in (30, 512):
+        give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (9, n))))
+        give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (9, n // 2 + 1), "f64")))
+    assert build.compile_artifact(graph, isa.forced("neon", for_codegen_only=True), Options()).code
