@@ -96,6 +96,20 @@ def test_ranking(length: int, k: int, level: str) -> None:
     check(graph, {"x": x}, level, Tolerance(0))
 
 
+@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("dtype", ["i8", "u32", "i64", "u64", "f16", "f64"])
+def test_ranking_of_few_in_long_rows(dtype: str, level: str) -> None:
+    """Vectors without a better element are passed by, also where elements are the greatest or least there are."""
+    graph = Graph("few")
+    x = graph.input("x", (5, 300), dtype)
+    graph.output(*ops.top_k(x, axis=1, k=3), *ops.top_k(x, axis=1, k=40, largest=False))
+    limits = np.finfo(x.dtype.numpy) if dtype.startswith("f") else np.iinfo(x.dtype.numpy)
+    values = np.random.default_rng(0).integers(0, 100, (5, 300)).astype(x.dtype.numpy)
+    values[1], values[2] = limits.max, limits.min
+    values[3, 250:], values[4, 200::7] = limits.max, limits.min
+    check(graph, {"x": values}, level, Tolerance(0))
+
+
 def test_only_what_is_asked_for_is_written() -> None:
     graph = Graph("positions")
     _, at = ops.top_k(graph.input("x", (50,)), axis=0, k=3)

@@ -18,6 +18,7 @@ from rlx.kernel.fourier import points as points_of
 from rlx.kernel.llvm import fourier, special
 from rlx.kernel.llvm import nest as nests
 from rlx.kernel.llvm import turn as turns
+from rlx.kernel.llvm.ranking import LEAST_ROOM
 from rlx.kernel.nest import Kernel, Program, Reduce, Store
 from rlx.kernel.special import Ranking, Running, Update
 from rlx.kernel.winograd import POINTS, TILE
@@ -284,7 +285,10 @@ def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: 
     match work:
         case Ranking():
             length, k = extents((work.length, work.k), binding)
-            steps = length * max(math.log2(max(min(k, length), 2)), 1.0)
+            # in a long row most elements are no better than the k best so far, and passed by in vectors
+            room = max(min(length, max(2 * k, LEAST_ROOM)), 1)
+            taken = room * (1 + math.log(max(length, 1) / room))
+            steps = taken * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
             made.add("ranked", outer * steps)
             return outer * length
         case Update():

@@ -15,7 +15,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, apply, bitcast, cast, const, select
-from rlx.kernel.llvm.body import Body, Reg
+from rlx.kernel.llvm.body import Body, Reg, Vector
 from rlx.kernel.llvm.function import Function, Module
 from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers, over_positions
 from rlx.kernel.nest import Linear
@@ -76,6 +76,7 @@ class RankingWriter:
         self.body = Body(f, buffer_pointers(f, slots))
         self.axis = len(work.outer)
         self.kind, self.size = ("i128", 16) if _is_wide(work) else ("i64", 8)
+        self.greatest = (1 << (8 * self.size - 1)) - 1
         sort = f"rlx_sort_{self.kind}"
         if not module.has(sort):
             module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
@@ -94,22 +95,53 @@ class RankingWriter:
 
     def _row(self) -> None:
         f, work = self.f, self.work
-        greatest = (1 << (8 * self.size - 1)) - 1
         f.emit(f"store i64 0, ptr {self.count}, align 8")
-        f.emit(f"store {self.kind} {greatest}, ptr {self.threshold}, align 16")
+        f.emit(f"store {self.kind} {self.greatest}, ptr {self.threshold}, align 16")
         self.body.push()
-        f.loop("0", f.dim(work.length), 1, [], lambda position, _: self._take(position))
+        length = f.dim(work.length)
+        whole = "0"
+        if _room(work) != work.length:
+            whole = f.mul(f.divide(length, str(self.body.lanes)), str(self.body.lanes))
+            f.loop("0", whole, self.body.lanes, [], lambda first, _: self._look(first))
+        f.loop(whole, length, 1, [], lambda position, _: self._take(position))
         self.body.pop()
         self._sort(f.value(f"load i64, ptr {self.count}, align 8"))
         f.loop("0", f.dim(work.k), 1, [], lambda rank, _: self._give(rank))
 
+    def _key(self) -> Expr:
+        key = order_key(self.work.body)
+        return apply("not", key) if self.work.largest else key
+
+    def _look(self, first: str) -> list[str]:
+        """Takes the elements of a vector, unless none is less than the threshold: of many elements most are not."""
+        f, body = self.f, self.body
+        half, lanes = 4 * self.size, body.lanes
+        body.push()
+        body.axes[self.axis] = first
+        body.vector = Vector(self.axis)
+        keys = body.splat(body.gen(self._key())).name
+        limit = f.value(f"load {self.kind}, ptr {self.threshold}, align 16")
+        high = f.value(f"trunc {self.kind} {f.value(f'ashr {self.kind} {limit}, {half}')} to i{half}")
+        # a key like that of the threshold belongs to a later position, which comes behind it
+        limits = body.splat(Reg(high, dtypes.i64 if half == 64 else dtypes.i32, False)).name
+        less = f.value(f"icmp slt <{lanes} x i{half}> {keys}, {limits}")
+        some = f.value(f"icmp ne i{lanes} {f.value(f'bitcast <{lanes} x i1> {less} to i{lanes}')}, 0")
+        body.vector = None
+        body.pop()
+        unset = f.value(f"icmp eq {self.kind} {limit}, {self.greatest}")
+
+        def take() -> None:
+            f.loop(first, f.add(first, str(lanes)), 1, [], lambda position, _: self._take(position))
+
+        f.when(f.value(f"or i1 {some}, {unset}"), take)
+        return []
+
     def _take(self, position: str) -> list[str]:
         """Puts one element behind those in the buffer; it counts if it is less than the threshold."""
-        f, work, body = self.f, self.work, self.body
+        f, body = self.f, self.body
         body.push()
         body.axes[self.axis] = position
-        key = order_key(work.body)
-        made = body.gen(apply("not", key) if work.largest else key)
+        made = body.gen(self._key())
         body.pop()
         half = 4 * self.size
         wide = f.value(f"sext i{half} {made.name} to {self.kind}")
@@ -122,7 +154,7 @@ class RankingWriter:
         after = f.add(count, f.value(f"zext i1 {better} to i64"))
         f.emit(f"store i64 {after}, ptr {self.count}, align 8")
         full = f.value(f"icmp eq i64 {after}, {self.room}")
-        going_on = f.value(f"icmp slt i64 {f.add(position, '1')}, {f.dim(work.length)}")
+        going_on = f.value(f"icmp slt i64 {f.add(position, '1')}, {f.dim(self.work.length)}")
         f.when(f.value(f"and i1 {full}, {going_on}"), self._cut)
         return []
 
