@@ -13,7 +13,7 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import BACKEND, build, isa
 from rlx.backends.cpu.claims import claim
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.kernel import fourier
 from support import binding_of
@@ -176,3 +176,25 @@ def test_arm_code_is_made() -> None:
         give(graph, f"fft{n}", ops.fft(graph.input(f"x{n}", (9, n))))
         give(graph, f"back{n}", ops.irfft(graph.input(f"u{n}", (9, n // 2 + 1), "f64")))
     assert build.compile_artifact(graph, isa.forced("neon", for_codegen_only=True), Options()).code
+
+
+def test_transforms_of_weights_and_in_loops() -> None:
+    """What params alone decide is transformed once; a loop's body has its table too."""
+    graph = Graph("loop")
+    x, weight = graph.input("x", (5, 64)), graph.param("w", (64,))
+    start = graph.constant(np.zeros(33, np.float32))
+    body = Graph("body")
+    total, row = body.input("total", (33,)), body.input("row", (64,))
+    step = ops.rfft(row)[0] + total
+    body.output(step, name="next")
+    body.output(step * 2, name="row")
+    made = call("scan", start, x, regions=(body,), carried=1, sequences=1, length=5)
+    assert isinstance(made, tuple)
+    graph.output(made[0] + ops.rfft(weight)[0], name="y")
+    values, weights = noise(5, 64), noise(64, seed=1)
+    executable = BACKEND().compile(graph, Options(cache=False))
+    executable.set_params({"w": weights})
+    (got,) = executable.bind({})([values])
+    right = np.fft.rfft(values).real.sum(0) + np.fft.rfft(weights).real
+    np.testing.assert_allclose(got, right, atol=1e-4)
+    assert "rfft" in executable.artifact.report["prepare_kernels"]
