@@ -56,6 +56,17 @@ def test_nothing_costs_nothing_and_more_costs_more() -> None:
     assert times[0] < times[1] and times[4] > 5 * times[3]
 
 
+def test_transforms_and_selections_cost_by_their_rows() -> None:
+    graph = Graph("rows")
+    x = graph.input("x", ("n", 512), "f32")
+    graph.output(*rlx.ops.rfft(x), *rlx.ops.top_k(x, axis=1, k=4))
+    for name, kind in (("transformed", "transform"), ("ranked", "order")):
+        few, many = (
+            next(w for w in works(graph, n=n) if name in w.amounts and w.kind == kind).amounts[name] for n in (3, 300)
+        )
+        assert many == pytest.approx(100 * few)
+
+
 def test_threads_help_what_is_worth_sharing() -> None:
     graph = Graph("large")
     graph.output(graph.input("x", (512, 512), "f32") @ graph.param("w", (512, 512), "f32"))

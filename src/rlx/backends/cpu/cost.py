@@ -68,6 +68,7 @@ def work_of(
             made.kind = "reduction" if planned.nest.reduces else "elementwise"
             points = _nest(made, planned, isa, binding)
         case fourier.FourierPlan():
+            made.kind = "transform"
             points = _fourier(made, planned, isa, binding)
         case special.SpecialPlan():
             made.kind = "order"

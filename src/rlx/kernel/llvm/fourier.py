@@ -385,11 +385,11 @@ class _FourierWriter:
         first = []
         for part in (0, 1):
             where = self.buffers[buffer][part]
-            if asked:
-                slot, offset = work.results[part]  # type: ignore[misc]
+            result = work.results[part]
+            if asked and result is not None:
                 body.push()
                 body.axes[self.axis] = "0"
-                where = body.pointer(slot, self.dtype, offset)
+                where = body.pointer(result[0], self.dtype, result[1])
                 body.pop()
             first.append(f.value(f"load {self.scalar}, ptr {where}, align {self.dtype.itemsize}"))
         broken = f.value(f"fcmp uno {self.scalar} {first[0]}, {first[1]}")
