@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 import rlx
 from rlx import ops
+from rlx.device import registry
 from rlx.ir.verify import verify
 from rlx.runtime.compiled import CompiledGraph
 
-DEVICES = ("cpu", "reference")
+DEVICES = ("cpu", "reference", "vulkan")
 EXTENTS = st.tuples(st.integers(0, 40), st.integers(0, 40)) | st.tuples(st.integers(0, 3), st.integers(0, 2000))
 Array = np.ndarray[Any, Any]
 
 
 def compiled(graph: rlx.Graph, device: str) -> CompiledGraph:
     verify(graph)
+    found = registry.probe(device)
+    if not found.devices:
+        pytest.skip(f"{device}: {found.reason}")
     return rlx.Session(device).compile(graph)
 
 

@@ -44,17 +44,13 @@ def touched(program: Program, kernels: Iterable[Kernel]) -> set[int]:
     return found
 
 
-def with_bodies(kernel: Kernel, change: Callable[[Kernel], Kernel]) -> Kernel:
-    """The branch or loop with other kernels in it."""
-
-    def all_of(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-        return tuple(change(k) for k in kernels)
-
+def with_bodies(kernel: Kernel, change: Callable[[tuple[Kernel, ...]], Iterable[Kernel]]) -> Kernel:
+    """The branch or loop with other rows of kernels in it."""
     work = kernel.work
     if isinstance(work, Branch):
-        work = dataclasses.replace(work, yes=all_of(work.yes), no=all_of(work.no))
+        work = dataclasses.replace(work, yes=tuple(change(work.yes)), no=tuple(change(work.no)))
     elif isinstance(work, Loop):
-        work = dataclasses.replace(work, body=all_of(work.body), test=all_of(work.test))
+        work = dataclasses.replace(work, body=tuple(change(work.body)), test=tuple(change(work.test)))
     return dataclasses.replace(kernel, work=work)
 
 

@@ -20,7 +20,7 @@ from rlx.ir.expect import Equality
 from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
-    from rlx.kernel.special import SpecialWork
+    from rlx.kernel.special import Exchanges, SpecialWork
     from rlx.kernel.winograd import WinogradWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
@@ -339,7 +339,7 @@ class Loop:
     condition: int | None = None
 
 
-Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | WinogradWork | Branch | Loop"
+Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | Exchanges | WinogradWork | Branch | Loop"
 
 
 @dataclass(frozen=True)

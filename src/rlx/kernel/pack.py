@@ -44,7 +44,7 @@ def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int,
     def packed_kernel(kernel: Kernel) -> Kernel:
         work = kernel.work
         if isinstance(work, (Branch, Loop)):
-            return with_bodies(kernel, packed_kernel)
+            return with_bodies(kernel, lambda kernels: map(packed_kernel, kernels))
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
             return kernel
         inside = (work.n_axis, *work.tap_axes, work.k_axis)

@@ -91,6 +91,16 @@ class Fourier:
     table: int = -1
 
 
+@dataclass(frozen=True)
+class Exchanges:
+    """Puts rows of `length` keys (slot 0) and their positions (slot 1), one behind the other in memory, in order: the
+    least key first, of equals the lower position. Made of rankings by `kernel.ordering` where a renderer asks for it.
+    """
+
+    outer: Shape
+    length: Dim
+
+
 OrderedWork = Update | Running | Ranking
 SpecialWork = OrderedWork | Fourier
 

@@ -16,7 +16,7 @@ from rlx.ir.op import REGISTRY, Elementwise, Op, Tolerance
 from rlx.kernel import narrow
 
 REFUSED = {
-    "WGSL has no f64", "WGSL has no complex numbers", "no kernel computes it",
+    "WGSL has no f64", "WGSL has no complex numbers",
     *(f"{dtype} is not implemented in WGSL" for dtype in narrow.DTYPES if dtype.bits < 16),
     *(f"{dtype} is not implemented in WGSL" for dtype in dtypes.ALL.values() if dtype.is_integer and dtype.bits < 8),
 }  # fmt: skip

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
 from rlx.backends.wgpu.layout import Heaps, choose_heaps, is_packed, plan_arena
+from rlx.backends.wgpu.settle import settle
 from rlx.errors import CompileError, UnsupportedOp
 from rlx.ir.graph import Graph, Node
 from rlx.ir.type import TensorType
-from rlx.kernel.fuse import untaken
+from rlx.kernel.flatten import leaves
+from rlx.kernel.fuse import SPECIALS, untaken
 from rlx.kernel.lower import lower
 from rlx.kernel.nest import Contraction, Kernel, Nest, Program
+from rlx.kernel.ordering import spread_rankings
 from rlx.kernel.pack import pack_weights
 from rlx.kernel.plan import MemoryPlan
-from rlx.kernel.wgsl import contraction, nest
+from rlx.kernel.special import Exchanges, Ranking, Running, Update
+from rlx.kernel.wgsl import contraction, nest, special
 from rlx.kernel.wgsl.code import Binding, Shader, Slot
 from rlx.kernel.wgsl.types import why_unsupported
+from rlx.ops.control import Control
 from rlx.passes.pipeline import optimise
 
 WORDS = "u32"
 QUADS = "vec4<f32>"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """A kernel with its shader; `heaps[i]` is what the shader's storage binding i is bound to."""
 
@@ -37,7 +43,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything of a compiled program but its weights and its pipelines."""
+    """Everything of a compiled program but its weights and its pipelines. `prepare` and `main` are the kernels that do
+    something themselves; which of them run, and how often, the branches and loops of `program` tell."""
 
     outputs: tuple[TensorType, ...]
     program: Program
@@ -45,6 +52,11 @@ class Plan:
     memory: MemoryPlan
     prepare: tuple[Step, ...]
     main: tuple[Step, ...]
+
+    @cached_property
+    def by_kernel(self) -> dict[int, Step]:
+        """Steps by the id of their kernel."""
+        return {id(step.kernel): step for step in (*self.prepare, *self.main)}
 
 
 def unsupported(graph: Graph) -> list[Unsupported]:
@@ -78,10 +90,13 @@ def build(graph: Graph, options: Options, limit: int) -> Plan:
 
 
 def _refused(ready: Graph) -> list[tuple[Node, str]]:
-    """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold."""
-    found = [(node, "no kernel computes it") for node in untaken(ready)]
+    """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold; those with regions also stand
+    for what is refused in these."""
+    lacking = [node for node in untaken(ready, SPECIALS) if not isinstance(node.op, Control)]
+    found = [(node, "no kernel computes it") for node in lacking]
     for node in ready.nodes:
         reasons = [why_unsupported(t.dtype) for t in (*node.types, *(v.type for v in node.inputs))]
+        reasons += [reason for region in node.regions for _, reason in _refused(region)]
         found.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
     return found
 
@@ -97,12 +112,14 @@ def _origin(graph: Graph, node: Node) -> Node:
 
 def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
     program = lower(ready, disable)
+    settle(program)
+    spread_rankings(program, special.is_long)
     if "pack" not in disable:
         pack_weights(program, contraction.panels)
     heaps = choose_heaps(program, limit)
     memory = plan_arena(program, heaps, ready.bounds, "memory-reuse" not in disable)
     prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)
-    main = tuple(_step(program, heaps, kernel, False) for kernel in program.main)
+    main = tuple(_step(program, heaps, kernel, False) for kernel in leaves(program.main))
     return Plan(tuple(v.type for v in ready.outputs.values()), program, heaps, memory, prepare, main)
 
 
@@ -134,4 +151,6 @@ def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding]) 
             return nest.render(kernel.work, slots, bindings, kernel.name)
         case Contraction():
             return contraction.render(kernel.work, slots, bindings, kernel.name)
+        case Update() | Running() | Ranking() | Exchanges():
+            return special.render(kernel.work, slots, bindings, kernel.name)
     raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

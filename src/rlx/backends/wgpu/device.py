@@ -165,7 +165,8 @@ class Device:
         key = tuple(bindings)
         if key not in self._layouts:
             visible = self.wgpu.ShaderStage.COMPUTE
-            entries = [{"binding": 0, "visibility": visible, "buffer": {"type": "uniform"}}]
+            record = {"type": "uniform", "has_dynamic_offset": True}
+            entries = [{"binding": 0, "visibility": visible, "buffer": record}]
             for number, binding in enumerate(bindings):
                 kind = "storage" if binding.writable else "read-only-storage"
                 entries.append({"binding": number + 1, "visibility": visible, "buffer": {"type": kind}})

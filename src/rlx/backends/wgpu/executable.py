@@ -3,98 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.base import Bound, Capabilities, Executable, deliver
-from rlx.backends.wgpu.build import Plan, Step
-from rlx.backends.wgpu.device import Device, in_two_dimensions, translated
+from rlx.backends.wgpu.build import Plan
+from rlx.backends.wgpu.device import Device, translated
 from rlx.backends.wgpu.layout import ARENA, Arena, aligned, is_packed, place_arena, stored_bytes
-from rlx.errors import InputError, OutOfMemory, UnsupportedOp
+from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
+from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
+from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.nest import Buffer
-from rlx.kernel.wgsl.code import WORKGROUP
-from rlx.kernel.wgsl.ranges import overflows
 from rlx.kernel.wgsl.types import WORD_BYTES, is_narrow_float, is_wide
 
-MAX_INDEX = (1 << 31) - 1
-
-
-class Sequenced:
-    """Steps made ready for a device at known dims: their records in one uniform buffer, bind groups, workgroups."""
-
-    def __init__(
-        self,
-        device: Device,
-        steps: Sequence[Step],
-        pipelines: Sequence[Any],
-        starts: Mapping[int, int],
-        heaps: Mapping[int, Any],
-        binding: Mapping[str, int],
-    ) -> None:
-        self.device = device
-        live: list[tuple[Step, Any, int, int]] = []
-        records = bytearray()
-        for step, pipeline in zip(steps, pipelines):
-            positions = dims.evaluate(step.shader.positions, binding)
-            if positions == 0:
-                continue
-            numbers = [0, *(starts[n] for n in step.kernel.slots)]
-            numbers += [dims.evaluate(d, binding) for d in step.shader.numbers]
-            records += bytes(-len(records) % device.record_alignment)
-            live.append((step, pipeline, len(records), positions if step.shader.team else -(-positions // WORKGROUP)))
-            records += np.array(numbers, np.int32).tobytes() + bytes(-len(numbers) % 4 * 4)
-        self.uniform = device.buffer(len(records), "records", "UNIFORM")
-        if records:
-            device.raw.queue.write_buffer(self.uniform, 0, bytes(records))
-        self.dispatches = [
-            (pipeline, self._group(step, heaps, at), in_two_dimensions(groups)) for step, pipeline, at, groups in live
-        ]
-
-    def _group(self, step: Step, heaps: Mapping[int, Any], at: int) -> Any:
-        shader = step.shader
-        size = -(-(1 + shader.slots + len(shader.numbers)) // 4) * 16
-        entries = [{"binding": 0, "resource": {"buffer": self.uniform, "offset": at, "size": size}}]
-        for number, heap in enumerate(step.heaps):
-            buffer = heaps[heap]
-            entries.append({"binding": number + 1, "resource": {"buffer": buffer, "offset": 0, "size": buffer.size}})
-        return self.device.raw.create_bind_group(layout=self.device.layout(shader.bindings), entries=entries)
-
-    def encode(self, encoder: Any) -> None:
-        """Adds all dispatches to a command encoder, as one pass."""
-        run = encoder.begin_compute_pass()
-        last = None
-        for pipeline, group, (x, y) in self.dispatches:
-            if pipeline is not last:
-                run.set_pipeline(pipeline)
-                last = pipeline
-            run.set_bind_group(0, group)
-            run.dispatch_workgroups(x, y)
-        run.end()
-
-
-def verify(device: Device, steps: Sequence[Step], binding: Mapping[str, int]) -> None:
-    """Refuses what shaders would get wrong: they count in 32 bits, and some drivers end loops that are long.
-
-    Raises UnsupportedOp.
-    """
-    for step in steps:
-        shader = step.shader
-        numbers = [dims.evaluate(d, binding) for d in (shader.positions, *shader.numbers)]
-        iterations = dims.evaluate(shader.iterations, binding)
-        if any(abs(n) > MAX_INDEX for n in numbers) or any(overflows(check, binding) for check in shader.checks):
-            wanted = "sizes that 32-bit indices reach"
-        elif iterations > device.max_iterations and numbers[0]:
-            wanted = f"at most {device.max_iterations} iterations, after which the driver ends loops"
-        else:
-            continue
-        raise UnsupportedOp(
-            f"[{step.kernel.name}] expected {wanted}, on {device.name}, got {dict(binding)}, "
-            f"at nodes {', '.join(step.kernel.sources)}"
-        )
+MOST_SEQUENCES = 256
+"""Pieces of a program with branches that are kept ready."""
 
 
 def upload(device: Device, buffer: Any, offset: int, array: Array) -> None:
@@ -137,22 +65,28 @@ class Weights:
         self.plan = plan
         self.device = device
 
-    def fill(self, arrays: Mapping[int, Array], prepare: Sequence[Any], old: Weights | None) -> None:
+    def fill(self, arrays: Mapping[int, Array], pipelines: Mapping[str, Any], old: Weights | None) -> None:
         """Uploads and runs `prepare`; heaps of `old` are taken over where they have the same size."""
         plan, device = self.plan, self.device
         heaps = {}
         for number, size in self.sizes.items():
             same = old is not None and old.sizes.get(number) == size and number in old.heaps
-            heaps[number] = old.heaps[number] if same and old else device.buffer(size, "weights", "STORAGE")
+            heaps[number] = old.heaps[number] if same and old else device.buffer(size, "weights", "STORAGE", "COPY_SRC")
         for number, array in arrays.items():
             if number in self.start:
                 upload(device, heaps[plan.heaps.of[number]], self.start[number] * WORD_BYTES, array)
         if plan.prepare:
-            sequence = Sequenced(device, plan.prepare, prepare, self.start, heaps, {})
+            steps = Walk(plan, self.start, {}, _nothing_to_ask).go(plan.program.prepare)
+            sequence = Sequenced(device, steps, pipelines, heaps, {})
             encoder = device.raw.create_command_encoder()
             sequence.encode(encoder)
             device.raw.queue.submit([encoder.finish()])
         self.heaps = {n: b for n, b in heaps.items() if n <= len(plan.heaps.kept)}
+
+
+def _nothing_to_ask(number: int, word: int) -> bool:
+    """For programs in which nothing depends on data."""
+    raise AssertionError(number, word)
 
 
 def _static_bytes(plan: Plan, number: int) -> int:
@@ -167,8 +101,8 @@ class WgpuExecutable(Executable):
         self.device = device
         verify(device, plan.prepare, {})
         with device.lock:
-            self.prepare = [device.pipeline(step.shader) for step in plan.prepare]
-            self.main = [device.pipeline(step.shader) for step in plan.main]
+            shaders = {step.shader.text: step.shader for step in (*plan.prepare, *plan.main)}
+            self.pipelines = {text: device.pipeline(shader) for text, shader in shaders.items()}
         self._params: dict[str, Array] = {}
         self._dirty = True
         self._weights: Weights | None = None
@@ -190,7 +124,7 @@ class WgpuExecutable(Executable):
             arrays |= program.constants
             made = Weights(self.plan, self.device, arrays)
             with translated("weights"):
-                made.fill(arrays, self.prepare, self._weights)
+                made.fill(arrays, self.pipelines, self._weights)
             self._weights, self._dirty = made, False
         return self._weights
 
@@ -213,12 +147,11 @@ class WgpuExecutable(Executable):
         return made
 
     def describe(self) -> dict[str, Any]:
-        shaders = {s.shader.text for s in (*self.plan.prepare, *self.plan.main)}
         return {
             "adapter": self.device.name,
             "kernels": len(self.plan.main),
             "prepare_kernels": len(self.plan.prepare),
-            "pipelines": len(shaders),
+            "pipelines": len(self.pipelines),
             "weight_bytes": self.weight_bytes,
         }
 
@@ -242,8 +175,10 @@ class WgpuBound(Bound):
         self.shapes = shapes
         self.inputs = [self._placed(n) for n in plan.program.inputs]
         self.outputs = [(*self._placed(n), shape) for n, shape in zip(plan.program.outputs, shapes)]
+        self.asks = depends_on_data(plan.program.main)
         self._weights: Weights | None = None
-        self._sequence: Sequenced | None = None
+        self._sequences: dict[tuple[Placed, ...], Sequenced] = {}
+        self._whole: Sequenced | None = None
         self._memory: Any = None
         self._staging: Any = None
 
@@ -253,33 +188,83 @@ class WgpuBound(Bound):
         size = dims.evaluate(stored_bytes(buffer), self.binding)
         return buffer, self.arena.start[number] * WORD_BYTES, size
 
-    def _ready(self, weights: Weights) -> Sequenced:
-        """Memory, records and bind groups; made anew when the weights have moved."""
-        device, plan = self.executable.device, self.executable.plan
+    def _ready(self, weights: Weights) -> None:
+        """Memory; what was made ready is forgotten when the weights have moved."""
+        device = self.executable.device
         if self._memory is None:
             self._memory = device.buffer(self.arena.nbytes, "arena", "STORAGE", "COPY_SRC")
             outputs = self.arena.outputs_end - self.arena.inputs_end
-            self._staging = device.buffer(outputs, "outputs", "MAP_READ")
-        moved = self._weights is None or self._weights.heaps != weights.heaps or self._weights.start != weights.start
-        if self._sequence is None or moved:
-            starts = {**self.arena.start, **weights.start}
-            heaps = {ARENA: self._memory, **weights.heaps}
-            self._sequence = Sequenced(device, plan.main, self.executable.main, starts, heaps, self.binding)
+            self._staging = device.buffer(max(outputs, WORD_BYTES), "outputs", "MAP_READ")
+        if self._weights is None or self._weights.heaps != weights.heaps or self._weights.start != weights.start:
+            self._sequences, self._whole = {}, None
         self._weights = weights
-        return self._sequence
+
+    def _heaps(self) -> dict[int, Any]:
+        assert self._weights is not None  # `_ready` was called
+        return {ARENA: self._memory, **self._weights.heaps}
+
+    def _walk(self, ask: Ask) -> Walk:
+        assert self._weights is not None  # `_ready` was called
+        return Walk(self.executable.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
+
+    def _sequence(self, steps: Iterable[Placed]) -> Sequenced:
+        return Sequenced(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        device = self.executable.device
+        device, main = self.executable.device, self.executable.plan.program.main
         with device.lock, translated("run"):
-            sequence = self._ready(self.executable.weights())
+            self._ready(self.executable.weights())
             self._upload(inputs)
-            encoder = device.raw.create_command_encoder()
-            sequence.encode(encoder)
+            if self.asks:
+                last = self._up_to_the_last_question()
+            else:
+                if self._whole is None:
+                    self._whole = self._sequence(self._walk(_nothing_to_ask).go(main))
+                last = self._whole
             start, size = self.arena.inputs_end, self.arena.outputs_end - self.arena.inputs_end
-            if size:
-                encoder.copy_buffer_to_buffer(self._memory, start, self._staging, 0, size)
-            device.raw.queue.submit([encoder.finish()])
+            self._submit(last, self._memory, start, size)
             return deliver(self._download(size), out)
+
+    def _submit(self, sequence: Sequenced, source: Any, start: int, size: int) -> None:
+        """Runs a sequence, then copies `size` bytes to where the host reads them."""
+        device = self.executable.device
+        encoder = device.raw.create_command_encoder()
+        sequence.encode(encoder)
+        if size:
+            encoder.copy_buffer_to_buffer(source, start, self._staging, 0, size)
+        device.raw.queue.submit([encoder.finish()])
+
+    def _up_to_the_last_question(self) -> Sequenced:
+        """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
+        pending: list[Placed] = []
+        plan = self.executable.plan
+
+        def ask(number: int, word: int) -> bool:
+            heap = plan.heaps.of[number]
+            self._submit(self._kept(pending), self._heaps()[heap], word * WORD_BYTES, WORD_BYTES)
+            pending.clear()
+            with self._mapped() as whole:
+                return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
+
+        pending.extend(self._walk(ask).go(plan.program.main))
+        return self._kept(pending)
+
+    def _kept(self, steps: Sequence[Placed]) -> Sequenced:
+        key = tuple(steps)
+        if key not in self._sequences:
+            if len(self._sequences) >= MOST_SEQUENCES:
+                self._sequences.pop(next(iter(self._sequences)))
+            self._sequences[key] = self._sequence(key)
+        return self._sequences[key]
+
+    @contextmanager
+    def _mapped(self) -> Iterator[Any]:
+        """What was copied for the host, as bytes."""
+        self._staging.map_sync(self.executable.device.wgpu.MapMode.READ)
+        try:
+            yield self._staging.read_mapped(copy=False)
+        finally:
+            self._staging.unmap()
 
     def _upload(self, inputs: Sequence[Array]) -> None:
         """All inputs in one write: they lie side by side."""
@@ -293,11 +278,6 @@ class WgpuBound(Bound):
     def _download(self, size: int) -> list[Array]:
         if size == 0:
             return [np.zeros(shape, buffer.dtype.numpy) for buffer, _, _, shape in self.outputs]
-        staging = self._staging
-        staging.map_sync(self.executable.device.wgpu.MapMode.READ)
-        try:
-            whole = staging.read_mapped(copy=False)
-            first = self.arena.inputs_end
+        first = self.arena.inputs_end
+        with self._mapped() as whole:
             return [host_array(b, shape, whole[at - first : at - first + n]) for b, at, n, shape in self.outputs]
-        finally:
-            staging.unmap()

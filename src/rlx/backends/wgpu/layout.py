@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Bounds, Dim
+from rlx.kernel.flatten import reals, touched
 from rlx.kernel.nest import Buffer, Program
 from rlx.kernel.plan import MemoryPlan, plan_memory
 from rlx.kernel.wgsl.types import WORD_BYTES, can_pack, element_words
@@ -54,11 +55,12 @@ def choose_heaps(program: Program, limit: int) -> Heaps:
     """Puts weights into heaps of at most `limit` bytes (a bigger one gets a heap of its own)."""
     made = [n for kernel in program.prepare for n in kernel.slots[: kernel.writes]]
     static = list(dict.fromkeys([*program.params, *program.constants, *made]))
-    read = {n for kernel in program.main for n in kernel.slots}
+    read = touched(program, program.main)
     kept = _fill(program, [n for n in static if n in read], limit)
     sources = _fill(program, [n for n in static if n not in read], limit)
     of = {b.number: ARENA for b in program.buffers}
     of |= {n: 1 + i for i, heap in enumerate((*kept, *sources)) for n in heap}
+    of |= {n: of[min(reals(program, n))] for n in program.holds}
     return Heaps(of, kept, sources)
 
 
@@ -81,7 +83,7 @@ def plan_arena(program: Program, heaps: Heaps, bounds: Bounds, reuse: bool) -> M
     """Slots of `main`'s temporaries, by live range, in the sizes that they have on the device."""
     word = {1: dtypes.u32, 2: dtypes.u64}
     buffers = [replace(b, dtype=word[element_words(b.dtype)]) for b in program.buffers]
-    sized = Program(program.symbols, buffers)
+    sized = replace(program, buffers=buffers)
     temps = {b.number for b in program.buffers if b.kind == "temp" and heaps.of[b.number] == ARENA}
     return plan_memory(sized, program.main, temps, bounds, reuse)
 

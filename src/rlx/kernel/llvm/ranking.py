@@ -13,38 +13,16 @@ from importlib.resources import files
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
-from rlx.ir.dtype import DType
-from rlx.ir.expr import Expr, apply, bitcast, cast, const, select
+from rlx.ir.expr import Expr
 from rlx.kernel.llvm.body import Body, Reg, Vector
 from rlx.kernel.llvm.function import Function, Module
 from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers, over_positions
 from rlx.kernel.nest import Linear
+from rlx.kernel.ordering import order_key
 from rlx.kernel.special import Ranking
 
 LEAST_ROOM = 64
 """Elements that the buffer holds at least."""
-
-
-def order_key(x: Expr) -> Expr:
-    """A signed integer (i32, or i64 for dtypes of 64 bits) that is in the order of x; NaN is the greatest."""
-    if x.dtype.is_float:
-        return _float_key(x if x.dtype is dtypes.f64 else cast(x, dtypes.f32))
-    if x.dtype.bits < 32:
-        return cast(x, dtypes.i32)
-    if x.dtype.kind == "int":
-        return x
-    high = const(1 << (x.dtype.bits - 1), x.dtype)
-    return bitcast(apply("xor", x, high), dtypes.i64 if x.dtype.bits == 64 else dtypes.i32)
-
-
-def _float_key(x: Expr) -> Expr:
-    whole: DType = dtypes.i64 if x.dtype is dtypes.f64 else dtypes.i32
-    greatest = (1 << (whole.bits - 1)) - 1
-    positive_zero = select(apply("eq", x, 0.0), const(0.0, x.dtype), x)
-    bits = bitcast(positive_zero, whole)
-    # of negative numbers the greater magnitude is the lesser number
-    turned = apply("and", apply("shr", bits, whole.bits - 1), greatest)
-    return select(apply("ne", x, x), const(greatest, whole), apply("xor", bits, turned))
 
 
 def _is_wide(work: Ranking) -> bool:
@@ -109,8 +87,7 @@ class RankingWriter:
         f.loop("0", f.dim(work.k), 1, [], lambda rank, _: self._give(rank))
 
     def _key(self) -> Expr:
-        key = order_key(self.work.body)
-        return apply("not", key) if self.work.largest else key
+        return order_key(self.work.body, self.work.largest)
 
     def _look(self, first: str) -> list[str]:
         """Takes the elements of a vector, unless none is less than the threshold: of many elements most are not."""

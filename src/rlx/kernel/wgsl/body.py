@@ -187,14 +187,18 @@ class Body:
         return Reg(self.code.let(f"{raw} != 0u") if dtype is dtypes.bool_ else raw, dtype, False)
 
     def store(self, number: int, line: Linear, value: Reg) -> None:
+        """Writes an element at a linear offset."""
+        self.store_at(number, self.offset(line), value)
+
+    def store_at(self, number: int, offset: str, value: Reg) -> None:
         """Writes an element, in the words form."""
         slot = self.slots[number]
         assert not slot.packed
-        at = f"{self.record.start(number)} + {self.offset(line)}"
+        at = f"{self.record.start(number)} + {offset}"
         memory = f"memory{slot.storage}"
         if is_wide(slot.dtype):
             whole = value.widened()
-            at = self.code.let(f"{self.record.start(number)} + {self.offset(line)} * 2i", "at")
+            at = self.code.let(f"{self.record.start(number)} + {offset} * 2i", "at")
             name = whole.name if whole.name.isidentifier() else self.code.let(whole.name)
             self.code.emit(f"{memory}[{at}] = {name}.x;")
             self.code.emit(f"{memory}[{at} + 1i] = {name}.y;")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -46,15 +46,26 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """Dispatches of one shader in a row. `of` gives the numbers that each brings, for a value of `extent`; the record
+    has a place for so many `numbers` behind the slots."""
+
+    extent: Dim
+    numbers: int
+    of: Callable[[int], Sequence[tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
 class Shader:
     """A compute shader with the entry point `main`, and what a dispatch of it needs.
 
     bindings     storage bindings, numbered from 1; binding 0 is the uniform record
     slots        how many slots: the record has a 0, then the start of each in words
-    numbers      the record's further entries: dims, each as an i32
+    numbers      the record's last entries: dims, each as an i32
     positions    how many outer positions there are
     team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
     iterations   how many times an invocation goes through loops, at most
+    rounds       where the work is dispatched several times, in rounds that depend on a dim
     """
 
     text: str
@@ -65,6 +76,12 @@ class Shader:
     team: bool
     iterations: Dim
     checks: tuple[Check, ...] = ()
+    rounds: Rounds | None = None
+
+    @property
+    def record_words(self) -> int:
+        """Length of the record."""
+        return 1 + self.slots + (self.rounds.numbers if self.rounds else 0) + len(self.numbers)
 
 
 @dataclass
@@ -105,10 +122,12 @@ ZERO = "record[0].x"
 
 
 class Record:
-    """The uniform of a dispatch: 0, the start of every slot, then dims, as i32s that are worked out on the host."""
+    """The uniform of a dispatch: 0, the start of every slot, `rounds` numbers that a round brings, then dims, as i32s
+    that are worked out on the host."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, rounds: int = 0) -> None:
         self.slots = slots
+        self.rounds = rounds
         self._dims: dict[Dim, int] = {}
 
     def start(self, slot: int) -> str:
@@ -119,7 +138,11 @@ class Record:
         """A dim's value, an i32: a literal, or an entry of the record."""
         if isinstance(dim, int):
             return int_literal(dim)
-        return self._entry(1 + self.slots + self._dims.setdefault(dim, len(self._dims)))
+        return self._entry(1 + self.slots + self.rounds + self._dims.setdefault(dim, len(self._dims)))
+
+    def round(self, number: int) -> str:
+        """A number that the round brings, an i32."""
+        return self._entry(1 + self.slots + number)
 
     def _entry(self, number: int) -> str:
         return f"record[{number // 4}].{'xyzw'[number % 4]}"
@@ -131,7 +154,7 @@ class Record:
     @property
     def quads(self) -> int:
         """Length in `vec4<i32>`s."""
-        return -(-(1 + self.slots + len(self._dims)) // 4)
+        return -(-(1 + self.slots + self.rounds + len(self._dims)) // 4)
 
 
 def int_literal(value: int) -> str:

@@ -14,8 +14,9 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.nest import Nest, Reduce, Stage, Store, Temp
 from rlx.kernel.wgsl.body import Body, constant
-from rlx.kernel.wgsl.code import WORKGROUP
+from rlx.kernel.wgsl.code import WORKGROUP, Code
 from rlx.kernel.wgsl.registers import Reg
+from rlx.kernel.wgsl.shared import Shared, halves
 from rlx.kernel.wgsl.types import is_wide, register_type
 from rlx.ops.reduce import identity
 
@@ -40,7 +41,7 @@ class Rows(ABC):
         self.inner = list(range(len(nest.outer), len(nest.outer) + len(nest.inner)))
         self.length: Dim = dims.product(nest.inner)
         self.iterations: Dim = 0
-        self._iterations_a_place = 1 + sum(LIBRARY_LOOP for n in ex.walk([s.body for s in stages]) if _has_loop(n))
+        self._iterations_a_place = iterations_of([s.body for s in stages])
 
     @abstractmethod
     def write(self) -> None:
@@ -81,12 +82,7 @@ class Rows(ABC):
 
     def variable(self, stage: Reduce, stem: str) -> Reg:
         """A variable that holds the identity of a reduction."""
-        wide = is_wide(stage.dtype)
-        first = constant(ex.const(identity(stage.combine, stage.dtype.numpy), stage.dtype))
-        reg = Reg(self.code.fresh(stem), stage.dtype, wide)
-        value = first.widened().name if wide else first.name
-        self.code.emit(f"var {reg.name}: {register_type(stage.dtype, wide)} = {value};")
-        return reg
+        return identity_variable(self.code, stage.combine, stage.dtype, stem)
 
     def join(self, total: Reg, combine: str, value: Reg) -> None:
         self.code.emit(f"{total.name} = {self.body.apply(combine, total, value).name};")
@@ -171,6 +167,10 @@ class AloneRows(Rows):
 class TeamRows(Rows):
     """The lanes of a workgroup walk the row together, each every WORKGROUPth place, and join their results."""
 
+    def __init__(self, body: Body, nest: Nest, stages: Sequence[Stage]) -> None:
+        super().__init__(body, nest, stages)
+        self.shared = Shared(self.code)
+
     def write(self) -> None:
         for group in self.passes():
             first = self.stages[group[0]]
@@ -208,34 +208,18 @@ class TeamRows(Rows):
         with self._share():
             self.visit(group, totals)
 
-    def _shared(self, dtype: DType, wide: bool) -> str:
-        """Workgroup memory with a place for every lane. Bools lie there as u32: NVIDIA's driver loses them."""
-        element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
-        name = "shared_" + element.replace("<", "_").replace(">", "")
-        self.code.shared[name] = element
-        return name
-
-    def _put(self, shared: str, reg: Reg) -> None:
-        value = f"select(0u, 1u, {reg.name})" if reg.dtype is dtypes.bool_ else reg.name
-        self.code.emit(f"{shared}[lane] = {value};")
-
-    def _get(self, shared: str, at: str, like: Reg) -> Reg:
-        place = f"{shared}[{at}]"
-        return like.like(self.code.let(f"{place} != 0u" if like.dtype is dtypes.bool_ else place))
-
     def _joined(self, stage: Reduce, total: Reg) -> Reg:
         """The lanes' results joined, half of them with the other half until one is left."""
-        code = self.code
-        shared = self._shared(total.dtype, total.wide)
-        self._put(shared, total)
-        code.emit("workgroupBarrier();")
-        for half in _halves():
+        shared = self.shared.array(total.dtype, total.wide)
+        self.shared.put(shared, total)
+        self.shared.barrier()
+        for half in halves(WORKGROUP):
             with self.body.scope(f"if (lane < {half}u)"):
-                mine, other = (self._get(shared, at, total) for at in ("lane", f"lane + {half}u"))
-                self._put(shared, self.body.apply(stage.combine, mine, other))
-            code.emit("workgroupBarrier();")
-        result = self._get(shared, "0", total)
-        code.emit("workgroupBarrier();")
+                mine, other = (self.shared.get(shared, at, total) for at in ("lane", f"lane + {half}u"))
+                self.shared.put(shared, self.body.apply(stage.combine, mine, other))
+            self.shared.barrier()
+        result = self.shared.get(shared, "0", total)
+        self.shared.barrier()
         return result
 
     def _argument(self, number: int, stage: Reduce) -> None:
@@ -244,28 +228,43 @@ class TeamRows(Rows):
         best, found = self.best_variables(stage)
         with self._share():
             self.consider(stage, best, found)
-        values, places = self._shared(best.dtype, best.wide), "shared_place"
+        values, places = self.shared.array(best.dtype, best.wide), "shared_place"
         code.shared[places] = "i32"
-        self._put(values, best)
+        self.shared.put(values, best)
         code.emit(f"{places}[lane] = {found.name};")
-        code.emit("workgroupBarrier();")
-        for half in _halves():
+        self.shared.barrier()
+        for half in halves(WORKGROUP):
             with self.body.scope(f"if (lane < {half}u)"):
                 self._better_lane(stage, values, places, best, half)
-            code.emit("workgroupBarrier();")
+            self.shared.barrier()
         self.body.rows[number] = found.like(code.let(f"{places}[0]"))
-        code.emit("workgroupBarrier();")
+        self.shared.barrier()
 
     def _better_lane(self, stage: Reduce, values: str, places: str, like: Reg, half: int) -> None:
         """Takes over what another lane found if it is better, or as good and in a better place."""
         code = self.code
-        mine, other = (self._get(values, at, like) for at in ("lane", f"lane + {half}u"))
+        mine, other = (self.shared.get(values, at, like) for at in ("lane", f"lane + {half}u"))
         here, there = (code.let(f"{places}[{at}]") for at in ("lane", f"lane + {half}u"))
         nearer = Reg(code.let(f"{there} {'>' if stage.last else '<'} {here}"), dtypes.bool_, False)
         wins = self.body.through(lambda new, old, near: _beats(stage, new, old, near), other, mine, nearer)
         with self.body.scope(f"if ({there} >= 0i && ({here} < 0i || {wins.name}))"):
-            self._put(values, other)
+            self.shared.put(values, other)
             code.emit(f"{places}[lane] = {there};")
+
+
+def identity_variable(code: Code, combine: str, dtype: DType, stem: str) -> Reg:
+    """A variable that holds what an instruction joins first."""
+    wide = is_wide(dtype)
+    first = constant(ex.const(identity(combine, dtype.numpy), dtype))
+    reg = Reg(code.fresh(stem), dtype, wide)
+    value = first.widened().name if wide else first.name
+    code.emit(f"var {reg.name}: {register_type(dtype, wide)} = {value};")
+    return reg
+
+
+def iterations_of(bodies: Sequence[Expr]) -> int:
+    """Iterations of a loop that makes these once, with what library functions in them take, at most."""
+    return 1 + sum(LIBRARY_LOOP for n in ex.walk(bodies) if _has_loop(n))
 
 
 def _has_loop(node: Expr) -> bool:
@@ -273,11 +272,6 @@ def _has_loop(node: Expr) -> bool:
     if node.kind not in ("div", "rem"):
         return False
     return is_wide(node.dtype) or (node.kind == "rem" and node.dtype.is_float)
-
-
-def _halves() -> list[int]:
-    """32, 16, … 1."""
-    return [WORKGROUP >> i for i in range(1, WORKGROUP.bit_length())]
 
 
 def _passes(stages: Sequence[Stage]) -> list[list[int]]:

@@ -1,0 +1,321 @@
+"""Scatters, running reductions and rankings as compute shaders.
+
+A scatter goes in order within an outer position, so equal indices meet as the reference has them. A running reduction
+is walked by one invocation, or, where rows are long, by the lanes of a workgroup, which scan a block at a time. Short
+rankings count, for every element, how many come before it; long ones are made a sorting network of many dispatches
+first (`kernel.ordering.spread_rankings`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.expr import Expr
+from rlx.kernel.nest import Linear, axis, load
+from rlx.kernel.ordering import line_at, order_key, value_at
+from rlx.kernel.special import Exchanges, Ranking, Running, SpecialWork, Update
+from rlx.kernel.wgsl.body import Body, legal
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Record, Rounds, Shader, Slot
+from rlx.kernel.wgsl.nest import SHORT, place
+from rlx.kernel.wgsl.ranges import Ranges
+from rlx.kernel.wgsl.registers import Reg
+from rlx.kernel.wgsl.rows import identity_variable, iterations_of
+from rlx.kernel.wgsl.shader import assemble
+from rlx.kernel.wgsl.shared import Shared
+from rlx.kernel.wgsl.types import is_wide, register_type
+
+COUNTED = 256
+"""Elements of a row that are ranked by counting, at most."""
+ITEMS = 8
+"""Neighbouring elements that a lane takes in a block of a running reduction."""
+
+
+def is_long(work: Ranking) -> bool:
+    """Whether a ranking is to become a sorting network."""
+    return not (isinstance(work.length, int) and work.length <= COUNTED)
+
+
+def render(work: SpecialWork | Exchanges, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
+    """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
+    writer: _Writer
+    match work:
+        case Update():
+            writer = _Update(work, slots)
+        case Running():
+            writer = _Running(work, slots)
+        case Ranking():
+            writer = _Ranking(work, slots)
+        case Exchanges():
+            writer = _Exchanges(work, slots)
+    return writer.shader(bindings, name)
+
+
+class _Writer:
+    """A shader in the making.
+
+    grid      the axes along which invocations, or workgroups if `team`, lie
+    extents   those of all axes, by number
+    """
+
+    rounds: Rounds | None = None
+
+    def __init__(self, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool = False, rounds: int = 0) -> None:
+        self.code = Code()
+        self.record = Record(len(slots), rounds)
+        self.body = Body(self.code, self.record, slots, Ranges())
+        self.grid, self.extents, self.team = grid, extents, team
+
+    def write(self) -> Dim:
+        """Writes all that is done at a position, and tells how many iterations of loops that takes at most."""
+        raise NotImplementedError
+
+    def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
+        place(self.body, self.grid)
+        iterations = self.write()
+        text = assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
+        checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
+        return Shader(
+            text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
+            iterations, checks, self.rounds,
+        )  # fmt: skip
+
+
+class _Update(_Writer):
+    """One invocation an outer position; it goes along the inner axes."""
+
+    def __init__(self, work: Update, slots: Sequence[Slot]) -> None:
+        super().__init__(slots, work.outer, (*work.outer, *work.inner))
+        self.work = dataclasses.replace(
+            work, guard=legal(work.guard), body=legal(work.body), offset=_legal(work.offset)
+        )
+
+    def write(self) -> Dim:
+        work = self.work
+        parts = [work.guard, work.body, *(e for e, _ in work.offset.others)]
+        inner = range(len(work.outer), len(work.outer) + len(work.inner))
+        self.body.hoist(parts, lambda node: _varies(node, inner))
+        self._loops(len(work.outer), work.inner)
+        return dims.add(dims.mul(dims.product(work.inner), 1 + len(work.inner) + iterations_of(parts)), 4)
+
+    def _loops(self, number: int, left: Shape) -> None:
+        if not left:
+            self._one()
+            return
+        name = self.code.fresh("k")
+        self.body.axes[number] = name
+        with self.body.scope(f"for (var {name} = 0i; {name} < {self.record.dim(left[0])}; {name} = {name} + 1i)"):
+            self._loops(number + 1, left[1:])
+
+    def _one(self) -> None:
+        work, body = self.work, self.body
+        with body.scope(f"if ({body.gen(work.guard).name})"):
+            value = body.gen(work.body)
+            if work.combine is not None:
+                value = body.apply(work.combine, body.gen(load(0, work.offset, value.dtype)), value)
+            body.store(0, work.offset, value)
+
+
+def _legal(line: Linear) -> Linear:
+    return Linear(line.const, line.axes, tuple((legal(e), c) for e, c in line.others))
+
+
+def _varies(node: Expr, axes: Sequence[int]) -> bool:
+    """Whether a leaf changes along one of the axes."""
+    if node.kind == "axis":
+        return node.attr in axes
+    return node.kind == "load" and any(number in axes for number, _ in node.attr.axes)
+
+
+class _Running(_Writer):
+    """One invocation a row; or, where rows are long and do not lie side by side, one workgroup a row."""
+
+    def __init__(self, work: Running, slots: Sequence[Slot]) -> None:
+        beside = bool(work.outer) and work.offset.coefficient(len(work.outer) - 1) == 1
+        short = isinstance(work.length, int) and work.length <= SHORT
+        super().__init__(slots, work.outer, (*work.outer, work.length), not (short or beside))
+        self.work = dataclasses.replace(work, body=legal(work.body))
+        self.axis = len(work.outer)
+
+    def write(self) -> Dim:
+        self.body.hoist([self.work.body], lambda node: _varies(node, [self.axis]))
+        return self._shared() if self.team else self._alone()
+
+    def _go_to(self, step: str) -> None:
+        """The position along the axis at a step of the walk."""
+        last = f"{self.record.dim(self.work.length)} - 1i - {step}"
+        self.body.axes[self.axis] = self.code.let(last, "index") if self.work.reverse else step
+
+    def _store(self, total: Reg) -> None:
+        work = self.work
+        given = self.body.through(lambda leaf: ex.cast(leaf, work.dtype), total.like(self.code.let(total.name)))
+        self.body.store(0, work.offset, given)
+
+    def _alone(self) -> Dim:
+        work, code = self.work, self.code
+        total = identity_variable(code, work.combine, work.total, "total")
+        step = code.fresh("k")
+        with self.body.scope(f"for (var {step} = 0i; {step} < {self.record.dim(work.length)}; {step} = {step} + 1i)"):
+            self._go_to(step)
+            after = self.body.apply(work.combine, total, self.body.gen(work.body))
+            self._store(total if work.exclusive else after)
+            code.emit(f"{total.name} = {after.name};")
+        return dims.add(dims.mul(work.length, 1 + iterations_of([work.body])), 4)
+
+    def _shared(self) -> Dim:
+        """Blocks of ITEMS neighbours a lane: each lane joins its own, the lanes scan what these give, and each goes
+        through its own again with what lies before them."""
+        work, code, body = self.work, self.code, self.body
+        size = WORKGROUP * ITEMS
+        length = self.record.dim(work.length)
+        carry = identity_variable(code, work.combine, work.total, "carry")
+        start = code.fresh("start")
+        with body.scope(f"for (var {start} = 0i; {start} < {length}; {start} = {start} + {size}i)"):
+            first = code.let(f"{start} + i32(lane) * {ITEMS}i", "first")
+            kept = code.fresh("kept")
+            code.emit(f"var {kept}: array<{register_type(work.total, carry.wide)}, {ITEMS}>;")
+            part = identity_variable(code, work.combine, work.total, "part")
+            with self._items(first, length) as item:
+                value = body.apply(work.combine, part, body.gen(work.body))
+                code.emit(f"{kept}[{item}] = {part.name if work.exclusive else value.name};")
+                code.emit(f"{part.name} = {value.name};")
+            before, whole = self._scan(part)
+            ahead = body.apply(work.combine, carry, before)
+            with self._items(first, length) as item:
+                own = carry.like(code.let(f"{kept}[{item}]"))
+                self._store(body.apply(work.combine, ahead, own))
+            code.emit(f"{carry.name} = {body.apply(work.combine, carry, whole).name};")
+        blocks = dims.floordiv(dims.add(work.length, size - 1), size)
+        return dims.add(dims.mul(blocks, 4 + ITEMS * (2 + iterations_of([work.body]))), 4)
+
+    @contextmanager
+    def _items(self, first: str, length: str) -> Iterator[str]:
+        """A loop over this lane's elements of a block, as far as there are any."""
+        item = self.code.fresh("e")
+        with self.body.scope(f"for (var {item} = 0i; {item} < {ITEMS}i; {item} = {item} + 1i)"):
+            step = self.code.let(f"{first} + {item}", "step")
+            with self.body.scope(f"if ({step} < {length})"):
+                self._go_to(step)
+                yield item
+
+    def _scan(self, part: Reg) -> tuple[Reg, Reg]:
+        """What the lanes before this one give together, and what all give."""
+        work, code, body = self.work, self.code, self.body
+        shared = Shared(code)
+        array = shared.array(part.dtype, part.wide)
+        running = code.fresh("running")
+        code.emit(f"var {running} = {part.name};")
+        so_far = part.like(running)
+        shared.put(array, so_far)
+        shared.barrier()
+        step = 1
+        while step < WORKGROUP:
+            with body.scope(f"if (lane >= {step}u)"):
+                both = body.apply(work.combine, shared.get(array, f"lane - {step}u", part), so_far)
+                code.emit(f"{running} = {both.name};")
+            shared.barrier()
+            shared.put(array, so_far)
+            shared.barrier()
+            step *= 2
+        before = identity_variable(code, work.combine, work.total, "before")
+        with body.scope("if (lane > 0u)"):
+            code.emit(f"{before.name} = {shared.get(array, 'lane - 1u', part).name};")
+        whole = shared.get(array, f"{WORKGROUP - 1}", part)
+        shared.barrier()
+        return before, whole
+
+
+class _Ranking(_Writer):
+    """One invocation an element: it counts those before it, which is where it goes."""
+
+    def __init__(self, work: Ranking, slots: Sequence[Slot]) -> None:
+        rows = (*work.outer, work.length)
+        super().__init__(slots, rows, (*rows, work.length, work.k))
+        self.work = work
+        self.axis = len(work.outer)
+        self.key = legal(order_key(work.body, work.largest))
+
+    def write(self) -> Dim:
+        work, code, body, own = self.work, self.code, self.body, self.axis
+        mine = body.gen(self.key)
+        mine = mine.like(code.let(mine.name))
+        value = body.gen(legal(work.body))
+        rank, other = code.fresh("rank"), code.fresh("k")
+        body.axes |= {own + 1: other, own + 2: rank}
+        code.emit(f"var {rank} = 0i;")
+        others = value_at(self.key, own, axis(own + 1))
+        body.hoist([others], lambda node: _varies(node, [own + 1]))
+        with body.scope(f"for (var {other} = 0i; {other} < {self.record.dim(work.length)}; {other} = {other} + 1i)"):
+            before = _precedes(body, body.gen(others), mine, f"{other} < {body.axes[own]}")
+            code.emit(f"{rank} = {rank} + select(0i, 1i, {before.name});")
+        with body.scope(f"if ({rank} < {self.record.dim(work.k)})"):
+            for where, reg in ((work.values, value), (work.indices, Reg(body.axes[own], dtypes.i64, False))):
+                if where is not None:
+                    body.store(where[0], line_at(where[1], own, axis(own + 2)), reg)
+        return dims.add(dims.mul(work.length, 1 + iterations_of([self.key])), 4)
+
+
+class _Exchanges(_Writer):
+    """One invocation a pair of elements and round: those of a block and the next, or of a block and its mirror image,
+    are put in order. In every pair the lesser element goes to the lower place; so what lies behind the end of a row,
+    where nothing is, would stay there.
+    """
+
+    def __init__(self, work: Exchanges, slots: Sequence[Slot]) -> None:
+        grid = (dims.product(work.outer), work.length)
+        super().__init__(slots, grid, grid, rounds=2)
+        self.length = work.length
+        self.rounds = Rounds(work.length, 2, network)
+
+    def write(self) -> Dim:
+        code, body, record = self.code, self.body, self.record
+        half, mirrored, length = record.round(0), record.round(1), record.dim(self.length)
+        row, pair = body.axes[0], body.axes[1]
+        block = code.let(f"{pair} / {half}", "block")
+        inside = code.let(f"{pair} - {block} * {half}", "index")
+        low = code.let(f"{block} * {half} * 2i + {inside}", "low")
+        image = f"({block} + 1i) * {half} * 2i - 1i - {inside}"
+        high = code.let(f"select({low} + {half}, {image}, {mirrored} != 0i)", "high")
+        with body.scope(f"if ({high} < {length})"):
+            places = [code.let(f"{row} * {length} + {at}", "at") for at in (low, high)]
+            keys = [body.load_at(0, at) for at in places]
+            positions = [body.load_at(1, at) for at in places]
+            wrong = _precedes(body, keys[1], keys[0], f"{positions[1].name} < {positions[0].name}")
+            with body.scope(f"if ({wrong.name})"):
+                for slot, (left, right) in enumerate((keys, positions)):
+                    body.store_at(slot, places[0], right)
+                    body.store_at(slot, places[1], left)
+        return 0
+
+
+def network(length: int) -> list[tuple[int, int]]:
+    """Rounds of the bitonic network on so many elements: half of what a block holds, and whether the second half is
+    mirrored.
+
+    Source: Batcher 1968, "Sorting networks and their applications", in the form in which all comparisons go one way.
+    """
+    rounds: list[tuple[int, int]] = []
+    half = 1
+    while half < length:
+        rounds.append((half, 1))
+        rounds += [(half >> i, 0) for i in range(1, half.bit_length())]
+        half *= 2
+    return rounds
+
+
+def _precedes(body: Body, left: Reg, right: Reg, lower: str) -> Reg:
+    """Whether an element comes before another: by its key, of equals if it is the `lower` one."""
+    if is_wide(left.dtype):
+        left, right = left.widened(), right.widened()
+    is_lower = Reg(body.code.let(lower), dtypes.bool_, False)
+    return body.through(_before, left, right, is_lower)
+
+
+def _before(left: Expr, right: Expr, lower: Expr) -> Expr:
+    same = ex.apply("and", ex.apply("eq", left, right), lower)
+    return ex.apply("or", ex.apply("lt", left, right), same)
