@@ -15,11 +15,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import REGISTRY, Elementwise, Op, Tolerance
 from rlx.kernel import narrow
 
-REFUSED = {
-    "WGSL has no f64", "WGSL has no complex numbers",
-    *(f"{dtype} is not implemented in WGSL" for dtype in narrow.DTYPES if dtype.bits < 16),
-    *(f"{dtype} is not implemented in WGSL" for dtype in dtypes.ALL.values() if dtype.is_integer and dtype.bits < 8),
-}  # fmt: skip
+REFUSED = {"WGSL has no f64", "WGSL has no complex numbers"}
 WHOLE = [
     name for name, op in REGISTRY.items()
     if issubclass(op, Elementwise) and "int" in op.kinds and name not in ("select", "cast", "bitcast", "pow")
@@ -92,6 +88,34 @@ def test_casts(source: dtypes.DType, kind: str) -> None:
         if (source.kind, to.bits) in (("int", 16), ("uint", 16)) and source.bits == 64:
             continue  # NumPy rounds these twice
         assert_equal(kind, REGISTRY["cast"](to=to), [array])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("dtype", narrow.DTYPES, ids=str)
+def test_every_code_of_narrow_floats(dtype: dtypes.DType, kind: str) -> None:
+    """To f32 and negated; and f32 of every size rounded to it."""
+    codes = np.arange(1 << dtype.bits).astype(narrow.bits_dtype(dtype).numpy).view(dtype.numpy)
+    with np.errstate(all="ignore"):
+        codes = codes[~np.isnan(codes.astype(np.float32))]
+        steps = codes.astype(np.float32)
+    assert_equal(kind, REGISTRY["cast"](to=dtypes.f32), [codes])  # type: ignore[call-arg]
+    assert_equal(kind, REGISTRY["neg"](), [codes])
+    random = np.random.default_rng(1).integers(0, 1 << 32, 2000, np.uint32).view(np.float32)
+    random = random[~np.isnan(random)]
+    edges = np.array([0, -0.0, np.inf, -np.inf, np.nan], np.float32)
+    with np.errstate(all="ignore"):
+        ties = (steps[1:] + steps[:-1]) / 2
+        near = np.concatenate([ties * factor for factor in (1, 1 + 1e-6, 1 - 1e-6)])
+    given = flushed(np.concatenate([random, near, edges]).astype(np.float32))
+    assert_equal(kind, REGISTRY["cast"](to=dtype), [given])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.i4, dtypes.u4, dtypes.i2, dtypes.u2], ids=str)
+@pytest.mark.parametrize("name", ["add", "mul", "sub", "maximum"])
+def test_integers_below_a_byte(dtype: dtypes.DType, name: str, kind: str) -> None:
+    """Every pair; bits above the width count for nothing."""
+    codes = np.arange(1 << dtype.bits)
+    pairs = [np.repeat(codes, len(codes)), np.tile(codes, len(codes))]
+    assert_equal(kind, REGISTRY[name](), [p.astype(np.int32).astype(dtype.numpy) for p in pairs])
 
 
 def assert_equal(kind: str, op: Op, arrays: list[Array]) -> None:

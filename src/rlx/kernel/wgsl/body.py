@@ -176,10 +176,11 @@ class Body:
 
     def _load_packed(self, slot: Slot, start: str, offset: str) -> Reg:
         dtype = slot.dtype
-        shift, mask = (2, 3) if dtype.bits == 8 else (1, 1)
+        width = 8 * dtype.itemsize
+        shift, mask = (2, 3) if width == 8 else (1, 1)
         word = f"memory{slot.storage}[{start} + ({offset} >> {shift}u)]"
-        place = f"u32(({offset} & {mask}i) * {dtype.bits}i)"
-        raw = self.code.let(f"({word} >> {place}) & {(1 << dtype.bits) - 1}u")
+        place = f"u32(({offset} & {mask}i) * {width}i)"
+        raw = self.code.let(f"({word} >> {place}) & {(1 << dtype.bits) - 1}u")  # bits above the width count for nothing
         if is_narrow_float(dtype):
             return Reg(self.code.let(f"decode_{dtype}({raw})"), dtype, False)
         if dtype.kind == "int":

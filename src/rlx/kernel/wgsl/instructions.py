@@ -36,7 +36,7 @@ def write(code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
     if text is None:
         raise CompileError(f"[{node.kind}] no WGSL for {operand}")
     if node.dtype is not dtypes.bool_:
-        inexact = node.kind in _INEXACT
+        inexact = node.kind in _INEXACT or node.dtype.bits < 16
         text = wrapped(node.dtype, text) if not operand.is_float else rounded(node.dtype, text) if inexact else text
     return Reg(code.let(text), node.dtype, False)
 
@@ -56,6 +56,7 @@ def wrapped(dtype: DType, text: str) -> str:
     return f"({text} << {32 - dtype.bits}u) >> {32 - dtype.bits}u"
 
 
+# of the narrowest formats, which lack zeros, signs or fractions, no instruction is sure to give what they can hold
 _INEXACT = ("add", "sub", "mul", "div", "fma", "sqrt")
 _SUMS = ("add", "sub", "fma")
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "eq": "==", "lt": "<", "le": "<="}

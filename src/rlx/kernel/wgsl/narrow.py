@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.narrow import decode, encode
+from rlx.kernel.narrow import DTYPES, bits_dtype, decode, encode
 from rlx.kernel.wgsl.body import Body, legal
 from rlx.kernel.wgsl.code import Code, Record
 from rlx.kernel.wgsl.ranges import Ranges
@@ -22,13 +22,14 @@ def _function(name: str, parameter: DType, kind: str, result: str, body: Expr, l
 
 def _functions(dtype: DType) -> dict[str, str]:
     """`decode_…` (u32 bits to f32) and `encode_…` (f32 to u32 bits) of a narrow float."""
-    bits = Expr("register", dtypes.u16, (), "x")
+    held = bits_dtype(dtype)
+    bits = Expr("register", held, (), "x")
     number = Expr("register", dtypes.f32, (), "x")
     down, up = f"encode_{dtype}", f"decode_{dtype}"
     return {
-        up: _function(up, dtypes.u16, "u32", "f32", decode(bits, dtype), bits),
+        up: _function(up, held, "u32", "f32", decode(bits, dtype), bits),
         down: _function(down, dtypes.f32, "f32", "u32", encode(number, dtype), number),
     }
 
 
-FUNCTIONS: dict[str, str] = {**_functions(dtypes.f16), **_functions(dtypes.bf16)}
+FUNCTIONS: dict[str, str] = {name: text for dtype in DTYPES for name, text in _functions(dtype).items()}

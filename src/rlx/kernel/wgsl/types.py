@@ -3,36 +3,25 @@
 In registers narrow floats are f32 (rounded after every instruction), narrow integers are i32 or u32 (wrapped after
 every instruction), and 64-bit integers are `vec2<u32>`, low word first, or a plain i32 where the value is known to fit.
 
-In memory an element has one of two forms. *Packed* is what the host has: bytes and halves several to a word. *Words* is
-what kernels write: a whole u32 an element, two for 64 bits. An invocation can then store an element without a thought
-for its neighbours, where packed elements would need atomics.
+In memory an element has one of two forms. *Packed* is what the host has: halves, bytes and what takes a byte there (of 4
+and 2 bits), several to a word. *Words* is what kernels write: a whole u32 an element, two for 64 bits. An invocation can
+then store an element without a thought for its neighbours, where packed elements would need atomics.
 """
 
 from __future__ import annotations
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
+from rlx.kernel import narrow
 
 WORD_BITS = 32
 WORD_BYTES = 4
 
-_FLOATS = (dtypes.f32, dtypes.f16, dtypes.bf16)
-_INTEGERS = (
-    dtypes.i8, dtypes.i16, dtypes.i32, dtypes.i64,
-    dtypes.u8, dtypes.u16, dtypes.u32, dtypes.u64,
-)  # fmt: skip
-SUPPORTED: tuple[DType, ...] = (dtypes.bool_, *_FLOATS, *_INTEGERS)
-
-
 def why_unsupported(dtype: DType) -> str | None:
     """The reason why kernels cannot hold this dtype, or None."""
-    if dtype in SUPPORTED:
-        return None
     if dtype is dtypes.f64:
         return "WGSL has no f64"
-    if dtype.is_complex:
-        return "WGSL has no complex numbers"
-    return f"{dtype} is not implemented in WGSL"
+    return "WGSL has no complex numbers" if dtype.is_complex else None
 
 
 def is_wide(dtype: DType) -> bool:
@@ -41,7 +30,8 @@ def is_wide(dtype: DType) -> bool:
 
 
 def is_narrow_float(dtype: DType) -> bool:
-    return dtype in (dtypes.f16, dtypes.bf16)
+    """Whether elements are bits in memory and f32 in registers."""
+    return dtype in narrow.DTYPES
 
 
 def element_words(dtype: DType) -> int:
