@@ -3,9 +3,9 @@
 In registers narrow floats are f32 (rounded after every instruction), narrow integers are i32 or u32 (wrapped after
 every instruction), and 64-bit integers are `vec2<u32>`, low word first, or a plain i32 where the value is known to fit.
 
-In memory an element has one of two forms. *Packed* is what the host has: halves, bytes and what takes a byte there (of 4
-and 2 bits), several to a word. *Words* is what kernels write: a whole u32 an element, two for 64 bits. An invocation can
-then store an element without a thought for its neighbours, where packed elements would need atomics.
+In memory an element has one of two forms. *Packed* is what the host has: halves, bytes, and integers and floats below
+a byte that take a whole one, several to a word. *Words* is what kernels write: a whole u32 an element, two for 64 bits.
+An invocation can then store an element without a thought for its neighbours, where packed elements would need atomics.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rlx.kernel import narrow
 
 WORD_BITS = 32
 WORD_BYTES = 4
+
 
 def why_unsupported(dtype: DType) -> str | None:
     """The reason why kernels cannot hold this dtype, or None."""
