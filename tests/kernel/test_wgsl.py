@@ -131,8 +131,9 @@ def test_barriers_stand_where_every_lane_comes_by(plan: Plan) -> None:
         heads: list[str] = []  # of the blocks around a line
         for line in shader.text.splitlines():
             heads = heads[: (len(line) - len(line.lstrip())) // 2]
-            # the first block is the function, and a loop over blocks of a row goes alike for all lanes
-            assert "workgroupBarrier" not in line or all("var start" in head for head in heads[1:]), heads
+            # the first block is the function; others go alike for all lanes, as their heads show
+            alike = (re.match(r" *(for \(var (start|size|half)\d|if \(record)", head) for head in heads[1:])
+            assert "workgroupBarrier" not in line or all(alike), heads
             heads += [line] * line.endswith("{")
 
 

@@ -155,7 +155,7 @@ def add_tables(program: Program, lanes: int) -> None:
 
     def with_table(kernel: Kernel) -> Kernel:
         if isinstance(kernel.work, (Branch, Loop)):
-            return with_bodies(kernel, with_table)
+            return with_bodies(kernel, lambda kernels: map(with_table, kernels))
         if not isinstance(kernel.work, Fourier):
             return kernel
         table = table_of(kernel.work, width_of(kernel.work, lanes))

@@ -11,7 +11,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
 from rlx.kernel.special import Exchanges, Ranking
-from rlx.kernel.wgsl.special import COUNTED, network
+from rlx.kernel.wgsl.special import COUNTED
 
 from .conftest import Check, compiled
 
@@ -52,7 +52,15 @@ def test_rankings_of_any_length(dtype: str, check: Check) -> None:
     graph = Graph("long")
     x = graph.input("x", (2, "n", 2), dtype)
     graph.output(ops.sort(x, axis=1), ops.argsort(x, axis=1, descending=True), ops.sort(x[:, :, 0], axis=1))
-    calls = [({"n": n}, {"x": numbers(dtype, 2, n, 2)}) for n in (0, 1, 2, 3, 64, 301)]
+    calls = [({"n": n}, {"x": numbers(dtype, 2, n, 2)}) for n in (0, 1, 2, 3, 64, 301, 1024, 2049)]
+    check(graph, calls, tolerance=EXACT)
+
+
+def test_long_rows(check: Check) -> None:
+    graph = Graph("longer")
+    x = graph.input("x", ("n",), "i32")
+    graph.output(ops.argsort(x, axis=0))
+    calls = [({"n": n}, {"x": np.random.default_rng(n).integers(-99, 99, n).astype(np.int32)}) for n in (4097, 9000)]
     check(graph, calls, tolerance=EXACT)
 
 
@@ -69,19 +77,6 @@ def test_how_rankings_are_done(kind: str) -> None:
     graph.output(ops.sort(x, axis=1), ops.sort(x[:, 1:], axis=1))
     works = [type(step.kernel.work) for step in compiled(kind, graph).plan.main]
     assert works.count(Ranking) == 1 and works.count(Exchanges) == 1
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 5, 16, 17, 100])
-def test_the_network_sorts(length: int) -> None:
-    row = np.random.default_rng(length).integers(0, 50, length)
-    for half, mirrored in network(length):
-        for pair in range(length):
-            block, inside = divmod(pair, half)
-            low = 2 * half * block + inside
-            high = 2 * half * (block + 1) - 1 - inside if mirrored else low + half
-            if high < length and row[high] < row[low]:
-                row[[low, high]] = row[[high, low]]
-    assert (np.diff(row) >= 0).all()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i64", "u8"])

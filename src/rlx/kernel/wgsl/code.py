@@ -88,7 +88,7 @@ class Shader:
 class Code:
     """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
 
-    shared   workgroup memory: name, and type of what each of WORKGROUP lanes has there
+    shared   workgroup memory: names and types of arrays
     """
 
     lines: list[str] = field(default_factory=list)

@@ -229,7 +229,7 @@ class TeamRows(Rows):
         with self._share():
             self.consider(stage, best, found)
         values, places = self.shared.array(best.dtype, best.wide), "shared_place"
-        code.shared[places] = "i32"
+        code.shared[places] = f"array<i32, {WORKGROUP}>"
         self.shared.put(values, best)
         code.emit(f"{places}[lane] = {found.name};")
         self.shared.barrier()

@@ -23,7 +23,7 @@ def assemble(
         head.append(
             f"@group(0) @binding({number + 1}) var<storage, {access}> memory{number}: array<{binding.element}>;"
         )
-    head += [f"var<workgroup> {name}: array<{element}, {WORKGROUP}>;" for name, element in code.shared.items()]
+    head += [f"var<workgroup> {name}: {array};" for name, array in code.shared.items()]
     entry = [
         f"@compute @workgroup_size({WORKGROUP})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",

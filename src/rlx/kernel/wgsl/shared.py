@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
-from rlx.kernel.wgsl.code import Code
+from rlx.kernel.wgsl.code import WORKGROUP, Code
 from rlx.kernel.wgsl.registers import Reg
 from rlx.kernel.wgsl.types import register_type
 
@@ -24,7 +24,7 @@ class Shared:
         """The name of the array for registers of this kind."""
         element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
         name = "shared_" + element.replace("<", "_").replace(">", "")
-        self.code.shared[name] = element
+        self.code.shared[name] = f"array<{element}, {WORKGROUP}>"
         return name
 
     def put(self, array: str, reg: Reg) -> None:

@@ -20,15 +20,15 @@ from rlx.ir.expr import Expr
 from rlx.kernel.nest import Linear, axis, load
 from rlx.kernel.ordering import line_at, order_key, value_at
 from rlx.kernel.special import Exchanges, Ranking, Running, SpecialWork, Update
-from rlx.kernel.wgsl.body import Body, legal
-from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Record, Rounds, Shader, Slot
-from rlx.kernel.wgsl.nest import SHORT, place
-from rlx.kernel.wgsl.ranges import Ranges
+from rlx.kernel.wgsl.body import legal
+from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader, Slot
+from rlx.kernel.wgsl.nest import SHORT
+from rlx.kernel.wgsl.network import Network, precedes
 from rlx.kernel.wgsl.registers import Reg
 from rlx.kernel.wgsl.rows import identity_variable, iterations_of
-from rlx.kernel.wgsl.shader import assemble
 from rlx.kernel.wgsl.shared import Shared
-from rlx.kernel.wgsl.types import is_wide, register_type
+from rlx.kernel.wgsl.types import register_type
+from rlx.kernel.wgsl.writer import Writer
 
 COUNTED = 256
 """Elements of a row that are ranked by counting, at most."""
@@ -43,7 +43,7 @@ def is_long(work: Ranking) -> bool:
 
 def render(work: SpecialWork | Exchanges, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
     """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
-    writer: _Writer
+    writer: Writer
     match work:
         case Update():
             writer = _Update(work, slots)
@@ -52,41 +52,11 @@ def render(work: SpecialWork | Exchanges, slots: Sequence[Slot], bindings: Seque
         case Ranking():
             writer = _Ranking(work, slots)
         case Exchanges():
-            writer = _Exchanges(work, slots)
+            writer = Network(work, slots)
     return writer.shader(bindings, name)
 
 
-class _Writer:
-    """A shader in the making.
-
-    grid      the axes along which invocations, or workgroups if `team`, lie
-    extents   those of all axes, by number
-    """
-
-    rounds: Rounds | None = None
-
-    def __init__(self, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool = False, rounds: int = 0) -> None:
-        self.code = Code()
-        self.record = Record(len(slots), rounds)
-        self.body = Body(self.code, self.record, slots, Ranges())
-        self.grid, self.extents, self.team = grid, extents, team
-
-    def write(self) -> Dim:
-        """Writes all that is done at a position, and tells how many iterations of loops that takes at most."""
-        raise NotImplementedError
-
-    def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
-        place(self.body, self.grid)
-        iterations = self.write()
-        text = assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
-        checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
-        return Shader(
-            text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
-            iterations, checks, self.rounds,
-        )  # fmt: skip
-
-
-class _Update(_Writer):
+class _Update(Writer):
     """One invocation an outer position; it goes along the inner axes."""
 
     def __init__(self, work: Update, slots: Sequence[Slot]) -> None:
@@ -132,7 +102,7 @@ def _varies(node: Expr, axes: Sequence[int]) -> bool:
     return node.kind == "load" and any(number in axes for number, _ in node.attr.axes)
 
 
-class _Running(_Writer):
+class _Running(Writer):
     """One invocation a row; or, where rows are long and do not lie side by side, one workgroup a row."""
 
     def __init__(self, work: Running, slots: Sequence[Slot]) -> None:
@@ -230,7 +200,7 @@ class _Running(_Writer):
         return before, whole
 
 
-class _Ranking(_Writer):
+class _Ranking(Writer):
     """One invocation an element: it counts those before it, which is where it goes."""
 
     def __init__(self, work: Ranking, slots: Sequence[Slot]) -> None:
@@ -251,71 +221,10 @@ class _Ranking(_Writer):
         others = value_at(self.key, own, axis(own + 1))
         body.hoist([others], lambda node: _varies(node, [own + 1]))
         with body.scope(f"for (var {other} = 0i; {other} < {self.record.dim(work.length)}; {other} = {other} + 1i)"):
-            before = _precedes(body, body.gen(others), mine, f"{other} < {body.axes[own]}")
+            before = precedes(body, body.gen(others), mine, f"{other} < {body.axes[own]}")
             code.emit(f"{rank} = {rank} + select(0i, 1i, {before.name});")
         with body.scope(f"if ({rank} < {self.record.dim(work.k)})"):
             for where, reg in ((work.values, value), (work.indices, Reg(body.axes[own], dtypes.i64, False))):
                 if where is not None:
                     body.store(where[0], line_at(where[1], own, axis(own + 2)), reg)
         return dims.add(dims.mul(work.length, 1 + iterations_of([self.key])), 4)
-
-
-class _Exchanges(_Writer):
-    """One invocation a pair of elements and round: those of a block and the next, or of a block and its mirror image,
-    are put in order. In every pair the lesser element goes to the lower place; so what lies behind the end of a row,
-    where nothing is, would stay there.
-    """
-
-    def __init__(self, work: Exchanges, slots: Sequence[Slot]) -> None:
-        grid = (dims.product(work.outer), work.length)
-        super().__init__(slots, grid, grid, rounds=2)
-        self.length = work.length
-        self.rounds = Rounds(work.length, 2, network)
-
-    def write(self) -> Dim:
-        code, body, record = self.code, self.body, self.record
-        half, mirrored, length = record.round(0), record.round(1), record.dim(self.length)
-        row, pair = body.axes[0], body.axes[1]
-        block = code.let(f"{pair} / {half}", "block")
-        inside = code.let(f"{pair} - {block} * {half}", "index")
-        low = code.let(f"{block} * {half} * 2i + {inside}", "low")
-        image = f"({block} + 1i) * {half} * 2i - 1i - {inside}"
-        high = code.let(f"select({low} + {half}, {image}, {mirrored} != 0i)", "high")
-        with body.scope(f"if ({high} < {length})"):
-            places = [code.let(f"{row} * {length} + {at}", "at") for at in (low, high)]
-            keys = [body.load_at(0, at) for at in places]
-            positions = [body.load_at(1, at) for at in places]
-            wrong = _precedes(body, keys[1], keys[0], f"{positions[1].name} < {positions[0].name}")
-            with body.scope(f"if ({wrong.name})"):
-                for slot, (left, right) in enumerate((keys, positions)):
-                    body.store_at(slot, places[0], right)
-                    body.store_at(slot, places[1], left)
-        return 0
-
-
-def network(length: int) -> list[tuple[int, int]]:
-    """Rounds of the bitonic network on so many elements: half of what a block holds, and whether the second half is
-    mirrored.
-
-    Source: Batcher 1968, "Sorting networks and their applications", in the form in which all comparisons go one way.
-    """
-    rounds: list[tuple[int, int]] = []
-    half = 1
-    while half < length:
-        rounds.append((half, 1))
-        rounds += [(half >> i, 0) for i in range(1, half.bit_length())]
-        half *= 2
-    return rounds
-
-
-def _precedes(body: Body, left: Reg, right: Reg, lower: str) -> Reg:
-    """Whether an element comes before another: by its key, of equals if it is the `lower` one."""
-    if is_wide(left.dtype):
-        left, right = left.widened(), right.widened()
-    is_lower = Reg(body.code.let(lower), dtypes.bool_, False)
-    return body.through(_before, left, right, is_lower)
-
-
-def _before(left: Expr, right: Expr, lower: Expr) -> Expr:
-    same = ex.apply("and", ex.apply("eq", left, right), lower)
-    return ex.apply("or", ex.apply("lt", left, right), same)
