@@ -1,44 +1,97 @@
-"""Every test that takes `device` runs on the devices of `--device`: by default the reference, and the CPU's code for
-every instruction set that this machine runs."""
+"""Every test that takes `device` runs on the devices of `--device`; else on those that its mark `devices` names, or on
+the reference and the CPU's code for every instruction set of this machine.
+
+`skips.py` says what a device is known to do otherwise.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import pytest
 
+import skips
 from rlx.backends.cpu import isa
 from rlx.errors import DeviceUnavailable
+from support import why_absent
 
 # programs of tests are compiled once; those that test the cache switch it on
 os.environ.setdefault("RLX_CACHE", "0")
 
+HOME = ("reference", "cpu", "cpu-*")
 
-def default_devices() -> list[str]:
-    """`reference`, `cpu` with the widest instruction set, and `cpu-<name>` for the narrower ones."""
-    found = ["reference", "cpu"]
-    widest = isa.widest().name
+
+def narrower() -> list[str]:
+    """`cpu-<name>` for the instruction sets that this machine has below its widest, which is `cpu`."""
+    found = []
     for name in isa.LEVELS:
         try:
             isa.forced(name)
         except DeviceUnavailable:
             continue
-        if name != widest:
-            found.append(f"cpu-{name}")
-    return found
+        found.append(f"cpu-{name}")
+    return [name for name in found if name != f"cpu-{isa.widest().name}"]
+
+
+def expanded(names: Iterable[str]) -> list[str]:
+    """The names with `cpu-*` for the narrower instruction sets."""
+    return [name for given in names for name in (narrower() if given == "cpu-*" else [given])]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="", help="comma list of devices that tests with a device run on")
 
 
-def devices_of(config: pytest.Config) -> list[str]:
-    wanted = str(config.getoption("--device"))
-    return wanted.split(",") if wanted else default_devices()
+def asked_devices(config: pytest.Config) -> list[str]:
+    """What `--device` names, if anything."""
+    return expanded(name for name in str(config.getoption("--device")).split(",") if name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
+    for name in asked_devices(config):
+        try:
+            reason = why_absent(name)
+        except DeviceUnavailable as error:
+            reason = str(error)
+        if reason:
+            raise pytest.UsageError(f"--device {name}: {reason}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     listed = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     own = any("device" in (names.split(",") if isinstance(names, str) else names) for names in listed)
     if "device" in metafunc.fixturenames and not own:
-        metafunc.parametrize("device", devices_of(metafunc.config))
+        mark = metafunc.definition.get_closest_marker("devices")
+        names = asked_devices(metafunc.config) or expanded(mark.args if mark else HOME)
+        metafunc.parametrize("device", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """Name of a device that is here."""
+    name = str(request.param)
+    reason = why_absent(name)
+    if reason:
+        pytest.skip(f"{name}: {reason}")
+    return name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is known to be wrong, and leaves out what a device need not repeat unless it was asked for."""
+    repeated = []
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if not isinstance(parameters.get("device"), str):
+            continue
+        rules, case = skips.of(parameters["device"]), parameters.get("case")
+        reason = rules.wrong.get(str(case))
+        if reason:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
+        if case is not None and rules.sample not in ("", case.what) and not config.getoption("--device"):
+            repeated.append(item)
+    if repeated:
+        config.hook.pytest_deselected(items=repeated)
+        left_out = set(repeated)
+        items[:] = [item for item in items if item not in left_out]

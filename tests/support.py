@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import pytest
 
-from rlx.backends.base import Backend, Options
+import skips
+from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
+from rlx.errors import DeviceUnavailable
 from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -36,6 +39,27 @@ def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
     return found
 
 
+def compile_for(device: str, graph: Graph, disable: frozenset[str] = frozenset()) -> Executable:
+    """The graph's program, without weights. Raises DeviceUnavailable, UnsupportedOp, CompileError."""
+    made, ordinal = registry.backend(device.partition("-")[0])
+    return made.compile(graph, options_of(device, disable), ordinal)
+
+
+@cache
+def why_absent(device: str) -> str:
+    """Why a device is not here; empty if a program runs on it. A driver may be found that gives no adapter."""
+    reason = registry.why_unavailable(device.partition("-")[0])
+    if reason:
+        return reason
+    graph = Graph()
+    graph.output(graph.input("x", (1,)) + 1.0)
+    try:
+        compile_for(device, graph)
+    except DeviceUnavailable as error:
+        return str(error)
+    return ""
+
+
 def run_on(
     device: str,
     graph: Graph,
@@ -43,14 +67,18 @@ def run_on(
     params: Mapping[str, Array] | None = None,
     disable: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """Results by name. Skips the test if the backend says that it cannot take the graph."""
-    made = backend(device)
-    refused = made.unsupported(graph)
+    """Results by name. Skips the test if the backend cannot take the graph for a reason that `skips.py` knows."""
+    rules = skips.of(device)
+    refused = {f"{u.node.op.name}: {u.reason}": u.reason for u in backend(device).unsupported(graph)}
     if refused:
-        pytest.skip(f"{device}: {refused[0].node.op.name}: {refused[0].reason}")
-    executable = made.compile(graph, options_of(device, disable))
+        unknown = [text for text, reason in refused.items() if reason not in rules.refused]
+        assert not unknown, f"{device} refuses for reasons that tests/skips.py does not know: {unknown}"
+        pytest.skip(f"{device}: {next(iter(refused))}")
+    executable = compile_for(device, graph, disable)
     executable.set_params({**graph.data, **(params or {})})
     bound = executable.bind(binding_of(graph, inputs))
+    if not rules.computes:
+        pytest.skip(f"{device} computes nothing; it compiles this")
     results = bound(
         [np.ascontiguousarray(inputs[value.name]).reshape(inputs[value.name].shape) for value in graph.inputs]
     )
@@ -61,3 +89,9 @@ def assert_close(got: Array, wanted: Array, tolerance: Tolerance = EXACT) -> Non
     """Fails with the worst element if the arrays differ by more than the tolerance, in dtype or in shape."""
     found = mismatch(np.asarray(got), np.asarray(wanted), tolerance)
     assert found is None, str(found)
+
+
+def assert_close_on(device: str, got: Array, wanted: Array, tolerance: Tolerance = EXACT) -> None:
+    """As `assert_close`, with what the device is allowed."""
+    rules = skips.of(device)
+    assert_close(rules.prepared(np.asarray(got)), rules.prepared(np.asarray(wanted)), rules.tolerance(tolerance))

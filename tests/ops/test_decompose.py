@@ -8,7 +8,7 @@ from ops.cases import Case, cases_of_every_op, decomposed
 from rlx.ir.graph import Graph
 from rlx.ir.verify import verify
 from rlx.passes.decompose import decompose
-from support import assert_close, run_on
+from support import assert_close_on, run_on
 
 CASES = [case for case in cases_of_every_op() if case.op.is_composite]
 
@@ -20,7 +20,7 @@ def test_definition_matches_reference(case: Case, device: str) -> None:
     assert not any(node.op.is_composite for node in graph.nodes)
     got = run_on(device, graph, case.inputs())
     for i, wanted in enumerate(case.reference()):
-        assert_close(got[f"y{i}"], wanted, case.op.tolerance)
+        assert_close_on(device, got[f"y{i}"], wanted, case.op.tolerance)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.arrays[0].ndim and c.arrays[0].shape[0] > 1], ids=str)
@@ -35,4 +35,4 @@ def test_definition_with_a_symbolic_batch(case: Case, device: str) -> None:
     made = graph.add(case.op, *values)
     graph.output(made[0] if isinstance(made, tuple) else made, name="y0")
     got = run_on(device, decompose(graph), case.inputs())
-    assert_close(got["y0"], case.reference()[0], case.op.tolerance)
+    assert_close_on(device, got["y0"], case.reference()[0], case.op.tolerance)

@@ -16,7 +16,6 @@ from rlx.device import registry
 from rlx.ir.verify import verify
 from rlx.runtime.compiled import CompiledGraph
 
-DEVICES = ("cpu", "reference", "vulkan")
 EXTENTS = st.tuples(st.integers(0, 40), st.integers(0, 40)) | st.tuples(st.integers(0, 3), st.integers(0, 2000))
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +49,7 @@ def sample(draw: Any, shape: tuple[int, ...], dtype: str) -> Array:
     return made
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices("cpu", "reference")
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_nonzero_is_numpys(device: str, data: st.DataObject) -> None:
@@ -69,7 +68,7 @@ def compress_program(device: str, axis: int | None) -> CompiledGraph:
     return compiled(graph, device)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices("cpu", "reference")
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_compress_is_numpys(device: str, data: st.DataObject) -> None:
@@ -90,7 +89,7 @@ def unique_program(device: str, axis: int | None, ordered: bool) -> CompiledGrap
     return compiled(graph, device)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices("cpu", "reference")
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_unique_is_numpys(device: str, data: st.DataObject) -> None:
@@ -145,7 +144,7 @@ def suppression_program(device: str, centered: bool) -> CompiledGraph:
     return compiled(graph, device)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices("cpu", "reference")
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_suppression_is_the_plain_algorithm(device: str, data: st.DataObject) -> None:

@@ -11,28 +11,13 @@ from rlx.backends.base import Options
 from rlx.backends.reference import evaluate
 from rlx.backends.wgpu import BACKENDS
 from rlx.backends.wgpu.executable import WgpuExecutable
-from rlx.errors import DeviceUnavailable
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
-from support import assert_close
+from support import assert_close, why_absent
 
 KINDS = ("vulkan", "opengl")
 Check = Callable[..., list[Array]]
-
-
-def why_absent(kind: str) -> str:
-    """Why there is no such device here; empty if there is."""
-    reason = BACKENDS[kind]().probe().reason
-    if reason:
-        return reason
-    from rlx.backends.wgpu.device import open_device
-
-    try:
-        open_device(BACKENDS[kind].adapter_type, 0)
-    except DeviceUnavailable as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="session", params=KINDS)

@@ -1,4 +1,4 @@
-"""Every op of the registry through XLA, on the cases that all backends share; control flow; sizes; 64 bits; weights."""
+"""What is special to XLA: control flow, sizes, 64 bits, weights. What all devices share is in tests/ops."""
 
 from __future__ import annotations
 
@@ -8,51 +8,10 @@ import numpy as np
 import pytest
 
 import rlx
-from ops.cases import cases_of
-from rlx.backends.base import Options
-from rlx.backends.xla import NARROW, XlaBackend
-from rlx.ir import dtype as dtypes
-from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.op import REGISTRY, Tolerance
 
 pytest.importorskip("jax", reason="jax is not installed: pip install 'rlx[xla]'")
-
-REFUSED = {f"{dtype} is not lowered to XLA" for dtype in dtypes.ALL.values() if dtype in NARROW or dtype.is_complex}
-SKIPPED = {
-    "top_k-signs-f32[10]": "XLA compares subnormals as zeros",
-    "resize-linear-u8[1,2,5,7]": "sums in another order, then whole numbers",
-    "resize-linear-i32[1,2,5,7]": "sums in another order, then whole numbers",
-    "asin-special-f16[37]": "rounds subnormals of f16 twice",
-    "expm1-special-f16[37]": "rounds subnormals of f16 twice",
-}
-LEAST_ULPS = 4.0
-"""XLA's own elementary functions are no more exact than that."""
-
-
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_equals_the_reference(name: str) -> None:
-    backend = XlaBackend()
-    ran = 0
-    for case in cases_of(REGISTRY[name]):
-        if str(case) in SKIPPED:
-            continue
-        graph = case.graph()
-        refused = backend.unsupported(graph)
-        if refused:
-            assert {r.reason for r in refused} <= REFUSED
-            continue
-        executable = backend.compile(graph, Options())
-        executable.set_params(graph.data)
-        results = executable.bind({})(list(case.inputs().values()))
-        for got, want in zip(results, case.reference(), strict=True):
-            tolerance = Tolerance(max(case.op.tolerance.ulps, LEAST_ULPS), case.op.tolerance.scale)
-            found = mismatch(got, want, tolerance)
-            assert found is None, f"{case}: {found}"
-        ran += 1
-    if not ran:
-        pytest.skip(f"XLA takes no case of {name}")
 
 
 def net() -> Graph:

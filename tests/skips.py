@@ -1,0 +1,85 @@
+"""What each device is known not to take or not to get right, and how exact it is: one table for the tests of all.
+
+Nothing here is skipped unseen. A node that a backend refuses must be refused for a reason that stands here, and each of
+these must be met by some case (`ops/test_devices.py`). A case that stands here as wrong must be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
+from rlx.kernel import narrow
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What tests allow a device.
+
+    refused     reasons that it gives for nodes that it does not take
+    wrong       names of cases whose results differ from the reference, and why
+    least_ulps  what its elementary functions are allowed, even where an op's own tolerance is tighter
+    flushes     f32s below the normal range may become zeros
+    computes    False for a device that compiles and foretells only
+    sample      the kind of cases that it runs if `--device` does not name it; empty for all
+    """
+
+    refused: frozenset[str] = frozenset()
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    least_ulps: float = 0.0
+    flushes: bool = False
+    computes: bool = True
+    sample: str = ""
+
+    def tolerance(self, of: Tolerance) -> Tolerance:
+        return Tolerance(max(of.ulps, self.least_ulps), of.scale)
+
+    def prepared(self, array: Array) -> Array:
+        """The array as it is compared."""
+        if not self.flushes or array.dtype != np.float32:
+            return array
+        return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), array), array)
+
+
+SMALL = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
+"""What is stored in less than two bytes, but for whole bytes."""
+
+WGPU = Rules(
+    refused=frozenset((
+        "WGSL has no f64", "WGSL has no complex numbers", "no kernel computes it",
+        *(f"{dtype} is not implemented in WGSL" for dtype in {*narrow.DTYPES, *SMALL} if dtype.bits < 16),
+    )),
+    least_ulps=2.0,  # WGSL divides and takes roots within 2.5 ulp
+    flushes=True,
+)  # fmt: skip
+XLA = Rules(
+    refused=frozenset(f"{dtype} is not lowered to XLA" for dtype in {*SMALL, dtypes.c64}),
+    wrong={
+        "top_k-signs-f32[10]": "XLA compares subnormals as zeros",
+        "resize-linear-u8[1,2,5,7]": "sums in another order, then whole numbers",
+        "resize-linear-i32[1,2,5,7]": "sums in another order, then whole numbers",
+        "asin-special-f16[37]": "rounds subnormals of f16 twice",
+        "expm1-special-f16[37]": "rounds subnormals of f16 twice",
+    },
+    least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
+)
+RULES: dict[str, Rules] = {
+    "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
+    "gpu": WGPU,
+    "vulkan": WGPU,
+    "webgpu": WGPU,
+    # the kernels are the same as Vulkan's; what differs between drivers is how they treat NaN and rounding
+    "opengl": Rules(WGPU.refused, WGPU.wrong, WGPU.least_ulps, WGPU.flushes, sample="special"),
+    "xla": XLA,
+    "null": Rules(computes=False),
+}
+
+
+def of(device: str) -> Rules:
+    """The rules of a device; for one that is not in the table: everything, exactly."""
+    return RULES.get(device.partition("-")[0].partition(":")[0], Rules())
