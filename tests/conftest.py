@@ -82,11 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks what is known to be wrong, and leaves out what a device need not repeat unless it was asked for."""
     repeated = []
     for item in items:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        parameters = item.callspec.params
         if not isinstance(parameters.get("device"), str):
             continue
         rules, case = skips.of(parameters["device"]), parameters.get("case")
-        reason = rules.wrong.get(str(case))
+        reason = rules.wrong.get(item.originalname if case is None else str(case))
         if reason:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
         if case is not None and rules.sample not in ("", case.what) and not config.getoption("--device"):

@@ -22,7 +22,7 @@ class Rules:
     """What tests allow a device.
 
     refused     reasons that it gives for nodes that it does not take
-    wrong       names of cases whose results differ from the reference, and why
+    wrong       names of cases, or of tests without any, whose results differ from what is wanted, and why
     least_ulps  what its elementary functions are allowed, even where an op's own tolerance is tighter
     flushes     f32s below the normal range may become zeros
     computes    False for a device that compiles and foretells only
@@ -68,7 +68,18 @@ XLA = Rules(
     },
     least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
 )
+MLX = Rules(
+    refused=frozenset((
+        *(f"{dtype} is not lowered to MLX" for dtype in {*SMALL, dtypes.c64}),
+        "MLX computes erf of f64 as of f32",
+    )),
+    wrong={
+        "test_a_real_signals_spectrum_gives_no_imaginary_part": "mlx's transforms keep no symmetry to the last bit",
+    },
+    least_ulps=4.0,  # mlx's own elementary functions are no more exact than that
+)  # fmt: skip
 RULES: dict[str, Rules] = {
+    "mlx": MLX,
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
     "gpu": WGPU,
     "vulkan": WGPU,

@@ -98,6 +98,12 @@ code_bytes = _flag(
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
+mlx_compile = _flag(
+    "RLX_MLX_COMPILE",
+    "auto",
+    _choice("auto", "0", "1"),
+    "1 lets mlx fuse kernels, 0 does not; auto does on GPUs, as processors wait seconds for a C++ compiler",
+)
 
 
 # Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.

@@ -49,7 +49,7 @@ def arrays(config: Config, seed: int = 0) -> dict[str, Any]:
     return {name: random.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
 
 
-@pytest.mark.devices("cpu", "reference", "gpu", "vulkan", "opengl", "webgpu", "xla")
+@pytest.mark.devices("cpu", "reference", "gpu", "vulkan", "opengl", "webgpu", "xla", "mlx")
 def test_minilm_equals_transformers(device: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     theirs = transformers.AutoModel.from_pretrained(str(folder())).eval()

@@ -34,7 +34,7 @@ def test_int8_nets_decide_as_onnxruntime(net: Net) -> None:
 
 
 @pytest.mark.parametrize("net", SMALL, ids=lambda net: net.name)
-@pytest.mark.devices("reference", "vulkan")
+@pytest.mark.devices("reference", "vulkan", "mlx")
 def test_small_nets_on_other_devices(net: Net, device: str) -> None:
     model, session = opened(net, device), peer(net)
     assert_same_answers(model, session, net.inputs())

@@ -18,6 +18,7 @@ BUILT_IN: dict[str, str] = {
     "directx": "rlx.backends.wgpu:DirectXBackend",
     "metal": "rlx.backends.wgpu:MetalBackend",
     "webgpu": "rlx.backends.wgpu:WebGpuBackend",
+    "mlx": "rlx.backends.mlx:MlxBackend",
     "xla": "rlx.backends.xla:XlaBackend",
     "tpu": "rlx.backends.xla:TpuBackend",
     "reference": "rlx.backends.reference:ReferenceBackend",

@@ -1,0 +1,109 @@
+"""MLX: the graph is turned into calls of mlx, op by op, at every binding of its dims.
+
+`scalar.py` has the instructions of elementwise ops, `shapes.py`, `sums.py` and `places.py` a function for each other
+primitive, `fused.py` the composites that mlx has functions for, `plan.py` puts them in a row, `executable.py` runs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+import time
+from pathlib import Path
+
+from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.errors import UnsupportedOp
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Graph, Node
+
+EXTRA = "pip install 'rlx[mlx]'"
+PROCESSOR = "software (MLX on the processor)"
+"""Not a device of its own: it is chosen only by name."""
+NARROW = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
+
+
+def graphics_device(folder: Path) -> str:
+    """The product of mlx's GPU, by the libraries that came with the package; empty if it is for processors alone."""
+    if sys.platform == "darwin":
+        return "Apple GPU" if (folder / "lib" / "mlx.metallib").is_file() else ""
+    return "NVIDIA GPU" if any(folder.parent.glob("mlx_cuda*.dist-info")) else ""
+
+
+class MlxBackend(Backend):
+    """The GPU of mlx where there is one, and the processor as the last device."""
+
+    name = "mlx"
+
+    def probe(self) -> Probe:
+        spec = importlib.util.find_spec("mlx")
+        if spec is None or not spec.submodule_search_locations:
+            return Probe(reason=f"the package mlx is not installed: {EXTRA}")
+        if sys.platform == "darwin" and platform.machine() != "arm64":
+            return Probe(reason="mlx is there on Apple's own processors and on Linux")
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        if not any((folder / "lib").glob("libmlx.*")):
+            return Probe(reason=f"the package mlx has come without its library: {EXTRA}")
+        product = graphics_device(folder)
+        return Probe(devices=(product, PROCESSOR) if product else (PROCESSOR,))
+
+    def on_processor(self, ordinal: int = 0) -> bool:
+        """Whether this device is the processor."""
+        return (self.probe().devices or (PROCESSOR,))[ordinal] == PROCESSOR
+
+    def identity(self, ordinal: int = 0) -> dict[str, str]:
+        from importlib.metadata import version
+
+        return {"device": self.full_name(ordinal), "mlx": version("mlx")}
+
+    def claim(self, node: Node) -> str | None:
+        from rlx.backends.mlx import fused
+
+        return fused.claim(node)
+
+    def legalise(self, graph: Graph, options: Options) -> Graph:
+        from rlx import flags
+        from rlx.passes.pipeline import optimise
+
+        disable = options.disable | frozenset(flags.disable())
+        return optimise(graph, options.dispatch.claims(self.claim), disable=disable, channels_last=True)[0]
+
+    def unsupported(self, graph: Graph) -> list[Unsupported]:
+        return refused(self.legalise(graph, Options()), self.on_processor())
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        from rlx.backends.mlx.executable import MlxExecutable
+
+        start = time.perf_counter_ns()
+        ready = self.legalise(graph, options)
+        found = refused(ready, self.on_processor(ordinal))
+        if found:
+            listed = "; ".join(
+                f"[{u.node.op.name}] at node {u.node.source or u.node.name!r}: {u.reason}" for u in found
+            )
+            raise UnsupportedOp(f"[mlx] {listed}")
+        made = MlxExecutable(ready, self.on_processor(ordinal))
+        made.compile_ns = time.perf_counter_ns() - start
+        return made
+
+
+def refused(ready: Graph, on_processor: bool) -> list[Unsupported]:
+    """Nodes of a legalised graph that mlx does not take, those of regions too."""
+    from rlx.backends.mlx import plan
+
+    found: list[Unsupported] = []
+    for node in ready.nodes:
+        reason = "" if plan.supported(node.op) else f"no lowering for {node.op.name}"
+        for of in node.types:
+            if of.dtype in NARROW or of.dtype.is_complex:
+                reason = reason or f"{of.dtype} is not lowered to MLX"
+            if of.dtype is dtypes.f64:
+                reason = reason or ("" if on_processor else "f64 is not there on MLX's GPUs") or plan.inexact(node)
+        if reason:
+            found.append(Unsupported(node, reason))
+        for region in node.regions:
+            found.extend(refused(region, on_processor))
+    return found
+
+
+BACKEND = MlxBackend

@@ -1,0 +1,127 @@
+"""A graph that mlx runs, its weights in mlx's memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rlx import flags
+from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
+from rlx.backends.mlx.library import Value, mx, put, take
+from rlx.backends.mlx.plan import Plan
+from rlx.errors import CompileError, DeviceUnavailable, InputError, OutOfMemory, RlxError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+MEMORY_WORDS = ("attempting to allocate", "unable to allocate", "out of memory", "insufficient memory", "bad_alloc")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of mlx in rlx's classes. mlx has none of its own: their words tell what they are."""
+    try:
+        yield
+    except RlxError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemory(f"[run] {error}") from error
+    except (RuntimeError, ValueError, TypeError) as error:
+        text = str(error)
+        if any(words in text.lower() for words in MEMORY_WORDS):
+            raise OutOfMemory(f"[run] {text}") from error
+        raise CompileError(f"[mlx] {text}") from error
+
+
+class MlxExecutable(Executable):
+    """Weights are arguments of the program: setting others compiles nothing.
+
+    Everything runs on the default stream of one device in the thread that calls, and is computed before the call
+    returns: streams of mlx belong to threads, finished arrays to nobody. The caller's own defaults stay.
+    """
+
+    def __init__(self, graph: Graph, on_processor: bool) -> None:
+        self.graph = graph
+        self.on_processor = on_processor
+        self.device = mx.cpu if on_processor else mx.gpu
+        if not mx.is_available(self.device):
+            raise DeviceUnavailable("[mlx] expected a GPU that this build of mlx can use, got one for processors alone")
+        self.compile_count = 0
+        self._lock = threading.Lock()
+        self._params: dict[str, Array] = {}
+        self._weights: dict[str, Value] | None = None
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """mlx works on this device in here."""
+        with mx.stream(self.device), translated():
+            yield
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        with self._lock:
+            self._params = {**self._params, **params}
+            self._weights = None
+
+    def weights(self) -> dict[str, Value]:
+        """The weights in mlx, copied once. Raises InputError if one is missing."""
+        with self._lock:
+            if self._weights is None:
+                missing = [v.name for v in self.graph.params if v.name not in self._params]
+                if missing:
+                    raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
+                with self.on_device():
+                    made = {name: put(a) for name, a in self._params.items()}
+                    mx.eval(*made.values())
+                self._weights = made
+            return self._weights
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return MlxBound(self, dict(binding))
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(value.nbytes for value in (self._weights or {}).values())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A new size, an active extent too, would be a new plan."""
+        return Capabilities(dynamic_dims=False, active_extent=False)
+
+    def describe(self) -> dict[str, Any]:
+        return {"platform": "processor" if self.on_processor else "GPU", "programs": self.compile_count}
+
+
+class MlxBound(Bound):
+    """The graph at one size, made ready at its first call."""
+
+    def __init__(self, executable: MlxExecutable, binding: dict[str, int]) -> None:
+        self.executable = executable
+        self.binding = binding
+        self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
+        self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
+        self._lock = threading.Lock()
+        self._program: Callable[..., Sequence[Value]] | None = None
+
+    def _made(self) -> Callable[..., Sequence[Value]]:
+        with self._lock:
+            if self._program is None:
+                plan = Plan(self.executable.graph, self.binding)
+                mx.eval([value for _, value in plan.constants])
+                self._program = mx.compile(plan) if plan.traced and self._compiles() else plan
+                self.executable.compile_count += 1
+            return self._program
+
+    def _compiles(self) -> bool:
+        """On the processor mlx.compile asks a C++ compiler for every fused kernel, two seconds each."""
+        wanted = flags.mlx_compile()
+        return wanted == "1" or (wanted == "auto" and not self.executable.on_processor)
+
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        weights = self.executable.weights()
+        with self.executable.on_device():
+            program = self._program or self._made()
+            results = program([put(a) for a in inputs], weights)
+            mx.eval(*results)
+            made = [take(value, dtype) for value, dtype in zip(results, self.dtypes)]
+        return deliver(made, out)

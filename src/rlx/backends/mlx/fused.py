@@ -1,0 +1,129 @@
+"""Composites that mlx has functions for: what these take, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlx.backends.mlx.library import Value, mx
+from rlx.backends.mlx.shapes import lowers
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.graph import Node
+from rlx.ops.fourier import Fft, Irfft, Rfft
+from rlx.ops.norm import LayerNorm, RmsNorm
+from rlx.ops.transformer import Attention
+
+
+def claim(node: Node) -> str | None:
+    """None for what mlx has no function for, "" for what it takes as it is, else why not."""
+    found = _CLAIMS.get(type(node.op))
+    return None if found is None else found(node)
+
+
+def _attention(node: Node) -> str:
+    op: Any = node.op
+    q = node.inputs[0].type
+    if q.dtype is dtypes.f64:
+        return "f64: softmax is computed in f32"
+    if op.window is not None or op.softcap is not None:
+        return "a sliding window, or a soft cap"
+    if op.fill != float("-inf") or op.empty != "zero":
+        return "what forbidden scores or empty rows give"
+    if op.causal:
+        return "a causal mask whose place is not the end"
+    if len(node.inputs) > 3 and node.inputs[3].dtype.kind != "bool":
+        return "a mask that is added: rows without a key are not told"
+    if not isinstance(q.shape[3], int) or not q.shape[3]:
+        return "a head size that is not known"
+    return ""
+
+
+def _norm(node: Node) -> str:
+    op: Any = node.op
+    x = node.inputs[0].type
+    if x.dtype is dtypes.f64:
+        return "f64: it is computed in f32"
+    if tuple(a % x.rank for a in op.axes) != (x.rank - 1,):
+        return "axes other than the last"
+    if any(v.type.rank != 1 or v.shape[0] != x.shape[-1] for v in node.inputs[1:]):
+        return "a scale or bias that is not a vector"
+    if x.shape[-1] == 0:
+        return "rows of no elements"
+    return ""
+
+
+def _fourier(node: Node) -> str:
+    return "" if node.inputs[0].dtype is dtypes.f32 else "a dtype other than f32"
+
+
+_CLAIMS: dict[type, Callable[[Node], str]] = {
+    Attention: _attention, LayerNorm: _norm, RmsNorm: _norm, Fft: _fourier, Rfft: _fourier, Irfft: _fourier,
+}  # fmt: skip
+CLAIMED = frozenset(cls.name for cls in _CLAIMS)  # type: ignore[attr-defined]  # they are ops
+
+
+@lowers("attention")
+def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    shape = (*q.shape[:3], v.shape[3])
+    if 0 in shape or not k.shape[2]:
+        return mx.zeros(shape, q.dtype)
+    scale = op.factor(q.shape[3])
+    if mask is not None:
+        mask = mx.reshape(mask, (*([1] * (4 - mask.ndim)), *mask.shape))
+    made = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    if mask is None:
+        return made
+    return mx.where(mx.any(mask, -1, keepdims=True), made, mx.zeros_like(made))
+
+
+@lowers("layer_norm")
+def _layer_norm(op: Any, x: Value, scale: Value | None = None, bias: Value | None = None) -> Value:
+    return x if x.size == 0 else mx.fast.layer_norm(x, scale, bias, op.epsilon)
+
+
+@lowers("rms_norm")
+def _rms_norm(op: Any, x: Value, scale: Value | None = None) -> Value:
+    return x if x.size == 0 else mx.fast.rms_norm(x, scale, op.epsilon)
+
+
+def _complex(real: Value, imaginary: Value | None) -> Value:
+    """The parts side by side, seen as complex numbers: a sum with i times infinity would give NaN."""
+    other = mx.zeros_like(real) if imaginary is None else imaginary
+    return mx.squeeze(mx.stack([real, other], -1).view(mx.complex64), -1)
+
+
+def _parts(made: Value, wrong: Value) -> tuple[Value, Value]:
+    """Real and imaginary part. A NaN reaches every bin, also where an algorithm would pass it by."""
+    nan = mx.array(float("nan"), mx.float32)
+    return mx.where(wrong, nan, mx.real(made)), mx.where(wrong, nan, mx.imag(made))
+
+
+@lowers("fft")
+def _fft(op: Any, real: Value, imaginary: Value | None = None) -> tuple[Value, Value]:
+    x = _complex(real, imaginary)
+    length = x.shape[op.axis] if op.length is None else dims.evaluate(op.length, {})
+    if x.size == 0:
+        empty = mx.zeros([length if i == op.axis % x.ndim else n for i, n in enumerate(x.shape)], mx.float32)
+        return empty, empty
+    wrong = mx.isnan(real) if imaginary is None else mx.logical_or(mx.isnan(real), mx.isnan(imaginary))
+    transform = mx.fft.ifft if op.inverse else mx.fft.fft
+    return _parts(transform(x, length, op.axis), mx.any(wrong, op.axis, keepdims=True))
+
+
+@lowers("rfft")
+def _rfft(op: Any, x: Value) -> tuple[Value, Value]:
+    length = x.shape[op.axis] if op.length is None else dims.evaluate(op.length, {})
+    if x.size == 0:
+        empty = mx.zeros([length // 2 + 1 if i == op.axis % x.ndim else n for i, n in enumerate(x.shape)], mx.float32)
+        return empty, empty
+    return _parts(mx.fft.rfft(x, length, op.axis), mx.any(mx.isnan(x), op.axis, keepdims=True))
+
+
+@lowers("irfft")
+def _irfft(op: Any, real: Value, imaginary: Value | None = None) -> Value:
+    x = _complex(real, imaginary)
+    length = 2 * (x.shape[op.axis] - 1) if op.length is None else dims.evaluate(op.length, {})
+    if x.size == 0:
+        return mx.zeros([length if i == op.axis % x.ndim else n for i, n in enumerate(x.shape)], real.dtype)
+    return mx.fft.irfft(x, length, op.axis)

@@ -1,0 +1,221 @@
+"""What is special to MLX: plans by size, weights, threads, its user's defaults, loops, claims, errors. What all devices
+share is in tests/ops."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends import mlx as backend
+from rlx.backends.base import Options
+from rlx.backends.claims import Dispatch
+from rlx.backends.mlx.executable import translated
+from rlx.errors import CompileError, OutOfMemory
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from support import run_on, why_absent
+
+here = pytest.mark.skipif(bool(why_absent("mlx")), reason=why_absent("mlx"))
+
+
+def net() -> Graph:
+    graph = Graph("net")
+    graph.output(rlx.relu(graph.input("x", ("n", 4), "f32") @ graph.param("w", (4, 4), "f32")), name="y")
+    return graph
+
+
+@here
+def test_weights_may_be_set_anew_and_sizes_are_planned_once_each() -> None:
+    compiled = rlx.Session("mlx").compile(net())
+    x = np.ones((2, 4), np.float32)
+    for factor in (1, 3):
+        compiled.set_param("w", np.eye(4, dtype=np.float32) * factor)
+        np.testing.assert_array_equal(compiled.run([x])[0], x * factor)
+    assert compiled.compile_count == 1
+    compiled.run([np.ones((5, 4), np.float32)])
+    compiled.run([x])
+    assert compiled.compile_count == 2
+
+
+@here
+def test_results_may_be_written_to_and_weights_are_copies() -> None:
+    graph = Graph()
+    graph.output(graph.param("w", (3,), "f32"), graph.input("x", (3,), "f32"))
+    compiled = rlx.Session("mlx").compile(graph)
+    given, x = np.ones(3, np.float32), np.zeros(3, np.float32)
+    compiled.set_param("w", given)
+    w, y = compiled.run([x])
+    w += 1
+    y += 1
+    again = compiled.run([x])
+    assert [a.tolist() for a in again] == [[1, 1, 1], [0, 0, 0]] and x.tolist() == [0, 0, 0]
+
+
+@here
+def test_many_threads_share_a_program() -> None:
+    compiled = rlx.Session("mlx").compile(net())
+    compiled.set_param("w", np.eye(4, dtype=np.float32) * 2)
+
+    def run(i: int) -> bool:
+        x = np.full((i % 3 + 1, 4), i, np.float32)
+        return all(np.array_equal(compiled.run([x])[0], x * 2) for _ in range(20))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(run, range(24)))
+
+
+@here
+def test_the_users_defaults_stay_and_his_arrays_can_be_used() -> None:
+    import mlx.core as mx
+
+    device, stream = mx.default_device(), mx.default_stream(mx.default_device())
+    mine = mx.ones((3,)) + 1  # not computed yet
+    graph = Graph()
+    graph.output(graph.input("x", (3,), "i64") * 2**40, graph.input("y", (3,), "f64") / 3.0)
+    made = rlx.Session("mlx").compile(graph).run([np.arange(3), np.arange(3.0)])
+    assert [a.dtype for a in made] == [np.int64, np.float64] and made[0][2] == 2**41
+    assert (mx.default_device(), mx.default_stream(mx.default_device())) == (device, stream)
+    assert mx.array([1.0]).dtype == mx.float32 and mine.tolist() == [2, 2, 2]
+
+
+@here
+@pytest.mark.parametrize("trips", [0, 1, 7, 200])
+def test_loops_run_on_the_host(trips: int) -> None:
+    graph = Graph("recurrent")
+    sizes = {"x": (trips, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4), "b": (1, 8), "h": (1, 2, 4)}
+    random = np.random.default_rng(0)
+    values = [graph.input(name, shape, "f32") for name, shape in sizes.items()]
+    graph.output(rlx.rnn(*values)[0])
+    inputs = [random.standard_normal(s).astype(np.float32) for s in sizes.values()]
+    got, want = (rlx.Session(d).compile(graph).run(inputs)[0] for d in ("mlx", "reference"))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def attends(dtype: str = "f32", mask: str | None = None, **attributes: Any) -> Graph:
+    graph = Graph()
+    q, k = graph.input("q", (1, 2, 5, 8), dtype), graph.input("k", (1, 1, 7, 8), dtype)
+    more = [graph.input("mask", (5, 7), mask)] if mask else []
+    graph.output(rlx.attention(q, k, k, *more, **attributes), name="y")
+    return graph
+
+
+CLAIMED: list[tuple[Callable[[], Graph], str]] = [
+    (attends, ""),
+    (lambda: attends(mask="bool"), ""),
+    (lambda: attends(mask="f32"), "added"),
+    (lambda: attends(causal=True), "causal"),
+    (lambda: attends(window=2), "window"),
+    (lambda: attends(empty="nan"), "empty"),
+    (lambda: attends("f64"), "f64"),
+]
+
+
+@pytest.mark.parametrize("make, words", CLAIMED)
+def test_what_mlx_fuses_and_why_not(make: Callable[[], Graph], words: str) -> None:
+    node = make().nodes[-1]
+    said = backend.MlxBackend().claim(node)
+    assert said == "" if not words else words in str(said)
+
+
+@here
+@pytest.mark.parametrize("policy", ["prefer-native", "force-common"])
+def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
+    graph = attends(mask="bool")
+    random = np.random.default_rng(0)
+    q, k = (random.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[:2])
+    mask = random.integers(0, 2, (5, 7)).astype(np.bool_)
+    mask[2] = False
+    executable = backend.MlxBackend().compile(graph, Options(dispatch=Dispatch(policy)))
+    executable.set_params({})
+    want = run_on("reference", graph, {"q": q, "k": k, "mask": mask})["y"]
+    np.testing.assert_allclose(executable.bind({})([q, k, mask])[0], want, rtol=1e-5, atol=1e-6)
+
+
+@here
+@pytest.mark.parametrize("depth", [300, 5000])
+def test_products_of_bytes_are_exact(depth: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.integers(128, 256, (3, depth)).astype(np.uint8)
+    y = np.full((depth, 2), -128, np.int8)
+    graph = Graph()
+    left, right = graph.input("x", x.shape, "u8"), graph.input("y", y.shape, "i8")
+    axes = {"lhs_contract": (1,), "rhs_contract": (0,)}
+    graph.output(rlx.ops.dot_general(left, right, **axes, sum_dtype="i32"), name="y")
+    wanted = x.astype(np.int32) @ y.astype(np.int32)
+    np.testing.assert_array_equal(run_on("mlx", graph, {"x": x, "y": y})["y"], wanted)
+
+
+@here
+def test_mlx_compiles_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlx.core as mx
+
+    calls: list[object] = []
+    plain = mx.compile
+    monkeypatch.setattr(backend.executable.mx, "compile", lambda f: calls.append(f) or plain(f))
+    x: Array = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    for asked, times in (("auto", 0), ("0", 0), ("1", 1)):
+        monkeypatch.setenv("RLX_MLX_COMPILE", asked)
+        graph = Graph()
+        value = graph.input("x", (3, 4))
+        graph.output(value.transpose(1, 0).reshape(12), name="y")  # nothing that asks for a C++ compiler
+        got = run_on("mlx", graph, {"x": x})["y"]
+        np.testing.assert_array_equal(got, x.T.reshape(-1))
+        assert len(calls) == times or not backend.MlxBackend().on_processor()
+
+
+@pytest.mark.parametrize(
+    "error, wanted",
+    [
+        (RuntimeError("[metal::malloc] Attempting to allocate 8 bytes which is greater than …"), OutOfMemory),
+        (MemoryError("std::bad_alloc"), OutOfMemory),
+        (ValueError("[conv] Can only handle groups != 1 in 1D or 2D convolutions."), CompileError),
+        (rlx.ShapeError("expected 2, got 3"), rlx.ShapeError),
+    ],
+)
+def test_errors_are_rlxs(error: Exception, wanted: type[Exception]) -> None:
+    with pytest.raises(wanted), translated():
+        raise error
+
+
+@pytest.mark.parametrize(
+    "files, system, devices, reason",
+    [
+        (None, "linux", (), "not installed"),
+        ((), "linux", (), "without its library"),
+        (("mlx/lib/libmlx.so",), "linux", (backend.PROCESSOR,), ""),
+        (("mlx/lib/libmlx.so", "mlx_cuda_13-1.dist-info/x"), "linux", ("NVIDIA GPU", backend.PROCESSOR), ""),
+        (("mlx/lib/libmlx.dylib", "mlx/lib/mlx.metallib"), "darwin", ("Apple GPU", backend.PROCESSOR), ""),
+    ],
+)
+def test_what_a_probe_finds(
+    files: tuple[str, ...] | None, system: str, devices: tuple[str, ...], reason: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    for name in files or ():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    spec = ModuleSpec("mlx", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "mlx")]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if files is None else spec)
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    found = backend.MlxBackend().probe()
+    assert found.devices == devices and reason in found.reason
+    assert devices or "pip install 'rlx[mlx]'" in found.reason
+
+
+def test_looking_for_mlx_imports_nothing_of_it() -> None:
+    program = (
+        "import sys, rlx; from rlx.device import registry; registry.probe('mlx'); print('mlx.core' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"
