@@ -1,0 +1,201 @@
+"""Writes docs/backends.md: what each device of this machine takes and gets right of the op cases and small real nets.
+
+    PYTHONPATH=src:. python -m benchmarks.backend_table [--devices cpu,mlx] [--output docs/backends.md]
+
+The figures are the test suite's own: `pytest --device NAME` in a process for each device, and its report read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from rlx.device import registry
+from rlx.errors import RlxError
+from rlx.ir.op import REGISTRY
+
+ROOT = Path(__file__).parents[1]
+CASES = "tests/ops/test_reference.py::test_op_matches_reference"
+NETS = "tests/models/test_nets.py::test_small_nets_on_other_devices"
+PACKAGES = ("rlx", "numpy", "llvmlite", "wgpu", "jax", "jaxlib", "mlx", "onnxruntime")
+COMPUTES_NOTHING = "computes nothing"
+SECOND_NAMES = {"gpu"}
+"""Whichever of other devices is the best."""
+LIMIT_S = 3600
+
+
+@dataclass
+class Tally:
+    """How many of some tests a device took, and how many of these were right."""
+
+    total: int = 0
+    taken: int = 0
+    right: int = 0
+
+    def add(self, taken: bool, right: bool) -> None:
+        self.total, self.taken, self.right = self.total + 1, self.taken + taken, self.right + right
+
+    def __str__(self) -> str:
+        return f"{self.right} / {self.taken} / {self.total}"
+
+
+@dataclass
+class Outcome:
+    """What the suite said of a device.
+
+    families   op cases by the file of `ops/` that their op stands in
+    nets       real nets, and what was wrong with those that were not right
+    refused    reasons, and how many cases have them
+    wrong      cases that differ, and why
+    failure    why there is no report, if there is none
+    """
+
+    device: str
+    cases: Tally = field(default_factory=Tally)
+    families: dict[str, Tally] = field(default_factory=dict)
+    nets: Tally = field(default_factory=Tally)
+    net_reasons: dict[str, str] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: dict[str, str] = field(default_factory=dict)
+    failure: str = ""
+
+
+def judged(test: xml.Element) -> tuple[bool, bool, str]:
+    """Whether a test was taken, whether it was right, and why not."""
+    for child in test:
+        text = (child.get("message") or child.text or "").strip().partition("\n")[0]
+        if child.tag == "skipped" and child.get("type") == "pytest.xfail":
+            return True, False, text
+        if child.tag == "skipped":
+            return COMPUTES_NOTHING in text, False, text
+        if child.tag in ("failure", "error"):
+            return True, False, text
+    return True, True, ""
+
+
+def read_report(device: str, path: Path) -> Outcome:
+    """The outcome that a report of pytest tells of."""
+    made = Outcome(device)
+    for test in xml.parse(path).iter("testcase"):
+        name = str(test.get("name")).partition("[")[2].removesuffix("]")
+        taken, right, why = judged(test)
+        if "test_nets" in str(test.get("classname")):
+            net = name.replace(device, "", 1).strip("-")
+            if "is not installed" in why:
+                continue
+            made.nets.add(taken, right)
+            if not right:
+                made.net_reasons[net] = why
+            continue
+        case = name.removeprefix(f"{device}-")
+        op = REGISTRY[case.partition("-")[0]]
+        family = op.__module__.rpartition(".")[2]
+        made.cases.add(taken, right)
+        made.families.setdefault(family, Tally()).add(taken, right)
+        if not taken:
+            made.refused[why.rpartition(": ")[2]] += 1
+        elif not right and COMPUTES_NOTHING not in why:
+            made.wrong[case] = why
+    return made
+
+
+def run(device: str) -> Outcome:
+    """Runs the suite on a device in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", CASES, NETS, "--device", device, f"--junitxml={report}"]
+        try:
+            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return Outcome(device, failure=f"it took over {LIMIT_S} s")
+        if not report.is_file():
+            return Outcome(device, failure=(said.stderr or said.stdout).strip().rpartition("\n")[2])
+        return read_report(device, report)
+
+
+def identity(device: str) -> str:
+    """The product, its driver and versions, in a line."""
+    try:
+        backend, ordinal = registry.backend(device)
+        facts = dict(backend.identity(ordinal))
+        adapter_type = getattr(backend, "adapter_type", "")
+        if adapter_type != "":
+            from rlx.backends.wgpu.device import adapters
+
+            info = adapters(adapter_type)[ordinal].info
+            facts["adapter"] = ", ".join(str(info[k]) for k in ("device", "description", "backend_type") if info.get(k))
+    except RlxError as error:
+        return str(error)
+    return "; ".join(v if k == "device" else f"{k} {v}" for k, v in facts.items())
+
+
+def version(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return f"no {package}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]
+
+
+def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
+    """The whole file."""
+    parts = [
+        "# What each device does right", "",
+        "Written by `python -m benchmarks.backend_table`; do not edit. Every device ran the cases of `tests/ops` and",
+        "the small real nets of `benchmarks/zoo.py` that are installed, in a process of its own, and was compared with",
+        "NumPy and onnxruntime.",
+        "What tests allow a device stands in `tests/skips.py`.", "",
+        f"Python {platform.python_version()} on {platform.platform()}; {', '.join(map(version, PACKAGES))}.", "",
+        "Figures are *right / taken / all*. `null` compiles and foretells; it computes nothing.", "",
+        *table(
+            ("device", "what it is", "op cases", "nets"),
+            [(o.device, identity(o.device), o.failure or o.cases, o.nets) for o in outcomes],
+        ), "",
+    ]  # fmt: skip
+    if absent:
+        parts += ["Not on this machine:", "", *(f"- {device}: {why}" for device, why in absent), ""]
+    ran = [o for o in outcomes if not o.failure]
+    families = sorted({family for o in ran for family in o.families})
+    rows = [(f, *(o.families.get(f, Tally()) for o in ran)) for f in families]
+    parts += ["## By family of ops", "", *table(("family", *(o.device for o in ran)), rows), ""]
+    parts += ["## What is not taken, and what is wrong", ""]
+    for o in ran:
+        lines = [f"- refused, {count} cases: {reason}" for reason, count in sorted(o.refused.items())]
+        lines += [f"- differs: `{case}`: {why}" for case, why in o.wrong.items()]
+        lines += [f"- net {net}: {why}" for net, why in o.net_reasons.items() if COMPUTES_NOTHING not in why]
+        if lines:
+            parts += [f"### {o.device}", "", *lines, ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--devices", default="", help="comma list; all that are here if none are named")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "backends.md")
+    arguments = parser.parse_args()
+    every = [name for name in registry.names() if name not in SECOND_NAMES]
+    kinds = [name for name in arguments.devices.split(",") if name] or every
+    absent = [(kind, registry.why_unavailable(kind)) for kind in kinds if not registry.is_available(kind)]
+    outcomes = []
+    for kind in kinds:
+        if registry.is_available(kind):
+            outcomes.append(run(kind))
+            print(f"{kind}: cases {outcomes[-1].cases}, nets {outcomes[-1].nets} {outcomes[-1].failure}", flush=True)
+    arguments.output.write_text(page(outcomes, absent), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
