@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+import rlx.ops  # noqa: F401  it fills the registry of ops
 from rlx.device import registry
 from rlx.errors import RlxError
 from rlx.ir.op import REGISTRY
@@ -108,18 +109,18 @@ def read_report(device: str, path: Path) -> Outcome:
     return made
 
 
-def run(device: str) -> Outcome:
-    """Runs the suite on a device in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", CASES, NETS, "--device", device, f"--junitxml={report}"]
+def run(device: str, folder: Path) -> Outcome:
+    """Runs the suite on a device in a process of its own, or reads the report of an earlier run in this folder."""
+    report = folder / f"{device}.xml"
+    command = [sys.executable, "-m", "pytest", CASES, NETS, "--device", device, f"--junitxml={report}"]
+    if not report.is_file():
         try:
             said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return Outcome(device, failure=f"it took over {LIMIT_S} s")
         if not report.is_file():
             return Outcome(device, failure=(said.stderr or said.stdout).strip().rpartition("\n")[2])
-        return read_report(device, report)
+    return read_report(device, report)
 
 
 def identity(device: str) -> str:
@@ -185,14 +186,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", default="", help="comma list; all that are here if none are named")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "backends.md")
+    parser.add_argument(
+        "--reports", type=Path, help="folder to keep pytest's reports in; those there are not run again"
+    )
     arguments = parser.parse_args()
     every = [name for name in registry.names() if name not in SECOND_NAMES]
     kinds = [name for name in arguments.devices.split(",") if name] or every
     absent = [(kind, registry.why_unavailable(kind)) for kind in kinds if not registry.is_available(kind)]
     outcomes = []
-    for kind in kinds:
-        if registry.is_available(kind):
-            outcomes.append(run(kind))
+    with tempfile.TemporaryDirectory() as temporary:
+        for kind in kinds:
+            if not registry.is_available(kind):
+                continue
+            outcomes.append(run(kind, (arguments.reports or Path(temporary)).absolute()))
             print(f"{kind}: cases {outcomes[-1].cases}, nets {outcomes[-1].nets} {outcomes[-1].failure}", flush=True)
     arguments.output.write_text(page(outcomes, absent), encoding="utf-8")
 

@@ -13,8 +13,9 @@ import pytest
 
 import skips
 from rlx.backends.cpu import isa
+from rlx.device import registry
 from rlx.errors import DeviceUnavailable
-from support import why_absent
+from support import kind_of, why_absent
 
 # programs of tests are compiled once; those that test the cache switch it on
 os.environ.setdefault("RLX_CACHE", "0")
@@ -52,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
     for name in asked_devices(config):
         try:
-            reason = why_absent(name)
+            reason = registry.why_unavailable(kind_of(name))
         except DeviceUnavailable as error:
             reason = str(error)
         if reason:
@@ -73,6 +74,8 @@ def device(request: pytest.FixtureRequest) -> str:
     """Name of a device that is here."""
     name = str(request.param)
     reason = why_absent(name)
+    if reason and request.config.getoption("--device"):
+        pytest.fail(f"--device {name}: {reason}")
     if reason:
         pytest.skip(f"{name}: {reason}")
     return name

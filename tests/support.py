@@ -18,9 +18,14 @@ from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
 
 
+def kind_of(device: str) -> str:
+    """The device's name without an instruction set."""
+    return device.partition("-")[0]
+
+
 def backend(device: str) -> Backend:
     """The backend of this name; `cpu-avx2` is the CPU's with that instruction set (see `options_of`)."""
-    return registry.backend(device.partition("-")[0])[0]
+    return registry.backend(kind_of(device))[0]
 
 
 def options_of(device: str, disable: frozenset[str] = frozenset()) -> Options:
@@ -41,14 +46,14 @@ def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
 
 def compile_for(device: str, graph: Graph, disable: frozenset[str] = frozenset()) -> Executable:
     """The graph's program, without weights. Raises DeviceUnavailable, UnsupportedOp, CompileError."""
-    made, ordinal = registry.backend(device.partition("-")[0])
+    made, ordinal = registry.backend(kind_of(device))
     return made.compile(graph, options_of(device, disable), ordinal)
 
 
 @cache
 def why_absent(device: str) -> str:
     """Why a device is not here; empty if a program runs on it. A driver may be found that gives no adapter."""
-    reason = registry.why_unavailable(device.partition("-")[0])
+    reason = registry.why_unavailable(kind_of(device))
     if reason:
         return reason
     graph = Graph()

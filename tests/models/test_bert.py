@@ -49,10 +49,16 @@ def arrays(config: Config, seed: int = 0) -> dict[str, Any]:
     return {name: random.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
 
 
+@pytest.fixture(scope="session")
+def theirs() -> Any:
+    """The model in transformers, whose libraries are to be loaded before any driver: both bring an LLVM."""
+    pytest.importorskip("torch")
+    return pytest.importorskip("transformers").AutoModel.from_pretrained(str(folder())).eval()
+
+
 @pytest.mark.devices("cpu", "reference", "gpu", "vulkan", "opengl", "webgpu", "xla", "mlx")
-def test_minilm_equals_transformers(device: str) -> None:
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    theirs = transformers.AutoModel.from_pretrained(str(folder())).eval()
+def test_minilm_equals_transformers(theirs: Any, device: str) -> None:
+    torch = pytest.importorskip("torch")
     model = rlx.load(folder(), device=device)
     for batch, seq in ((1, 1), (2, 7), (3, 20)):
         ids = np.random.default_rng(seq).integers(1000, 20000, (batch, seq))
