@@ -73,7 +73,7 @@ class Outcome:
 def judged(test: xml.Element) -> tuple[bool, bool, str]:
     """Whether a test was taken, whether it was right, and why not."""
     for child in test:
-        text = (child.get("message") or child.text or "").strip().partition("\n")[0]
+        text = " ".join(line.strip() for line in (child.get("message") or child.text or "").strip().split("\n")[:2])
         if child.tag == "skipped" and child.get("type") == "pytest.xfail":
             return True, False, text
         if child.tag == "skipped":
