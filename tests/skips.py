@@ -14,7 +14,6 @@ import numpy as np
 from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
-from rlx.kernel import narrow
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,10 @@ SMALL = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dt
 """What is stored in less than two bytes, but for whole bytes."""
 
 WGPU = Rules(
-    refused=frozenset((
-        "WGSL has no f64", "WGSL has no complex numbers", "no kernel computes it",
-        *(f"{dtype} is not implemented in WGSL" for dtype in {*narrow.DTYPES, *SMALL} if dtype.bits < 16),
-    )),
+    refused=frozenset({"WGSL has no f64", "WGSL has no complex numbers"}),
     least_ulps=2.0,  # WGSL divides and takes roots within 2.5 ulp
     flushes=True,
-)  # fmt: skip
+)
 XLA = Rules(
     refused=frozenset(f"{dtype} is not lowered to XLA" for dtype in {*SMALL, dtypes.c64}),
     wrong={

@@ -1,4 +1,4 @@
-"""Integers of every width and casts, which WGSL has few of. What all devices share is in tests/ops."""
+"""Integers of every width, narrow floats, and casts, which WGSL has few of. What all devices share is in tests/ops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import REGISTRY, Elementwise, Op
+from rlx.kernel import narrow
 from support import assert_close
 
 WHOLE = [
@@ -74,7 +75,7 @@ def test_every_code_of_narrow_floats(dtype: dtypes.DType, kind: str) -> None:
     with np.errstate(all="ignore"):
         ties = (steps[1:] + steps[:-1]) / 2
         near = np.concatenate([ties * factor for factor in (1, 1 + 1e-6, 1 - 1e-6)])
-    given = flushed(np.concatenate([random, near, edges]).astype(np.float32))
+    given = skips.of(kind).prepared(np.concatenate([random, near, edges]).astype(np.float32))
     assert_equal(kind, REGISTRY["cast"](to=dtype), [given])  # type: ignore[call-arg]
 
 
