@@ -136,7 +136,7 @@ def identity(device: str) -> str:
             facts["adapter"] = ", ".join(str(info[k]) for k in ("device", "description", "backend_type") if info.get(k))
     except RlxError as error:
         return str(error)
-    return "; ".join(v if k == "device" else f"{k} {v}" for k, v in facts.items())
+    return "; ".join(v if k == "device" else f"{k} {v}" for k, v in facts.items() if k != "features")
 
 
 def version(package: str) -> str:
