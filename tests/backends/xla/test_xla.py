@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, call
 from rlx.ir.literal import Array
 
 pytest.importorskip("jax", reason="jax is not installed: pip install 'rlx[xla]'")
@@ -78,3 +78,23 @@ def test_importing_rlx_imports_no_jax() -> None:
     program = "import sys, rlx; from rlx.device import registry; registry.probe('xla'); print('jax' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"
+
+
+def test_a_side_that_does_not_fit_is_an_error_only_if_it_is_asked_for() -> None:
+    """XLA traces both sides of a conditional: one that cannot be traced at these sizes is left out, and told of."""
+    graph = Graph("sides")
+    x, test = graph.input("x", ("n", 4), "f32"), graph.input("test", (), "bool")
+    yes, no = Graph("yes"), Graph("no")
+    for side in (yes, no):
+        inner = side.input("x", ("n", 4), "f32")
+        whole = inner.reshape((8,)) if side is yes else rlx.neg(inner).reshape((4, "n"))
+        side.output(rlx.reduce_sum(whole, axes=tuple(range(whole.rank))))
+    made = call("if", test, x, regions=(yes, no))
+    graph.output(made[0] if isinstance(made, tuple) else made, name="y")
+    program = rlx.Session("xla").compile(graph)
+    two, three = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
+    assert [float(program.run([two, np.array(t)])[0]) for t in (True, False)] == [8.0, -8.0]
+    assert float(program.run([three, np.array(False)])[0]) == -12.0
+    with pytest.raises(rlx.ShapeError, match="8"):
+        program.run([three, np.array(True)])
+    assert float(program.run([three, np.array(False)])[0]) == -12.0

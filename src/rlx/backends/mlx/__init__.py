@@ -104,6 +104,3 @@ def refused(ready: Graph, on_processor: bool) -> list[Unsupported]:
         for region in node.regions:
             found.extend(refused(region, on_processor))
     return found
-
-
-BACKEND = MlxBackend

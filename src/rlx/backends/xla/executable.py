@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.backends.xla import kept, walk
-from rlx.errors import CompileError, InputError, OutOfMemory
+from rlx.errors import CompileError, InputError, OutOfMemory, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -72,11 +72,14 @@ class XlaExecutable(Executable):
 
 
 def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
-    """The graph at these dims as a function of its weights by name and its inputs in order, for jax to trace."""
+    """The graph at these dims as a function of its weights by name and its inputs in order, for jax to trace. It gives
+    outputs, and a flag for each of `walk.misfits`."""
     names = [value.name for value in graph.inputs]
 
     def program(params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
-        return tuple(walk.run(graph, dict(zip(names, inputs)), params, dict(binding)))
+        flags: list[Any] = []
+        made = walk.run(graph, dict(zip(names, inputs)), params, dict(binding), flags)
+        return (*made, *flags)
 
     return program
 
@@ -91,6 +94,7 @@ class XlaBound(Bound):
         self.names = [v.name for v in executable.graph.inputs]
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype.numpy for v in executable.graph.outputs.values()]
+        self.misfits = walk.misfits(executable.graph, binding)
         self._lock = threading.Lock()
         self._compiled: Any = None
 
@@ -102,7 +106,8 @@ class XlaBound(Bound):
         with self._lock:
             if self._compiled is None:
                 key = self._key(inputs) if self.executable.key else ""
-                self._compiled = kept.read(key, (weights, *inputs), len(self.dtypes), self.executable.device)
+                results = len(self.dtypes) + len(self.misfits)
+                self._compiled = kept.read(key, (weights, *inputs), results, self.executable.device)
                 if self._compiled is None:
                     try:
                         self._compiled = self._jitted.lower(weights, *inputs).compile()
@@ -126,6 +131,9 @@ class XlaBound(Bound):
             program = self._compiled or self._program(weights, inputs)
             try:
                 results = program(weights, *inputs)
+                for asked, error in zip(results[len(self.dtypes) :], self.misfits):
+                    if bool(asked):
+                        raise ShapeError(str(error))
                 # what the caller gets is his to write to
                 return deliver([np.array(r).astype(d, copy=False) for r, d in zip(results, self.dtypes)], out)
             except RuntimeError as error:

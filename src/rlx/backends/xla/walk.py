@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.backends.reference import bind_op
 from rlx.backends.xla import scalar
-from rlx.errors import UnsupportedOp
+from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import Expr
@@ -32,15 +32,27 @@ def lowers(*names: str) -> Callable[[Lower], Lower]:
 
 
 def supported(op: Op) -> bool:
-    return isinstance(op, (Elementwise, Input, Param, Constant)) or op.name in TABLE or op.name in CONTROL
+    return isinstance(op, (Elementwise, Input, Param, Constant)) or op.name in TABLE or op.name in (*CONTROL, "if")
 
 
-def run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> list[Any]:
-    """The outputs of the graph, of jax values; called while jax traces."""
+def run(
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    params: Mapping[str, Any],
+    binding: Mapping[str, int],
+    flags: list[Any] | None = None,
+) -> list[Any]:
+    """The outputs of the graph, of jax values; called while jax traces.
+
+    flags   gets a bool for each of `misfits`, whether that side was asked for; None inside of a side or a loop
+    """
     values: dict[tuple[int, int], Any] = {}
     for node in graph.nodes:
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
-        made = _node(node, operands, inputs, params, binding)
+        if node.op.name == "if":
+            made: Any = _if(node, operands, params, binding, flags)
+        else:
+            made = _node(node, operands, inputs, params, binding)
         for i, value in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
             values[(id(node), i)] = value
     return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
@@ -342,11 +354,44 @@ def _scatter_nd(op: Any, x: Any, indices: Any, updates: Any) -> Any:
 # control
 
 
-def _if(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
+def _if(
+    node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int], flags: list[Any] | None
+) -> Any:
+    """A side that does not fit at these dims cannot be traced: the other one is the program, and a flag tells."""
     from jax import lax
 
-    branches = [_region(graph, params, binding) for graph in node.regions]
-    return tuple(lax.cond(operands[0], *branches, *operands[1:]))
+    wrong = [_misfit(side, binding) for side in node.regions]
+    if not any(wrong):
+        return tuple(lax.cond(operands[0], *(_region(side, params, binding) for side in node.regions), *operands[1:]))
+    failed = wrong[0] or wrong[1]
+    assert failed is not None  # one of them is there
+    if all(wrong) or flags is None:
+        raise failed
+    taken = 1 if wrong[0] else 0
+    flags.append(operands[0] if taken else ~operands[0])
+    names = [v.name for v in node.regions[taken].inputs]
+    return tuple(run(node.regions[taken], dict(zip(names, operands[1:])), params, binding, flags))
+
+
+def _misfit(side: Graph, binding: Mapping[str, int]) -> ShapeError | None:
+    try:
+        side.bind(binding)
+    except ShapeError as error:
+        return error
+    return None
+
+
+def misfits(graph: Graph, binding: Mapping[str, int]) -> list[ShapeError]:
+    """What is wrong at these dims with sides of conditionals that a run may still ask for, in the order of `flags`."""
+    found: list[ShapeError] = []
+    for node in graph.nodes:
+        if node.op.name != "if":
+            continue
+        wrong = [_misfit(side, binding) for side in node.regions]
+        failed = wrong[0] or wrong[1]
+        if failed is not None:
+            found += [failed, *misfits(node.regions[1 if wrong[0] else 0], binding)]
+    return found
 
 
 def _while(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
@@ -382,7 +427,7 @@ def _scan(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], b
     return (*last, *stacked)
 
 
-CONTROL: dict[str, Lower] = {"if": _if, "while": _while, "scan": _scan}
+CONTROL: dict[str, Lower] = {"while": _while, "scan": _scan}
 
 
 def _region(graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int]) -> Lower:
