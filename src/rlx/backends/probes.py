@@ -125,7 +125,10 @@ def convolution(x: Value, w: Value, stride: int = 1, groups: int = 1) -> Value:
 
 def stream(count: int) -> ProbeGraph:
     """Weights are there already, and sums are small: the rest of a run is reading."""
-    body = lambda x, w: build.reduce_sum(build.abs(w - x), axes=(1,))  # noqa: E731
+
+    def body(x: Value, w: Value) -> Value:
+        return build.reduce_sum(build.abs(w - x), axes=(1,))
+
     return _probe(f"stream_{count}", count / 2, body, (1,), (count // 64, 64))
 
 

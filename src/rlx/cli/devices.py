@@ -10,7 +10,7 @@ from typing import Any
 from rlx.backends.base import Options
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
-from rlx.device import calibration, registry
+from rlx.device import calibration, observed, registry
 from rlx.device.device import KINDS, Device
 from rlx.device.policy import DevicePolicy
 from rlx.errors import RlxError
@@ -56,6 +56,7 @@ def _calibration(device: Device, measure: bool) -> dict[str, Any]:
         if measure:
             with progress(f"measuring {device}", MEASUREMENTS) as step:
                 found: calibration.Calibration | None = calibration.calibration(device, True, lambda name: step())
+            observed.of(device).forget()  # it corrected other rates than these
         else:
             found = calibration.read(device)
     except RlxError as error:

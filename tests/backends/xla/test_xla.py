@@ -14,24 +14,6 @@ from rlx.ir.literal import Array
 pytest.importorskip("jax", reason="jax is not installed: pip install 'rlx[xla]'")
 
 
-def net() -> Graph:
-    graph = Graph("net")
-    graph.output(rlx.relu(graph.input("x", ("n", 4), "f32") @ graph.param("w", (4, 4), "f32")), name="y")
-    return graph
-
-
-def test_weights_may_be_set_anew_and_sizes_compile_once_each() -> None:
-    compiled = rlx.Session("xla").compile(net())
-    x = np.ones((2, 4), np.float32)
-    for factor in (1, 3):
-        compiled.set_param("w", np.eye(4, dtype=np.float32) * factor)
-        np.testing.assert_array_equal(compiled.run([x])[0], x * factor)
-    assert compiled.compile_count == 1
-    compiled.run([np.ones((5, 4), np.float32)])
-    compiled.run([x])
-    assert compiled.compile_count == 2
-
-
 def test_the_users_jax_keeps_its_switches() -> None:
     import jax
     import jax.numpy as jnp

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
+from rlx.backends.base import Bound, deliver, shapes_at
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
-from rlx.errors import CompileError, DeviceUnavailable, InputError, OutOfMemory, RlxError
+from rlx.backends.op_by_op import WeightsAsArguments
+from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -34,23 +35,17 @@ def translated() -> Iterator[None]:
         raise CompileError(f"[mlx] {text}") from error
 
 
-class MlxExecutable(Executable):
-    """Weights are arguments of the program: setting others compiles nothing.
-
-    Everything runs on the default stream of one device in the thread that calls, and is computed before the call
+class MlxExecutable(WeightsAsArguments):
+    """Everything runs on the default stream of one device in the thread that calls, and is computed before the call
     returns: streams of mlx belong to threads, finished arrays to nobody. The caller's own defaults stay.
     """
 
     def __init__(self, graph: Graph, on_processor: bool) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.on_processor = on_processor
         self.device = mx.cpu if on_processor else mx.gpu
         if not mx.is_available(self.device):
             raise DeviceUnavailable("[mlx] expected a GPU that this build of mlx can use, got one for processors alone")
-        self.compile_count = 0
-        self._lock = threading.Lock()
-        self._params: dict[str, Array] = {}
-        self._weights: dict[str, Value] | None = None
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -58,23 +53,11 @@ class MlxExecutable(Executable):
         with mx.stream(self.device), translated():
             yield
 
-    def set_params(self, params: Mapping[str, Array]) -> None:
-        with self._lock:
-            self._params = {**self._params, **params}
-            self._weights = None
-
-    def weights(self) -> dict[str, Value]:
-        """The weights in mlx, copied once. Raises InputError if one is missing."""
-        with self._lock:
-            if self._weights is None:
-                missing = [v.name for v in self.graph.params if v.name not in self._params]
-                if missing:
-                    raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-                with self.on_device():
-                    made = {name: put(a) for name, a in self._params.items()}
-                    mx.eval(*made.values())
-                self._weights = made
-            return self._weights
+    def upload(self, params: Mapping[str, Array]) -> dict[str, Value]:
+        with self.on_device():
+            made = {name: put(a) for name, a in params.items()}
+            mx.eval(*made.values())
+            return made
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return MlxBound(self, dict(binding))
@@ -82,11 +65,6 @@ class MlxExecutable(Executable):
     @property
     def weight_bytes(self) -> int:
         return sum(value.nbytes for value in (self._weights or {}).values())
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """A new size, an active extent too, would be a new plan."""
-        return Capabilities(dynamic_dims=False, active_extent=False)
 
     def describe(self) -> dict[str, Any]:
         return {"platform": "processor" if self.on_processor else "GPU", "programs": self.compile_count}

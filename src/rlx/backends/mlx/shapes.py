@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.mlx.library import Value, known, mx, put
+from rlx.backends.op_by_op import Table
 
-Lower = Callable[..., Any]
-TABLE: dict[str, Lower] = {}
-"""By the name of the op: a function of the op, with numbers for dims, and values of mlx."""
-
-
-def lowers(*names: str) -> Callable[[Lower], Lower]:
-    def add(function: Lower) -> Lower:
-        TABLE.update(dict.fromkeys(names, function))
-        return function
-
-    return add
+TABLE = Table()
+lowers = TABLE.lowers
 
 
 @lowers("reshape")

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
+from rlx.backends.base import Bound, deliver, shapes_at
+from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, walk
-from rlx.errors import CompileError, InputError, OutOfMemory, ShapeError
+from rlx.errors import CompileError, OutOfMemory, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
 
-class XlaExecutable(Executable):
-    """Weights are arguments of the compiled functions: setting others compiles nothing.
-
-    jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
+class XlaExecutable(WeightsAsArguments):
+    """jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
 
     key   what programs on disk are named by, beside their sizes; empty to keep none
     """
@@ -27,45 +26,18 @@ class XlaExecutable(Executable):
     def __init__(self, graph: Graph, platform: str, key: str = "") -> None:
         import jax
 
-        self.graph, self.key = graph, key
+        super().__init__(graph)
+        self.key = key
         self.device = jax.devices(platform)[0]
-        self.compile_count = 0
-        self._lock = threading.Lock()
-        self._params: dict[str, Array] = {}
-        self._weights: dict[str, Any] | None = None
 
-    def set_params(self, params: Mapping[str, Array]) -> None:
-        with self._lock:
-            self._params = {**self._params, **params}
-            self._weights = None
-
-    def params(self) -> dict[str, Array]:
-        """The arrays that weights were set to."""
-        with self._lock:
-            return dict(self._params)
-
-    def weights(self) -> dict[str, Any]:
-        """The weights on the device, uploaded once. Raises InputError if one is missing."""
+    def upload(self, params: Mapping[str, Array]) -> dict[str, Any]:
         import jax
 
-        with self._lock:
-            if self._weights is None:
-                missing = [v.name for v in self.graph.params if v.name not in self._params]
-                if missing:
-                    raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-                with jax.enable_x64(True):
-                    self._weights = {
-                        name: jax.device_put(np.asarray(a), self.device) for name, a in self._params.items()
-                    }
-            return self._weights
+        with jax.enable_x64(True):
+            return {name: jax.device_put(np.asarray(a), self.device) for name, a in params.items()}
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return XlaBound(self, dict(binding))
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """A new size, an active extent too, would be a new compile."""
-        return Capabilities(dynamic_dims=False, active_extent=False)
 
     def describe(self) -> dict[str, Any]:
         return {"platform": str(self.device), "programs": self.compile_count}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rlx.backends.op_by_op import Lower, Table
 from rlx.backends.reference import bind_op
 from rlx.backends.xla import scalar
 from rlx.errors import ShapeError, UnsupportedOp
@@ -18,17 +19,8 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 
-Lower = Callable[..., Any]
-TABLE: dict[str, Lower] = {}
-"""By the name of the op: a function of the op, with numbers for dims, and jax values."""
-
-
-def lowers(*names: str) -> Callable[[Lower], Lower]:
-    def add(function: Lower) -> Lower:
-        TABLE.update(dict.fromkeys(names, function))
-        return function
-
-    return add
+TABLE = Table()
+lowers = TABLE.lowers
 
 
 def supported(op: Op) -> bool:

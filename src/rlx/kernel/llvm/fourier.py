@@ -90,10 +90,7 @@ class _FourierWriter:
         return re, im
 
     def write(self) -> Function:
-        if self.work.outer:
-            over_positions(self.f, self.body, self.work.outer, self._row)
-        else:
-            self.f.when(self.f.value("icmp slt i64 %begin, %end"), self._row)
+        over_positions(self.f, self.body, self.work.outer, self._row)
         return self.f
 
     def _row(self) -> None:

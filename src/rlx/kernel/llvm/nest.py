@@ -114,7 +114,11 @@ def buffer_pointers(f: Function, slots: int) -> list[str]:
 
 
 def over_positions(f: Function, body: Body, outer: Shape, visit: Callable[[], None]) -> None:
-    """Calls `visit` for each of the positions begin … end-1, with the positions of the outer axes set."""
+    """Calls `visit` for each of the positions begin … end-1, with positions of the outer axes set. Without such axes
+    there is one position, and no loop."""
+    if not outer:
+        f.when(f.value("icmp slt i64 %begin, %end"), visit)
+        return
 
     def one(position: str, _: list[str]) -> list[str]:
         body.push()

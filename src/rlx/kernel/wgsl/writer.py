@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from rlx.ir import dim as dims
@@ -13,7 +14,7 @@ from rlx.kernel.wgsl.ranges import Ranges
 from rlx.kernel.wgsl.shader import assemble
 
 
-class Writer:
+class Writer(ABC):
     """A shader in the making.
 
     grid      the axes along which invocations, or workgroups if `team`, lie
@@ -28,9 +29,9 @@ class Writer:
         self.body = Body(self.code, self.record, slots, Ranges())
         self.grid, self.extents, self.team = grid, extents, team
 
+    @abstractmethod
     def write(self) -> Dim:
         """Writes all that is done at a position, and tells how many iterations of loops that takes at most."""
-        raise NotImplementedError
 
     def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
         place(self.body, self.grid)
