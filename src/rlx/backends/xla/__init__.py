@@ -13,7 +13,7 @@ from pathlib import Path
 from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node
 
 EXTRA = "pip install 'rlx[xla]'"
 TPU_EXTRA = "pip install 'jax[tpu]'"
@@ -38,12 +38,17 @@ class XlaBackend(Backend):
 
         return {"device": self.full_name(ordinal), "jax": version("jax"), "jaxlib": version("jaxlib")}
 
+    def claim(self, node: Node) -> str | None:
+        from rlx.backends.xla import fourier
+
+        return fourier.claim(node)
+
     def legalise(self, graph: Graph, options: Options) -> Graph:
         from rlx import flags
         from rlx.passes.pipeline import optimise
 
         disable = options.disable | frozenset(flags.disable())
-        return optimise(graph, disable=disable)[0]  # jax lays images out as it likes
+        return optimise(graph, options.dispatch.claims(self.claim), disable=disable)[0]  # jax lays images out as it likes
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         ready = self.legalise(graph, Options())

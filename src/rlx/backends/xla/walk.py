@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.backends.op_by_op import Lower, Table
 from rlx.backends.reference import bind_op
-from rlx.backends.xla import scalar
+from rlx.backends.xla import fourier, scalar, windows
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -19,7 +19,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 
-TABLE = Table()
+TABLE = Table(windows.TABLE | fourier.TABLE)
 lowers = TABLE.lowers
 
 
@@ -154,22 +154,6 @@ def _dot(op: Any, x: Any, y: Any) -> Any:
     return lax.dot_general(x, y, axes, precision="highest", preferred_element_type=wide).astype(made)
 
 
-@lowers("conv")
-def _conv(op: Any, x: Any, w: Any) -> Any:
-    from jax import lax
-
-    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
-    wide = dtypes.accumulator(dtypes.of(made)).numpy
-    space = "".join("DHW"[-(x.ndim - 2) :]) if x.ndim <= 5 else ""
-    layout = (
-        (f"N{space}C", f"{space}IO", f"N{space}C") if op.channels_last else (f"NC{space}", f"OI{space}", f"NC{space}")
-    )
-    return lax.conv_general_dilated(
-        x.astype(wide), w.astype(wide), op.strides, list(zip(op.low, op.high)), rhs_dilation=op.dilations,
-        dimension_numbers=layout, feature_group_count=op.groups, precision="highest",
-    ).astype(made)  # fmt: skip
-
-
 @lowers("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
 def _reduce(op: Any, x: Any) -> Any:
     import jax.numpy as jnp
@@ -181,25 +165,6 @@ def _reduce(op: Any, x: Any) -> Any:
     axes = tuple(a % x.ndim for a in op.axes) if op.axes else ()
     kept = {"initial": identity(op.combine, x.dtype)} if op.combine in ("max", "min") else {"dtype": wide}
     return how(x, axis=axes, keepdims=op.keepdims, **kept).astype(x.dtype)
-
-
-@lowers("reduce_window")
-def _window(op: Any, x: Any) -> Any:
-    import jax.numpy as jnp
-    from jax import lax
-
-    lead = x.ndim - len(op.window)
-    wide = dtypes.accumulator(dtypes.of(x.dtype)).numpy
-    join = {"add": lax.add, "max": jnp.maximum, "min": jnp.minimum}[op.combine]
-    start = np.asarray(identity(op.combine, wide), wide)[()]
-
-    def ones(values: Any) -> tuple[int, ...]:
-        return (*([1] * lead), *values)
-
-    return lax.reduce_window(
-        x.astype(wide), start, join, ones(op.window), ones(op.strides),
-        [(0, 0)] * lead + list(zip(op.low, op.high)), window_dilation=ones(op.dilations),
-    ).astype(x.dtype)  # fmt: skip
 
 
 @lowers("argmax", "argmin")

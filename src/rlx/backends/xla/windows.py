@@ -1,0 +1,133 @@
+"""Convolutions and reductions of windows in jax.
+
+XLA's own for processors are slow where there is little to multiply: a depthwise convolution takes 20 to 40 times as
+long as the sum of the shifted images that it is, a pooling 1.5 to 3 times, a convolution of single pixels up to twice
+as long as a product. There these are lowered as what they are; other platforms get XLA's operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.op_by_op import Table
+from rlx.ir import dtype as dtypes
+from rlx.ops.reduce import identity
+
+TABLE = Table()
+lowers = TABLE.lowers
+MOST_SHIFTED = 64
+"""Places of a window for which an image is shifted to each of them: code grows with them."""
+
+
+def _counts(op: Any, extents: Sequence[int], window: Sequence[int]) -> list[int]:
+    """At how many places the window stands, by axis."""
+    parts = zip(extents, window, op.low, op.high, op.strides, op.dilations)
+    return [max((e + low + high - d * (k - 1) - 1) // s + 1, 0) for e, k, low, high, s, d in parts]
+
+
+def _shifted(op: Any, x: Any, window: Sequence[int], value: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """For every place in the window: the place, and what of x lies there for all positions of the window, which is of
+    the last axes. Beyond the borders x is `value`."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    first = x.ndim - len(window)
+    counts = _counts(op, x.shape[first:], window)
+    borders = [(0, 0, 0)] * first + [(low, high, 0) for low, high in zip(op.low, op.high)]
+    padded = lax.pad(x, jnp.asarray(value, x.dtype), borders)
+    for place in itertools.product(*map(range, window)):
+        parts = [slice(None)] * x.ndim
+        for axis, (at, d, s, count) in enumerate(zip(place, op.dilations, op.strides, counts), first):
+            parts[axis] = slice(at * d, at * d + (count - 1) * s + 1, s)
+        yield place, padded[tuple(parts)]
+
+
+def _on_processor(there: Callable[..., Any], elsewhere: Callable[..., Any], *operands: Any) -> Any:
+    from jax import lax
+
+    return lax.platform_dependent(*operands, cpu=there, default=elsewhere)
+
+
+@lowers("conv")
+def _conv(op: Any, x: Any, w: Any) -> Any:
+    from jax import lax
+
+    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
+    wide = dtypes.accumulator(dtypes.of(made)).numpy
+    space = "".join("DHW"[-(x.ndim - 2) :]) if x.ndim <= 5 else ""
+    layout = (
+        (f"N{space}C", f"{space}IO", f"N{space}C") if op.channels_last else (f"NC{space}", f"OI{space}", f"NC{space}")
+    )
+
+    def whole(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(
+            x, w, op.strides, list(zip(op.low, op.high)), rhs_dilation=op.dilations,
+            dimension_numbers=layout, feature_group_count=op.groups, precision="highest",
+        )  # fmt: skip
+
+    x, w = x.astype(wide), w.astype(wide)
+    there = _simpler(op, x, w)
+    return (whole(x, w) if there is None else _on_processor(there, whole, x, w)).astype(made)
+
+
+def _simpler(op: Any, x: Any, w: Any) -> Callable[..., Any] | None:
+    """A convolution of channels-first images as something else, where that is better on a processor."""
+    from jax import lax
+
+    window = w.shape[2:]
+    if op.channels_last or 0 in (*x.shape, *w.shape, *_counts(op, x.shape[2:], window)):
+        return None
+    edges = (*op.low, *op.high)
+    if op.groups == x.shape[1] > 1 and math.prod(window) <= MOST_SHIFTED:
+        return functools.partial(_depthwise, op)
+    if op.groups == 1 and set(window) == {1} and not any(edges) and set(op.strides) == {1}:
+
+        def pixels(x: Any, w: Any) -> Any:
+            lanes = lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ())), precision="highest")
+            return lanes.swapaxes(0, 1)
+
+        return pixels
+    return None
+
+
+def _depthwise(op: Any, x: Any, w: Any) -> Any:
+    """Every channel with windows of its own: (N, C, …) and (C * multiple, 1, …)."""
+    repeated = x.repeat(w.shape[0] // x.shape[1], 1)
+    spread = (1, w.shape[0], *[1] * (x.ndim - 2))
+    terms = (
+        part * w[(slice(None), 0, *place)].reshape(spread) for place, part in _shifted(op, repeated, w.shape[2:], 0)
+    )
+    return functools.reduce(lambda a, b: a + b, terms)
+
+
+@lowers("reduce_window")
+def _window(op: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    lead = x.ndim - len(op.window)
+    wide = dtypes.accumulator(dtypes.of(x.dtype)).numpy
+    join = {"add": lax.add, "max": jnp.maximum, "min": jnp.minimum}[op.combine]
+    start = np.asarray(identity(op.combine, wide), wide)[()]
+
+    def ones(values: Any) -> tuple[int, ...]:
+        return (*([1] * lead), *values)
+
+    def whole(x: Any) -> Any:
+        return lax.reduce_window(
+            x, start, join, ones(op.window), ones(op.strides),
+            [(0, 0)] * lead + list(zip(op.low, op.high)), window_dilation=ones(op.dilations),
+        )  # fmt: skip
+
+    def shifted(x: Any) -> Any:
+        return functools.reduce(join, (part for _, part in _shifted(op, x, op.window, start)))
+
+    made, x = x.dtype, x.astype(wide)
+    small = 0 not in _counts(op, x.shape[lead:], op.window) and math.prod(op.window) <= MOST_SHIFTED
+    return (_on_processor(shifted, whole, x) if small else whole(x)).astype(made)
