@@ -65,7 +65,8 @@ class Loaded:
 
         with _lock:
             machine = _machine(isa)
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            # sections that are given memory apart may lie too far from each other for the code to reach
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
             for part in code:
                 self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(part))
             self._engine.finalize_object()
