@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlx.backends.base import Capabilities, Executable
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.passes import prepare
 
 Lower = Callable[..., Any]
 
@@ -29,10 +30,14 @@ class Table(dict[str, Lower]):
 
 
 class WeightsAsArguments(Executable):
-    """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own."""
+    """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own.
+
+    preparing   what weights alone decide is computed by it when they are set, and is weights to `graph`
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.preparing, self.graph = prepare.split(graph)
+        self._wanted = [v.name for v in graph.params]
         self.compile_count = 0
         self._lock = threading.Lock()
         self._params: dict[str, Array] = {}
@@ -41,6 +46,10 @@ class WeightsAsArguments(Executable):
     @abstractmethod
     def upload(self, params: Mapping[str, Array]) -> dict[str, Any]:
         """The arrays as values of the library."""
+
+    @abstractmethod
+    def compute(self, graph: Graph, weights: Mapping[str, Any]) -> Sequence[Any]:
+        """The outputs of a graph that takes weights only."""
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self._lock:
@@ -53,13 +62,16 @@ class WeightsAsArguments(Executable):
             return dict(self._params)
 
     def weights(self) -> dict[str, Any]:
-        """The weights as values of the library, uploaded once. Raises InputError if one is missing."""
+        """What `graph` takes, as values of the library: made once. Raises InputError if a weight is missing."""
         with self._lock:
             if self._weights is None:
-                missing = [v.name for v in self.graph.params if v.name not in self._params]
+                missing = [name for name in self._wanted if name not in self._params]
                 if missing:
                     raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-                self._weights = self.upload(self._params)
+                values = self.upload(self._params)
+                if self.preparing is not None:
+                    values |= zip(self.preparing.outputs, self.compute(self.preparing, values))
+                self._weights = {v.name: values[v.name] for v in self.graph.params}
             return self._weights
 
     @property

@@ -59,6 +59,12 @@ class MlxExecutable(WeightsAsArguments):
             mx.eval(*made.values())
             return made
 
+    def compute(self, graph: Graph, weights: Mapping[str, Value]) -> Sequence[Value]:
+        with self.on_device():
+            made = Plan(graph, {})([], weights)
+            mx.eval(*made)
+            return made
+
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return MlxBound(self, dict(binding))
 

@@ -1,0 +1,65 @@
+"""What weights alone decide, taken out of a graph: it is worked out once, not in every run."""
+
+from __future__ import annotations
+
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Constant, Input, Param
+from rlx.ir.uses import symbols_of
+from rlx.passes.cut import ending_at
+from rlx.passes.driver import Rebuild
+
+PREFIX = "prepared."
+MOST_GROWTH = 2
+"""How many times the bytes of its operands a value may have that is kept in their place."""
+SMALL_BYTES = 1 << 16
+"""What may be kept however much it grew."""
+
+
+def split(graph: Graph) -> tuple[Graph | None, Graph]:
+    """Two graphs: the outputs of the first, which takes params only, are params of the second, by their names there.
+    The second has those params of the graph that it still takes. None if there is nothing to prepare."""
+    kept = _frontier(graph)
+    if not kept:
+        return None, graph
+    names = [f"{PREFIX}{number}" for number in range(len(kept))]
+    first = ending_at(graph, kept, names)
+    first.nodes = [node for node in first.nodes if not isinstance(node.op, Input)]
+    first = _without_idle_params(first)
+    rebuild = Rebuild(graph)
+    made = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, kept)}
+    for node in dict.fromkeys(value.node for value in kept):
+        rebuild.replace(node, *(made[value] for value in node.outputs), first=len(rebuild.new.nodes))
+    return first, _without_idle_params(rebuild.finish())
+
+
+def _frontier(graph: Graph) -> list[Value]:
+    """Results of nodes that params decide, of which others than such nodes take some."""
+    fixed: set[int] = set()  # nodes that params and constants alone decide
+    weighed: set[int] = set()  # those of them that have a param behind them, and are no param themselves
+    for node in graph.nodes:
+        if isinstance(node.op, (Param, Constant)):
+            fixed.add(id(node))
+        elif node.inputs and all(id(v.node) in fixed for v in node.inputs) and _fits(node):
+            fixed.add(id(node))
+            if any(id(v.node) in weighed or isinstance(v.node.op, Param) for v in node.inputs):
+                weighed.add(id(node))
+    wanted = [v for node in graph.nodes if id(node) not in weighed for v in node.inputs]
+    found = dict.fromkeys(v.node for v in (*wanted, *graph.outputs.values()) if id(v.node) in weighed)
+    return [value for node in found for value in node.outputs]
+
+
+def _fits(node: Node) -> bool:
+    """Whether a node may be worked out once: at no size in particular, and not to much more than it is made of."""
+    if node.regions or symbols_of(node) or any(not t.is_static for t in node.types):
+        return False
+    made = sum(v.type.nbytes() for v in node.outputs)
+    taken = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
+    return made <= max(SMALL_BYTES, MOST_GROWTH * taken)
+
+
+def _without_idle_params(graph: Graph) -> Graph:
+    """Without params that nothing takes; the bodies of regions have theirs by operands."""
+    idle = {v.name: v.node for v in graph.params if not graph.use_count(v)}
+    graph.nodes = [node for node in graph.nodes if idle.get(node.name) is not node]
+    graph.data = {name: data for name, data in graph.data.items() if name not in idle}
+    return graph

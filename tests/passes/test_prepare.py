@@ -1,0 +1,68 @@
+"""What weights alone decide is taken out, and gives the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.reference import evaluate
+from rlx.ir.literal import Array
+from rlx.ir.verify import verify
+from rlx.ops import build
+from rlx.passes.prepare import PREFIX, split
+
+
+def weighted() -> tuple[rlx.Graph, dict[str, Array]]:
+    """One weight turned, one scaled and as it is, one that nothing takes, one that grows too much."""
+    graph = rlx.Graph("weighted")
+    x = graph.input("x", ("n", 4))
+    w, v, grows = graph.param("w", (3, 4)), graph.param("v", (4,)), graph.param("grows", (1, 1))
+    graph.param("idle", (2,))
+    large = build.broadcast_to(grows, shape=(200, 200))
+    graph.output((x * v + v * 2.0) @ w.transpose(1, 0) + build.reduce_sum(large, axes=(0, 1)), name="y")
+    graph.output(w.transpose(1, 0) + 1.0, name="weights")
+    random = np.random.default_rng(0)
+    return graph, {p.name: random.standard_normal([int(d) for d in p.shape]).astype("f4") for p in graph.params}
+
+
+def test_both_parts_together_are_the_graph() -> None:
+    graph, params = weighted()
+    first, second = split(graph)
+    assert first is not None
+    verify(first)
+    verify(second)
+    assert not first.inputs and not first.symbols
+    assert {p.name for p in first.params} == {"w", "v"}
+    assert {p.name for p in second.params if not p.name.startswith(PREFIX)} == {"v", "grows"}
+    assert {p.name for p in second.params if p.name.startswith(PREFIX)} == set(first.outputs)
+    inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4)}
+    made = dict(zip(first.outputs, evaluate(first, {}, params, {})))
+    for got, want in zip(evaluate(second, inputs, params | made, {"n": 2}), evaluate(graph, inputs, params, {"n": 2})):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_nothing_to_prepare() -> None:
+    graph = rlx.Graph()
+    graph.output(graph.input("x", (4, 4)) @ graph.param("w", (4, 4)))
+    assert split(graph) == (None, graph)
+
+
+def test_what_a_size_decides_too_stays() -> None:
+    graph = rlx.Graph()
+    x, table = graph.input("x", ("n", 4)), graph.param("table", (16, 4))
+    graph.output(x + build.slice(table, starts=(0, 0), stops=("n", 4), steps=(1, 1)))
+    assert split(graph)[0] is None
+
+
+@pytest.mark.parametrize("device", ["xla", "mlx"])
+def test_weights_may_change(device: str) -> None:
+    """What was prepared of the old ones is not used again."""
+    pytest.importorskip({"xla": "jax", "mlx": "mlx.core"}[device])
+    graph = rlx.Graph()
+    graph.output(graph.input("x", (2, 3)) @ graph.param("w", (2, 3), data=np.ones((2, 3), "f4")).transpose(1, 0))
+    made = rlx.Session(device).compile(graph)
+    x = np.ones((2, 3), "f4")
+    assert made.run([x])[0].tolist() == [[3, 3], [3, 3]]
+    made.set_params({"w": np.full((2, 3), 2, "f4")})
+    assert made.run([x])[0].tolist() == [[6, 6], [6, 6]]
