@@ -262,7 +262,7 @@ class Backend(ABC):
 
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
         """Measures the device, in two seconds at most; `step` hears of each measurement."""
-        from rlx.backends.generic import calibrate
+        from rlx.backends.measure import calibrate
 
         return calibrate(self, ordinal, step)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.ir.literal import Array
@@ -48,14 +49,28 @@ def _probe(name: str, amount: float, body: Body, shape: tuple[int, ...], *weight
     return ProbeGraph(name, graph, (random.standard_normal(shape).astype(F32),), params, amount)
 
 
+def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, ...]) -> ProbeGraph:
+    """Products with all the weights, one behind the other."""
+
+    def body(x: Value, *held: Value) -> Value:
+        for w in held:
+            x = x @ w
+        return x
+
+    return _probe(name, amount, body, shape, *weights)
+
+
 GEMMS = (
-    (1, 512, 512), (1, 1024, 2048), (4, 768, 768), (16, 384, 384), (512, 64, 64), (64, 512, 256), (128, 384, 384),
-    (128, 1536, 384), (256, 32, 288), (512, 512, 512), (2048, 64, 64),
+    (1, 512, 512), (1, 1024, 2048), (4, 768, 768), (16, 64, 64), (16, 384, 384), (32, 256, 128), (64, 512, 256),
+    (128, 1536, 384), (256, 32, 288), (256, 64, 64), (512, 512, 512), (1000, 100, 300), (2048, 64, 64),
 )  # fmt: skip
 """(m, n, k) of the products that are measured."""
 BATCHED = ((12, 16, 16, 32), (12, 128, 128, 32))
-CONVS = ((20, 64, 64), (64, 16, 16), (40, 32, 64))
-"""(height and width, channels in, channels out) of 3x3 convolutions."""
+CONVS: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...]], ...] = (
+    ((64, 64), 16, 16, (3, 3)), ((40, 40), 64, 32, (3, 3)), ((20, 20), 64, 64, (3, 3)), ((96, 96), 32, 4, (3, 3)),
+    ((16,), 64, 64, (3,)), ((600,), 128, 128, (5,)), ((8,), 128, 64, (3,)),
+)  # fmt: skip
+"""(positions, channels on either side, places of the window) of convolutions."""
 STREAMS = (1 << 14, 1 << 18, 1 << 21)
 """Elements of one read and one write."""
 
@@ -71,12 +86,17 @@ CHAIN = 12
 def chain() -> ProbeGraph:
     """Kernels that do next to nothing, one behind the other."""
 
-    def body(x: Value, *weights: Value) -> Value:
-        for w in weights:
+    def body(x: Value, w: Value) -> Value:
+        for _ in range(CHAIN):
             x = x @ w
         return x
 
-    return _probe("chain", CHAIN, body, (4, 16), *[(16, 16)] * CHAIN)
+    return _probe("chain", CHAIN, body, (4, 16), (16, 16))
+
+
+def weights() -> ProbeGraph:
+    """As `chain`, with a weight for each kernel."""
+    return _row("weights", CHAIN, (4, 16), *[(16, 16)] * CHAIN)
 
 
 def upload() -> ProbeGraph:
@@ -89,8 +109,23 @@ def download() -> ProbeGraph:
     return _probe("download", 4.0 * math.prod(shape), lambda x: build.broadcast_to(x, shape=shape) + 1.0, (64,))
 
 
+ROW = 4
+"""Kernels of one probe of products: what a run takes once is told apart from what each takes."""
+
+
 def gemm(m: int, n: int, k: int) -> ProbeGraph:
-    return _probe(f"gemm_{m}x{n}x{k}", 2.0 * m * n * k, lambda x, w: x @ w, (m, k), (k, n))
+    """Products one behind the other, back and forth between k and n."""
+    return _row(f"gemm_{m}x{n}x{k}", ROW * 2.0 * m * n * k, (m, k), *[(k, n), (n, k)] * (ROW // 2))
+
+
+def single() -> ProbeGraph:
+    """One product, of those that `gemm` has four of: what it takes more than a fourth of them, a run takes once."""
+    m, n, k = SINGLE
+    return _row("single", 2.0 * m * n * k, (m, k), (k, n))
+
+
+SINGLE = (64, 512, 256)
+"""One of GEMMS."""
 
 
 def batched(batch: int, m: int, n: int, k: int) -> ProbeGraph:
@@ -100,26 +135,45 @@ def batched(batch: int, m: int, n: int, k: int) -> ProbeGraph:
     return _probe(f"batched_{batch}x{m}x{n}x{k}", 2.0 * batch * m * n * k, body, (batch, m, k))
 
 
-def conv(size: int, channels: int, outputs: int) -> ProbeGraph:
-    flops = 2.0 * size * size * 9 * channels * outputs
+def conv(positions: tuple[int, ...], channels: int, others: int, window: tuple[int, ...]) -> ProbeGraph:
+    """Convolutions one behind the other, back and forth between the numbers of channels."""
+
+    def body(x: Value, *weights: Value) -> Value:
+        for w in weights:
+            x = convolution(x, w)
+        return x
+
+    place, taps = math.prod(positions), math.prod(window)
     return _probe(
-        f"conv_{size}x{channels}x{outputs}", flops, lambda x, w: convolution(x, w), (1, channels, size, size),
-        (outputs, channels, 3, 3),
+        f"conv_{place}x{others}x{channels}x{taps}", ROW * 2.0 * place * taps * channels * others, body,
+        (1, channels, *positions), *[(others, channels, *window), (channels, others, *window)] * (ROW // 2),
     )  # fmt: skip
 
 
-def depthwise() -> ProbeGraph:
+WINDOWS = (3, 5)
+
+
+def depthwise(window: int) -> ProbeGraph:
+    """Depthwise convolutions with square windows, one behind the other."""
     channels, size = 64, 40
+
+    def body(x: Value, *weights: Value) -> Value:
+        for w in weights:
+            x = convolution(x, w, groups=channels)
+        return x
+
+    taps = window * window
     return _probe(
-        "depthwise", 2.0 * 9 * channels * size * size, lambda x, w: convolution(x, w, groups=channels),
-        (1, channels, size, size), (channels, 1, 3, 3),
+        f"depthwise_{taps}", ROW * 2.0 * taps * channels * size * size, body, (1, channels, size, size),
+        *[(channels, 1, window, window)] * ROW,
     )  # fmt: skip
 
 
 def convolution(x: Value, w: Value, stride: int = 1, groups: int = 1) -> Value:
-    """A 3x3 convolution with a border of zeros."""
+    """A convolution of channels-first images with odd windows and a border of zeros."""
+    border = tuple(dims.floordiv(k, 2) for k in w.shape[2:])
     return build.conv(
-        x, w, strides=(stride, stride), dilations=(1, 1), low=(1, 1), high=(1, 1), groups=groups
+        x, w, strides=(stride,) * len(border), dilations=(1,) * len(border), low=border, high=border, groups=groups
     )  # fmt: skip
 
 
@@ -132,8 +186,10 @@ def stream(count: int) -> ProbeGraph:
     return _probe(f"stream_{count}", count / 2, body, (1,), (count // 64, 64))
 
 
-PLAIN, HEAVY, DIVIDES = 32, 4, 8
-"""How many instructions the probes `plain`, `heavy` and `divide` have for an element."""
+PLAIN, HEAVY, DIVIDES = 8, 1, 1
+"""How many instructions `plain`, `heavy` and `divide` have for an element: few, as loops of real programs have, so that
+one element's do not wait for another's."""
+MIXED_DIVIDES = 8
 
 
 def _plain(x: Value) -> Value:
@@ -142,13 +198,21 @@ def _plain(x: Value) -> Value:
     return x
 
 
-def _heavy(x: Value) -> Value:
+def _exponential(x: Value) -> Value:
+    return build.exp(-x)
+
+
+def _reciprocal(x: Value) -> Value:
+    return 1.0 / (x * x + 1.0)
+
+
+def _mixed(x: Value) -> Value:
     return build.exp(build.tanh(build.erf(build.exp(-x))))
 
 
 def _divide(x: Value) -> Value:
-    for _ in range(DIVIDES):
-        x = 1.0 / (x * x + 1.0)
+    for _ in range(MIXED_DIVIDES):
+        x = _reciprocal(x)
     return x
 
 
@@ -170,7 +234,7 @@ def _sum_rows(x: Value) -> Value:
 
 
 NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
-    "heavy": (_heavy, (1 << 10, 64)),
+    "heavy": (_mixed, (1 << 10, 64)),
     "divide": (_divide, (1 << 10, 64)),
     "reduce_8192x64": (_sum_rows, (8192, 64)),
     "reduce_256x2048": (_sum_rows, (256, 2048)),
@@ -183,56 +247,93 @@ NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "running": (lambda x: build.cumsum(x, axis=1), (64, 1024)),
 }
 """Loops that are no products: what they do, and the shape of what they do it to."""
-KINDS = ("heavy", "divide", "reduce_8192x64", "reduce_256x2048", "gather", "rank", "running")
+KINDS = ("reduce_8192x64", "reduce_256x2048", "gather", "rank", "running")
 """Those of them that kernels of other devices are priced by."""
-SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {"plain": (_plain, (1 << 10, 64))}
-"""For devices whose code is made elsewhere. In ours the instructions of `heavy` are plain ones."""
+SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {
+    "plain": (_plain, (1 << 10, 64)),
+    "heavy": (_exponential, (1 << 10, 64)),
+    "divide": (_reciprocal, (1 << 10, 64)),
+}
+"""For devices whose code is made elsewhere: in ours such instructions are plain ones."""
 
 
-def nest(name: str) -> ProbeGraph:
+COUNTED = ("plain", "heavy", "divide")
+"""Of these a run with the loop a few times over is taken against one with it once."""
+AGAIN = 4
+
+
+def nest(name: str, times: int = 1) -> ProbeGraph:
     """The loop between a small input and small sums, so that little of a run is copies: its operand is made on the
-    device of weights, or where they would only be read of numbers that cost nothing."""
+    device of weights."""
     body, shape = (NESTS | SIMPLE)[name]
-    counted = name in ("plain", "heavy", "divide")
-    return _inside(name, body, (4 * shape[0], *shape[1:]) if counted else shape, counted)
+    if name in COUNTED:
+        return _computed(name if times == 1 else f"{name}_again", body, (4 * shape[0], *shape[1:]), times)
 
-
-def spread() -> ProbeGraph:
-    """`heavy` on few elements: what it takes more than its share is what sharing it among threads takes."""
-    return _inside("spread", _heavy, (64, 64), counted=True)
-
-
-def _inside(name: str, body: Body, shape: tuple[int, ...], counted: bool) -> ProbeGraph:
-    def whole(x: Value, *weights: Value) -> Value:
-        if counted:
-            row, column = (build.iota(x.graph, shape=shape, axis=axis, dtype="f32") for axis in (0, 1))
-            made = body(row * 1e-5 + column * 1e-3 + x)
-        else:
-            made = body(build.abs(weights[0] - x))
+    def whole(x: Value, held: Value) -> Value:
+        made = body(build.abs(held - x))
         return build.reduce_max(made, axes=(made.rank - 1,)) if math.prod(shape) == made.type.size else made
 
-    return _probe(name, math.prod(shape), whole, (1,), *([] if counted else [shape]))
+    return _probe(name, math.prod(shape), whole, (1,), shape)
+
+
+SHARED = (1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16)
+"""Elements of `heavy` among which that number is looked for from which on threads share a loop."""
+
+
+def shared(count: int) -> ProbeGraph:
+    return _computed(f"shared_{count}", _exponential, (count // 64, 64), 1)
+
+
+def _computed(name: str, body: Body, shape: tuple[int, ...], times: int) -> ProbeGraph:
+    """The loop, and a product behind it, into which no compiler draws it."""
+
+    def whole(x: Value, held: Value, last: Value) -> Value:
+        made = held - x
+        for _ in range(times):
+            made = body(made)
+        return made @ last
+
+    return _probe(name, math.prod(shape), whole, (1,), shape, (shape[1], 1))
+
+
+def transform() -> ProbeGraph:
+    """Of real signals, for devices that have transforms of their own."""
+    rows, length = 64, 1024
+
+    def body(x: Value) -> Value:
+        made = call_op("rfft", x)
+        assert isinstance(made, tuple)
+        return build.reduce_max(made[0] + made[1], axes=(1,))
+
+    return _probe("transform", transform_flops(rows, length // 2), body, (rows, length))
+
+
+def transform_flops(rows: float, points: float) -> float:
+    """Of fast Fourier transforms of so many complex points, as they are commonly counted."""
+    return 5.0 * rows * points * math.log2(max(points, 2.0))
 
 
 TRIPS = 24
-STATES = (32, 256)
+STATES = (32, 96, 256)
 
 
 def loop(state: int) -> ProbeGraph:
     """A recurrent net: trips with a small state do next to nothing but start, those with a larger one multiply."""
 
     def body(x: Value, *weights: Value) -> Value:
-        made = call_op("rnn", x, *weights)
+        made = call_op("gru", x, *weights)
         assert isinstance(made, tuple)
         return made[0]
 
-    shapes = (1, state, state), (1, state, state), (1, 2 * state), (1, 1, state)
+    shapes = (1, 3 * state, state), (1, 3 * state, state), (1, 6 * state), (1, 1, state)
     return _probe(f"loop_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
 
 
 def all_probes() -> list[ProbeGraph]:
     """Everything but `call` and the copies, which the others are freed from."""
     return [
-        chain(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS), depthwise(),
-        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)), spread(),
+        chain(), weights(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS),
+        *(depthwise(w) for w in WINDOWS),
+        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
+        *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(),
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
 from rlx.passes.driver import Context, Pass, Rebuild, Report, run_passes
 from rlx.passes.fold import Fold
+from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
@@ -46,7 +47,7 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
 
 def names() -> list[str]:
     """Names of all passes, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in passes(channels_last=True)))
+    return list(dict.fromkeys([*(each.name for each in passes(channels_last=True)), Hoist.name]))
 
 
 def optimise(
@@ -56,6 +57,7 @@ def optimise(
     stop_at: int | None = None,
     policy: Policy | None = None,
     channels_last: bool = False,
+    hoist: bool = False,
 ) -> tuple[Graph, Report]:
     """The graph made ready for a target that takes all primitives and the composites that `claims` says.
 
@@ -63,11 +65,14 @@ def optimise(
     stop_at   apply only so many rewrites (RLX_STOP_AT if None; -1 applies all)
     policy    compute dtype by node, where it is another than the node's own
     channels_last  convolutions, and what lies between them, on [N, spatial..., C]
+    hoist     what is the same in every trip of a loop before it
 
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
     made = _optimise(graph, passes(claims, policy, channels_last), context)
+    if hoist:  # when bodies are all primitives
+        made = run_passes(made, [Hoist()], context)
     return made, context.report
 
 

@@ -17,7 +17,7 @@ from rlx.backends.base import Options, Rates
 from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import Isa, detect
-from rlx.backends.generic import BUDGET_S, TYPICAL, times_ns
+from rlx.backends.measure import BUDGET_S, TYPICAL, times_ns
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ops import build
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rlx.backends.cpu import CpuBackend
 
 PRODUCTS = ((128, 384, 384), (256, 32, 288), (64, 64, 64))
+CONVS = ((20, 64, 64), (64, 16, 16), (40, 32, 64))
+"""(height and width, channels in, channels out) of 3x3 convolutions."""
 TRANSFORMS = ((64, 512), (256, 64))
 RUNS, SHORT_RUNS = 3, 12
 """Of a program in a round: short ones more often."""
@@ -72,7 +74,7 @@ def suite() -> Suite:
         made.add(f"narrow{width}", lambda x, w: x @ w, (256, 256), (256, width))
     for batch, m, _, k in probes.BATCHED:
         made.add(f"batched{m}", _squares, (batch, m, k))
-    for size, channels, outputs in probes.CONVS:
+    for size, channels, outputs in CONVS:
         weight = (outputs, channels, 3, 3)
         stride = 2 if size == STRIDED else 1  # code for a convolution takes long to make: one of each kind
         made.add(

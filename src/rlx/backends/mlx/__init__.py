@@ -66,7 +66,7 @@ class MlxBackend(Backend):
         from rlx.passes.pipeline import optimise
 
         disable = options.disable | frozenset(flags.disable())
-        return optimise(graph, options.dispatch.claims(self.claim), disable=disable, channels_last=True)[0]
+        return optimise(graph, options.dispatch.claims(self.claim), disable=disable, channels_last=True, hoist=True)[0]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return refused(self.legalise(graph, Options()), self.on_processor())

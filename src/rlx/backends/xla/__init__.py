@@ -10,7 +10,7 @@ import importlib.util
 import time
 from pathlib import Path
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
@@ -48,7 +48,8 @@ class XlaBackend(Backend):
         from rlx.passes.pipeline import optimise
 
         disable = options.disable | frozenset(flags.disable())
-        return optimise(graph, options.dispatch.claims(self.claim), disable=disable)[0]  # jax lays images out as it likes
+        claims = options.dispatch.claims(self.claim)
+        return optimise(graph, claims, disable=disable, channels_last=True, hoist=True)[0]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         ready = self.legalise(graph, Options())
@@ -63,6 +64,12 @@ class XlaBackend(Backend):
             if wrong:
                 found.append(Unsupported(node, f"{wrong[0]} is not lowered to XLA"))
         return found
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        from rlx.backends.generic import GenericEstimator
+        from rlx.backends.xla import fourier
+
+        return GenericEstimator(graph, options, rates, options.dispatch.claims(fourier.estimated))
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.xla.executable import XlaExecutable

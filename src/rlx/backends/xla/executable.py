@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,13 +51,14 @@ class XlaExecutable(WeightsAsArguments):
 
 
 def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
-    """The graph at these dims as a function of its weights by name and its inputs in order, for jax to trace. It gives
+    """The graph at these dims as a function of its weights and its inputs, both in order, for jax to trace. It gives
     outputs, and a flag for each of `walk.misfits`."""
-    names = [value.name for value in graph.inputs]
+    params, names = ([value.name for value in values] for values in (graph.params, graph.inputs))
 
-    def program(params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
+    def program(*arguments: Any) -> tuple[Any, ...]:
         flags: list[Any] = []
-        made = walk.run(graph, dict(zip(names, inputs)), params, dict(binding), flags)
+        weights, inputs = dict(zip(params, arguments)), dict(zip(names, arguments[len(params) :]))
+        made = walk.run(graph, inputs, weights, dict(binding), flags)
         return (*made, *flags)
 
     return program
@@ -70,7 +71,6 @@ class XlaBound(Bound):
         import jax
 
         self.executable = executable
-        self.names = [v.name for v in executable.graph.inputs]
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype.numpy for v in executable.graph.outputs.values()]
         self.misfits = walk.misfits(executable.graph, binding)
@@ -78,18 +78,19 @@ class XlaBound(Bound):
         self._compiled: Any = None
 
         # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
-        donated = () if executable.device.platform == "cpu" else tuple(range(1, len(self.names) + 1))
+        first, count = len(executable.graph.params), len(executable.graph.inputs)
+        donated = () if executable.device.platform == "cpu" else tuple(range(first, first + count))
         self._jitted = jax.jit(traced(executable.graph, binding), donate_argnums=donated)
 
-    def _program(self, weights: dict[str, Any], inputs: Sequence[Array]) -> Any:
+    def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
             if self._compiled is None:
                 key = self._key(inputs) if self.executable.key else ""
                 results = len(self.dtypes) + len(self.misfits)
-                self._compiled = kept.read(key, (weights, *inputs), results, self.executable.device)
+                self._compiled = kept.read(key, (*weights, *inputs), results, self.executable.device)
                 if self._compiled is None:
                     try:
-                        self._compiled = self._jitted.lower(weights, *inputs).compile()
+                        self._compiled = self._jitted.lower(*weights, *inputs).compile()
                     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
                         raise CompileError(f"[xla] {error}") from error
                     self.executable.compile_count += 1
@@ -105,11 +106,11 @@ class XlaBound(Bound):
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         import jax
 
-        weights = self.executable.weights()
+        weights = self.executable.weights().values()
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             try:
-                results = program(weights, *inputs)
+                results = program(*weights, *inputs)
                 for asked, error in zip(results[len(self.dtypes) :], self.misfits):
                     if bool(asked):
                         raise ShapeError(str(error))

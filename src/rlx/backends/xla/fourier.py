@@ -26,6 +26,15 @@ def claim(node: Node) -> str | None:
     return "" if op.is_plain(x) else "an axis that is not the last, or another length than the operand's"
 
 
+def estimated(node: Node) -> str | None:
+    """As `claim`, for what `kernel.lower` has a kernel for: predictions are made of such kernels."""
+    told = claim(node)
+    if told == "" and not isinstance(node.op, Fft):
+        length = (node.types[0] if isinstance(node.op, Irfft) else node.inputs[0].type).shape[-1]
+        return "" if isinstance(length, int) and length % 2 == 0 else "an odd length, or one that is not known"
+    return told
+
+
 def _parts(made: Any, wrong: Any) -> Pair:
     """Real and imaginary part. A NaN reaches every bin, also where an algorithm would pass it by."""
     import jax.numpy as jnp

@@ -31,16 +31,17 @@ def _counts(op: Any, extents: Sequence[int], window: Sequence[int]) -> list[int]
     return [max((e + low + high - d * (k - 1) - 1) // s + 1, 0) for e, k, low, high, s, d in parts]
 
 
-def _shifted(op: Any, x: Any, window: Sequence[int], value: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+def _shifted(op: Any, x: Any, first: int, window: Sequence[int], value: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
     """For every place in the window: the place, and what of x lies there for all positions of the window, which is of
-    the last axes. Beyond the borders x is `value`."""
+    the axes from `first` on. Beyond the borders x is `value`."""
     import jax.numpy as jnp
     from jax import lax
 
-    first = x.ndim - len(window)
-    counts = _counts(op, x.shape[first:], window)
-    borders = [(0, 0, 0)] * first + [(low, high, 0) for low, high in zip(op.low, op.high)]
-    padded = lax.pad(x, jnp.asarray(value, x.dtype), borders)
+    behind = x.ndim - first - len(window)
+    counts = _counts(op, x.shape[first : first + len(window)], window)
+    borders = [(0, 0, 0)] * first + [(low, high, 0) for low, high in zip(op.low, op.high)] + [(0, 0, 0)] * behind
+    # what is behind the borders is computed once, not anew in each place of the window
+    padded = lax.optimization_barrier(lax.pad(x, jnp.asarray(value, x.dtype), borders))
     for place in itertools.product(*map(range, window)):
         parts = [slice(None)] * x.ndim
         for axis, (at, d, s, count) in enumerate(zip(place, op.dilations, op.strides, counts), first):
@@ -56,53 +57,73 @@ def _on_processor(there: Callable[..., Any], elsewhere: Callable[..., Any], *ope
 
 @lowers("conv")
 def _conv(op: Any, x: Any, w: Any) -> Any:
-    from jax import lax
-
     made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
     wide = dtypes.accumulator(dtypes.of(made)).numpy
-    space = "".join("DHW"[-(x.ndim - 2) :]) if x.ndim <= 5 else ""
-    layout = (
-        (f"N{space}C", f"{space}IO", f"N{space}C") if op.channels_last else (f"NC{space}", f"OI{space}", f"NC{space}")
-    )
 
     def whole(x: Any, w: Any) -> Any:
-        return lax.conv_general_dilated(
-            x, w, op.strides, list(zip(op.low, op.high)), rhs_dilation=op.dilations,
-            dimension_numbers=layout, feature_group_count=op.groups, precision="highest",
-        )  # fmt: skip
+        return _whole(op, x, w)
 
     x, w = x.astype(wide), w.astype(wide)
     there = _simpler(op, x, w)
     return (whole(x, w) if there is None else _on_processor(there, whole, x, w)).astype(made)
 
 
-def _simpler(op: Any, x: Any, w: Any) -> Callable[..., Any] | None:
-    """A convolution of channels-first images as something else, where that is better on a processor."""
+def _whole(op: Any, x: Any, w: Any) -> Any:
+    """By XLA's operation, without axes of a single place: with one such it takes up to three times as long."""
     from jax import lax
 
-    window = w.shape[2:]
-    if op.channels_last or 0 in (*x.shape, *w.shape, *_counts(op, x.shape[2:], window)):
+    rank = x.ndim - 2
+    first = 1 if op.channels_last else 2
+    window = w.shape[:-2] if op.channels_last else w.shape[2:]
+    kept = [i for i in range(rank) if (x.shape[first + i], window[i], op.low[i], op.high[i]) != (1, 1, 0, 0)]
+    idle = [i for i in range(rank) if i not in kept]
+    space = "DHW"[-len(kept) :] if kept else ""
+    layout = (
+        (f"N{space}C", f"{space}IO", f"N{space}C") if op.channels_last else (f"NC{space}", f"OI{space}", f"NC{space}")
+    )
+    made = lax.conv_general_dilated(
+        x.squeeze([first + i for i in idle]), w.squeeze([(0 if op.channels_last else 2) + i for i in idle]),
+        [op.strides[i] for i in kept], [(op.low[i], op.high[i]) for i in kept],
+        rhs_dilation=[op.dilations[i] for i in kept], dimension_numbers=layout, feature_group_count=op.groups,
+        precision="highest",
+    )  # fmt: skip
+    return lax.expand_dims(made, [first + i for i in idle])
+
+
+def _simpler(op: Any, x: Any, w: Any) -> Callable[..., Any] | None:
+    """A convolution as something else, where that is better on a processor."""
+    from jax import lax
+
+    last = op.channels_last
+    space = slice(1, -1) if last else slice(2, None)
+    window = w.shape[:-2] if last else w.shape[2:]
+    channels, outputs = (x.shape[-1], w.shape[-1]) if last else (x.shape[1], w.shape[0])
+    if 0 in (*x.shape, *w.shape, *_counts(op, x.shape[space], window)):
         return None
-    edges = (*op.low, *op.high)
-    if op.groups == x.shape[1] > 1 and math.prod(window) <= MOST_SHIFTED:
-        return functools.partial(_depthwise, op)
-    if op.groups == 1 and set(window) == {1} and not any(edges) and set(op.strides) == {1}:
+    if op.groups == channels > 1 and math.prod(window) <= MOST_SHIFTED:
+        return functools.partial(_depthwise, op, window, outputs // channels)
+    if op.groups == 1 and set(window) == {1} and not any((*op.low, *op.high)) and set(op.strides) == {1}:
 
         def pixels(x: Any, w: Any) -> Any:
-            lanes = lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ())), precision="highest")
-            return lanes.swapaxes(0, 1)
+            if last:
+                return lax.dot_general(x, w.reshape(w.shape[-2:]), (((x.ndim - 1,), (0,)), ((), ())), "highest")
+            return lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ())), "highest").swapaxes(0, 1)
 
         return pixels
     return None
 
 
-def _depthwise(op: Any, x: Any, w: Any) -> Any:
-    """Every channel with windows of its own: (N, C, …) and (C * multiple, 1, …)."""
-    repeated = x.repeat(w.shape[0] // x.shape[1], 1)
-    spread = (1, w.shape[0], *[1] * (x.ndim - 2))
-    terms = (
-        part * w[(slice(None), 0, *place)].reshape(spread) for place, part in _shifted(op, repeated, w.shape[2:], 0)
-    )
+def _depthwise(op: Any, window: Sequence[int], multiple: int, x: Any, w: Any) -> Any:
+    """Every channel with windows of its own: x is (N, C, …) and w (C * multiple, 1, …), or (N, …, C) and (…, 1, C *
+    multiple)."""
+    if op.channels_last:
+        terms = (part * w[(*place, 0)] for place, part in _shifted(op, x.repeat(multiple, x.ndim - 1), 1, window, 0))
+    else:
+        spread = (1, w.shape[0], *[1] * (x.ndim - 2))
+        terms = (
+            part * w[(slice(None), 0, *place)].reshape(spread)
+            for place, part in _shifted(op, x.repeat(multiple, 1), 2, window, 0)
+        )
     return functools.reduce(lambda a, b: a + b, terms)
 
 
@@ -126,7 +147,7 @@ def _window(op: Any, x: Any) -> Any:
         )  # fmt: skip
 
     def shifted(x: Any) -> Any:
-        return functools.reduce(join, (part for _, part in _shifted(op, x, op.window, start)))
+        return functools.reduce(join, (part for _, part in _shifted(op, x, lead, op.window, start)))
 
     made, x = x.dtype, x.astype(wide)
     small = 0 not in _counts(op, x.shape[lead:], op.window) and math.prod(op.window) <= MOST_SHIFTED

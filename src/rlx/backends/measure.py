@@ -1,0 +1,148 @@
+"""Rates of a device by small graphs that are run through its backend: see `probes`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rlx.backends import probes
+from rlx.backends.base import Backend, Options, Rates
+from rlx.backends.generic import GenericEstimator
+
+BUDGET_S = 0.012
+"""For the runs of one probe, all rounds together."""
+ROUNDS = 3
+LEAST_RUNS, MOST_RUNS = 2, 50
+"""Of a probe in a round."""
+TYPICAL = 0.2
+"""The quantile of times that stands for them: what is slower was disturbed, on a machine that others use too."""
+LEAST_PART = 0.1
+"""Of what a probe takes, what its own work is taken for at least, however much calls and copies seem to take."""
+
+
+def times_ns(run: Callable[[], object], budget_s: float) -> list[int]:
+    """Of several runs, after one that does not count."""
+    run()
+    times: list[int] = []
+    start = time.perf_counter()
+    while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and time.perf_counter() - start < budget_s):
+        before = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - before)
+    return times
+
+
+class Runner:
+    """Runs probes on a device, and keeps how long their compiles took."""
+
+    def __init__(self, backend: Backend, ordinal: int, step: Callable[[str], None]) -> None:
+        self.backend, self.ordinal, self.step = backend, ordinal, step
+        self.compile_ns: list[float] = []
+
+    def ready(self, probe: probes.ProbeGraph) -> Callable[[], object]:
+        """The probe compiled, and run once: some compile only then."""
+        self.step(probe.name)
+        before = time.perf_counter_ns()
+        executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
+        executable.set_params(probe.params)
+        bound, inputs = executable.bind({}), list(probe.inputs)
+        bound(inputs)
+        self.compile_ns.append(time.perf_counter_ns() - before)
+        return lambda: bound(inputs)
+
+    def run_ns(self, listed: Sequence[probes.ProbeGraph]) -> dict[str, float]:
+        """What each probe takes. They take turns: a moment in which the machine is slow hits no probe alone."""
+        runs = {probe.name: self.ready(probe) for probe in listed}
+        times: dict[str, list[int]] = {name: [] for name in runs}
+        for number in range(ROUNDS):
+            self.step(f"round {number + 1} of {ROUNDS}")
+            for name, run in runs.items():
+                times[name] += times_ns(run, BUDGET_S / ROUNDS)
+        return {name: float(np.quantile(taken, TYPICAL)) for name, taken in times.items()}
+
+
+def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
+    """Rates of a device, by small graphs."""
+    runner = Runner(backend, ordinal, step)
+    loops = [probes.loop(state) for state in probes.STATES]
+    copies = (probes.upload(), probes.download())
+    able = [probe for probe in (*probes.all_probes(), *loops) if not backend.unsupported(probe.graph)]
+    transform = probes.transform()
+    if any(backend.claim(node) == "" for node in transform.graph.nodes):
+        able.append(transform)
+    taken = runner.run_ns([probes.call(), *copies, *able])
+    return _rates({probe.name: probe for probe in (*copies, *able)}, taken, float(np.median(runner.compile_ns)))
+
+
+def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], compile_ns: float) -> Rates:
+    """From what each probe took."""
+    call_ns = taken["call"]
+    rates: Rates = {"call_ns": call_ns, "compile_ns": compile_ns}
+    for name in ("upload", "download"):
+        whole = taken[name]
+        rates[f"{name}_bytes_per_ns"] = run[name].amount / max(whole - call_ns, LEAST_PART * whole)
+
+    def inside(name: str) -> float:
+        """Without the call and the copies."""
+        probe = run[name]
+        moved = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
+        return max(taken[name] - call_ns - moved, LEAST_PART * taken[name])
+
+    rates["launch_ns"] = inside("chain") / probes.CHAIN
+    rates["weight_ns"] = max(inside("weights") - inside("chain"), 0.0) / (probes.CHAIN - 1)
+    several = inside("gemm_" + "x".join(map(str, probes.SINGLE)))
+    rates["wake_ns"] = max((probes.ROW * inside("single") - several) / (probes.ROW - 1) - rates["launch_ns"], 0.0)
+    for name in probes.COUNTED:
+        if name in run:
+            more = max(inside(f"{name}_again") - inside(name), LEAST_PART * inside(name))
+            rates[f"{name}_per_ns"] = (probes.AGAIN - 1) * run[name].amount / more
+    rates |= _sharing(rates, {count: inside(f"shared_{count}") for count in probes.SHARED if f"shared_{count}" in run})
+    for name, probe in run.items():
+        if name.startswith("loop_") or name in ONCE or name.removesuffix("_again") in probes.COUNTED:
+            continue
+        ns = inside(name)
+        # a short run may have woken nobody
+        ns -= rates["wake_ns"] * min(max((ns / max(rates["wake_ns"], 1.0) - 1.0) / 3.0, 0.0), 1.0)
+        # a kernel's start is told apart from its work
+        starts = probes.ROW if name.startswith(("gemm", "conv", "depthwise")) else 1
+        rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)
+    for name, probe in run.items():
+        if name.startswith("loop_"):
+            _loop(rates, probe, inside(name))
+    return rates
+
+
+ONCE = frozenset({"upload", "download", "chain", "weights", "single", *(f"shared_{count}" for count in probes.SHARED)})
+"""Probes that have no rate of their own."""
+
+
+def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
+    """From how much work on, in ns, a loop is shared among threads, and how many times as long one takes that is not:
+    from loops of growing numbers of elements, each a few times as long as the one before."""
+    alone, from_ns, last = 1.0, 0.0, 0.0
+    for count, ns in sorted(taken.items()):
+        work = count / rates["heavy_per_ns"]
+        if last and abs(ns - rates["wake_ns"] - work) < abs(ns - last * work):
+            break
+        last = max((ns - rates["launch_ns"]) / work, 1.0)
+        alone, from_ns = min(last, MOST_ALONE), 2.0 * work
+    return {"alone": alone, "shared_from_ns": from_ns}
+
+
+MOST_ALONE = 4.0
+"""How many times as long as all threads one takes at most, so that starts are not taken for it."""
+
+
+def _loop(rates: Rates, probe: probes.ProbeGraph, ns: float) -> None:
+    """A start inside a loop may cost much less than one from outside; what a larger state takes more is products."""
+    kernels = [k for k in GenericEstimator(probe.graph, Options(), rates)({}).kernels if k.kind == "loop"]
+    starts, flops = sum(k.calls for k in kernels), sum(k.flops for k in kernels)
+    outside = GenericEstimator(probe.graph, Options(), rates)({})
+    ns = max(ns - sum(k.ns for k in outside.kernels if k.kind != "loop"), LEAST_PART * ns)
+    if "looped_ns" not in rates:
+        rates["looped_ns"] = ns / max(starts, 1.0)
+    elif flops:
+        each = flops / max(sum(k.calls for k in kernels if k.flops and k.kind == "loop"), 1.0)
+        rates[f"looped_{each:.0f}_per_ns"] = flops / max(ns - starts * rates["looped_ns"], LEAST_PART * ns)
