@@ -137,6 +137,8 @@ class _Argument(Primitive):
         return TensorType(reduced_shape(x.shape, (axis,), self.keepdims), dtypes.i64)
 
     def reference(self, x: Array) -> Array:
+        if x.shape[self.axis] == 0:
+            raise ShapeError(f"[{self.name}] expected an axis with elements, got {list(x.shape)}")
         wide = x.astype(np.float32) if x.dtype.kind == "V" else x
         pick = np.argmax if self.combine == "max" else np.argmin
         if self.last:

@@ -12,7 +12,7 @@ import numpy as np
 from rlx.backends.base import Bound, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, walk
-from rlx.errors import CompileError, OutOfMemory, ShapeError
+from rlx.errors import CompileError, OutOfMemory, RlxError, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -91,6 +91,8 @@ class XlaBound(Bound):
                 if self._compiled is None:
                     try:
                         self._compiled = self._jitted.lower(*weights, *inputs).compile()
+                    except RlxError:
+                        raise
                     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
                         raise CompileError(f"[xla] {error}") from error
                     self.executable.compile_count += 1
