@@ -29,8 +29,8 @@ from rlx.kernel.wgsl.ranges import Ranges, fits, overflows
 from rlx.kernel.wgsl.shader import FUNCTIONS
 
 BUILTINS = {
-    "abs", "min", "max", "clamp", "select", "fma", "sqrt", "floor", "ceil", "trunc", "round", "countLeadingZeros",
-    "workgroupBarrier", "f32", "i32", "u32",
+    "abs", "min", "max", "clamp", "select", "fma", "dot", "sqrt", "floor", "ceil", "trunc", "round",
+    "countLeadingZeros", "workgroupBarrier", "f32", "i32", "u32",
 }  # fmt: skip
 KEYWORDS = {"if", "for", "while", "return", "fn", "let", "var", "else", "main", "workgroup_size", "binding", "group"}
 N = dims.symbol("n")
@@ -64,7 +64,16 @@ def selection() -> Graph:
     return graph
 
 
-@pytest.fixture(scope="module", params=[encoder, selection], ids=["encoder", "selection"])
+def attention() -> Graph:
+    """With all that it may have, and lengths that only a run knows."""
+    graph = Graph("attention")
+    q, k, v = graph.input("q", (2, 4, "n", 6)), graph.input("k", (2, 2, "m", 6)), graph.input("v", (2, 2, "m", 70))
+    graph.output(ops.attention(q, k, v, graph.input("mask", (2, 1, "n", "m"), "bool"), causal=True, empty="nan"))
+    graph.output(ops.attention(*(x.cast("bf16") for x in (q, k, v)), graph.input("added", ("m",), "bf16")))
+    return graph
+
+
+@pytest.fixture(scope="module", params=[encoder, selection, attention], ids=lambda made: str(made.__name__))
 def plan(request: pytest.FixtureRequest) -> Plan:
     return build(request.param(), Options(), 1 << 20)
 
@@ -115,7 +124,7 @@ def test_shaders_keep_to_the_limits_of_the_standard(plan: Plan) -> None:
     for shader in shaders(plan):
         assert len(shader.bindings) <= STORAGE_BUFFERS
         assert WORKGROUP <= 256
-        sizes = {"f32": 4, "i32": 4, "u32": 4, "bool": 4, "vec2<u32>": 8}
+        sizes = {"f32": 4, "i32": 4, "u32": 4, "bool": 4, "vec2<u32>": 8, "vec4<f32>": 16}
         shared = re.findall(r"var<workgroup> \w+: array<(.+), (\d+)>", shader.text)
         assert sum(sizes[kind] * int(count) for kind, count in shared) <= 16 << 10
 
@@ -143,7 +152,7 @@ def test_layers_share_shaders() -> None:
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("graph", [encoder, selection])
+@pytest.mark.parametrize("graph", [encoder, selection, attention])
 def test_rendering_is_deterministic(graph: Callable[[], Graph]) -> None:
     first, second = (shaders(build(graph(), Options(), 1 << 20)) for _ in range(2))
     assert [s.text for s in first] == [s.text for s in second]

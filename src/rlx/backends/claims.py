@@ -8,10 +8,16 @@ from typing import Literal
 
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Node
+from rlx.ops.transformer import Attention
 
 Policy = Literal["prefer-native", "force-common", "force-native"]
 Claim = Callable[[Node], str | None]
 """A node → None if the backend has no kernel for such ops, "" if it takes the node, else why it does not."""
+
+
+def no_kernels(node: Node) -> str | None:
+    """The claim of a backend that has none for composites."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,21 @@ class Dispatch:
 
 
 PREFER_NATIVE = Dispatch()
+
+
+MOST_FEATURES = 256
+"""Of a head: kernels keep a row of them close by."""
+
+
+def attention_misfit(node: Node) -> str:
+    """What `kernel.nest.AttentionWork` does not say of an attention, or no kernel takes; empty if there is nothing."""
+    op = node.op
+    assert isinstance(op, Attention)
+    sizes = [node.inputs[i].type.shape[3] for i in (0, 2)]
+    if not all(isinstance(size, int) for size in sizes):
+        return "a head size that is not known"
+    if any(isinstance(size, int) and size > MOST_FEATURES for size in sizes):
+        return f"a head size over {MOST_FEATURES}"
+    if op.window is not None:
+        return "a sliding window"
+    return "a soft cap" if op.softcap is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.base import Unsupported
+from rlx.backends.claims import attention_misfit
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.kernel.fourier import gains
@@ -15,20 +16,8 @@ DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_comple
 
 def attention(node: Node) -> str:
     """Why the fused attention kernel does not take a node; empty if it does."""
-    op = node.op
-    assert isinstance(op, Attention)
-    q, v = node.inputs[0].type, node.inputs[2].type
-    if q.dtype is not dtypes.f32:
-        return f"{q.dtype}: the kernel is for f32"
-    if not (isinstance(q.shape[3], int) and isinstance(v.shape[3], int)):
-        return "a head size that is not known"
-    if q.shape[3] > 256 or v.shape[3] > 256:
-        return "a head size over 256"
-    if op.window is not None:
-        return "a sliding window"
-    if op.softcap is not None:
-        return "a soft cap"
-    return ""
+    q = node.inputs[0].type
+    return f"{q.dtype}: the kernel is for f32" if q.dtype is not dtypes.f32 else attention_misfit(node)
 
 
 def transform(node: Node) -> str:

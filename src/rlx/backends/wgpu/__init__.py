@@ -1,7 +1,7 @@
 """The WebGPU backends: one generator of WGSL for Vulkan, OpenGL, DirectX and Metal, through the wgpu library.
 
-`drivers.py` looks for drivers cheaply, `device.py` opens adapters, `build.py` makes shaders of a graph, `layout.py`
-says where buffers lie, `executable.py` runs.
+`drivers.py` looks for drivers cheaply, `device.py` opens adapters, `claims.py` says which composites have a shader of
+their own, `build.py` makes shaders of a graph, `layout.py` says where buffers lie, `executable.py` runs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import importlib.util
 import time
 from collections.abc import Callable
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
 from rlx.backends.wgpu import drivers
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node
 
 EXTRA = "pip install 'rlx[gpu]'"
 
@@ -41,10 +41,20 @@ class WgpuBackend(Backend):
         """Why no driver was found, and what helps."""
         raise NotImplementedError
 
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        from rlx.backends.generic import GenericEstimator
+
+        return GenericEstimator(graph, options, rates, options.dispatch.claims(self.claim))
+
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.wgpu import build
 
         return build.unsupported(graph)
+
+    def claim(self, node: Node) -> str | None:
+        from rlx.backends.wgpu import claims
+
+        return claims.claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.wgpu import build

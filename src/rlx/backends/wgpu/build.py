@@ -8,6 +8,7 @@ from functools import cached_property
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
+from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
 from rlx.backends.wgpu.layout import Heaps, choose_heaps, is_packed, plan_arena
 from rlx.backends.wgpu.settle import settle
@@ -17,7 +18,7 @@ from rlx.ir.type import TensorType
 from rlx.kernel.flatten import leaves
 from rlx.kernel.fuse import SPECIALS, untaken
 from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction, Kernel, Nest, Program
+from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.ordering import spread_rankings
 from rlx.kernel.pack import pack_weights
 from rlx.kernel.plan import MemoryPlan
@@ -61,7 +62,7 @@ class Plan:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    ready, _ = optimise(graph, channels_last=True)
+    ready, _ = optimise(graph, Options().dispatch.claims(claim), channels_last=True)
     reasons: dict[int, Unsupported] = {}
     for node, reason in _refused(ready):
         original = _origin(graph, node)
@@ -78,7 +79,7 @@ def unsupported(graph: Graph) -> list[Unsupported]:
 def build(graph: Graph, options: Options, limit: int) -> Plan:
     """The plan of a graph for a device that binds `limit` bytes at once. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
-    ready, _ = optimise(graph, disable=disable, channels_last=True)
+    ready, _ = optimise(graph, options.dispatch.claims(claim), disable, channels_last=True)
     refused = _refused(ready)
     if refused:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
@@ -151,6 +152,6 @@ def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding]) 
             return nest.render(kernel.work, slots, bindings, kernel.name)
         case Contraction():
             return contraction.render(kernel.work, slots, bindings, kernel.name)
-        case Update() | Running() | Ranking() | Exchanges():
+        case AttentionWork() | Update() | Running() | Ranking() | Exchanges():
             return special.render(kernel.work, slots, bindings, kernel.name)
     raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

@@ -17,9 +17,10 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import Expr
-from rlx.kernel.nest import Linear, axis, load
+from rlx.kernel.nest import AttentionWork, Linear, axis, load
 from rlx.kernel.ordering import line_at, order_key, value_at
 from rlx.kernel.special import Exchanges, Ranking, Running, SpecialWork, Update
+from rlx.kernel.wgsl.attention import Attention
 from rlx.kernel.wgsl.body import legal
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader, Slot
 from rlx.kernel.wgsl.nest import SHORT
@@ -41,10 +42,14 @@ def is_long(work: Ranking) -> bool:
     return not (isinstance(work.length, int) and work.length <= COUNTED)
 
 
-def render(work: SpecialWork | Exchanges, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
+def render(
+    work: SpecialWork | Exchanges | AttentionWork, slots: Sequence[Slot], bindings: Sequence[Binding], name: str
+) -> Shader:
     """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
     writer: Writer
     match work:
+        case AttentionWork():
+            writer = Attention(work, slots)
         case Update():
             writer = _Update(work, slots)
         case Running():

@@ -1,0 +1,157 @@
+"""The attention shader against the reference: masks, shared heads, strides, lengths that only a run knows, and rows
+that have nothing to attend to."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.claims import Dispatch
+from rlx.backends.wgpu.build import Plan, build
+from rlx.errors import UnsupportedOp
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
+from rlx.kernel.nest import AttentionWork
+
+from .conftest import Check, compiled
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def attention(shape: tuple[int, ...], keys: int, groups: int = 1, dtype: str = "f32") -> tuple[Graph, list[Value]]:
+    """A graph with q, k and v of b, h, s, d, so many keys, and a head of keys for each group of heads."""
+    graph = Graph("attention")
+    b, h, s, d = shape
+    sides = (("q", (b, h, s, d)), ("k", (b, h // groups, keys, d)), ("v", (b, h // groups, keys, d)))
+    return graph, [graph.input(name, of, dtype) for name, of in sides]
+
+
+def inputs_of(graph: Graph) -> dict[str, Array]:
+    made = {}
+    for seed, value in enumerate(graph.inputs):
+        shape = tuple(d for d in value.shape if isinstance(d, int))
+        made[value.name] = numbers(*shape, seed=seed).astype(value.dtype.numpy)
+    return made
+
+
+def works(plan: Plan) -> list[AttentionWork]:
+    return [step.kernel.work for step in plan.main if isinstance(step.kernel.work, AttentionWork)]
+
+
+@pytest.mark.parametrize("size", [1, 6, 64, 130, 256])
+@pytest.mark.parametrize("queries, keys", [(33, 1), (70, 40), (130, 33)])
+def test_sizes(size: int, queries: int, keys: int, check: Check) -> None:
+    graph, sides = attention((1, 2, queries, size), keys)
+    graph.output(ops.attention(*sides))
+    check(graph, [({}, inputs_of(graph))])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_narrow_floats_and_shared_heads(dtype: str, groups: int, check: Check) -> None:
+    graph, sides = attention((2, 4, 36, 16), 19, groups, dtype)
+    graph.output(ops.attention(*sides, scale=0.4))
+    check(graph, [({}, inputs_of(graph))])
+
+
+@pytest.mark.parametrize("causal, offset", [(False, 0), (True, 0), (True, 5), (True, -3)])
+@pytest.mark.parametrize("kind_of_mask", ["none", "bool", "added", "whole"])
+@pytest.mark.parametrize("fill", [-np.inf, -1e4])
+def test_masks(causal: bool, offset: int, kind_of_mask: str, fill: float, check: Check) -> None:
+    """`whole` masks every key of some queries; with `fill` these mix all values alike."""
+    graph, sides = attention((2, 2, 34, 8), 35)
+    inputs = inputs_of(graph)
+    random = np.random.default_rng(3)
+    if kind_of_mask == "added":
+        sides.append(graph.input("m", (34, 35), "f32"))
+        inputs["m"] = np.where(random.random((34, 35)) < 0.3, -np.inf, numbers(34, 35)).astype(np.float32)
+        inputs["m"][4] = -np.inf
+    elif kind_of_mask != "none":
+        sides.append(graph.input("m", (2, 1, 34, 35), "bool"))
+        inputs["m"] = random.random((2, 1, 34, 35)) < 0.5
+        if kind_of_mask == "whole":
+            inputs["m"][:, :, 3:9] = False
+    for empty in ("zero", "nan"):
+        graph.output(ops.attention(*sides, causal=causal, offset=offset, fill=fill, empty=empty))
+    check(graph, [({}, inputs)])
+
+
+def test_nan_and_infinities(check: Check) -> None:
+    """A NaN or +inf among the scores of a row makes the row NaN; so does one among values that count."""
+    graph, sides = attention((1, 1, 40, 8), 50)
+    graph.output(ops.attention(*sides), ops.attention(*sides, empty="nan"))
+    inputs = inputs_of(graph)
+    inputs["q"][0, 0, 3, 2], inputs["q"][0, 0, 7, 1], inputs["q"][0, 0, 9, :] = np.nan, np.inf, -np.inf
+    inputs["v"][0, 0, 45, 5] = np.inf
+    check(graph, [({}, inputs)])
+    inputs["k"][0, 0, 49, 0] = np.nan
+    check(graph, [({}, inputs)])
+
+
+def test_scores_of_any_size(check: Check) -> None:
+    """Powers are of differences: large scores overflow nothing, and a greatest that comes late shrinks the rest."""
+    graph, sides = attention((1, 2, 64, 4), 100)
+    graph.output(ops.attention(*sides, scale=300.0), ops.attention(*sides, scale=-1e-6))
+    check(graph, [({}, inputs_of(graph))], tolerance=Tolerance(1 << 14, scale=1))
+
+
+def test_lengths_that_only_a_run_knows(check: Check) -> None:
+    graph = Graph("lengths")
+    q = graph.input("q", ("b", "s", 4, 16)).transpose(0, 2, 1, 3)
+    k, v = (graph.input(name, ("b", "t", 2, 16)).transpose(0, 2, 1, 3) for name in "kv")
+    seen = graph.input("seen", ("b", "t"), "bool")
+    graph.output(ops.attention(q, k, v, seen[:, None, None, :]).transpose(0, 2, 1, 3))
+    graph.output(ops.attention(q, k, v, causal=True, empty="nan"))
+    calls = []
+    for b, s, t in ((1, 1, 1), (2, 7, 30), (1, 130, 16), (3, 64, 65), (1, 3, 0), (0, 3, 3), (1, 0, 3)):
+        arrays = {"q": numbers(b, s, 4, 16), "k": numbers(b, t, 2, 16, seed=1), "v": numbers(b, t, 2, 16, seed=2)}
+        arrays["seen"] = np.random.default_rng(s).random((b, t)) < 0.7
+        calls.append(({"b": b, "s": s, "t": t}, arrays))
+    check(graph, calls)
+
+
+def test_scores_take_no_memory(kind: str) -> None:
+    """The arena holds the operands and the result alone."""
+    graph, sides = attention((1, 2, 512, 16), 512)
+    graph.output(ops.attention(*sides))
+    made = compiled(kind, graph)
+    assert len(works(made.plan)) == 1
+    assert made.bind({}).nbytes == 4 * 4 * 2 * 512 * 16
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"window": 3}, "a sliding window"),
+        ({"softcap": 2.0}, "a soft cap"),
+        ({"size": 257}, "a head size over 256"),
+        ({"size": "d", "scale": 1.0}, "a head size that is not known"),
+        ({"queries": 1}, "so few queries"),
+    ],
+)
+def test_what_is_decomposed(change: dict[str, object], reason: str) -> None:
+    attributes = {name: value for name, value in change.items() if name not in ("size", "queries")}
+    shape = (1, 2, change.get("queries", 40), change.get("size", 8))
+    graph = Graph("refused")
+    q, k, v = (graph.input(name, shape) for name in "qkv")
+    graph.output(ops.attention(q, k, v, **attributes))
+    assert not works(build(graph, Options(), 1 << 20))
+    with pytest.raises(UnsupportedOp, match=rf"\[attention\] expected .*{reason}"):
+        build(graph, Options(dispatch=Dispatch("force-native")), 1 << 20)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (64, 64), (256, 256), (256, 1), (5, 200)])
+def test_tiles_fit_in_workgroup_memory(sizes: tuple[int, int]) -> None:
+    graph = Graph("tiles")
+    q, k = (graph.input(name, (1, 1, "s", sizes[0])) for name in "qk")
+    graph.output(ops.attention(q, k, graph.input("v", (1, 1, "s", sizes[1]))))
+    (step,) = build(graph, Options(), 1 << 20).main
+    shared = re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", step.shader.text)
+    assert len(shared) == 2 and sum(16 * int(count) for count in shared) <= 16 << 10
