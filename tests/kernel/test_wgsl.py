@@ -30,7 +30,7 @@ from rlx.kernel.wgsl.shader import FUNCTIONS
 
 BUILTINS = {
     "abs", "min", "max", "clamp", "select", "fma", "dot", "sqrt", "floor", "ceil", "trunc", "round",
-    "countLeadingZeros", "workgroupBarrier", "f32", "i32", "u32",
+    "countLeadingZeros", "workgroupBarrier", "atomicLoad", "atomicAdd", "atomicMax", "f32", "i32", "u32",
 }  # fmt: skip
 KEYWORDS = {"if", "for", "while", "return", "fn", "let", "var", "else", "main", "workgroup_size", "binding", "group"}
 N = dims.symbol("n")

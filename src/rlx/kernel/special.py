@@ -21,7 +21,8 @@ class Update:
     """For every outer position, along the inner axes in row-major order: where `guard` holds, the element of slot 0 at
     `offset` becomes `body`, or is joined with it by an instruction (`combine`).
 
-    No two outer positions write to one place.
+    No two outer positions write to one place. With `together` inner positions may come in any order, and at once, and
+    the elements are joined by atomic instructions (`kernel.scatter` makes such).
     """
 
     outer: Shape
@@ -30,6 +31,7 @@ class Update:
     guard: Expr
     body: Expr
     combine: str | None
+    together: bool = False
 
 
 @dataclass(frozen=True)

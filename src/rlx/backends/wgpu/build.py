@@ -22,6 +22,7 @@ from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
 from rlx.kernel.ordering import spread_rankings
 from rlx.kernel.pack import pack_weights
 from rlx.kernel.plan import MemoryPlan
+from rlx.kernel.scatter import spread_updates
 from rlx.kernel.special import Exchanges, Ranking, Running, Update
 from rlx.kernel.wgsl import contraction, nest, special
 from rlx.kernel.wgsl.code import Binding, Shader, Slot
@@ -115,6 +116,7 @@ def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
     program = lower(ready, disable)
     settle(program)
     spread_rankings(program, special.is_long)
+    spread_updates(program, special.is_long_scatter)
     if "pack" not in disable:
         pack_weights(program, contraction.panels)
     heaps = choose_heaps(program, limit)
@@ -127,9 +129,13 @@ def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
 def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) -> Step:
     """The shader of a kernel. Each heap is bound once; packed weights once more, as quads."""
     used = list(dict.fromkeys(heaps.of[n] for n in kernel.slots))
-    bindings = [Binding(WORDS, writes_weights or heap == 0) for heap in used]
-    quads: dict[int, int] = {}
     work = kernel.work
+    bindings = [Binding(WORDS, writes_weights or heap == 0) for heap in used]
+    target = used.index(heaps.of[kernel.slots[0]])
+    atomic = special.atomics_of(work, program.buffers[kernel.slots[0]].dtype)
+    if atomic:
+        bindings[target] = Binding(f"atomic<{atomic}>", True)
+    quads: dict[int, int] = {}
     if isinstance(work, Contraction) and work.packed:
         quads[work.b_slot] = len(used)
         used.append(heaps.of[kernel.slots[work.b_slot]])
@@ -142,7 +148,9 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
     slots = []
     for i, number in enumerate(kernel.slots):
         buffer = program.buffers[number]
-        slots.append(Slot(buffer.dtype, used.index(heaps.of[number]), is_packed(buffer), quads.get(i)))
+        storage = used.index(heaps.of[number])
+        held = atomic if storage == target else ""
+        slots.append(Slot(buffer.dtype, storage, is_packed(buffer), quads.get(i), held))
     return Step(kernel, _shader(kernel, slots, bindings), tuple(used))
 
 

@@ -156,13 +156,13 @@ class Body:
     def load_at(self, number: int, offset: str) -> Reg:
         """The element of a slot at an offset."""
         slot = self.slots[number]
-        start, memory, dtype = self.record.start(number), f"memory{slot.storage}", slot.dtype
+        start, dtype = self.record.start(number), slot.dtype
         if is_wide(dtype):
             at = self.code.let(f"{start} + {offset} * 2i", "at")
-            return Reg(self.code.let(f"vec2<u32>({memory}[{at}], {memory}[{at} + 1i])"), dtype, True)
+            return Reg(self.code.let(f"vec2<u32>({_word(slot, at)}, {_word(slot, f'{at} + 1i')})"), dtype, True)
         if slot.packed:
             return self._load_packed(slot, start, offset)
-        word = f"{memory}[{start} + {offset}]"
+        word = _word(slot, f"{start} + {offset}")
         match dtype.kind:
             case "bool":
                 text = f"{word} != 0u"
@@ -178,7 +178,7 @@ class Body:
         dtype = slot.dtype
         width = 8 * dtype.itemsize
         shift, mask = (2, 3) if width == 8 else (1, 1)
-        word = f"memory{slot.storage}[{start} + ({offset} >> {shift}u)]"
+        word = _word(slot, f"{start} + ({offset} >> {shift}u)")
         place = f"u32(({offset} & {mask}i) * {width}i)"
         raw = self.code.let(f"({word} >> {place}) & {(1 << dtype.bits) - 1}u")  # bits above the width count for nothing
         if is_narrow_float(dtype):
@@ -212,6 +212,14 @@ class Body:
             case _:
                 word = f"bitcast<u32>({value.name})"
         self.code.emit(f"{memory}[{at}] = {word};")
+
+
+def _word(slot: Slot, at: str) -> str:
+    """A word of a slot's storage, as a u32."""
+    place = f"memory{slot.storage}[{at}]"
+    if not slot.atomic:
+        return place
+    return f"atomicLoad(&{place})" if slot.atomic == "u32" else f"bitcast<u32>(atomicLoad(&{place}))"
 
 
 def constant(node: Expr) -> Reg:

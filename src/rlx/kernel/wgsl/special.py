@@ -1,9 +1,10 @@
 """Scatters, running reductions and rankings as compute shaders.
 
-A scatter goes in order within an outer position, so equal indices meet as the reference has them. A running reduction
-is walked by one invocation, or, where rows are long, by the lanes of a workgroup, which scan a block at a time. Short
-rankings count, for every element, how many come before it; long ones are made a sorting network of many dispatches
-first (`kernel.ordering.spread_rankings`).
+A short scatter goes in order within an outer position, so equal indices meet as the reference has them; a long one is
+made kernels first whose updates come in any order (`kernel.scatter`). A running reduction is walked by one invocation,
+or, where rows are long, by the lanes of a workgroup, which scan a block at a time. Short rankings count, for every
+element, how many come before it; long ones are made a sorting network of many dispatches first
+(`kernel.ordering.spread_rankings`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.nest import AttentionWork, Linear, axis, load
 from rlx.kernel.ordering import line_at, order_key, value_at
@@ -28,11 +30,13 @@ from rlx.kernel.wgsl.network import Network, precedes
 from rlx.kernel.wgsl.registers import Reg
 from rlx.kernel.wgsl.rows import identity_variable, iterations_of
 from rlx.kernel.wgsl.shared import Shared
-from rlx.kernel.wgsl.types import register_type
+from rlx.kernel.wgsl.types import is_wide, register_type
 from rlx.kernel.wgsl.writer import Writer
 
 COUNTED = 256
 """Elements of a row that are ranked by counting, at most."""
+IN_ORDER = 512
+"""Updates that one invocation makes in their order, at most."""
 ITEMS = 8
 """Neighbouring elements that a lane takes in a block of a running reduction."""
 
@@ -40,6 +44,12 @@ ITEMS = 8
 def is_long(work: Ranking) -> bool:
     """Whether a ranking is to become a sorting network."""
     return not (isinstance(work.length, int) and work.length <= COUNTED)
+
+
+def is_long_scatter(work: Update) -> bool:
+    """Whether the updates of a scatter are to be made together."""
+    length = dims.product(work.inner)
+    return not (isinstance(length, int) and length <= IN_ORDER)
 
 
 def render(
@@ -62,10 +72,12 @@ def render(
 
 
 class _Update(Writer):
-    """One invocation an outer position; it goes along the inner axes."""
+    """One invocation an outer position; it goes along the inner axes. Or an invocation an update, where all are made
+    together."""
 
     def __init__(self, work: Update, slots: Sequence[Slot]) -> None:
-        super().__init__(slots, work.outer, (*work.outer, *work.inner))
+        every = (*work.outer, *work.inner)
+        super().__init__(slots, every if work.together else work.outer, every)
         self.work = dataclasses.replace(
             work, guard=legal(work.guard), body=legal(work.body), offset=_legal(work.offset)
         )
@@ -74,6 +86,9 @@ class _Update(Writer):
         work = self.work
         parts = [work.guard, work.body, *(e for e, _ in work.offset.others)]
         inner = range(len(work.outer), len(work.outer) + len(work.inner))
+        if work.together:
+            self._join()
+            return 4 + iterations_of(parts)
         self.body.hoist(parts, lambda node: _varies(node, inner))
         self._loops(len(work.outer), work.inner)
         return dims.add(dims.mul(dims.product(work.inner), 1 + len(work.inner) + iterations_of(parts)), 4)
@@ -94,6 +109,34 @@ class _Update(Writer):
             if work.combine is not None:
                 value = body.apply(work.combine, body.gen(load(0, work.offset, value.dtype)), value)
             body.store(0, work.offset, value)
+
+    def _join(self) -> None:
+        """One update, by atomic instructions on the words of its place."""
+        work, body, code = self.work, self.body, self.code
+        slot = body.slots[0]
+        with body.scope(f"if ({body.gen(work.guard).name})"):
+            value = body.gen(work.body)
+            words = 2 if is_wide(slot.dtype) else 1
+            at = code.let(f"{self.record.start(0)} + {body.offset(work.offset)} * {words}i", "at")
+            place = f"&memory{slot.storage}[{at}]"
+            if words == 2:
+                whole = code.let(value.widened().name)
+                before = code.let(f"atomicAdd({place}, {whole}.x)")
+                carry = code.let(f"select(0u, 1u, {before} + {whole}.x < {before})")
+                code.emit(f"atomicAdd(&memory{slot.storage}[{at} + 1i], {whole}.y + {carry});")
+                return
+            text = f"select(0u, 1u, {value.name})" if slot.dtype is dtypes.bool_ else value.name
+            held = "i32" if slot.dtype.kind == "int" else "u32"
+            text = text if held == slot.atomic else f"bitcast<{slot.atomic}>({text})"
+            assert work.combine is not None  # what replaces is not joined
+            code.emit(f"atomic{work.combine.capitalize()}({place}, {text});")
+
+
+def atomics_of(work: object, dtype: DType) -> str:
+    """The type of the atomics that work on slot 0, of this dtype, needs; empty if it needs none."""
+    if not (isinstance(work, Update) and work.together):
+        return ""
+    return "i32" if dtype.kind == "int" and not is_wide(dtype) else "u32"
 
 
 def _legal(line: Linear) -> Linear:
