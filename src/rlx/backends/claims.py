@@ -15,11 +15,6 @@ Claim = Callable[[Node], str | None]
 """A node → None if the backend has no kernel for such ops, "" if it takes the node, else why it does not."""
 
 
-def no_kernels(node: Node) -> str | None:
-    """The claim of a backend that has none for composites."""
-    return None
-
-
 @dataclass(frozen=True)
 class Dispatch:
     """`prefer-native` takes the backend's own kernels where there are any; `force-common` decomposes everything, as all

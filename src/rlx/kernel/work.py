@@ -145,6 +145,12 @@ UNKNOWN_TRIPS = 8.0
 """What is taken for a loop whose end data decide."""
 
 
+def _trips(loop: Loop, binding: Binding) -> float:
+    if loop.trips is None or loop.condition is not None:
+        return UNKNOWN_TRIPS
+    return float(max(dims.evaluate(loop.trips, binding), 0))
+
+
 def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
     """The kernels in the order of `kernel.flatten.leaves`, with how often each runs."""
     found: list[Placed] = []
@@ -155,9 +161,7 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
             for inner in (*work.yes, *work.no):
                 visit(inner, times, chance / 2)
         elif isinstance(work, Loop):
-            trips = UNKNOWN_TRIPS
-            if work.trips is not None and work.condition is None:
-                trips = float(max(dims.evaluate(work.trips, binding), 0))
+            trips = _trips(work, binding)
             for inner in (*work.test, *work.body):
                 visit(inner, times * trips, chance)
         else:
@@ -167,6 +171,20 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
         visit(kernel, 1.0, 1.0)
     assert [id(p.kernel) for p in found] == [id(k) for k in leaves(kernels)]
     return found
+
+
+def questions(kernels: Iterable[Kernel], binding: Binding) -> float:
+    """How often data decide in a run which kernels come next, as far as that can be foretold."""
+    total = 0.0
+    for kernel in kernels:
+        match kernel.work:
+            case Branch() as work:
+                total += 1 + (questions(work.yes, binding) + questions(work.no, binding)) / 2
+            case Loop() as work:
+                trips = _trips(work, binding)
+                asked = trips + 1 if work.condition is not None else 0.0
+                total += asked + trips * questions((*work.test, *work.body), binding)
+    return total
 
 
 def extents(shape: Iterable[Dim], binding: Binding) -> tuple[int, ...]:

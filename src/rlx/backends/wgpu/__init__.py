@@ -41,10 +41,16 @@ class WgpuBackend(Backend):
         """Why no driver was found, and what helps."""
         raise NotImplementedError
 
-    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
-        from rlx.backends.generic import GenericEstimator
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+        from rlx.backends.wgpu import cost
 
-        return GenericEstimator(graph, options, rates, options.dispatch.claims(self.claim))
+        common = super().calibrate(ordinal, step)
+        return common | cost.calibrate(self, ordinal, step, common)
+
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        from rlx.backends.wgpu.cost import WgpuEstimator
+
+        return WgpuEstimator(graph, options, rates)
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.wgpu import build

@@ -114,9 +114,7 @@ def _origin(graph: Graph, node: Node) -> Node:
 
 def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
     program = lower(ready, disable)
-    settle(program)
-    spread_rankings(program, special.is_long)
-    spread_updates(program, special.is_long_scatter)
+    adapt(program)
     if "pack" not in disable:
         pack_weights(program, contraction.panels)
     heaps = choose_heaps(program, limit)
@@ -124,6 +122,14 @@ def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
     prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)
     main = tuple(_step(program, heaps, kernel, False) for kernel in leaves(program.main))
     return Plan(tuple(v.type for v in ready.outputs.values()), program, heaps, memory, prepare, main)
+
+
+def adapt(program: Program) -> None:
+    """Makes of a program one for this device: regions that one arena can hold, and long rankings and scatters as what
+    many invocations can share."""
+    settle(program)
+    spread_rankings(program, special.is_long)
+    spread_updates(program, special.is_long_scatter)
 
 
 def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) -> Step:

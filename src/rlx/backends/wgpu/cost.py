@@ -1,0 +1,177 @@
+"""What WebGPU devices take for what others do not do, or not so: attention, two ways of ranking and of scattering, and
+the host's questions in the middle of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from rlx.backends.base import Backend, Estimate, KernelEstimate, Options, Rates
+from rlx.backends.generic import GenericEstimator
+from rlx.backends.measure import LEAST_PART, Runner
+from rlx.backends.probes import Body, ProbeGraph
+from rlx.backends.wgpu.build import adapt
+from rlx.backends.wgpu.claims import claim
+from rlx.ir import dim as dims
+from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import call as call_op
+from rlx.kernel.nest import AttentionWork, Kernel, Program
+from rlx.kernel.special import Exchanges, Ranking, Update
+from rlx.kernel.work import Binding, extents, footprint, questions
+from rlx.ops import build
+
+ATTENTIONS = ((12, 32, 32), (4, 256, 64))
+"""(heads, queries and keys, features) of what is measured."""
+COUNTED = (64, 128)
+"""(rows, elements) of a ranking by counting; below of rankings by a network."""
+EXCHANGED = ((64, 512), (4, 8192))
+IN_ORDER = ((1, 256), (64, 256))
+"""(elements that lie side by side, updates to each) of scatters."""
+JOINED = 1 << 16
+"""Updates of a scatter that are made at once."""
+ASKED = 6
+"""Conditionals whose predicates come one after the other."""
+
+
+def _probe(name: str, amount: float, body: Body, *weights: tuple[int, ...], size: int = 1) -> ProbeGraph:
+    """A graph of a small input: what matters is made of weights, which are there already."""
+    graph, random = Graph(name), np.random.default_rng(0)
+    params = {f"w{i}": random.standard_normal(shape).astype(np.float32) for i, shape in enumerate(weights)}
+    x = graph.input("x", (size,), "f32")
+    graph.output(body(x, *(graph.param(key, value.shape, "f32") for key, value in params.items())))
+    return ProbeGraph(name, graph, (np.zeros(size, np.float32),), params, amount)
+
+
+def _greatest(x: Value) -> Value:
+    """Little of it for the host to read."""
+    return build.reduce_max(x, axes=(x.rank - 1,))
+
+
+def _attention(heads: int, length: int, features: int) -> ProbeGraph:
+    def body(x: Value, w: Value) -> Value:
+        return _greatest(build.attention(w + x, w, w))
+
+    name = f"attention_{heads}x{length}x{length}x{features}"
+    return _probe(name, 4.0 * heads * length * length * features, body, (1, heads, length, features))
+
+
+def _sort(name: str, shape: tuple[int, int], comparisons: float) -> ProbeGraph:
+    """Rows sorted; the amount is how many elements are compared, over all comparisons of a row."""
+    return _probe(name, shape[0] * comparisons, lambda x, w: _greatest(build.sort(w + x, axis=1)), shape)
+
+
+def _places(graph: Graph, count: int, among: int) -> Value:
+    """Positions among a power of two, in no order."""
+    return build.bitwise_and(build.iota(graph, shape=(count, 1), axis=0, dtype="i32") * 40503, among - 1)
+
+
+def _in_order(beside: int, count: int) -> ProbeGraph:
+    def body(x: Value, old: Value, new: Value) -> Value:
+        return _greatest(build.scatter_nd(old, _places(x.graph, count, 128), new + x))
+
+    return _probe(f"update_{beside}x{count}", beside * count, body, (128, beside), (count, beside))
+
+
+def _joined() -> ProbeGraph:
+    def body(x: Value, old: Value, new: Value) -> Value:
+        at = _places(x.graph, JOINED, JOINED)
+        made = build.scatter_nd(old.cast("i32"), at, (new + x).cast("i32"), combine="max")
+        return _greatest(made.reshape(JOINED // 64, 64)).cast("f32")
+
+    return _probe("joined", JOINED, body, (JOINED,), (JOINED,))
+
+
+def _asked() -> ProbeGraph:
+    def side(x: Value, number: float) -> Graph:
+        graph = Graph("side")
+        graph.output(graph.input("x", x.shape, "f32") + number)
+        return graph
+
+    def body(x: Value) -> Value:
+        for _ in range(ASKED):
+            made = call_op("if", build.lt(x[0], 0.5), x, regions=(side(x, 1.0), side(x, 2.0)))
+            x = made[0] if isinstance(made, tuple) else made
+        return x
+
+    return _probe("asked", ASKED, body, size=4)
+
+
+def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], common: Rates) -> Rates:
+    """The rates that `WgpuEstimator` needs beside the `common` ones."""
+    listed = [
+        *(_attention(*s) for s in ATTENTIONS), _sort("counted", COUNTED, COUNTED[1] ** 2),
+        *(_sort(f"exchanged_{rows}x{n}", (rows, n), _comparisons(n)) for rows, n in EXCHANGED),
+        *(_in_order(*s) for s in IN_ORDER), _joined(), _asked(),
+    ]  # fmt: skip
+    taken = Runner(backend, ordinal, step).run_ns(listed)
+    rates: Rates = {}
+    for probe in listed:
+        copied = probe.bytes_out / common["download_bytes_per_ns"]
+        ns = max(taken[probe.name] - common["call_ns"] - copied, LEAST_PART * taken[probe.name])
+        if probe.name == "asked":
+            # of each, the predicate and the side that was taken are kernels
+            rates["asked_ns"] = max(ns / probe.amount - 2 * common["launch_ns"], LEAST_PART * ns / probe.amount)
+            continue
+        estimator = WgpuEstimator(probe.graph, Options(), common)
+        starts = len(estimator.program.main) * common["launch_ns"]
+        rates[f"{probe.name}_per_ns"] = probe.amount / max(ns - starts, LEAST_PART * ns)
+    return rates
+
+
+def _comparisons(length: int) -> float:
+    """Of the elements of a row, by a sorting network."""
+    steps = math.ceil(math.log2(max(length, 2)))
+    return length * steps * (steps + 1) / 4
+
+
+class WgpuEstimator(GenericEstimator):
+    """Prices the kernels that `build` makes."""
+
+    def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
+        super().__init__(graph, options, rates, options.dispatch.claims(claim))
+        adapt(self.program)
+
+    def __call__(self, binding: Mapping[str, int]) -> Estimate:
+        made = super().__call__(binding)
+        asked = questions(self.program.main, binding)
+        waited = asked * self.rates["asked_ns"]
+        return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked))
+
+    def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
+        kind = "attention" if isinstance(kernel.work, AttentionWork) else "order"
+        match kernel.work:
+            case AttentionWork() as work:
+                ns, flops, points = self._attention(work, binding)
+            case Ranking() | Exchanges() | Update() as work:
+                ns, flops, points = self._ordered(work, binding)
+            case _:
+                return super()._kernel(program, kernel, binding, looped)
+        touched = footprint(program, kernel, binding, points, set()).total
+        memory = touched / (8 * self.near("stream", (touched / 8,)))
+        return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
+
+    def _attention(self, work: AttentionWork, binding: Binding) -> tuple[float, float, int]:
+        """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs."""
+        heads, queries, keys = extents((dims.mul(work.batch, work.heads), work.queries, work.keys), binding)
+        flops = 2.0 * heads * queries * keys * (work.features + work.value_features)
+        if work.causal and work.fill == -math.inf and work.offset == 0 and queries == keys:
+            flops /= 2
+        size = (heads, queries, keys, (work.features + work.value_features) / 2)
+        points = heads * max(queries, keys) * max(work.features, work.value_features)
+        return flops / self.near("attention", size), flops, points
+
+    def _ordered(self, work: Ranking | Exchanges | Update, binding: Binding) -> tuple[float, float, int]:
+        outer = math.prod(extents(work.outer, binding))
+        if isinstance(work, Update):
+            inner = math.prod(extents(work.inner, binding))
+            rate = self.rates["joined_per_ns"] if work.together or not inner else self.near("update", (outer, inner))
+            return outer * inner / rate, outer * inner, outer * inner
+        length = dims.evaluate(work.length, binding)
+        if isinstance(work, Ranking):
+            made = float(outer * length * length)
+            return made / self.rates["counted_per_ns"], made, outer * length
+        made = outer * _comparisons(length)
+        return made / self.near("exchanged", (outer, length)), made, outer * length

@@ -1,0 +1,96 @@
+"""Predictions for WebGPU devices, with rates that are given: which rate prices what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlx import ops
+from rlx.backends.base import Estimate, Options, Rates
+from rlx.backends.wgpu.cost import WgpuEstimator
+from rlx.ir.graph import Graph, Value
+
+FREE = 1e30
+RATES: Rates = {
+    "call_ns": 0.0, "launch_ns": 0.0, "compile_ns": 0.0, "upload_bytes_per_ns": FREE, "download_bytes_per_ns": FREE,
+    "plain_per_ns": FREE, "heavy_per_ns": FREE, "divide_per_ns": FREE, "gather_per_ns": FREE,
+    "stream_1024_per_ns": FREE, "reduce_8x8_per_ns": FREE, "counted_per_ns": FREE, "exchanged_4x64_per_ns": FREE, "update_1x64_per_ns": FREE,
+    "joined_per_ns": FREE, "attention_1x64x64x8_per_ns": FREE, "asked_ns": 0.0,
+}  # fmt: skip
+
+
+def estimate(graph: Graph, **rates: float) -> Estimate:
+    """With everything free but what is named."""
+    return WgpuEstimator(graph, Options(), RATES | rates)({})
+
+
+def scatter(count: int) -> Graph:
+    graph = Graph("scatter")
+    x, at = graph.input("x", (50,), "i32"), graph.input("at", (count, 1), "i64")
+    graph.output(ops.scatter_nd(x, at, graph.input("updates", (count,), "i32"), combine="add"))
+    return graph
+
+
+def sort(length: int) -> Graph:
+    graph = Graph("sort")
+    graph.output(ops.sort(graph.input("x", (4, length)), axis=1))
+    return graph
+
+
+def test_rankings_have_two_ways() -> None:
+    assert estimate(sort(100), counted_per_ns=1.0).run_ns == pytest.approx(4 * 100 * 100)
+    assert estimate(sort(100), exchanged_4x64_per_ns=1.0).run_ns == pytest.approx(0, abs=1)
+    # 512 elements take 9 + 8 + ... + 1 passes of 256 comparisons
+    assert estimate(sort(512), exchanged_4x64_per_ns=1.0).run_ns == pytest.approx(4 * 256 * 45)
+    assert estimate(sort(512), counted_per_ns=1.0).run_ns == pytest.approx(0, abs=1)
+
+
+def test_scatters_have_two_ways_and_are_no_gathers() -> None:
+    assert estimate(scatter(100), update_1x64_per_ns=0.5).run_ns == pytest.approx(200)
+    assert estimate(scatter(5000), joined_per_ns=0.5).run_ns == pytest.approx(10_000)
+    for count, other in ((100, "joined_per_ns"), (5000, "update_1x64_per_ns")):
+        assert estimate(scatter(count), **{other: 0.5, "gather_per_ns": 0.5}).run_ns == pytest.approx(0, abs=1)
+
+
+def test_attention_is_priced_by_its_pairs() -> None:
+    def graph(causal: bool) -> Graph:
+        made = Graph("attention")
+        q = made.input("q", (1, 2, 100, 8))
+        made.output(ops.attention(q, q, q, causal=causal))
+        return made
+
+    whole, half = (estimate(graph(causal), attention_1x64x64x8_per_ns=1.0) for causal in (False, True))
+    assert whole.run_ns == pytest.approx(2 * 2 * 100 * 100 * 16)
+    assert half.run_ns == pytest.approx(whole.run_ns / 2)
+    assert [kernel.kind for kernel in whole.kernels] == ["attention"]
+
+
+def region(body: Callable[..., Any], *types: tuple[tuple[int, ...], str]) -> Graph:
+    graph = Graph("region")
+    made = body(*(graph.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
+    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    return graph
+
+
+def test_questions_to_the_device_cost() -> None:
+    vector, number = ((3,), "f32"), ((), "i32")
+    plain = Graph("plain")
+    plain.output(plain.input("x", (3,)) + 1.0)
+    assert (estimate(plain, asked_ns=7.0).run_ns, estimate(plain).syncs) == (pytest.approx(0, abs=1e-9), 1)
+
+    branch = Graph("branch")
+    sides = tuple(region(lambda x, a=a: x + a, vector) for a in (1.0, 2.0))
+    x = branch.input("x", (3,))
+    branch.output(*ops.if_(branch.input("p", (), "bool"), x, regions=sides))
+    assert estimate(branch, asked_ns=7.0).run_ns == pytest.approx(7)
+    assert estimate(branch).syncs == 2
+
+    def step(i: Value, x: Value) -> tuple[Value, Value]:
+        return i + 1, x * 2.0
+
+    loop = Graph("loop")
+    regions = (region(lambda i, x: ops.lt(i, 9), number, vector), region(step, number, vector))
+    loop.output(*ops.while_(loop.input("i", (), "i32"), loop.input("x", (3,)), carried=2, regions=regions))
+    assert estimate(loop, asked_ns=7.0).run_ns == pytest.approx(9 * 7)  # eight trips are taken for unknown ones
