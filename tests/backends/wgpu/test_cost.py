@@ -16,8 +16,8 @@ FREE = 1e30
 RATES: Rates = {
     "call_ns": 0.0, "launch_ns": 0.0, "compile_ns": 0.0, "upload_bytes_per_ns": FREE, "download_bytes_per_ns": FREE,
     "plain_per_ns": FREE, "heavy_per_ns": FREE, "divide_per_ns": FREE, "gather_per_ns": FREE,
-    "stream_1024_per_ns": FREE, "reduce_8x8_per_ns": FREE, "counted_per_ns": FREE, "exchanged_4x64_per_ns": FREE, "update_1x64_per_ns": FREE,
-    "joined_per_ns": FREE, "attention_1x64x64x8_per_ns": FREE, "asked_ns": 0.0,
+    "stream_1024_per_ns": FREE, "reduce_8x8_per_ns": FREE, "counted_per_ns": FREE, "exchanged_4x64_per_ns": FREE,
+    "update_1x64_per_ns": FREE, "joined_per_ns": FREE, "attention_1x64x64x8_per_ns": FREE, "asked_ns": 0.0,
 }  # fmt: skip
 
 

@@ -160,6 +160,16 @@ class Device:
         with translated(what):
             return self.raw.create_buffer(size=max(-(-nbytes // 4) * 4, 16), usage=usage)
 
+    def map_for_reading(self, buffer: Any) -> None:
+        """Waits for what was submitted, and maps a buffer that it wrote.
+
+        The library would submit an empty list of commands first, in case that nothing was; its own reads do not.
+        """
+        try:
+            buffer.map_sync("READ_NOSYNC")
+        except ValueError:  # a version without this mode
+            buffer.map_sync(self.wgpu.MapMode.READ)
+
     def layout(self, bindings: Sequence[Binding]) -> Any:
         """The bind group layout of a shader with these storage bindings behind its record."""
         key = tuple(bindings)

@@ -260,7 +260,7 @@ class WgpuBound(Bound):
     @contextmanager
     def _mapped(self) -> Iterator[Any]:
         """What was copied for the host, as bytes."""
-        self._staging.map_sync(self.executable.device.wgpu.MapMode.READ)
+        self.executable.device.map_for_reading(self._staging)
         try:
             yield self._staging.read_mapped(copy=False)
         finally:
