@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
-from rlx.backends.wgpu.layout import Heaps, choose_heaps, is_packed, plan_arena
+from rlx.backends.wgpu.layout import (
+    ARENA,
+    Heaps,
+    choose_heaps,
+    is_packed,
+    place_arena,
+    plan_arena,
+    split_arena,
+)
 from rlx.backends.wgpu.settle import settle
 from rlx.errors import CompileError, UnsupportedOp
 from rlx.ir.graph import Graph, Node
@@ -55,6 +63,17 @@ class Plan:
     prepare: tuple[Step, ...]
     main: tuple[Step, ...]
 
+    def fitting(self, binding: Mapping[str, int], limit: int) -> Heaps:
+        """The heaps of a run at these dims on a device that binds `limit` bytes at once."""
+        if place_arena(self.program, self.memory, self.heaps, binding).largest <= limit:
+            return self.heaps
+        return split_arena(self.program, self.memory, self.heaps, binding, limit)
+
+    def with_heaps(self, heaps: Heaps) -> Plan:
+        """The plan with its arena in other pieces. Raises UnsupportedOp where a kernel needs too many of them."""
+        main = tuple(_step(self.program, heaps, kernel, False) for kernel in leaves(self.program.main))
+        return replace(self, heaps=heaps, main=main)
+
     @cached_property
     def by_kernel(self) -> dict[int, Step]:
         """Steps by the id of their kernel."""
@@ -86,6 +105,9 @@ def build(graph: Graph, options: Options, limit: int) -> Plan:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
         raise UnsupportedOp(f"[wgpu] {listed}")
     made = _render(ready, disable, limit)
+    if not made.program.symbols:
+        heaps = made.fitting({}, limit)
+        made = made if heaps is made.heaps else made.with_heaps(heaps)
     if flags.debug() >= 3:
         print("\n".join(dict.fromkeys(step.shader.text for step in (*made.prepare, *made.main))))
     return made
@@ -136,7 +158,7 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
     """The shader of a kernel. Each heap is bound once; packed weights once more, as quads."""
     used = list(dict.fromkeys(heaps.of[n] for n in kernel.slots))
     work = kernel.work
-    bindings = [Binding(WORDS, writes_weights or heap == 0) for heap in used]
+    bindings = [Binding(WORDS, writes_weights or heap <= ARENA) for heap in used]
     target = used.index(heaps.of[kernel.slots[0]])
     atomic = special.atomics_of(work, program.buffers[kernel.slots[0]].dtype)
     if atomic:
@@ -148,7 +170,7 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
         bindings.append(Binding(QUADS, False))
     if len(bindings) > STORAGE_BUFFERS:
         raise UnsupportedOp(
-            f"[{kernel.name}] expected weights in at most {STORAGE_BUFFERS - 1} pieces of memory, got {len(bindings)}, "
+            f"[{kernel.name}] expected operands in at most {STORAGE_BUFFERS} pieces of memory, got {len(bindings)}, "
             f"at nodes {', '.join(kernel.sources)}"
         )
     slots = []

@@ -149,10 +149,9 @@ class Device:
 
     def buffer(self, nbytes: int, what: str, *usages: str) -> Any:
         """A buffer of at least `nbytes`. Raises OutOfMemory."""
-        if nbytes > self.max_binding:
-            raise OutOfMemory(
-                f"[{what}] expected at most {self.max_binding} bytes in one binding on {self.name}, got {nbytes}"
-            )
+        most = self.max_binding if "STORAGE" in usages else self.raw.limits["max-buffer-size"]
+        if nbytes > most:
+            raise OutOfMemory(f"[{what}] expected at most {most} bytes in one buffer on {self.name}, got {nbytes}")
         flags = self.wgpu.BufferUsage
         usage = flags.COPY_DST
         for name in usages:

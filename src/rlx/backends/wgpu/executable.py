@@ -12,7 +12,7 @@ import numpy as np
 from rlx.backends.base import Bound, Capabilities, Executable, deliver
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
-from rlx.backends.wgpu.layout import ARENA, Arena, aligned, is_packed, place_arena, stored_bytes
+from rlx.backends.wgpu.layout import Arena, aligned, is_packed, place_arena, stored_bytes
 from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
 from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
 from rlx.errors import InputError, OutOfMemory
@@ -103,6 +103,7 @@ class WgpuExecutable(Executable):
         with device.lock:
             shaders = {step.shader.text: step.shader for step in (*plan.prepare, *plan.main)}
             self.pipelines = {text: device.pipeline(shader) for text, shader in shaders.items()}
+        self._in_pieces: dict[tuple[int, ...], Plan] = {}
         self._params: dict[str, Array] = {}
         self._dirty = True
         self._weights: Weights | None = None
@@ -129,7 +130,22 @@ class WgpuExecutable(Executable):
         return self._weights
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
-        return WgpuBound(self, {s: binding[s] for s in self.plan.program.symbols})
+        known = {s: binding[s] for s in self.plan.program.symbols}
+        return WgpuBound(self, self._fitting(known), known)
+
+    def _fitting(self, binding: Mapping[str, int]) -> Plan:
+        """The plan, or one whose arena lies in more pieces, where it is too large for one at these dims."""
+        plan, device = self.plan, self.device
+        heaps = plan.fitting(binding, device.max_binding)
+        if heaps is plan.heaps:
+            return plan
+        key = tuple(heaps.of.values())
+        with device.lock:
+            if key not in self._in_pieces:
+                made = plan.with_heaps(heaps)
+                self.pipelines |= {s.shader.text: device.pipeline(s.shader) for s in made.main}
+                self._in_pieces[key] = made
+            return self._in_pieces[key]
 
     @property
     def capabilities(self) -> Capabilities:
@@ -159,16 +175,17 @@ class WgpuExecutable(Executable):
 class WgpuBound(Bound):
     """The executable at one size, with an arena of its own, made at the first call."""
 
-    def __init__(self, executable: WgpuExecutable, binding: Mapping[str, int]) -> None:
+    def __init__(self, executable: WgpuExecutable, plan: Plan, binding: Mapping[str, int]) -> None:
         self.executable = executable
+        self.plan = plan
         self.binding = dict(binding)
-        plan, device = executable.plan, executable.device
-        self.arena: Arena = place_arena(plan.program, plan.memory, binding)
+        device = executable.device
+        self.arena: Arena = place_arena(plan.program, plan.memory, plan.heaps, binding)
         self.nbytes = self.arena.nbytes
-        if self.nbytes > device.max_binding:
+        if self.arena.largest > device.max_binding:
             raise OutOfMemory(
-                f"[run] expected an arena of at most {device.max_binding} bytes (what one binding of {device.name} "
-                f"takes), got {self.nbytes} for {self.binding}"
+                f"[run] expected buffers of at most {device.max_binding} bytes (what one binding of {device.name} "
+                f"takes), got {self.arena.largest} for {self.binding}"
             )
         verify(device, plan.main, binding)
         shapes = tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in plan.outputs)
@@ -179,39 +196,49 @@ class WgpuBound(Bound):
         self._weights: Weights | None = None
         self._sequences: dict[tuple[Placed, ...], Sequenced] = {}
         self._whole: Sequenced | None = None
-        self._memory: Any = None
+        self._memory: dict[int, Any] = {}
         self._staging: Any = None
 
     def _placed(self, number: int) -> tuple[Buffer, int, int]:
-        """A buffer, where it starts in the arena, and its length, in bytes."""
-        buffer = self.executable.plan.program.buffers[number]
+        """A buffer, where it starts in its heap, and its length, in bytes."""
+        buffer = self.plan.program.buffers[number]
         size = dims.evaluate(stored_bytes(buffer), self.binding)
         return buffer, self.arena.start[number] * WORD_BYTES, size
 
     def _ready(self, weights: Weights) -> None:
         """Memory; what was made ready is forgotten when the weights have moved."""
         device = self.executable.device
-        if self._memory is None:
-            self._memory = device.buffer(self.arena.nbytes, "arena", "STORAGE", "COPY_SRC")
-            outputs = self.arena.outputs_end - self.arena.inputs_end
+        if not self._memory:
+            outputs = sum(size for _, _, size in self._results())
             self._staging = device.buffer(max(outputs, WORD_BYTES), "outputs", "MAP_READ")
+            self._memory = {
+                heap: device.buffer(piece.nbytes, "arena", "STORAGE", "COPY_SRC")
+                for heap, piece in self.arena.pieces.items()
+            }
         if self._weights is None or self._weights.heaps != weights.heaps or self._weights.start != weights.start:
             self._sequences, self._whole = {}, None
         self._weights = weights
 
     def _heaps(self) -> dict[int, Any]:
         assert self._weights is not None  # `_ready` was called
-        return {ARENA: self._memory, **self._weights.heaps}
+        return {**self._memory, **self._weights.heaps}
+
+    def _results(self) -> list[tuple[int, int, int]]:
+        """Where outputs lie: a heap, the first of their bytes there, and how many."""
+        pieces = self.arena.pieces.items()
+        return [
+            (heap, p.inputs_end, p.outputs_end - p.inputs_end) for heap, p in pieces if p.outputs_end > p.inputs_end
+        ]
 
     def _walk(self, ask: Ask) -> Walk:
         assert self._weights is not None  # `_ready` was called
-        return Walk(self.executable.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
+        return Walk(self.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
 
     def _sequence(self, steps: Iterable[Placed]) -> Sequenced:
         return Sequenced(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        device, main = self.executable.device, self.executable.plan.program.main
+        device, main = self.executable.device, self.plan.program.main
         with device.lock, translated("run"):
             self._ready(self.executable.weights())
             self._upload(inputs)
@@ -221,27 +248,26 @@ class WgpuBound(Bound):
                 if self._whole is None:
                     self._whole = self._sequence(self._walk(_nothing_to_ask).go(main))
                 last = self._whole
-            start, size = self.arena.inputs_end, self.arena.outputs_end - self.arena.inputs_end
-            self._submit(last, self._memory, start, size)
-            return deliver(self._download(size), out)
+            self._submit(last, self._results())
+            return deliver(self._download(), out)
 
-    def _submit(self, sequence: Sequenced, source: Any, start: int, size: int) -> None:
-        """Runs a sequence, then copies `size` bytes to where the host reads them."""
-        device = self.executable.device
+    def _submit(self, sequence: Sequenced, wanted: Iterable[tuple[int, int, int]]) -> None:
+        """Runs a sequence, then copies what is wanted, as (heap, first byte, bytes), to where the host reads it."""
+        device, heaps, end = self.executable.device, self._heaps(), 0
         encoder = device.raw.create_command_encoder()
         sequence.encode(encoder)
-        if size:
-            encoder.copy_buffer_to_buffer(source, start, self._staging, 0, size)
+        for heap, start, size in wanted:
+            encoder.copy_buffer_to_buffer(heaps[heap], start, self._staging, end, size)
+            end += size
         device.raw.queue.submit([encoder.finish()])
 
     def _up_to_the_last_question(self) -> Sequenced:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
         pending: list[Placed] = []
-        plan = self.executable.plan
+        plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            heap = plan.heaps.of[number]
-            self._submit(self._kept(pending), self._heaps()[heap], word * WORD_BYTES, WORD_BYTES)
+            self._submit(self._kept(pending), [(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
             pending.clear()
             with self._mapped() as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
@@ -267,17 +293,26 @@ class WgpuBound(Bound):
             self._staging.unmap()
 
     def _upload(self, inputs: Sequence[Array]) -> None:
-        """All inputs in one write: they lie side by side."""
-        if not self.arena.inputs_end:
-            return
-        block = np.zeros(self.arena.inputs_end, np.uint8)
-        for (_, start, size), array in zip(self.inputs, inputs):
-            block[start : start + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.executable.device.raw.queue.write_buffer(self._memory, 0, block)
+        """The inputs of each piece in one write: they lie side by side."""
+        queue, of = self.executable.device.raw.queue, self.plan.heaps.of
+        blocks = {heap: np.zeros(p.inputs_end, np.uint8) for heap, p in self.arena.pieces.items() if p.inputs_end}
+        for number, (_, start, size), array in zip(self.plan.program.inputs, self.inputs, inputs):
+            if size:
+                blocks[of[number]][start : start + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for heap, block in blocks.items():
+            queue.write_buffer(self._memory[heap], 0, block)
 
-    def _download(self, size: int) -> list[Array]:
-        if size == 0:
+    def _download(self) -> list[Array]:
+        firsts: dict[int, int] = {}
+        end = 0
+        for heap, start, size in self._results():
+            firsts[heap] = end - start
+            end += size
+        if end == 0:
             return [np.zeros(shape, buffer.dtype.numpy) for buffer, _, _, shape in self.outputs]
-        first = self.arena.inputs_end
+        made = []
         with self._mapped() as whole:
-            return [host_array(b, shape, whole[at - first : at - first + n]) for b, at, n, shape in self.outputs]
+            for number, (buffer, at, size, shape) in zip(self.plan.program.outputs, self.outputs):
+                at += firsts.get(self.plan.heaps.of[number], 0)
+                made.append(host_array(buffer, shape, whole[at : at + size]))
+        return made

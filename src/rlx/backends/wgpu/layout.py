@@ -1,12 +1,13 @@
 """Where a program's buffers lie. Bindings are few, so buffers share *heaps*: one GPU buffer each, bound as a whole.
 
-Heap 0 is the arena of a run: inputs, outputs, temporaries. The others hold weights: what `main` reads (params,
-constants, results of `prepare`), and behind these what only `prepare` needs, which is given back after it.
+Heap 0 is the arena of a run: inputs, outputs, temporaries. Where one binding cannot hold it, what does not fit lies in
+further pieces, the heaps -1, -2 and so on. The others hold weights: what `main` reads (params, constants, results of
+`prepare`), and behind these what only `prepare` needs, which is given back after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlx.ir import dim as dims
@@ -89,28 +90,92 @@ def plan_arena(program: Program, heaps: Heaps, bounds: Bounds, reuse: bool) -> M
 
 
 @dataclass(frozen=True)
-class Arena:
-    """The arena at one size: the first word of each buffer in it; where inputs, outputs and the whole end, in bytes."""
+class Piece:
+    """A heap of an arena: where inputs, outputs and the whole end in it, in bytes."""
 
-    start: Mapping[int, int]
     inputs_end: int
     outputs_end: int
     nbytes: int
 
 
-def place_arena(program: Program, memory: MemoryPlan, binding: Mapping[str, int]) -> Arena:
-    """Inputs, then outputs, so that each is moved in one piece; temporaries behind them."""
+@dataclass(frozen=True)
+class Arena:
+    """The arena at one size: the first word of each buffer in its heap; pieces by heap."""
+
+    start: Mapping[int, int]
+    pieces: Mapping[int, Piece]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for piece in self.pieces.values())
+
+    @property
+    def largest(self) -> int:
+        """Bytes that one binding must hold."""
+        return max(piece.nbytes for piece in self.pieces.values())
+
+
+Part = tuple[tuple[int, ...], int]
+"""Buffers that lie in one place, and the bytes of it."""
+
+
+def _parts(program: Program, memory: MemoryPlan, binding: Mapping[str, int]) -> list[list[Part]]:
+    """What an arena holds: inputs, outputs, slots of temporaries."""
+
+    def alone(number: int) -> Part:
+        return (number,), aligned(dims.evaluate(stored_bytes(program.buffers[number]), binding))
+
+    held: list[list[int]] = [[] for _ in memory.sizes]
+    for number, slot in memory.slot_of.items():
+        held[slot].append(number)
+    slots = [(tuple(numbers), dims.evaluate(size, binding)) for numbers, size in zip(held, memory.sizes)]
+    return [[alone(n) for n in program.inputs], [alone(n) for n in program.outputs], slots]
+
+
+def place_arena(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Mapping[str, int]) -> Arena:
+    """In each piece inputs, then outputs, so that each is moved in one go; temporaries behind them."""
     start: dict[int, int] = {}
-    end = 0
-    ends = []
-    for numbers in (program.inputs, program.outputs):
-        for number in numbers:
-            start[number] = end // WORD_BYTES
-            end += aligned(dims.evaluate(stored_bytes(program.buffers[number]), binding))
-        ends.append(end)
-    slots = []
-    for size in memory.sizes:
-        slots.append(end)
-        end += dims.evaluate(size, binding)
-    start |= {number: slots[slot] // WORD_BYTES for number, slot in memory.slot_of.items()}
-    return Arena(start, ends[0], ends[1], end)
+    ends: dict[int, int] = {ARENA: 0}
+    marks: list[dict[int, int]] = []
+    for part in _parts(program, memory, binding):
+        for numbers, size in part:
+            heap = heaps.of[numbers[0]]
+            end = ends.setdefault(heap, 0)
+            start |= dict.fromkeys(numbers, end // WORD_BYTES)
+            ends[heap] = end + size
+        marks.append(dict(ends))
+    inputs, outputs, _ = marks
+    pieces = {heap: Piece(inputs.get(heap, 0), outputs.get(heap, 0), end) for heap, end in ends.items()}
+    return Arena(start, pieces)
+
+
+def split_arena(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Mapping[str, int], limit: int) -> Heaps:
+    """Heaps of which no piece of the arena is over `limit` bytes, as far as that can be: what may stand for one another
+    in a loop or branch lies in one piece."""
+    parts = [each for part in _parts(program, memory, binding) for each in part]
+    together = _joined(program, [numbers for numbers, _ in parts])
+    sizes: dict[int, int] = {}
+    for group, (_, size) in zip(together, parts):
+        sizes[group] = sizes.get(group, 0) + size
+    heap_of: dict[int, int] = {}
+    heap, room = ARENA, limit
+    for group, size in sizes.items():
+        if size > room and room < limit:
+            heap, room = heap - 1, limit
+        heap_of[group] = heap
+        room -= size
+    of = dict(heaps.of)
+    for group, (numbers, _) in zip(together, parts):
+        of |= dict.fromkeys(numbers, heap_of[group])
+    of |= {n: of[min(reals(program, n))] for n in program.holds}
+    return replace(heaps, of=of)
+
+
+def _joined(program: Program, parts: Sequence[tuple[int, ...]]) -> list[int]:
+    """A number for each part, the same for those that an alias may lie in."""
+    part_of = {number: i for i, numbers in enumerate(parts) for number in numbers}
+    group = list(range(len(parts)))
+    for alias in program.holds:
+        met = {group[part_of[n]] for n in reals(program, alias) if n in part_of}
+        group = [min(met) if g in met else g for g in group]
+    return group
