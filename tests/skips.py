@@ -54,13 +54,9 @@ WGPU = Rules(
     flushes=True,
 )
 XLA = Rules(
-    refused=frozenset(f"{dtype} is not lowered to XLA" for dtype in {*SMALL, dtypes.c64}),
     wrong={
-        "top_k-signs-f32[10]": "XLA compares subnormals as zeros",
         "resize-linear-u8[1,2,5,7]": "sums in another order, then whole numbers",
         "resize-linear-i32[1,2,5,7]": "sums in another order, then whole numbers",
-        "asin-special-f16[37]": "rounds subnormals of f16 twice",
-        "expm1-special-f16[37]": "rounds subnormals of f16 twice",
     },
     least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
 )

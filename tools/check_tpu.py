@@ -28,10 +28,11 @@ def compiled(graph: Any, binding: dict[str, int], sharding: Any) -> Any:
     from rlx.backends.xla import TpuBackend
     from rlx.backends.xla.executable import traced
     from rlx.ir import dim as dims
+    from rlx.kernel import carriers
 
     def struct(value: Any) -> Any:
         shape = tuple(dims.evaluate(d, binding) for d in value.shape)
-        return jax.ShapeDtypeStruct(shape, value.dtype.numpy, sharding=sharding)
+        return jax.ShapeDtypeStruct(shape, carriers.stored(value.dtype).numpy, sharding=sharding)
 
     ready = TpuBackend().legalise(graph, Options())
     params = {value.name: struct(value) for value in ready.params}

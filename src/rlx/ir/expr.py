@@ -106,6 +106,8 @@ def _cast(a: Any, to: DType) -> Any:
         return a != 0
     if source.is_complex and not to.is_complex:
         a = a.real
+    if source.bits < 16 and to.bits < 16 and source is not to:  # ml_dtypes converts few of its dtypes to one another
+        a = a.astype(np.float32 if source.is_float else np.int16)
     narrowing = to.is_float and to.bits < 32
     if narrowing and (a.dtype == np.float64 or (to.bits < 16 and not source.is_float)):
         a = a.astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from rlx.errors import ShapeError
@@ -94,7 +95,9 @@ def identity(combine: str, dtype: Any) -> Any:
     if combine == "mul":
         return kind(1)
     if of.is_float:
-        return kind(np.inf if combine == "min" else -np.inf)
+        end = kind(np.inf if combine == "min" else -np.inf)
+        ends = ml_dtypes.finfo(of.numpy)
+        return end if np.isinf(float(end)) else kind(ends.max if combine == "min" else ends.min)
     if of is dtypes.bool_:
         return kind(combine in ("min", "and"))
     low, high = (0, (1 << of.bits) - 1) if of.kind == "uint" else (-(1 << (of.bits - 1)), (1 << (of.bits - 1)) - 1)

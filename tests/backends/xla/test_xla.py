@@ -90,3 +90,30 @@ def test_the_greatest_of_nothing_is_an_error(device: str) -> None:
     assert made.run([np.array([[1, 3, 2]], np.float32)])[0].tolist() == [1]
     with pytest.raises(rlx.errors.ShapeError, match="elements"):
         made.run([np.zeros((2, 0), np.float32)])
+
+
+def test_complex_numbers_of_both_widths() -> None:
+    graph = Graph("complex")
+    x, y = graph.input("x", (3,), "c64"), graph.input("y", (3,), "c128")
+    graph.output(x * x, y / (y + 1), x.cast("c128") + y, x.cast("f32"), x.cast("bool"))
+    arrays = [np.array([1 + 2j, 0, -1j], np.complex64), np.array([1j, 2 - 1j, 3], np.complex128)]
+    for dtype, (got, wanted) in zip(
+        ("c64", "c128", "c128", "f32", "bool"),
+        zip(rlx.Session("xla").compile(graph).run(arrays), rlx.Session("reference").compile(graph).run(arrays)),
+    ):
+        assert got.dtype == wanted.dtype, dtype
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_narrow_weights_stay_narrow() -> None:
+    from rlx.backends.base import Options
+    from rlx.device import registry
+
+    graph = Graph("eight")
+    x, w = graph.input("x", (2, 256), "f32"), graph.param("w", (256, 128), "f8e4m3")
+    graph.output(x @ w.cast("f32"))
+    made = registry.backend("xla")[0].compile(graph, Options())
+    weights = np.ones((256, 128), graph.params[0].dtype.numpy)
+    made.set_params({"w": weights})
+    assert made.weights()["w"].nbytes == weights.nbytes  # type: ignore[attr-defined]
+    assert made.bind({})([np.ones((2, 256), np.float32)])[0].tolist() == [[256.0] * 128] * 2

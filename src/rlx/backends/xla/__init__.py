@@ -12,14 +12,12 @@ from pathlib import Path
 
 from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
 from rlx.errors import UnsupportedOp
-from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 
 EXTRA = "pip install 'rlx[xla]'"
 TPU_EXTRA = "pip install 'jax[tpu]'"
 GOOGLE = "0x1ae0"
 """Vendor of TPUs on the PCI bus."""
-NARROW = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
 
 
 class XlaBackend(Backend):
@@ -58,12 +56,7 @@ class XlaBackend(Backend):
     def _refused(self, ready: Graph) -> list[Unsupported]:
         from rlx.backends.xla import walk
 
-        found = [Unsupported(node, f"no lowering for {node.op.name}") for node in walk.unsupported_nodes(ready)]
-        for node in ready.nodes:
-            wrong = [t.dtype for t in node.types if t.dtype in NARROW or t.dtype.is_complex]
-            if wrong:
-                found.append(Unsupported(node, f"{wrong[0]} is not lowered to XLA"))
-        return found
+        return [Unsupported(node, f"no lowering for {node.op.name}") for node in walk.unsupported_nodes(ready)]
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.backends.generic import GenericEstimator

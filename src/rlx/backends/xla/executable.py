@@ -11,10 +11,11 @@ import numpy as np
 
 from rlx.backends.base import Bound, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
-from rlx.backends.xla import kept, walk
+from rlx.backends.xla import kept, scalar, walk
 from rlx.errors import CompileError, OutOfMemory, RlxError, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel import carriers
 
 
 class XlaExecutable(WeightsAsArguments):
@@ -34,14 +35,15 @@ class XlaExecutable(WeightsAsArguments):
         import jax
 
         with jax.enable_x64(True):
-            return {name: jax.device_put(np.asarray(a), self.device) for name, a in params.items()}
+            held = {name: carriers.to_stored(np.asarray(a)) for name, a in params.items()}
+            return {name: jax.device_put(a, self.device) for name, a in held.items()}
 
     def compute(self, graph: Graph, weights: Mapping[str, Any]) -> Sequence[Any]:
         import jax
 
-        taken = {v.name: weights[v.name] for v in graph.params}
+        taken = [weights[v.name] for v in graph.params]
         with jax.enable_x64(True):
-            return jax.jit(lambda params: walk.run(graph, {}, params, {}))(taken)  # type: ignore[no-any-return]
+            return jax.jit(traced(graph, {}))(*taken)  # type: ignore[no-any-return]
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return XlaBound(self, dict(binding))
@@ -52,14 +54,17 @@ class XlaExecutable(WeightsAsArguments):
 
 def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
     """The graph at these dims as a function of its weights and its inputs, both in order, for jax to trace. It gives
-    outputs, and a flag for each of `walk.misfits`."""
+    outputs, and a flag for each of `walk.misfits`. Arrays are in the dtypes that theirs are stored in."""
     params, names = ([value.name for value in values] for values in (graph.params, graph.inputs))
+    dtypes = [value.dtype for value in (*graph.params, *graph.inputs)]
+    results = [value.dtype for value in graph.outputs.values()]
 
     def program(*arguments: Any) -> tuple[Any, ...]:
         flags: list[Any] = []
-        weights, inputs = dict(zip(params, arguments)), dict(zip(names, arguments[len(params) :]))
+        loaded = [scalar.loaded(a, dtype) for a, dtype in zip(arguments, dtypes)]
+        weights, inputs = dict(zip(params, loaded)), dict(zip(names, loaded[len(params) :]))
         made = walk.run(graph, inputs, weights, dict(binding), flags)
-        return (*made, *flags)
+        return (*(scalar.to_store(a, dtype) for a, dtype in zip(made, results)), *flags)
 
     return program
 
@@ -72,7 +77,7 @@ class XlaBound(Bound):
 
         self.executable = executable
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
-        self.dtypes = [v.dtype.numpy for v in executable.graph.outputs.values()]
+        self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
         self.misfits = walk.misfits(executable.graph, binding)
         self._lock = threading.Lock()
         self._compiled: Any = None
@@ -109,6 +114,7 @@ class XlaBound(Bound):
         import jax
 
         weights = self.executable.weights().values()
+        inputs = [carriers.to_stored(a) for a in inputs]
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             try:
@@ -117,7 +123,7 @@ class XlaBound(Bound):
                     if bool(asked):
                         raise ShapeError(str(error))
                 # what the caller gets is his to write to
-                return deliver([np.array(r).astype(d, copy=False) for r, d in zip(results, self.dtypes)], out)
+                return deliver([carriers.from_stored(np.array(r), d) for r, d in zip(results, self.dtypes)], out)
             except RuntimeError as error:
                 if "RESOURCE_EXHAUSTED" in str(error):
                     raise OutOfMemory(f"[run] {error}") from error

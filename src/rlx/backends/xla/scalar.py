@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
+from rlx.kernel import carriers
 
 Made = Callable[..., Any]
 
 
 def evaluate(body: Expr, operands: Sequence[Any]) -> Any:
-    """The expression with its leaves `operand` replaced by jax values; these broadcast."""
-    table = instructions()
+    """The expression with its leaves `operand` replaced by jax values, in their carriers; these broadcast."""
+    import jax.numpy as jnp
+
+    table, body = instructions(), carriers.carried(body)
     values: dict[Expr, Any] = {}
     for node in ex.walk([body]):
         if node.kind == "operand":
@@ -24,14 +29,35 @@ def evaluate(body: Expr, operands: Sequence[Any]) -> Any:
             values[node] = constant(node)
         elif node.kind in ("cast", "bitcast"):
             values[node] = table[node.kind](values[node.args[0]], node.args[0].dtype, node.dtype)
+        elif ex.INSTRUCTIONS[node.kind].transcendental and node.dtype.bits < 32:  # jax would round halfway
+            wide = (values[a].astype(jnp.float32) for a in node.args)
+            values[node] = table[node.kind](*wide).astype(node.dtype.numpy)
         else:
             values[node] = table[node.kind](*(values[a] for a in node.args))
     return values[body]
 
 
+def loaded(x: Any, dtype: DType) -> Any:
+    """What is stored for a dtype in that dtype's carrier."""
+    return _through(carriers.loaded, x, carriers.stored(dtype), dtype)
+
+
+def to_store(x: Any, dtype: DType) -> Any:
+    """A carrier's numbers as they are stored."""
+    return _through(carriers.to_store, x, carriers.carrier(dtype), dtype)
+
+
+def fitted(x: Any, dtype: DType) -> Any:
+    """Any numbers of a carrier as those that the dtype has for them."""
+    return _through(carriers.fitted, x, carriers.carrier(dtype), dtype)
+
+
+def _through(make: Callable[[Expr, DType], Expr], x: Any, source: DType, dtype: DType) -> Any:
+    return evaluate(make(Expr("operand", source, (), 0), dtype), [x]) if carriers.is_carried(dtype) else x
+
+
 def constant(node: Expr) -> Any:
     import jax.numpy as jnp
-    import numpy as np
 
     return jnp.asarray(np.array(ex.value_of(node), node.dtype.numpy))
 
@@ -53,6 +79,8 @@ def _made() -> dict[str, Made]:
     from jax.scipy.special import erf
 
     def divide(a: Any, b: Any) -> Any:
+        if jnp.issubdtype(a.dtype, jnp.complexfloating):
+            return quotient(a, b)
         if jnp.issubdtype(a.dtype, jnp.inexact):
             return a / b
         return jnp.where(b == 0, jnp.zeros_like(a), lax.div(*_alike(a, jnp.where(b == 0, jnp.ones_like(b), b))))
@@ -110,6 +138,26 @@ def cast(a: Any, source: DType, to: DType) -> Any:
         least, greatest = jnp.asarray(low, to.numpy), jnp.asarray(high, to.numpy)
         edged = jnp.where(wide >= high, greatest, jnp.where(wide <= low, least, inside))
         return jnp.where(jnp.isnan(wide), jnp.zeros_like(edged), edged)
-    if to.is_float and to.bits < 32 and (source is dtypes.f64 or (to.bits < 16 and not source.is_float)):
+    if source.is_complex and not to.is_complex:
+        a = jnp.real(a)
+    if to.is_float and to.bits < 32 and a.dtype == np.float64:
         a = a.astype(jnp.float32)
     return a.astype(to.numpy)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """Of complex numbers, by the larger part of the divisor (Smith 1962). Infinities and NaN are NumPy's."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    swap = jnp.abs(b.real) < jnp.abs(b.imag)
+    large, small = jnp.where(swap, b.imag, b.real), jnp.where(swap, b.real, b.imag)
+    ratio = small / large
+    scale = 1 / (large + small * ratio)
+    first, second = jnp.where(swap, a.imag, a.real), jnp.where(swap, a.real, a.imag)
+    across = jnp.where(swap, a.imag * ratio - a.real, a.imag - a.real * ratio)
+    none = (b.real == 0) & (b.imag == 0)
+    return lax.complex(
+        jnp.where(none, a.real / jnp.abs(b.real), (first + second * ratio) * scale),
+        jnp.where(none, a.imag / jnp.abs(b.real), across * scale),
+    )

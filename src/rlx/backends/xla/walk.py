@@ -15,9 +15,11 @@ from rlx.backends.xla import fourier, scalar, windows
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
+from rlx.kernel import carriers
 from rlx.ops.reduce import identity
 
 TABLE = Table(windows.TABLE | fourier.TABLE)
@@ -37,7 +39,7 @@ def run(
     binding: Mapping[str, int],
     flags: list[Any] | None = None,
 ) -> list[Any]:
-    """The outputs of the graph, of jax values; called while jax traces.
+    """The outputs of the graph, of jax values; called while jax traces. All values are in their carriers.
 
     flags   gets a bool for each of `misfits`, whether that side was asked for; None inside of a side or a loop
     """
@@ -65,17 +67,39 @@ def _node(
         return params[node.name]
     bound = bind_op(op, binding)
     if isinstance(bound, Constant):
-        return jnp.asarray(bound.reference())
+        return _held(bound.reference())
     if isinstance(bound, Elementwise):
         leaves = [Expr("operand", v.dtype, (), i) for i, v in enumerate(node.inputs)]
         made = scalar.evaluate(bound.scalar(*leaves), operands)
         shape = jnp.broadcast_shapes(*(a.shape for a in operands))
-        return jnp.broadcast_to(made, shape).astype(node.types[0].dtype.numpy)
+        return jnp.broadcast_to(made, shape).astype(carriers.carrier(node.types[0].dtype).numpy)
     if bound.name in CONTROL:
         return CONTROL[bound.name](bound, node, operands, params, binding)
     if bound.name not in TABLE:
         raise UnsupportedOp(f"[{bound.name}] XLA has no lowering for it, at node {node.source or node.name!r}")
-    return TABLE[bound.name](bound, *operands)
+    results = TABLE[bound.name](bound, *operands)
+    if not any(carriers.is_carried(of.dtype) for of in node.types):
+        return results
+    each = results if isinstance(results, tuple) else (results,)
+    return tuple(_fitted(bound, made, of.dtype) for made, of in zip(each, node.types))
+
+
+def _fitted(op: Op, made: Any, dtype: DType) -> Any:
+    """A result in its carrier as the dtype has it; of nothing, extremes are those of the dtype."""
+    import jax.numpy as jnp
+
+    combine = getattr(op, "combine", None)
+    if combine in ("min", "max"):
+        end = np.asarray(identity(combine, dtype.numpy)).astype(made.dtype)
+        made = jnp.maximum(made, end) if combine == "max" else jnp.minimum(made, end)
+    return scalar.fitted(made, dtype)
+
+
+def _held(array: Any) -> Any:
+    """A constant, in its carrier."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
 
 
 # shapes
@@ -137,9 +161,7 @@ def _concat(op: Any, *parts: Any) -> Any:
 
 @lowers("iota", "dims_tensor")
 def _known(op: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.asarray(op.reference())
+    return _held(op.reference())
 
 
 # sums
@@ -149,7 +171,7 @@ def _known(op: Any) -> Any:
 def _dot(op: Any, x: Any, y: Any) -> Any:
     from jax import lax
 
-    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
+    made = x.dtype if op.sum_dtype is None else carriers.carrier(op.sum_dtype).numpy
     wide = dtypes.accumulator(dtypes.of(made)).numpy
     if op.sum_dtype is not None:
         x, y = x.astype(made), y.astype(made)
@@ -170,6 +192,23 @@ def _reduce(op: Any, x: Any) -> Any:
     return how(x, axis=axes, keepdims=op.keepdims, **kept).astype(x.dtype)
 
 
+def _keys(x: Any, nan_is_least: bool = False) -> Any:
+    """Integers in the order of x, NaN behind all or before all: XLA compares subnormal floats as zeros."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    of = dtypes.of(x.dtype)
+    if not of.is_float:
+        return x
+    integers: Any = np.dtype(f"i{of.itemsize}")
+    most: Any = np.array(np.iinfo(integers).max, integers)
+    bits = lax.bitcast_convert_type(x, integers)
+    size = bits & most
+    infinity = np.array(np.inf, of.numpy).view(integers)
+    nan = -most if nan_is_least else most
+    return jnp.where(size > infinity, nan, jnp.where(bits < 0, -size, size))
+
+
 @lowers("argmax", "argmin")
 def _argument(op: Any, x: Any) -> Any:
     import jax.numpy as jnp
@@ -182,11 +221,11 @@ def _argument(op: Any, x: Any) -> Any:
         kept = (1,) if op.keepdims else ()
         return jnp.zeros((*x.shape[:axis], *kept, *x.shape[axis + 1 :]), np.int64)
     pick = jnp.argmax if op.combine == "max" else jnp.argmin
-    wide = x.astype(np.float32) if x.dtype.kind == "V" else x
+    keys = _keys(x, nan_is_least=op.combine == "min")
     if op.last:
-        made = x.shape[op.axis] - 1 - pick(jnp.flip(wide, op.axis), op.axis, keepdims=op.keepdims)
+        made = x.shape[op.axis] - 1 - pick(jnp.flip(keys, op.axis), op.axis, keepdims=op.keepdims)
     else:
-        made = pick(wide, op.axis, keepdims=op.keepdims)
+        made = pick(keys, op.axis, keepdims=op.keepdims)
     return made.astype(np.int64)
 
 
@@ -213,7 +252,7 @@ def _top(op: Any, x: Any) -> Any:
     import jax.numpy as jnp
 
     axis = op.axis % x.ndim
-    keys = x.astype(np.float32) if x.dtype.kind == "V" else x
+    keys = _keys(x)
     if op.largest:  # sorting the axis backwards, stably, and turning the result around keeps equals in their order
         order = x.shape[axis] - 1 - jnp.flip(jnp.argsort(jnp.flip(keys, axis), axis, stable=True), axis)
     else:

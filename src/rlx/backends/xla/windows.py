@@ -17,6 +17,7 @@ import numpy as np
 
 from rlx.backends.op_by_op import Table
 from rlx.ir import dtype as dtypes
+from rlx.kernel import carriers
 from rlx.ops.reduce import identity
 
 TABLE = Table()
@@ -57,7 +58,7 @@ def _on_processor(there: Callable[..., Any], elsewhere: Callable[..., Any], *ope
 
 @lowers("conv")
 def _conv(op: Any, x: Any, w: Any) -> Any:
-    made = x.dtype if op.sum_dtype is None else op.sum_dtype.numpy
+    made = x.dtype if op.sum_dtype is None else carriers.carrier(op.sum_dtype).numpy
     wide = dtypes.accumulator(dtypes.of(made)).numpy
 
     def whole(x: Any, w: Any) -> Any:
