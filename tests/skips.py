@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 
@@ -45,9 +44,6 @@ class Rules:
         return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), array), array)
 
 
-SMALL = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
-"""What is stored in less than two bytes, but for whole bytes."""
-
 WGPU = Rules(
     refused=frozenset({"WGSL has no f64", "WGSL has no complex numbers"}),
     least_ulps=2.0,  # WGSL divides and takes roots within 2.5 ulp
@@ -61,15 +57,12 @@ XLA = Rules(
     least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
 )
 MLX = Rules(
-    refused=frozenset((
-        *(f"{dtype} is not lowered to MLX" for dtype in {*SMALL, dtypes.c64}),
-        "MLX computes erf of f64 as of f32",
-    )),
+    refused=frozenset({"MLX computes erf of f64 as of f32"}),
     wrong={
         "test_a_real_signals_spectrum_gives_no_imaginary_part": "mlx's transforms keep no symmetry to the last bit",
     },
     least_ulps=4.0,  # mlx's own elementary functions are no more exact than that
-)  # fmt: skip
+)
 RULES: dict[str, Rules] = {
     "mlx": MLX,
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),

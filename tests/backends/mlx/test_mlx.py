@@ -206,3 +206,19 @@ def test_looking_for_mlx_imports_nothing_of_it() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"
+
+
+def test_complex_numbers_and_narrow_weights() -> None:
+    graph = Graph("dtypes")
+    x, w = graph.input("x", (3,), "c64"), graph.param("w", (3,), "f8e4m3")
+    graph.output(x / (x + 1), x.cast("f32") * w.cast("f32"), w * w)
+    weights = np.array([0.5, -3, 448], graph.params[0].dtype.numpy)
+    x_ = np.array([1 + 2j, -1, -1j], np.complex64)
+    results = []
+    for device in ("mlx", "reference"):
+        made = rlx.Session(device).compile(graph)
+        made.set_param("w", weights)
+        results.append(made.run([x_]))
+    for got, wanted in zip(*results):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(np.array(got, np.complex64), np.array(wanted, np.complex64), rtol=1e-6)

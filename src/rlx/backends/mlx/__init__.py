@@ -20,7 +20,6 @@ from rlx.ir.graph import Graph, Node
 EXTRA = "pip install 'rlx[mlx]'"
 PROCESSOR = "software (MLX on the processor)"
 """Not a device of its own: it is chosen only by name."""
-NARROW = frozenset(d for d in dtypes.ALL.values() if d.bits < 16 and d not in (dtypes.bool_, dtypes.u8, dtypes.i8))
 
 
 def graphics_device(folder: Path) -> str:
@@ -95,8 +94,8 @@ def refused(ready: Graph, on_processor: bool) -> list[Unsupported]:
     for node in ready.nodes:
         reason = "" if plan.supported(node.op) else f"no lowering for {node.op.name}"
         for of in node.types:
-            if of.dtype in NARROW or of.dtype.is_complex:
-                reason = reason or f"{of.dtype} is not lowered to MLX"
+            if of.dtype is dtypes.c128:
+                reason = reason or "MLX has no c128"
             if of.dtype is dtypes.f64:
                 reason = reason or ("" if on_processor else "f64 is not there on MLX's GPUs") or plan.inexact(node)
         if reason:

@@ -9,12 +9,14 @@ from typing import Any
 
 from rlx import flags
 from rlx.backends.base import Bound, deliver, shapes_at
+from rlx.backends.mlx import scalar
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel import carriers
 
 MEMORY_WORDS = ("attempting to allocate", "unable to allocate", "out of memory", "insufficient memory", "bad_alloc")
 
@@ -61,7 +63,7 @@ class MlxExecutable(WeightsAsArguments):
 
     def compute(self, graph: Graph, weights: Mapping[str, Value]) -> Sequence[Value]:
         with self.on_device():
-            made = Plan(graph, {})([], weights)
+            made = from_stored_to_stored(Plan(graph, {}), graph)([], weights)
             mx.eval(*made)
             return made
 
@@ -74,6 +76,23 @@ class MlxExecutable(WeightsAsArguments):
 
     def describe(self) -> dict[str, Any]:
         return {"platform": "processor" if self.on_processor else "GPU", "programs": self.compile_count}
+
+
+def from_stored_to_stored(plan: Plan, graph: Graph) -> Callable[..., Sequence[Value]]:
+    """The plan with arguments and results as they are stored: it works on carriers."""
+    inputs = {i: v.dtype for i, v in enumerate(graph.inputs) if carriers.is_carried(v.dtype)}
+    params = {v.name: v.dtype for v in graph.params if carriers.is_carried(v.dtype)}
+    results = {i: v.dtype for i, v in enumerate(graph.outputs.values()) if carriers.is_carried(v.dtype)}
+    if not (inputs or params or results):
+        return plan
+
+    def run(arguments: Sequence[Value], weights: Mapping[str, Value]) -> Sequence[Value]:
+        loaded = [scalar.loaded(inputs[i])([a]) if i in inputs else a for i, a in enumerate(arguments)]
+        held = {name: scalar.loaded(params[name])([a]) if name in params else a for name, a in weights.items()}
+        made = plan(loaded, held)
+        return [scalar.to_store(results[i])([a]) if i in results else a for i, a in enumerate(made)]
+
+    return run
 
 
 class MlxBound(Bound):
@@ -92,7 +111,8 @@ class MlxBound(Bound):
             if self._program is None:
                 plan = Plan(self.executable.graph, self.binding)
                 mx.eval([value for _, value in plan.constants])
-                self._program = mx.compile(plan) if plan.traced and self._compiles() else plan
+                program = from_stored_to_stored(plan, self.executable.graph)
+                self._program = mx.compile(program) if plan.traced and self._compiles() else program
                 self.executable.compile_count += 1
             return self._program
 

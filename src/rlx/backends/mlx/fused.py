@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlx.backends.mlx.library import Value, mx
+from rlx.backends.mlx.scalar import joined
 from rlx.backends.mlx.shapes import lowers
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -88,9 +89,7 @@ def _rms_norm(op: Any, x: Value, scale: Value | None = None) -> Value:
 
 
 def _complex(real: Value, imaginary: Value | None) -> Value:
-    """The parts side by side, seen as complex numbers: a sum with i times infinity would give NaN."""
-    other = mx.zeros_like(real) if imaginary is None else imaginary
-    return mx.squeeze(mx.stack([real, other], -1).view(mx.complex64), -1)
+    return joined(real, mx.zeros_like(real) if imaginary is None else imaginary)
 
 
 def _parts(made: Value, wrong: Value) -> tuple[Value, Value]:

@@ -11,6 +11,7 @@ from rlx.errors import MissingExtra
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
+from rlx.kernel import carriers
 
 Value = Any
 """An array of mlx."""
@@ -34,12 +35,13 @@ _NAMES = {
     dtypes.bool_: "bool_", dtypes.i8: "int8", dtypes.i16: "int16", dtypes.i32: "int32", dtypes.i64: "int64",
     dtypes.u8: "uint8", dtypes.u16: "uint16", dtypes.u32: "uint32", dtypes.u64: "uint64",
     dtypes.f16: "float16", dtypes.bf16: "bfloat16", dtypes.f32: "float32", dtypes.f64: "float64",
+    dtypes.c64: "complex64",
 }  # fmt: skip
 
 
 def dtype_of(dtype: DType) -> Any:
-    """The dtype in mlx."""
-    return getattr(mx, _NAMES[dtype])
+    """The dtype in mlx; of one that mlx has not, its carrier's."""
+    return getattr(mx, _NAMES[carriers.carrier(dtype)])
 
 
 def known(value: Value) -> DType:
@@ -51,15 +53,21 @@ _BY_NAME = {name.rstrip("_"): dtype for dtype, name in _NAMES.items()}
 
 
 def put(array: Array) -> Value:
-    """A copy of the array in mlx, with its dtype."""
-    array = np.asarray(array)
+    """A copy of the array in mlx, with its dtype, or as it is stored."""
+    array = carriers.to_stored(np.asarray(array))
     if array.dtype == dtypes.bf16.numpy:
         return mx.array(array.view(np.uint16)).view(mx.bfloat16)
     return mx.array(array, dtype=dtype_of(dtypes.of(array.dtype)))
 
 
+def held(array: Array) -> Value:
+    """A copy of the array in mlx, in its carrier."""
+    array = np.asarray(array)
+    return put(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
+
+
 def take(value: Value, dtype: DType) -> Array:
-    """A new array of NumPy's with what a value of mlx holds."""
+    """A new array of NumPy's with what a value of mlx stores for a dtype."""
     if dtype is dtypes.bf16:
         return np.array(value.view(mx.uint16), order="C").view(dtype.numpy)
-    return np.array(value, order="C").astype(dtype.numpy, copy=False)
+    return carriers.from_stored(np.array(value, order="C"), dtype)

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.mlx import fused, places, scalar, sums
-from rlx.backends.mlx.library import Value, mx, put
+from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
 from rlx.backends.reference import bind_op
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
+from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, walk
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
+from rlx.kernel import carriers
+from rlx.ops.reduce import identity
 
 FAMILIES = (fused, places, sums)
 """What fills the table."""
@@ -70,7 +73,7 @@ class Plan:
             if isinstance(node.op, Param):
                 self.params.append((node.name, made[0]))
             elif isinstance(node.op, Constant):
-                self.constants.append((made[0], put(bind_op(node.op, binding).reference())))
+                self.constants.append((made[0], held(bind_op(node.op, binding).reference())))
             elif not isinstance(node.op, Input):
                 rows.append((_call(node, binding), operands, made))
         self.inputs = [slots[id(v.node), v.index] for v in graph.inputs]
@@ -117,11 +120,31 @@ def _call(node: Node, binding: Mapping[str, int]) -> Call:
     if lower is None:
         raise UnsupportedOp(f"[{op.name}] MLX has no lowering for it, at node {node.source or node.name!r}")
 
+    fit = _fit(op, node)
+
     def run(operands: Sequence[Value], weights: Weights) -> Sequence[Value]:
         results = lower(op, *operands)
-        return results if isinstance(results, tuple) else (results,)
+        return fit(results if isinstance(results, tuple) else (results,))
 
     return run
+
+
+def _fit(op: Any, node: Node) -> Callable[[Sequence[Value]], Sequence[Value]]:
+    """A function of an op's results in their carriers, that gives what their dtypes have for them. Of nothing, extremes
+    are those of the dtype."""
+    carried = {i: of.dtype for i, of in enumerate(node.types) if carriers.is_carried(of.dtype)}
+    combine = getattr(op, "combine", None) or ""
+    join = {"max": mx.maximum, "min": mx.minimum}.get(combine) if carried else None
+
+    def one(value: Value, dtype: DType) -> Value:
+        if join is not None:
+            value = join(value, held(np.asarray(identity(combine, dtype.numpy))))
+        return scalar.fitted(dtype)([value])
+
+    def run(results: Sequence[Value]) -> Sequence[Value]:
+        return [one(value, carried[i]) if i in carried else value for i, value in enumerate(results)]
+
+    return run if carried else lambda results: results
 
 
 def _elementwise(op: Elementwise, node: Node) -> Call:
@@ -176,7 +199,7 @@ def _scan(op: Any, node: Node, bodies: list[Plan], binding: Mapping[str, int]) -
         if op.reverse:
             rows.reverse()
         if not rows:
-            return [*carried, *(put(np.zeros((0, *shape), dtype)) for shape, dtype in types)]
+            return [*carried, *(held(np.zeros((0, *shape), dtype)) for shape, dtype in types)]
         return [*carried, *(mx.stack(list(column), 0) for column in zip(*rows))]
 
     return run

@@ -14,7 +14,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel import maths
+from rlx.kernel import carriers, maths
 
 Made = Callable[..., Value]
 INEXACT = frozenset({"erf"})
@@ -23,8 +23,8 @@ better ones of f32; of f64 there are none."""
 
 
 def compiled(body: Expr) -> Callable[[Sequence[Value]], Value]:
-    """A function of the operands that does what the expression says; they broadcast."""
-    body = maths.legalise(body, functions().keys() - INEXACT)
+    """A function of the operands, in their carriers, that does what the expression says; they broadcast."""
+    body = maths.legalise(carriers.carried(body), functions().keys() - INEXACT)
     order = ex.walk([body])
     places = {node: i for i, node in enumerate(order)}
     steps: list[tuple[Made | None, tuple[int, ...], Any]] = []
@@ -43,6 +43,24 @@ def compiled(body: Expr) -> Callable[[Sequence[Value]], Value]:
         return values[-1]
 
     return run
+
+
+@cache
+def loaded(dtype: DType) -> Callable[[Sequence[Value]], Value]:
+    """A function of what is stored for a dtype, that gives it in its carrier."""
+    return compiled(carriers.loaded(Expr("operand", carriers.stored(dtype), (), 0), dtype))
+
+
+@cache
+def to_store(dtype: DType) -> Callable[[Sequence[Value]], Value]:
+    """A function of a carrier's numbers, that gives what is stored for them."""
+    return compiled(carriers.to_store(Expr("operand", carriers.carrier(dtype), (), 0), dtype))
+
+
+@cache
+def fitted(dtype: DType) -> Callable[[Sequence[Value]], Value]:
+    """A function of any numbers of a carrier, that gives those that the dtype has for them."""
+    return compiled(carriers.fitted(Expr("operand", carriers.carrier(dtype), (), 0), dtype))
 
 
 def _held(value: Value) -> Made:
@@ -70,6 +88,8 @@ def _instruction(node: Expr) -> Made:
 def divide(a: Value, b: Value) -> Value:
     """Integers towards zero, by zero to 0; the least by -1 is itself. mlx's own division would end the process."""
     of = known(a)
+    if of.is_complex:
+        return complex_quotient(a, b)
     if of.is_float:
         return mx.divide(a, b)
     zero = mx.equal(b, 0)
@@ -81,6 +101,24 @@ def divide(a: Value, b: Value) -> Value:
     below = mx.logical_and(mx.less(quotient, 0), mx.not_equal(quotient * safe, a))
     quotient = quotient + below.astype(quotient.dtype)
     return mx.where(zero, mx.zeros_like(a), mx.where(minus, mx.zeros_like(a) - a, quotient))
+
+
+def complex_quotient(a: Value, b: Value) -> Value:
+    """Of complex numbers, by the larger part of the divisor (Smith 1962). Infinities and NaN are NumPy's."""
+    re_a, im_a, re_b, im_b = mx.real(a), mx.imag(a), mx.real(b), mx.imag(b)
+    swap = mx.less(mx.abs(re_b), mx.abs(im_b))
+    ratio = mx.where(swap, re_b, im_b) / mx.where(swap, im_b, re_b)
+    scale = 1 / mx.where(swap, im_b + re_b * ratio, re_b + im_b * ratio)
+    real = mx.where(swap, re_a * ratio + im_a, re_a + im_a * ratio) * scale
+    imaginary = mx.where(swap, im_a * ratio - re_a, im_a - re_a * ratio) * scale
+    none = mx.logical_and(mx.equal(re_b, 0), mx.equal(im_b, 0))
+    positive = mx.abs(re_b)
+    return joined(mx.where(none, re_a / positive, real), mx.where(none, im_a / positive, imaginary))
+
+
+def joined(real: Value, imaginary: Value) -> Value:
+    """The parts side by side, seen as complex numbers: a sum with i times infinity would give NaN."""
+    return mx.squeeze(mx.stack([real, imaginary], -1).view(mx.complex64), -1)
 
 
 def remainder(a: Value, b: Value) -> Value:
@@ -168,6 +206,8 @@ def cast(a: Value, source: DType, to: DType) -> Value:
     if to is dtypes.bool_:
         return mx.not_equal(a, mx.zeros_like(a))
     target = dtype_of(to)
+    if source.is_complex and not to.is_complex:
+        a, source = mx.real(a), dtypes.f32
     if to.is_integer and source.is_float:
         wide = mx.trunc(a.astype(mx.float32) if source.bits < 32 else a)
         bits = to.bits if to.kind == "uint" else to.bits - 1

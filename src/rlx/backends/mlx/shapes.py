@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.mlx.library import Value, known, mx, put
+from rlx.backends.mlx.library import Value, held, known, mx, put
 from rlx.backends.op_by_op import Table
 
 TABLE = Table()
@@ -89,4 +89,4 @@ def _concat(op: Any, *parts: Value) -> Value:
 
 @lowers("iota", "dims_tensor")
 def _known(op: Any) -> Value:
-    return put(op.reference())
+    return held(op.reference())

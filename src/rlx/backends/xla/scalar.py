@@ -80,7 +80,7 @@ def _made() -> dict[str, Made]:
 
     def divide(a: Any, b: Any) -> Any:
         if jnp.issubdtype(a.dtype, jnp.complexfloating):
-            return quotient(a, b)
+            return complex_quotient(a, b)
         if jnp.issubdtype(a.dtype, jnp.inexact):
             return a / b
         return jnp.where(b == 0, jnp.zeros_like(a), lax.div(*_alike(a, jnp.where(b == 0, jnp.ones_like(b), b))))
@@ -145,7 +145,7 @@ def cast(a: Any, source: DType, to: DType) -> Any:
     return a.astype(to.numpy)
 
 
-def quotient(a: Any, b: Any) -> Any:
+def complex_quotient(a: Any, b: Any) -> Any:
     """Of complex numbers, by the larger part of the divisor (Smith 1962). Infinities and NaN are NumPy's."""
     import jax.numpy as jnp
     from jax import lax
