@@ -141,6 +141,11 @@ class Record:
             return int_literal(dim)
         return self._entry(1 + self.slots + self.rounds + self._dims.setdefault(dim, len(self._dims)))
 
+    def divisor(self, extent: Dim) -> str:
+        """An axis' extent to divide positions by, an i32. No position is divided by 0, but a 0 that stands there is an
+        error in WGSL."""
+        return self.dim(1 if extent == 0 else extent)
+
     def round(self, number: int) -> str:
         """A number that the round brings, an i32."""
         return self._entry(1 + self.slots + number)

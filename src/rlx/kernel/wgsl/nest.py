@@ -83,6 +83,6 @@ def place(body: Body, extents: Shape) -> None:
         if number == 0:
             body.axes[number] = rest
         else:
-            extent = body.record.dim(extents[number])
+            extent = body.record.divisor(extents[number])
             body.axes[number] = code.let(f"{rest} % {extent}", "index")
             rest = code.let(f"{rest} / {extent}", "rest")

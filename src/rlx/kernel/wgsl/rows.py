@@ -199,7 +199,7 @@ class TeamRows(Rows):
                 if axis == self.inner[0]:
                     self.body.axes[axis] = rest
                 else:
-                    name = self.body.record.dim(extent)
+                    name = self.body.record.divisor(extent)
                     self.body.axes[axis] = self.code.let(f"{rest} % {name}", "index")
                     rest = self.code.let(f"{rest} / {name}", "rest")
             yield

@@ -1,0 +1,142 @@
+"""Gives the kernels of every op case and of small real nets to Dawn, a strict WebGPU, and runs them if it has a driver.
+
+    pip install wgpudawn; python tools/check_dawn.py [--only SUBSTRING] [--no-nets] [--compile-only]
+
+Keeps to the limits that every WebGPU device has. Prints what Dawn refuses or computes otherwise, and ends with
+`dawn: P/N`. Without a driver that Dawn takes, its backend without a device checks shaders and pipelines alone. Without
+wgpudawn it says so and ends well. docs/backends/wgpu.md tells of drivers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A graph that the check compiles, arrays to run it on, and how exact each result has to be."""
+
+    name: str
+    graph: Any
+    inputs: Mapping[str, Any]
+    wanted: Any
+    tolerance: Any
+
+
+def cases(only: str) -> Iterator[Item]:
+    """Cases of ops that WGSL takes."""
+    from ops.cases import cases_of_every_op
+    from rlx.backends.wgpu import WebGpuBackend
+
+    for case in cases_of_every_op():
+        if only in str(case) and not WebGpuBackend().unsupported(case.graph()):
+            yield Item(str(case), case.graph(), case.inputs(), case.reference, case.op.tolerance)
+
+
+def small_nets(only: str) -> Iterator[Item]:
+    """Small real nets that are installed, compared with the CPU."""
+    from benchmarks.zoo import Absent, nets
+    from rlx import frontends
+    from rlx.backends.cpu import CpuBackend
+    from rlx.ir.op import Tolerance
+
+    for net in nets().values():
+        if not net.small or only not in net.name:
+            continue
+        try:
+            graph = frontends.read(net.path()).graph
+        except Absent:
+            continue
+        inputs = net.inputs()
+        wanted = partial(results, CpuBackend(), graph, inputs)
+        yield Item(net.name, graph, inputs, wanted, Tolerance(512, scale=1))
+
+
+def results(backend: Any, graph: Any, inputs: Mapping[str, Any], run: bool = True) -> list[Any]:
+    """What a graph with its own weights gives on a backend; nothing if it is only to be compiled."""
+    from rlx.backends.base import Options
+    from rlx.runtime.stages import compile_graph
+    from support import binding_of
+
+    made = compile_graph(graph, backend, Options(cache=False), 0)
+    if not run:
+        return []
+    made.set_params(graph.data)
+    arrays = [np.ascontiguousarray(inputs[v.name]).reshape(inputs[v.name].shape) for v in graph.inputs]
+    return made.bind(binding_of(graph, inputs))(arrays)
+
+
+def adapter(compile_only: bool) -> Any:
+    """Dawn's first adapter, or its backend that has no device."""
+    from rlx.backends.wgpu import device
+
+    found = [] if compile_only else device.adapters(None)
+    if found:
+        return found[0]
+    os.environ["WGPU_BACKEND_TYPE"] = "Null"
+    return device.library().gpu.request_adapter_sync()
+
+
+def check(item: Item, run: bool) -> str:
+    """What is wrong with it, in a line; empty if nothing."""
+    from rlx.backends.wgpu import WebGpuBackend
+    from rlx.errors import UnsupportedOp
+    from support import assert_close_on
+
+    try:
+        made = results(WebGpuBackend(), item.graph, item.inputs, run)
+        for got, wanted in zip(made, item.wanted() if run else ()):
+            assert_close_on("webgpu", got, wanted, item.tolerance)
+    except UnsupportedOp:
+        return ""
+    except Exception as error:  # a backend that is broken raises whatever it likes
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names of cases and nets with this in them")
+    parser.add_argument("--no-nets", action="store_true", help="op cases alone")
+    parser.add_argument("--compile-only", action="store_true", help="do not look for a driver")
+    chosen = parser.parse_args()
+    if importlib.util.find_spec("wgpudawn") is None:
+        print("dawn: not checked, wgpudawn is not installed: pip install wgpudawn")
+        return 0
+    import wgpudawn
+
+    wgpudawn.install_as_wgpu()
+    from rlx.backends.wgpu import device
+
+    found = adapter(chosen.compile_only)
+    runs = found.info["backend_type"] != "Null"
+    opened = device.Device(found, portable=True)  # an adapter of Dawn's opens once
+    device.open_device = lambda *asked: opened  # type: ignore[assignment]
+    right = total = 0
+    for source in (cases, *(() if chosen.no_nets else (small_nets,))):
+        for item in source(chosen.only):
+            total += 1
+            wrong = check(item, runs)
+            right += not wrong
+            if wrong:
+                print(f"{item.name}: {wrong}", flush=True)
+    how = "compiled and run" if runs else "compiled, not run,"
+    print(f"dawn: {right}/{total} {how} on {opened.name}")
+    return int(right < total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
