@@ -52,9 +52,13 @@ def generate(
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
         memory = plan_memory(program, kernels, temps, bounds, reuse)
         _write_entry(module, name, program, kernels, memory, isa, profile and name == "rlx_main")
-    head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n'
+    head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n{CALLS_BY_TABLE}'
     parts = max(1, min(cpus.usable(), module.size // PART_CHARACTERS))
     return [head + text for text in module.texts(parts)]
+
+
+CALLS_BY_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
+"""What LLVM calls of its own accord (memcpy) is called as declared functions are: see `function.THROUGH_TABLE`."""
 
 
 def plan_of(kernel: Kernel, isa: Isa) -> Planned:

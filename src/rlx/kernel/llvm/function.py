@@ -27,6 +27,11 @@ def register_type(dtype: DType) -> str:
     return _REGISTER.get(dtype.name) or ("float" if dtype.is_float else f"i{dtype.bits}")
 
 
+THROUGH_TABLE = "nonlazybind"
+"""Of a function that is defined elsewhere: it is called by its address in a table. A call that knows how far it is
+would need a bridge, for which a loader has no memory set aside."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What the renderer must know of a machine.
@@ -53,7 +58,8 @@ class Module:
         self._by_text: dict[str, str] = {}
 
     def declare(self, text: str) -> None:
-        self._declarations[text] = None
+        """A function of LLVM's or of a library, by its declaration."""
+        self._declarations[text if "@llvm." in text else f"{text} {THROUGH_TABLE}"] = None
 
     def define(self, stem: str, make: Callable[[str], Function]) -> str:
         """Adds a function unless one with the same text is there; gives its name."""
@@ -105,7 +111,8 @@ def _heads(unit: str) -> list[str]:
     """Declarations of the functions that a text defines."""
     flat = unit.replace(",\n", ",")
     lines = [line for line in flat.splitlines() if line.startswith("define ")]
-    return [line.replace("define dso_local ", "define ").replace("define ", "declare ").rstrip(" {") for line in lines]
+    heads = [line.replace("define dso_local ", "define ").replace("define ", "declare ").rstrip(" {") for line in lines]
+    return [f"{head} {THROUGH_TABLE}" for head in heads]
 
 
 def _quoted(name: str) -> str:
