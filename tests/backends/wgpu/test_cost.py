@@ -12,6 +12,8 @@ from rlx.backends.base import Estimate, Options, Rates
 from rlx.backends.wgpu.cost import WgpuEstimator
 from rlx.ir.graph import Graph, Value
 
+from .conftest import compiled
+
 FREE = 1e30
 RATES: Rates = {
     "call_ns": 0.0, "launch_ns": 0.0, "compile_ns": 0.0, "upload_bytes_per_ns": FREE, "download_bytes_per_ns": FREE,
@@ -94,3 +96,14 @@ def test_questions_to_the_device_cost() -> None:
     regions = (region(lambda i, x: ops.lt(i, 9), number, vector), region(step, number, vector))
     loop.output(*ops.while_(loop.input("i", (), "i32"), loop.input("x", (3,)), carried=2, regions=regions))
     assert estimate(loop, asked_ns=7.0).run_ns == pytest.approx(9 * 7)  # eight trips are taken for unknown ones
+
+
+def test_memory_is_that_of_the_arena(kind: str) -> None:
+    """With temporaries that share places, and scores of attention that are never there."""
+    graph = Graph("memory")
+    x = graph.input("x", (2, 3, 64, 8))
+    held = ops.attention(x, x, x)
+    for _ in range(3):
+        held = ops.cumsum(ops.sort(held, axis=3), axis=2)
+    graph.output(held)
+    assert estimate(graph, running_per_ns=FREE).arena_bytes == compiled(kind, graph).bind({}).nbytes

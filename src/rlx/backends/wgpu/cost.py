@@ -15,6 +15,8 @@ from rlx.backends.measure import LEAST_PART, Runner
 from rlx.backends.probes import Body, ProbeGraph
 from rlx.backends.wgpu.build import adapt
 from rlx.backends.wgpu.claims import claim
+from rlx.backends.wgpu.device import PORTABLE_BINDING
+from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
@@ -133,12 +135,15 @@ class WgpuEstimator(GenericEstimator):
     def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
         super().__init__(graph, options, rates, options.dispatch.claims(claim))
         adapt(self.program)
+        self.heaps = choose_heaps(self.program, PORTABLE_BINDING)
+        self.memory = plan_arena(self.program, self.heaps, self.graph.bounds, True)
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         made = super().__call__(binding)
         asked = questions(self.program.main, binding)
         waited = asked * self.rates["asked_ns"]
-        return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked))
+        arena = place_arena(self.program, self.memory, self.heaps, binding).nbytes
+        return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked), arena_bytes=arena)
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
         kind = "attention" if isinstance(kernel.work, AttentionWork) else "order"
