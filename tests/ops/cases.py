@@ -204,6 +204,10 @@ def _scatter_nd(name: str) -> Iterator[Case]:
     yield case(name, "distinct", array((4000, 3)), shuffled, array((5000, 3), seed=5), distinct=True)
     yield case(name, "distinct-flat", array((4000,)), shuffled, array((5000,), seed=5), distinct=True)
 
+    places = np.random.default_rng(1).integers(-30, 30, (2000, 1))
+    for dtype, combine in ((dtypes.f32, None), (dtypes.f32, "add"), (dtypes.f16, "max"), (dtypes.i64, "add")):
+        yield case(name, f"many-{combine}", array((30, 3), dtype), places, array((2000, 3), dtype, 5), combine=combine)
+
 
 @specimen("dot_general")
 def _dot_general(name: str) -> Iterator[Case]:
@@ -294,6 +298,10 @@ def _attention(name: str) -> Iterator[Case]:
     for dtype in (dtypes.f16, dtypes.bf16, dtypes.f64):
         yield case(name, "dtype", *(a.astype(dtype.numpy) for a in (q, k, v)))
     yield case(name, "one-query", q[:, :, :1], *few)
+    many, keys, values = array((1, 4, 70, 8)), array((1, 2, 45, 8), seed=1), array((1, 2, 45, 6), seed=2)
+    yield case(name, "many", many, keys, values, causal=True, offset=-20)
+    yield case(name, "many-masked", many, keys, values, array((70, 45), dtypes.bool_, 3), fill=-1e4)
+    yield case(name, "many-narrow", *(a.astype(np.float16) for a in (many, keys, values)), empty="nan")
     yield case(name, "one-feature", q[..., :1], k[..., :1], v)
 
 
