@@ -52,13 +52,10 @@ MOST_FEATURES = 256
 
 def attention_misfit(node: Node) -> str:
     """What `kernel.nest.AttentionWork` does not say of an attention, or no kernel takes; empty if there is nothing."""
-    op = node.op
-    assert isinstance(op, Attention)
+    assert isinstance(node.op, Attention)
     sizes = [node.inputs[i].type.shape[3] for i in (0, 2)]
     if not all(isinstance(size, int) for size in sizes):
         return "a head size that is not known"
     if any(isinstance(size, int) and size > MOST_FEATURES for size in sizes):
         return f"a head size over {MOST_FEATURES}"
-    if op.window is not None:
-        return "a sliding window"
-    return "a soft cap" if op.softcap is not None else ""
+    return ""

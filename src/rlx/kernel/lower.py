@@ -311,7 +311,7 @@ class Lowering:
         work = AttentionWork(
             q.shape[0], q.shape[1], q.shape[2], k.shape[2], features, value_features, repeat, scale, op.causal,
             op.offset, op.fill, op.empty == "zero", q.dtype,
-            strided(q), strided(k), strided(v), (0, out), mask,
+            strided(q), strided(k), strided(v), (0, out), mask, op.window, op.softcap,
         )  # fmt: skip
         self._add(writes, "attention", work, (group.lead,))
 

@@ -262,6 +262,7 @@ class AttentionWork:
     Offsets are linear in axes 0 batch, 1 head, 2 query or key position, 3 feature. `mask` uses axes 0 batch, 1 head,
     2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
     and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
+    `window` and `softcap` are as in `ops.transformer.Attention`.
     """
 
     batch: Dim
@@ -282,6 +283,8 @@ class AttentionWork:
     v: tuple[int, Linear]
     out: tuple[int, Linear]
     mask: tuple[int, Linear, DType] | None = None
+    window: int | None = None
+    softcap: float | None = None
 
 
 @dataclass(frozen=True)

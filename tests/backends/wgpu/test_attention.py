@@ -83,6 +83,23 @@ def test_masks(causal: bool, offset: int, kind_of_mask: str, fill: float, check:
     check(graph, [({}, inputs)])
 
 
+@pytest.mark.parametrize("window", [1, 7, 40, 500])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("offset, fill", [(0, -np.inf), (9, -np.inf), (-30, -np.inf), (2, -1e4)])
+def test_windows(window: int, causal: bool, offset: int, fill: float, check: Check) -> None:
+    """Tiles of keys that lie outside are left out; a query may be left with nothing."""
+    graph, sides = attention((1, 2, 150, 8), 131)
+    graph.output(ops.attention(*sides, causal=causal, offset=offset, window=window, fill=fill))
+    check(graph, [({}, inputs_of(graph))])
+
+
+def test_soft_caps(check: Check) -> None:
+    graph, sides = attention((1, 2, 40, 8), 33)
+    sides.append(graph.input("m", (40, 33), "f32"))
+    graph.output(ops.attention(*sides, softcap=1.5, scale=2.0), ops.attention(*sides, softcap=5.0, window=6))
+    check(graph, [({}, inputs_of(graph))])
+
+
 def test_nan_and_infinities(check: Check) -> None:
     """A NaN or +inf among the scores of a row makes the row NaN; so does one among values that count."""
     graph, sides = attention((1, 1, 40, 8), 50)
@@ -129,8 +146,6 @@ def test_scores_take_no_memory(kind: str) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"window": 3}, "a sliding window"),
-        ({"softcap": 2.0}, "a soft cap"),
         ({"size": 257}, "a head size over 256"),
         ({"size": "d", "scale": 1.0}, "a head size that is not known"),
         ({"queries": 1}, "so few queries"),

@@ -22,6 +22,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.kernel.nest import AttentionWork, Kernel, Program
 from rlx.kernel.special import Exchanges, Ranking, Update
+from rlx.kernel.wgsl.attention import TILE
 from rlx.kernel.work import Binding, extents, footprint, questions
 from rlx.ops import build
 
@@ -161,6 +162,8 @@ class WgpuEstimator(GenericEstimator):
     def _attention(self, work: AttentionWork, binding: Binding) -> tuple[float, float, int]:
         """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs."""
         heads, queries, keys = extents((dims.mul(work.batch, work.heads), work.queries, work.keys), binding)
+        if work.window is not None and work.fill == -math.inf:
+            keys = min(keys, TILE + work.window * (1 if work.causal else 2))
         flops = 2.0 * heads * queries * keys * (work.features + work.value_features)
         if work.causal and work.fill == -math.inf and work.offset == 0 and queries == keys:
             flops /= 2

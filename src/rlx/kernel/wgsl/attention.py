@@ -34,6 +34,8 @@ ROWS = 2
 """Queries of a lane: each key that it reads serves so many. They are neighbours, so that of few queries few lanes, and
 on software drivers few vectors, have work."""
 TILE = WORKGROUP * ROWS
+WIDEST = 1 << 30
+"""A window that leaves nothing out."""
 LEAST = float_literal(-math.inf)
 
 
@@ -58,6 +60,7 @@ class Attention(Writer):
         grid = (work.batch, work.heads, dims.ceildiv(work.queries, TILE))
         super().__init__(slots, grid, (*grid, work.keys), team=True)
         self.work = work
+        self.window = None if work.window is None else min(work.window, WIDEST)
         self.quads = -(-work.features // 4)
         self.value_quads = -(-work.value_features // 4)
         self.width = KEYS
@@ -75,8 +78,8 @@ class Attention(Writer):
         depth, value_depth = self._depths(queries[0])
         code.shared["shared_keys"] = f"array<vec4<f32>, {self.width * self.quads}>"
         code.shared["shared_values"] = f"array<vec4<f32>, {self.width * self.value_quads}>"
-        start, stop = code.fresh("start"), self._stop(first)
-        with self.body.scope(f"for (var {start} = 0i; {start} < {stop}; {start} = {start} + {self.width}i)"):
+        start, (low, stop) = code.fresh("start"), self._range(first)
+        with self.body.scope(f"for (var {start} = {low}; {start} < {stop}; {start} = {start} + {self.width}i)"):
             code.emit("workgroupBarrier();")
             self._stage("shared_keys", work.k, k, start, work.features)
             self._stage("shared_values", work.v, v, start, work.value_features)
@@ -118,13 +121,19 @@ class Attention(Writer):
         depth, value_depth = (self.code.let(f"select(0i, {quads}i, {works})", "depth") for quads in both)
         return depth, value_depth
 
-    def _stop(self, first: str) -> str:
-        """How many keys the tile's queries may attend to. Where what is forbidden counts for something, all."""
+    def _range(self, first: str) -> tuple[str, str]:
+        """The keys, from one up to another (exclusive), that the tile's queries may attend to. Where what is forbidden
+        counts for something, all."""
         work, code, record = self.work, self.code, self.record
-        if not work.causal or work.fill != -math.inf:
-            return record.dim(work.keys)
-        last = f"min({first} + {TILE}i, {record.dim(work.queries)})"
-        return code.let(f"min({last} + {record.dim(work.offset)}, {record.dim(work.keys)})", "stop")
+        keys, low, stop = record.dim(work.keys), "0i", record.dim(work.keys)
+        if work.fill != -math.inf or not (work.causal or self.window is not None):
+            return low, stop
+        offset = record.dim(work.offset)
+        last = code.let(f"min({first} + {TILE}i, {record.dim(work.queries)}) - 1i + {offset}", "last")
+        if self.window is not None:
+            low = code.let(f"max({first} + {offset} - {self.window - 1}i, 0i)", "low")
+        beyond = 1 if work.causal or self.window is None else self.window
+        return low, code.let(f"min({last} + {beyond}i, {keys})", "stop")
 
     # a tile of keys and values
 
@@ -202,6 +211,10 @@ class Attention(Writer):
         """Puts what takes the place of a score that does not count."""
         work, code, record = self.work, self.code, self.record
         fill = float_literal(work.fill)
+        if work.softcap is not None:
+            cap = work.softcap
+            reg = Reg(code.let(score), dtypes.f32, False)
+            code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
         if work.mask is not None:
             slot, line, dtype = work.mask
             at = f"({query.mask} + {key} * {record.dim(line.coefficient(KEY))})"
@@ -210,7 +223,11 @@ class Attention(Writer):
             code.emit(f"{score} = {admitted};")
         if work.causal:
             code.emit(f"{score} = select({fill}, {score}, {key} <= {query.inside} + {record.dim(work.offset)});")
-        if not isinstance(work.keys, int) or work.keys % self.width:
+        if self.window is not None:
+            near = f"abs({query.inside} + {record.dim(work.offset)} - {key}) < {self.window}i"
+            code.emit(f"{score} = select({fill}, {score}, {near});")
+        aligned = isinstance(work.keys, int) and work.keys % self.width == 0 and self.window is None
+        if not aligned:
             code.emit(f"{score} = select({LEAST}, {score}, {key} < {record.dim(work.keys)});")
 
     def _mix(self, queries: Sequence[_Query], powers: list[list[str]], shrunk: Sequence[str], depth: str) -> None:
