@@ -111,3 +111,18 @@ def test_short_ones_and_products_go_in_order() -> None:
     for graph in (points("f32", "add", (50,), IN_ORDER), points("f32", "mul", (50,), MANY)):
         works = [step.kernel.work for step in build(graph, Options(), 1 << 20).main]
         assert [work.together for work in works if isinstance(work, Update)] == [False]
+
+
+@pytest.mark.parametrize("combine", [None, "add"])
+def test_inside_of_loops(combine: str | None, check: Check) -> None:
+    """What a scatter needs beside its result is made anew in each trip."""
+    test, body, graph = Graph("test"), Graph("body"), Graph("loop")
+    for inner in (test, body):
+        count, x = inner.input("count", (), "i32"), inner.input("x", (40,))
+        at = inner.input("at", (MANY, 1), "i32")
+        made = ops.scatter_nd(x, at, ops.gather(x, at[::-1, 0], axis=0) + 1.0, combine=combine)
+        inner.output(*((ops.lt(count, 3),) if inner is test else (count + 1, made)))
+    operands = graph.input("count", (), "i32"), graph.input("x", (40,)), graph.input("at", (MANY, 1), "i32")
+    graph.output(*ops.while_(*operands, carried=2, regions=(test, body)))
+    at = RANDOM.integers(0, 40, (MANY, 1)).astype(np.int32)
+    check(graph, [({}, {"count": np.array(0, np.int32), "x": np.arange(40, dtype=np.float32), "at": at})])
