@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
+from rlx.ir import dim as dims
 from rlx.ir.graph import Node
 from rlx.ops.transformer import Attention
 
@@ -58,4 +59,5 @@ def attention_misfit(node: Node) -> str:
         return "a head size that is not known"
     if any(isinstance(size, int) and size > MOST_FEATURES for size in sizes):
         return f"a head size over {MOST_FEATURES}"
-    return ""
+    heads, shared = (node.inputs[i].type.shape[1] for i in (0, 1))
+    return "" if isinstance(dims.exact_div(heads, shared), int) else "a number of heads to a key that is not known"

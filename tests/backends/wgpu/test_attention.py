@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.base import Options
+from rlx.backends.base import Backend, Options
 from rlx.backends.claims import Dispatch
+from rlx.backends.cpu import CpuBackend
+from rlx.backends.wgpu import BACKENDS
 from rlx.backends.wgpu.build import Plan, build
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Value
@@ -160,6 +162,16 @@ def test_what_is_decomposed(change: dict[str, object], reason: str) -> None:
     assert not works(build(graph, Options(), 1 << 20))
     with pytest.raises(UnsupportedOp, match=rf"\[attention\] expected .*{reason}"):
         build(graph, Options(dispatch=Dispatch("force-native")), 1 << 20)
+
+
+@pytest.mark.parametrize("backend", [BACKENDS["vulkan"], CpuBackend])
+def test_any_number_of_heads_to_a_key(backend: type[Backend]) -> None:
+    graph = Graph("heads")
+    q, k = graph.input("q", (1, "h", 40, 8)), graph.input("k", (1, 1, 40, 8))
+    graph.output(ops.attention(q, k, k))
+    (node,) = [node for node in graph.nodes if node.op.name == "attention"]
+    assert backend().claim(node) == "a number of heads to a key that is not known"
+    assert not backend().unsupported(graph)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (64, 64), (256, 256), (256, 1), (5, 200)])
