@@ -8,6 +8,7 @@ import pytest
 import rlx
 from benchmarks.zoo import Net, nets
 from real_models import assert_close, assert_same_answers, opened, path_of, peer
+from support import why_absent
 
 NETS = list(nets().values())
 EXACT = [net for net in NETS if not net.decoded]
@@ -82,3 +83,21 @@ def _scaled(onnx: object, net: Net, factor: float) -> bytes:
             tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
     made: bytes = model.SerializeToString()
     return made
+
+
+def test_a_chain_goes_on_past_devices_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user sets it: CUDA before Vulkan before the processor, on a machine without CUDA."""
+    if why_absent("vulkan"):
+        pytest.skip(f"vulkan: {why_absent('vulkan')}")
+    net = nets()["ocr-direction"]
+    path, inputs = path_of(net), net.inputs()
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "cuda,vulkan,cpu")
+    model = rlx.load(path)
+    results = model.run(inputs)
+    assert model.device == "vulkan"
+    assert list(model.compiled.attempts) == ["cuda"] and "NVIDIA GPU (CUDA)" in model.compiled.attempts["cuda"]
+    assert "runs on vulkan: the first of the chain cuda, vulkan, cpu that takes the graph; cuda: " in str(
+        model.explain()
+    )
+    monkeypatch.delenv("RLX_DEVICE_CHAIN")
+    assert_close(results, rlx.load(path, device="cpu").run(inputs))

@@ -289,3 +289,26 @@ def test_auto_sessions_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert compiled.device == "reference"
     monkeypatch.setenv("RLX_DEVICE", "cpu")
     assert rlx.Session().compile(graph).device == "cpu"
+
+
+def test_a_chain_tells_what_it_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = net()
+    graph.data["w"] = W
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,noops,reference,cpu")
+    compiled = rlx.Session().compile(graph)
+    assert compiled.device == "reference"
+    assert list(compiled.attempts) == ["nodriver", "noops"]
+    assert "driver does not answer" in compiled.attempts["nodriver"]
+    assert compiled.describe()["tried_before"] == compiled.attempts
+    made = GraphDevices.from_env(graph)
+    assert made.run_chain([X])[0] == Device("reference")
+    assert list(made.compile("reference").attempts) == ["nodriver", "noops"]
+
+
+def test_an_explanation_follows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,noops,reference,cpu")
+    told = GraphDevices.from_env(net()).explain([X])
+    assert told.decision.chosen == Device("reference")
+    assert "the first of the chain nodriver, noops, reference, cpu that takes the graph" in str(told)
+    assert "nodriver: " in told.decision.reason and "not today" in told.decision.reason
+    assert GraphDevices.from_env(net()).fastest([X]) == Device("cpu")

@@ -41,6 +41,7 @@ def run_model(
     told: dict[str, Any] = {
         "model": str(path),
         "device": model.device,
+        "tried_before": dict(compiled.attempts),
         "compile_ms": compiled.executable.compile_ns / 1e6,
         "first_run_ms": run_ms,
         "inputs": {name: summary(array) for name, array in inputs.items()},
@@ -54,6 +55,8 @@ def run_model(
         rows = [_row(name, entry) for name, entry in told[kind].items()]
         console.print(table(kind, ("name", "type", "least", "mean", "greatest", "first", "file"), rows))
         console.print()
+    for tried, why in compiled.attempts.items():
+        console.print(f"tried {tried}: {why}", markup=False)
     console.print(f"on {model.device}, compiled in {told['compile_ms']:.0f} ms, first run in {run_ms:.1f} ms")
 
 

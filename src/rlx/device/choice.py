@@ -142,12 +142,13 @@ class Chooser:
 
     def decide(
         self, binding: Mapping[str, int], expected_runs: float = float("inf"), measure: Measure | None = None,
-        hint: Device | None = None,
+        hint: Device | None = None, may_chain: bool = True,
     ) -> Decision:  # fmt: skip
         """The choice at these dims.
 
         expected_runs   over how many runs the compile is spread
         measure         what `benchmark` and `auto` measure with; without it predictions decide alone
+        may_chain       without a hint, the first device of the policy's chain that takes the graph is the choice
 
         Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
         """
@@ -160,6 +161,8 @@ class Chooser:
 
         standing = self.standing()
         wanted, how = (self.policy.force, "forced") if self.policy.force else (hint or self.policy.hint, "asked for")
+        if wanted is None and may_chain:
+            wanted, how = self._first_of_chain()
         able = [device for device, blocker in standing if not blocker]
         if wanted is not None and wanted not in able:
             self._refuse(wanted)
@@ -194,6 +197,17 @@ class Chooser:
         preferred = self.policy.preference(best.device) < len(self.policy.prefer)
         about = "preferred among those that predictions cannot tell apart" if preferred else "predicted the quickest"
         return made(best, about, candidates)
+
+    def _first_of_chain(self) -> tuple[Device | None, str]:
+        """The first device of the policy's chain that may run the graph, and why those before it may not."""
+        blockers = dict(self.standing())
+        passed: list[str] = []
+        for device in self.policy.chain:
+            if not blockers[device]:
+                listed = ", ".join(map(str, self.policy.chain))
+                return device, "; ".join([f"the first of the chain {listed} that takes the graph", *passed])
+            passed.append(f"{device}: {blockers[device]}")
+        return None, ""
 
     def _measured(self, candidate: Candidate, binding: Mapping[str, int], measure: Measure) -> Candidate:
         """With a measurement: the remembered one, else a new one. A device that fails is out, with its reason."""

@@ -33,6 +33,8 @@ class CompiledGraph:
     """A program compiled for one device. Every method may be called from many threads.
 
     A call that fails, in its checks or in the program, changes nothing: the next call works.
+
+    attempts   devices of a chain that were tried before this one, and why each failed
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class CompiledGraph:
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
         self._experts: Experts | None = None
+        self.attempts: Mapping[str, str] = {}
         if take_data and graph.data:
             self.set_params(graph.data)
 
@@ -401,6 +404,7 @@ class CompiledGraph:
         return {
             "graph": self.graph.name,
             "device": self.device,
+            "tried_before": dict(self.attempts),
             "inputs": {name: str(of) for name, of in self._signature.types.items()},
             "outputs": {name: str(value.type) for name, value in self.graph.outputs.items()},
             "nodes": len(self.graph.nodes),

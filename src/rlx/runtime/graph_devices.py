@@ -141,7 +141,7 @@ class GraphDevices:
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""
         with self._lock:
-            return self._chooser.decide(self._binding(inputs), self.expected_runs).chosen
+            return self._chooser.decide(self._binding(inputs), self.expected_runs, may_chain=False).chosen
 
     def resolve(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> Device:
         """The device to use: the forced one, else the hint (here or in the policy), which must be viable, else the
@@ -161,16 +161,9 @@ class GraphDevices:
             binding = self._binding_of(arrays)
             key = (wanted, may_measure, tuple(sorted(binding.items())))
             if key not in self._decisions:
-                chain = self._chained(wanted)
                 measure = self._measure(arrays) if may_measure and arrays is not None else None
-                self._decisions[key] = self._chooser.decide(binding, self.expected_runs, measure, wanted or chain)
+                self._decisions[key] = self._chooser.decide(binding, self.expected_runs, measure, wanted)
             return self._decisions[key]
-
-    def _chained(self, wanted: Device | None) -> Device | None:
-        if wanted is not None or self._policy.hint is not None:
-            return None
-        viable = self._chooser.viable()
-        return next((device for device in self._policy.chain if device in viable), None)
 
     def _binding(self, inputs: Inputs | None) -> dict[str, int]:
         return self._binding_of(self._signature.arrays(inputs) if inputs is not None else None)
@@ -229,9 +222,14 @@ class GraphDevices:
         return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
 
     def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
-        """The program for the first device of a chain on which the graph compiles. Raises FallbackError."""
-        made: CompiledGraph = self._first(chain, self.compile)[1]
-        return made
+        """The program for the first device of a chain on which the graph compiles; its `attempts` tell of those before.
+
+        Raises FallbackError.
+        """
+        _, made, attempts = self._first(chain, self.compile)
+        made.attempts = {tried: str(error) for tried, error in attempts}
+        compiled: CompiledGraph = made
+        return compiled
 
     # run
 
@@ -251,14 +249,24 @@ class GraphDevices:
         Inputs that do not fit raise InputError at once. Raises FallbackError, which tells of every attempt.
         """
         self._signature.arrays(inputs)
-        return self._first(chain, lambda device: self.compile(device).run(inputs))
 
-    def _first(self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]) -> tuple[Device, Any]:
+        def attempt(device: Device) -> tuple[CompiledGraph, list[Array]]:
+            compiled = self.compile(device)
+            return compiled, compiled.run(inputs)
+
+        device, (compiled, results), attempts = self._first(chain, attempt)
+        compiled.attempts = {tried: str(error) for tried, error in attempts}
+        return device, results
+
+    def _first(
+        self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]
+    ) -> tuple[Device, Any, list[tuple[str, Exception]]]:
+        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before."""
         attempts: list[tuple[str, Exception]] = []
         devices = [registry.parse(d) for d in chain] if chain is not None else list(self._policy.chain or self._order())
         for device in devices:
             try:
-                return device, attempt(device)
+                return device, attempt(device), attempts
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
                 with self._lock:  # a device that was lost, or has no memory left, starts anew the next time
