@@ -18,13 +18,21 @@ LEAST_RUNS, MOST_RUNS = 2, 50
 """Of a probe in a round."""
 TYPICAL = 0.2
 """The quantile of times that stands for them: what is slower was disturbed, on a machine that others use too."""
+LONG_NS = 30e6
+"""What a run of a probe may take: products that take longer are left out, their costs are taken from smaller ones."""
+LONG_BUDGETS = 4
+"""Times its budget that a first run takes which stands for itself: what comes first is little of it."""
 LEAST_PART = 0.1
 """Of what a probe takes, what its own work is taken for at least, however much calls and copies seem to take."""
 
 
 def times_ns(run: Callable[[], object], budget_s: float) -> list[int]:
-    """Of several runs, after one that does not count."""
+    """Of several runs, after one that does not count; of that one alone if it is long."""
+    before = time.perf_counter_ns()
     run()
+    first = time.perf_counter_ns() - before
+    if first > LONG_BUDGETS * budget_s * 1e9:
+        return [first]
     times: list[int] = []
     start = time.perf_counter()
     while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and time.perf_counter() - start < budget_s):
@@ -32,6 +40,12 @@ def times_ns(run: Callable[[], object], budget_s: float) -> list[int]:
         run()
         times.append(time.perf_counter_ns() - before)
     return times
+
+
+SIZED = frozenset({"gemm", "conv"})
+"""Families of probes whose costs at any size are fitted to those of some."""
+SINGLE = "gemm_" + "x".join(map(str, probes.SINGLE))
+"""The one of them that `single` is compared with."""
 
 
 class Runner:
@@ -52,9 +66,23 @@ class Runner:
         self.compile_ns.append(time.perf_counter_ns() - before)
         return lambda: bound(inputs)
 
-    def run_ns(self, listed: Sequence[probes.ProbeGraph]) -> dict[str, float]:
-        """What each probe takes. They take turns: a moment in which the machine is slow hits no probe alone."""
-        runs = {probe.name: self.ready(probe) for probe in listed}
+    def short(self, listed: Sequence[probes.ProbeGraph]) -> dict[str, Callable[[], object]]:
+        """The probes, ready, without those of a family that by the one before, which does less, would run too long."""
+        runs: dict[str, Callable[[], object]] = {}
+        per_amount: dict[str, float] = {}
+        for probe in sorted(listed, key=lambda probe: probe.amount):
+            family = probe.name.partition("_")[0]
+            if family in SIZED and probe.name != SINGLE and probe.amount * per_amount.get(family, 0.0) > LONG_NS:
+                continue
+            runs[probe.name] = run = self.ready(probe)
+            if family in SIZED:
+                per_amount[family] = min(times_ns(run, 0.0)) / probe.amount
+        return {probe.name: runs[probe.name] for probe in listed if probe.name in runs}
+
+    def run_ns(self, listed: Sequence[probes.ProbeGraph], short: bool = False) -> dict[str, float]:
+        """What each probe takes; with `short` those that take long are left out. They take turns: a moment in which the
+        machine is slow hits no probe alone."""
+        runs = self.short(listed) if short else {probe.name: self.ready(probe) for probe in listed}
         times: dict[str, list[int]] = {name: [] for name in runs}
         for number in range(ROUNDS):
             self.step(f"round {number + 1} of {ROUNDS}")
@@ -72,8 +100,9 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Ra
     transform = probes.transform()
     if any(backend.claim(node) == "" for node in transform.graph.nodes):
         able.append(transform)
-    taken = runner.run_ns([probes.call(), *copies, *able])
-    return _rates({probe.name: probe for probe in (*copies, *able)}, taken, float(np.median(runner.compile_ns)))
+    taken = runner.run_ns([probes.call(), *copies, *able], short=True)
+    run = {probe.name: probe for probe in (*copies, *able) if probe.name in taken}
+    return _rates(run, taken, float(np.median(runner.compile_ns)))
 
 
 def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], compile_ns: float) -> Rates:
@@ -92,7 +121,7 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
 
     rates["launch_ns"] = inside("chain") / probes.CHAIN
     rates["weight_ns"] = max(inside("weights") - inside("chain"), 0.0) / (probes.CHAIN - 1)
-    several = inside("gemm_" + "x".join(map(str, probes.SINGLE)))
+    several = inside(SINGLE)
     rates["wake_ns"] = max((probes.ROW * inside("single") - several) / (probes.ROW - 1) - rates["launch_ns"], 0.0)
     for name in probes.COUNTED:
         if name in run:

@@ -1,0 +1,56 @@
+"""Calibration by small graphs takes a moment on slow devices too, and leaves nothing out on fast ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rlx.backends import measure, probes
+from rlx.backends.null import NullBackend
+from rlx.backends.probes import ProbeGraph
+
+
+class Pretended(measure.Runner):
+    """A device that does so many operations in a nanosecond. Runs give what they would take."""
+
+    def __init__(self, per_ns: float) -> None:
+        super().__init__(NullBackend(), 0, lambda name: None)
+        self.per_ns = per_ns
+
+    def ready(self, probe: ProbeGraph) -> Callable[[], object]:
+        return lambda: probe.amount / self.per_ns
+
+
+PRODUCTS = [probes.gemm(*size) for size in probes.GEMMS]
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "times_ns", lambda run, budget_s: [run()])
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_slow_device_is_spared_large_products() -> None:
+    kept = Pretended(per_ns=4.0).short(PRODUCTS)
+    amounts = {probe.name: probe.amount for probe in PRODUCTS}
+    assert measure.SINGLE in kept and len(kept) >= 8
+    assert max(amounts[name] for name in kept) / 4.0 < measure.LONG_NS < max(amounts.values()) / 4.0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_fast_device_is_given_all() -> None:
+    assert list(Pretended(per_ns=100.0).short(PRODUCTS)) == [probe.name for probe in PRODUCTS]
+
+
+def test_a_long_run_is_not_repeated() -> None:
+    count = 0
+
+    def run() -> None:
+        nonlocal count
+        count += 1
+        time.sleep(0.01)
+
+    assert len(measure.times_ns(run, 0.001)) == 1 and count == 1
+    assert len(measure.times_ns(run, 0.05)) >= measure.LEAST_RUNS
