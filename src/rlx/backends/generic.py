@@ -97,7 +97,7 @@ class GenericEstimator(Estimator):
             compute = memory = flops / self.near("looped", (max(flops, 1.0),))
         # rates of products have in them what these read and write
         ns = compute if isinstance(work, Contraction) else max(compute, memory)
-        if not isinstance(work, Contraction) and ns < self.rates.get("shared_from_ns", 0.0):
+        if not isinstance(work, Contraction) and memory < compute < self.rates.get("shared_from_ns", 0.0):
             ns *= self.rates["alone"]
         return KernelEstimate(
             kernel.name, kernel.sources, ns, compute, memory, flops, touched.total, kind=_kind(work, compute, memory)

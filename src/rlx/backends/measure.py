@@ -160,7 +160,7 @@ def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
     return {"alone": alone, "shared_from_ns": from_ns}
 
 
-MOST_ALONE = 4.0
+MOST_ALONE = 2.0
 """How many times as long as all threads one takes at most, so that starts are not taken for it."""
 
 

@@ -84,6 +84,8 @@ def suite() -> Suite:
     made.add("depthwise", lambda x, w: probes.convolution(x, w, groups=64), (1, 64, 40, 40), (64, 1, 3, 3))
     for name, (body, shape) in probes.NESTS.items():
         made.add(name, body, shape)
+    for name, body in TINY.items():  # what they take is starts
+        made.add(f"tiny {name}", body, (2, 24))
     for rows, length in TRANSFORMS:
         made.add(f"transform{length}", _spectrum, (rows, length))
     made.add("attention", _attention, (4, 64, 32))
@@ -91,6 +93,12 @@ def suite() -> Suite:
     return made
 
 
+TINY: dict[str, Callable[[Value], Value]] = {
+    "sum": lambda x: x + 1.0,
+    "product": lambda x: x * x,
+    "difference": lambda x: x - 2.0,
+    "greatest": lambda x: build.reduce_max(x, axes=(1,)),
+}
 STRIDED = 20
 COPIES, MIDDLE = 3, 2
 
