@@ -94,7 +94,7 @@ class Runner:
 def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
     """Rates of a device, by small graphs."""
     runner = Runner(backend, ordinal, step)
-    loops = [probes.loop(state) for state in probes.STATES]
+    loops = [probes.loop(op, state) for op, state in probes.LOOPS]
     copies = (probes.upload(), probes.download())
     able = [probe for probe in (*probes.all_probes(), *loops) if not backend.unsupported(probe.graph)]
     transform = probes.transform()
@@ -135,7 +135,7 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
         # a short run may have woken nobody
         ns -= rates["wake_ns"] * min(max((ns / max(rates["wake_ns"], 1.0) - 1.0) / 3.0, 0.0), 1.0)
         # a kernel's start is told apart from its work
-        starts = probes.ROW if name.startswith(("gemm", "conv", "depthwise")) else 1
+        starts = probes.ROW if name.startswith(IN_A_ROW) else 1
         rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)
     for name, probe in run.items():
         if name.startswith("loop_"):
@@ -145,6 +145,10 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
 
 ONCE = frozenset({"upload", "download", "chain", "weights", "single", *(f"shared_{count}" for count in probes.SHARED)})
 """Probes that have no rate of their own."""
+
+
+IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
+"""Probes of several kernels."""
 
 
 def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:

@@ -61,8 +61,8 @@ def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, 
 
 
 GEMMS = (
-    (1, 512, 512), (1, 1024, 2048), (4, 768, 768), (16, 64, 64), (16, 384, 384), (32, 256, 128), (64, 512, 256),
-    (128, 1536, 384), (256, 32, 288), (256, 64, 64), (512, 512, 512), (1000, 100, 300), (2048, 64, 64),
+    (1, 512, 512), (1, 1024, 2048), (4, 32, 16), (4, 768, 768), (16, 64, 64), (16, 384, 384), (32, 256, 128),
+    (64, 512, 256), (128, 1536, 384), (256, 32, 288), (256, 64, 64), (512, 512, 512), (1000, 100, 300), (2048, 64, 64),
 )  # fmt: skip
 """(m, n, k) of the products that are measured."""
 BATCHED = ((12, 16, 16, 32), (12, 128, 128, 32))
@@ -178,12 +178,14 @@ def convolution(x: Value, w: Value, stride: int = 1, groups: int = 1) -> Value:
 
 
 def stream(count: int) -> ProbeGraph:
-    """Weights are there already, and sums are small: the rest of a run is reading."""
+    """Weights are there already, and sums are small: the rest of a run is reading. There are several in a row."""
 
-    def body(x: Value, w: Value) -> Value:
-        return build.reduce_sum(build.abs(w - x), axes=(1,))
+    def body(x: Value, *weights: Value) -> Value:
+        for w in weights:
+            x = build.reduce_sum(build.abs(w - x[:1]), axes=(1,))
+        return x
 
-    return _probe(f"stream_{count}", count / 2, body, (1,), (count // 64, 64))
+    return _probe(f"stream_{count}", ROW * count / 2, body, (1,), *[(count // 64, 64)] * ROW)
 
 
 PLAIN, HEAVY, DIVIDES = 8, 1, 1
@@ -314,19 +316,22 @@ def transform_flops(rows: float, points: float) -> float:
 
 
 TRIPS = 24
-STATES = (32, 96, 256)
+LOOPS = (("gru", 32), ("gru", 96), ("lstm", 192))
+"""Recurrent nets, and their states: the first tells what starts take."""
 
 
-def loop(state: int) -> ProbeGraph:
+def loop(op: str, state: int) -> ProbeGraph:
     """A recurrent net: trips with a small state do next to nothing but start, those with a larger one multiply."""
 
     def body(x: Value, *weights: Value) -> Value:
-        made = call_op("gru", x, *weights)
+        made = call_op(op, x, *weights)
         assert isinstance(made, tuple)
         return made[0]
 
-    shapes = (1, 3 * state, state), (1, 3 * state, state), (1, 6 * state), (1, 1, state)
-    return _probe(f"loop_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
+    gates = {"gru": 3, "lstm": 4}[op] * state
+    states = [(1, 1, state)] * (2 if op == "lstm" else 1)
+    shapes = (1, gates, state), (1, gates, state), (1, 2 * gates), *states
+    return _probe(f"loop_{op}_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
 
 
 def all_probes() -> list[ProbeGraph]:
