@@ -146,6 +146,11 @@ def version(package: str) -> str:
         return f"no {package}"
 
 
+def linked() -> list[str]:
+    """Links to the pages of backends, as this page lies beside their folder."""
+    return [f"[{path.stem}](backends/{path.name})" for path in sorted((ROOT / "docs" / "backends").glob("*.md"))]
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]
@@ -159,6 +164,7 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
         "the small real nets of `benchmarks/zoo.py` that are installed, in a process of its own, and was compared with",
         "NumPy and onnxruntime.",
         "What tests allow a device stands in `tests/skips.py`.", "",
+        f"What each is, needs, cannot do and says: {', '.join(linked())}.", "",
         f"Python {platform.python_version()} on {platform.platform()}; {', '.join(map(version, PACKAGES))}.", "",
         "Figures are *right / taken / all*. `null` compiles and foretells; it computes nothing.", "",
         *table(

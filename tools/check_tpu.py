@@ -35,10 +35,9 @@ def compiled(graph: Any, binding: dict[str, int], sharding: Any) -> Any:
         return jax.ShapeDtypeStruct(shape, carriers.stored(value.dtype).numpy, sharding=sharding)
 
     ready = TpuBackend().legalise(graph, Options())
-    params = {value.name: struct(value) for value in ready.params}
-    inputs = [struct(value) for value in ready.inputs]
+    arguments = [struct(value) for value in (*ready.params, *ready.inputs)]
     with jax.enable_x64(True):
-        return jax.jit(traced(ready, binding), out_shardings=sharding).lower(params, *inputs).compile()
+        return jax.jit(traced(ready, binding), out_shardings=sharding).lower(*arguments).compile()
 
 
 def graphs(only: str, every: bool) -> Any:

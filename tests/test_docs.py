@@ -1,0 +1,41 @@
+"""Pages for users speak of what is there: variables, files, and the words of errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlx import flags
+
+ROOT = Path(__file__).parents[1]
+WORDS = 3
+PAGES = sorted((ROOT / "docs" / "backends").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_variables_and_links_of_a_backends_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"RLX_[A-Z_]+", text)) <= flags.FLAGS.keys()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_backends_page_is_found_from_the_table(page: Path) -> None:
+    assert f"](backends/{page.name})" in (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_messages_of_a_backends_page_are_of_the_code(page: Path) -> None:
+    """Some words in a row of each: what stands between them is of the case."""
+    said = page.read_text(encoding="utf-8").partition("## What it says")[2]
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "rlx").rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # strings that go on in the next line
+    for message in re.findall(r"^\| (`.*?`)[^`|]* \|", said, re.MULTILINE):
+        for part in message.split("`, `"):
+            runs = [run.split() for run in re.findall(r"[a-zA-Z]+(?: [a-zA-Z]+)*", part)]
+            least = min(WORDS, max(map(len, runs)))
+            rows = [" ".join(run[i : i + least]) for run in runs for i in range(len(run) - least + 1)]
+            assert any(row in code for row in rows), part
