@@ -27,7 +27,7 @@ from rlx.ir.op import REGISTRY
 ROOT = Path(__file__).parents[1]
 CASES = "tests/ops/test_reference.py::test_op_matches_reference"
 NETS = "tests/models/test_nets.py::test_small_nets_on_other_devices"
-PACKAGES = ("rlx", "numpy", "llvmlite", "wgpu", "jax", "jaxlib", "mlx", "onnxruntime")
+PACKAGES = ("rlx", "numpy", "llvmlite", "wgpu", "jax", "jaxlib", "mlx", "coremltools", "onnxruntime")
 COMPUTES_NOTHING = "computes nothing"
 SECOND_NAMES = {"gpu"}
 """Whichever of other devices is the best."""
@@ -166,7 +166,8 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
         "What tests allow a device stands in `tests/skips.py`.", "",
         f"What each is, needs, cannot do and says: {', '.join(linked())}.", "",
         f"Python {platform.python_version()} on {platform.platform()}; {', '.join(map(version, PACKAGES))}.", "",
-        "Figures are *right / taken / all*. `null` compiles and foretells; it computes nothing.", "",
+        "Figures are *right / taken / all*. `null` compiles and foretells; it computes nothing. `ane` converts:",
+        "elsewhere than on macOS NumPy tells what its models give, as in [backends/coreml.md](backends/coreml.md).", "",
         *table(
             ("device", "what it is", "op cases", "nets"),
             [(o.device, identity(o.device), o.failure or o.cases, o.nets) for o in outcomes],

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 import skips
+from backends.coreml import values
 from rlx.backends.cpu import isa
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
@@ -19,6 +20,9 @@ from support import kind_of, why_absent
 
 # programs of tests are compiled once; those that test the cache switch it on
 os.environ.setdefault("RLX_CACHE", "0")
+# models of Core ML are worked out by NumPy here, in the precision that references have
+os.environ.setdefault("RLX_COREML_RUN", "fold")
+os.environ.setdefault("RLX_COREML_PRECISION", "f32")
 
 HOME = ("reference", "cpu", "cpu-*")
 
@@ -78,6 +82,8 @@ def device(request: pytest.FixtureRequest) -> str:
         pytest.fail(f"--device {name}: {reason}")
     if reason:
         pytest.skip(f"{name}: {reason}")
+    if kind_of(name) == "ane":
+        values.install()
     return name
 
 
@@ -94,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = rules.wrong.get(item.originalname if case is None else str(case))
         if reason:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
+        if item.originalname in rules.beyond:
+            item.add_marker(pytest.mark.skip(reason=f"{parameters['device']}: {rules.beyond[item.originalname]}"))
         if case is not None and rules.sample not in ("", case.what) and not config.getoption("--device"):
             repeated.append(item)
     if repeated:

@@ -25,6 +25,8 @@ class Rules:
     flushes     f32s below the normal range may become zeros
     computes    False for a device that compiles and foretells only
     sample      the kind of cases that it runs if `--device` does not name it; empty for all
+    narrow      inputs that hold integers of more than 32 bits are refused when it runs
+    beyond      names of tests that ask for more than it takes, and what that is
     """
 
     refused: frozenset[str] = frozenset()
@@ -33,6 +35,8 @@ class Rules:
     flushes: bool = False
     computes: bool = True
     sample: str = ""
+    narrow: bool = False
+    beyond: Mapping[str, str] = field(default_factory=dict)
 
     def tolerance(self, of: Tolerance) -> Tolerance:
         return Tolerance(max(of.ulps, self.least_ulps), of.scale)
@@ -63,8 +67,34 @@ MLX = Rules(
     },
     least_ulps=4.0,  # mlx's own elementary functions are no more exact than that
 )
+BIT_CASES = ("i2", "i4", "i8", "i32", "i64", "u2", "u4", "u8")
+"""Dtypes that cases of bitwise ops have, but for u32, which Core ML has not."""
+EIGHT_BITS = ("f4e2m1", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0")
+ANE = Rules(
+    refused=frozenset((
+        *(f"Core ML has no {d}" for d in ("f64", "bf16", "u32", "u64", "c64", *EIGHT_BITS)),
+        *(f"Core ML has no bitcast of {name}" for name in ("f32", "i32")),
+        *(f"Core ML has no {how} of {d}" for how in ("and", "or", "xor", "shl", "shr") for d in BIT_CASES),
+        *(f"Core ML has no {how}" for how in ("cummax of u8", "cummin of u8", "reduce_window of i8")),
+        "Core ML has no arrays without elements", "Core ML's arrays have 5 axes at most",
+    )),
+    wrong={"cast-to-i64-f32[12]": "integers have 32 bits"},
+    beyond={
+        "test_equalities_of_a_region_are_checked_when_it_runs": "a model has both sides of a conditional in it",
+        **dict.fromkeys(
+            (
+                "test_nonzero_is_numpys", "test_compress_is_numpys", "test_unique_is_numpys",
+                "test_suppression_is_the_plain_algorithm",
+            ),
+            "arrays without elements",
+        ),
+    },
+    least_ulps=4.0,  # its own elementary functions are no more exact than that
+    narrow=True,
+)  # fmt: skip
 RULES: dict[str, Rules] = {
     "mlx": MLX,
+    "ane": ANE,
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
     "gpu": WGPU,
     "vulkan": WGPU,

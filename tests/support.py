@@ -11,7 +11,7 @@ import pytest
 import skips
 from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, InputError, UnsupportedOp
 from rlx.ir.compare import mismatch
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -84,9 +84,19 @@ def run_on(
     bound = executable.bind(binding_of(graph, inputs))
     if not rules.computes:
         pytest.skip(f"{device} computes nothing; it compiles this")
-    results = bound(
-        [np.ascontiguousarray(inputs[value.name]).reshape(inputs[value.name].shape) for value in graph.inputs]
-    )
+    arrays = [np.ascontiguousarray(inputs[value.name]).reshape(inputs[value.name].shape) for value in graph.inputs]
+    if rules.narrow and any(
+        a.dtype == np.int64 and a.size and np.abs(a.astype(float)).max() >= 1 << 31 for a in arrays
+    ):
+        with pytest.raises(InputError, match="32 bits"):
+            bound(arrays)
+        pytest.skip(f"{device}: inputs need integers of more than 32 bits")
+    try:
+        results = bound(arrays)
+    except UnsupportedOp as error:  # of these sizes
+        known = [reason for reason in rules.refused if reason in str(error)]
+        assert known, f"{device} refuses sizes for reasons that tests/skips.py does not know: {error}"
+        pytest.skip(f"{device}: {known[0]}")
     return dict(zip(graph.outputs, results, strict=True))
 
 

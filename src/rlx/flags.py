@@ -104,6 +104,18 @@ mlx_compile = _flag(
     _choice("auto", "0", "1"),
     "1 lets mlx fuse kernels, 0 does not; auto does on GPUs, as processors wait seconds for a C++ compiler",
 )
+coreml_precision = _flag(
+    "RLX_COREML_PRECISION",
+    "f16",
+    _choice("f16", "f32"),
+    "dtype that Core ML computes floats in: f16 is the Neural Engine's only one; f32 runs on processor and GPU",
+)
+coreml_run = _flag(
+    "RLX_COREML_RUN",
+    "device",
+    _choice("device", "fold"),
+    "who runs a Core ML model: `device` is Core ML, `fold` coremltools' NumPy, slowly, to test conversions anywhere",
+)
 
 
 # Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.

@@ -9,7 +9,7 @@ from ops.cases import cases_of_every_op
 from support import backend
 
 
-@pytest.mark.devices("cpu", "vulkan", "xla", "mlx")
+@pytest.mark.devices("cpu", "vulkan", "xla", "mlx", "ane")
 def test_every_reason_is_met(device: str) -> None:
     missing = set(skips.of(device).refused)
     for case in cases_of_every_op():

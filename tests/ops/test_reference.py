@@ -15,7 +15,7 @@ from support import assert_close, assert_close_on, run_on
 CASES = cases_of_every_op()
 
 
-@pytest.mark.devices("reference", "cpu", "cpu-*", "vulkan", "opengl", "xla", "mlx")
+@pytest.mark.devices("reference", "cpu", "cpu-*", "vulkan", "opengl", "xla", "mlx", "ane")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_op_matches_reference(case: Case, device: str) -> None:
     got = run_on(device, case.graph(), case.inputs())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -60,6 +61,7 @@ class Capabilities:
     profiling            its kernels can be timed
     shared_code          copies of it share code, and packed weights until one of them gets others
     saved_code           its code can be written to a file and run elsewhere
+    package              at given sizes it can be written as a model of another runtime, for programs without rlx
     """
 
     dynamic_dims: bool = True
@@ -69,6 +71,7 @@ class Capabilities:
     profiling: bool = False
     shared_code: bool = False
     saved_code: bool = False
+    package: bool = False
 
     def require(self, name: str, device: str) -> None:
         """Raises CapabilityError that names what is missing, and what there is."""
@@ -146,6 +149,14 @@ class Executable(ABC):
     def code(self) -> bytes:
         """The program without its weights, for `Backend.load_code`. Raises CapabilityError."""
         self.capabilities.require("saved_code", type(self).__name__)
+        raise NotImplementedError
+
+    def write_package(self, path: str | os.PathLike[str], binding: Mapping[str, int]) -> Any:
+        """Writes the program at these dims, with its weights, as a model of another runtime. Gives what is in it.
+
+        Raises CapabilityError, InputError for dims that are missing, UnsupportedOp, CompileError, OSError.
+        """
+        self.capabilities.require("package", type(self).__name__)
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:

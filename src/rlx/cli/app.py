@@ -60,6 +60,20 @@ def run(
 
 
 @app.command()
+def convert(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where it goes, such as x.mlpackage.")],
+    device: Annotated[str, typer.Option("--device", "-d", help="What it is converted for.")] = "ane",
+    dim: Dims = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Converts a model into one of another runtime, for programs without rlx: on `ane`, Core ML's."""
+    from rlx.cli.convert import convert_model
+
+    convert_model(model, output, device, dim, json)
+
+
+@app.command()
 def inspect(model: Model, dim: Dims = [], json: Json = False) -> None:  # noqa: B006
     """Tells what is in a model: inputs, outputs, ops, parameters, memory, flops."""
     from rlx.cli.inspect import inspect_model

@@ -12,7 +12,7 @@ from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.device import calibration, observed, registry
 from rlx.device.device import KINDS, Device
-from rlx.device.policy import DevicePolicy
+from rlx.device.policy import DevicePolicy, converts_only
 from rlx.errors import RlxError
 from rlx.frontends import read
 from rlx.runtime.graph_devices import GraphDevices
@@ -80,7 +80,7 @@ def _policy(only: str) -> DevicePolicy:
     if only == "all":
         # what is there under several names is measured under one
         devices = [d for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
-        return policy.only(*devices)
+        return policy.only(*(d for d in devices if not converts_only(d)))
     return policy.only(*registry.parse_list(only)) if only else policy
 
 

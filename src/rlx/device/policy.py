@@ -19,8 +19,9 @@ HIDDEN = {
     "webgpu": "its adapters have names of their own",
 }
 """Kinds that are never chosen by themselves, and why."""
-SOFTWARE = "software"
-"""How the names of drivers begin that use the processor."""
+CONVERTER = "converter"
+HELPING = {"software": "its driver is software", CONVERTER: "it converts models, and runs none on this system"}
+"""How the names of devices begin that are never chosen by themselves either, and why."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class DevicePolicy:
             return ""
         why = HIDDEN.get(device.kind, "")
         names = registry.probe(device.kind).devices
-        if not why and device.ordinal < len(names) and names[device.ordinal].startswith(SOFTWARE):
-            why = "its driver is software"
+        if not why and device.ordinal < len(names):
+            why = next((said for word, said in HELPING.items() if names[device.ordinal].startswith(word)), "")
         return f"never chosen by itself ({why}): name it to use it" if why else ""
 
     def preference(self, device: Device) -> int:
@@ -116,6 +117,12 @@ class DevicePolicy:
         named = [d for d in (self.force, self.hint, *(self.allow or ()), *self.chain) if d is not None]
         known = list(dict.fromkeys([*registry.available_devices(), *named]))
         return sorted(known, key=lambda d: (self.preference(d), d.rank, d.ordinal))
+
+
+def converts_only(device: Device) -> bool:
+    """Whether a device that is here takes models and runs none."""
+    names = registry.probe(device.kind).devices
+    return device.ordinal < len(names) and names[device.ordinal].startswith(CONVERTER)
 
 
 def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:

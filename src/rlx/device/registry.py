@@ -19,6 +19,7 @@ BUILT_IN: dict[str, str] = {
     "metal": "rlx.backends.wgpu:MetalBackend",
     "webgpu": "rlx.backends.wgpu:WebGpuBackend",
     "mlx": "rlx.backends.mlx:MlxBackend",
+    "ane": "rlx.backends.coreml:CoremlBackend",
     "xla": "rlx.backends.xla:XlaBackend",
     "tpu": "rlx.backends.xla:TpuBackend",
     "reference": "rlx.backends.reference:ReferenceBackend",

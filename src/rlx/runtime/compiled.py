@@ -368,13 +368,21 @@ class CompiledGraph:
             raise InputError(f"[read_output_row] expected a row of {name!r} {list(whole.shape)}, got {row!r}")
         return np.array(whole[at])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> None:
         """Writes code, program and weights to one file, which `rlx.load_compiled` opens on machines like this one.
 
-        Raises CapabilityError, OSError.
+        A program for a runtime with models of its own (`capabilities.package`) is written as one of these, for
+        programs without rlx; `sizes` are those of its dims, which are fixed there. `rlx.load_compiled` takes no such.
+
+        Raises CapabilityError, InputError for sizes that are missing or not asked for, OSError.
         """
+        if self.capabilities.package:
+            self.executable.write_package(path, dict(sizes or {}))
+            return
         from rlx.runtime.saved import save_compiled
 
+        if sizes:
+            raise InputError(f"[save] expected no sizes, as this program takes all of them, got {dict(sizes)}")
         save_compiled(self, path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:

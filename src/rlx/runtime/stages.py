@@ -72,7 +72,7 @@ class StagedExecutable(Executable):
         """What all stages can do; results come through the host."""
         parts = [made.capabilities for made in self.executables]
         able = {f.name: all(getattr(part, f.name) for part in parts) for f in fields(Capabilities)}
-        return replace(Capabilities(**able), zero_copy_outputs=False, saved_code=False)
+        return replace(Capabilities(**able), zero_copy_outputs=False, saved_code=False, package=False)
 
     @property
     def nbytes(self) -> int:

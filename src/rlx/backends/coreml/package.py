@@ -1,0 +1,128 @@
+"""From a program of MIL to a model that Core ML opens: the conversion, and what is in what it gave."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx import flags
+from rlx.backends.coreml.build import Built, Port
+from rlx.backends.coreml.library import TARGET, at_work, tools
+from rlx.errors import CompileError
+
+SUFFIX = ".mlpackage"
+PORT_TYPES = {"FLOAT32": "fp32", "FLOAT16": "fp16", "INT32": "int32"}
+"""Dtypes of inputs and outputs in a specification, as MIL calls them."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the specification of a model says.
+
+    version           of the format
+    inputs, outputs   name → (dtype, shape)
+    ops               how many there are of each op, constants left out, those of blocks too
+    """
+
+    version: int
+    inputs: dict[str, tuple[str, tuple[int, ...]]]
+    outputs: dict[str, tuple[str, tuple[int, ...]]]
+    ops: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model that coremltools made, and its ports in the order of the graph."""
+
+    model: Any
+    inputs: list[Port]
+    outputs: list[Port]
+
+
+def convert(built: Built) -> Converted:
+    """The model of a program. Raises CompileError if coremltools does not take it, or gives another than was asked."""
+    tools_ = tools()
+    half = flags.coreml_precision() == "f16"
+    try:
+        with at_work(), np.errstate(all="ignore"):
+            model = tools_.convert(
+                built.program,
+                source="milinternal",
+                convert_to="mlprogram",
+                minimum_deployment_target=getattr(tools_.target, TARGET),
+                compute_precision=tools_.precision.FLOAT16 if half else tools_.precision.FLOAT32,
+                compute_units=units(),
+                skip_model_load=True,
+            )
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError, AssertionError, IndexError) as error:
+        raise CompileError(f"[coreml] coremltools did not take the program: {error}") from error
+    made = Converted(model, built.inputs, built.outputs)
+    check(made, contents(model.get_spec()))
+    return made
+
+
+def units() -> Any:
+    """What Core ML may run a model on: all that a Mac has, or, in f32, what computes in it."""
+    units_ = tools().ComputeUnit
+    return units_.ALL if flags.coreml_precision() == "f16" else units_.CPU_AND_GPU
+
+
+def contents(spec: Any) -> Contents:
+    """Reads a specification."""
+    main = next(iter(spec.mlProgram.functions["main"].block_specializations.values()))
+    ops: Counter[str] = Counter()
+    blocks = [main]
+    while blocks:
+        for op in blocks.pop().operations:
+            blocks.extend(op.blocks)
+            ops[op.type] += op.type != "const"
+    return Contents(
+        spec.specificationVersion, _features(spec.description.input), _features(spec.description.output), +ops
+    )
+
+
+def _features(described: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    found = {}
+    for feature in described:
+        of = feature.type.multiArrayType
+        name = of.DESCRIPTOR.enum_types_by_name["ArrayDataType"].values_by_number[of.dataType].name
+        found[feature.name] = (
+            {"FLOAT32": "fp32", "FLOAT16": "fp16", "INT32": "int32"}.get(name, name),
+            tuple(of.shape),
+        )
+    return found
+
+
+def check(made: Converted, told: Contents) -> None:
+    """That a specification has the inputs and outputs that were asked for. Raises CompileError."""
+    for what, wanted, got in (("inputs", made.inputs, told.inputs), ("outputs", made.outputs, told.outputs)):
+        asked = {port.name: (port.mil, port.shape) for port in wanted}
+        if asked != got:
+            raise CompileError(f"[coreml] expected a model with the {what} {asked}, got {got}")
+
+
+def save(made: Converted, path: str | os.PathLike[str]) -> Contents:
+    """Writes the package, a folder; it appears whole or not at all, in place of one that is there. What is in it is
+    read back and checked. Raises CompileError, OSError."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise CompileError(f"[save] expected a path that ends in {SUFFIX}, got {str(path)!r}")
+    if target.exists() and not (target / "Manifest.json").is_file():
+        raise FileExistsError(f"[save] expected a place for a package, got {str(path)!r}, which is something else")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+        fresh = Path(folder) / f"model{SUFFIX}"
+        with at_work():
+            made.model.save(str(fresh))
+            told = contents(tools().models.utils.load_spec(str(fresh)))
+        check(made, told)
+        if target.exists():
+            shutil.move(str(target), str(Path(folder) / "old"))
+        os.replace(fresh, target)
+    return told

@@ -1,0 +1,47 @@
+"""`rlx convert`: a model as one of another runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rlx
+from rlx.cli.console import emit_json, human_bytes, out, progress, table
+from rlx.cli.inputs import parse_dims
+from rlx.errors import CapabilityError
+
+
+def convert_model(path: Path, target: Path, device: str, sizes: Sequence[str], as_json: bool) -> None:
+    """Converts the model at `path`, and tells what is in the result."""
+    chosen = parse_dims(sizes)
+    with progress("reading"):
+        model = rlx.load(path, device=device)
+    start_ns = time.perf_counter_ns()
+    with progress("converting"):
+        compiled = model.compiled
+        if not compiled.capabilities.package:
+            raise CapabilityError(f"[convert] expected a device with models of its own, such as ane, got {device}")
+        made = compiled.executable.write_package(target, chosen)
+    files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]
+    told: dict[str, Any] = {
+        "file": str(target),
+        "bytes": sum(file.stat().st_size for file in files),
+        "convert_ms": (time.perf_counter_ns() - start_ns) / 1e6,
+        **vars(made),
+    }
+    if as_json:
+        emit_json(told)
+        return
+    console = out()
+    rows = [
+        [kind, name, f"{of}[{', '.join(map(str, shape))}]"]
+        for kind in ("inputs", "outputs")
+        for name, (of, shape) in told[kind].items()
+    ]
+    console.print(table("", ("", "name", "type"), rows))
+    console.print()
+    console.print(table("", ("op", "times"), sorted(told["ops"].items(), key=lambda pair: -pair[1]), right=(1,)))
+    console.print()
+    console.print(f"{target}: {human_bytes(told['bytes'])}, converted in {told['convert_ms']:.0f} ms")
