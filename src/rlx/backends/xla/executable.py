@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,22 @@ from rlx.ir.literal import Array
 from rlx.kernel import carriers
 
 
+@cache
+def processor() -> Any:
+    """The processor as a device of a client that runs programs in the thread which calls.
+
+    jax's own hands them to another thread, which is 60 µs later. Making clients is not in jax's public interface: where
+    it is gone or changed, jax's own has to do.
+    """
+    import jax
+
+    try:
+        clients: Any = importlib.import_module("jax._src.lib").xla_client
+        return clients.make_cpu_client(asynchronous=False).devices()[0]
+    except (ImportError, AttributeError, TypeError):
+        return jax.devices("cpu")[0]
+
+
 class XlaExecutable(WeightsAsArguments):
     """jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
 
@@ -29,7 +47,7 @@ class XlaExecutable(WeightsAsArguments):
 
         super().__init__(graph)
         self.key = key
-        self.device = jax.devices(platform)[0]
+        self.device = processor() if platform == "cpu" else jax.devices(platform)[0]
 
     def upload(self, params: Mapping[str, Array]) -> dict[str, Any]:
         import jax
@@ -95,7 +113,7 @@ class XlaBound(Bound):
                 self._compiled = kept.read(key, (*weights, *inputs), results, self.executable.device)
                 if self._compiled is None:
                     try:
-                        self._compiled = self._jitted.lower(*weights, *inputs).compile()
+                        self._compiled = self._jitted.lower(*weights, *self._described(inputs)).compile()
                     except RlxError:
                         raise
                     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
@@ -103,6 +121,13 @@ class XlaBound(Bound):
                     self.executable.compile_count += 1
                     kept.write(key, self._compiled)
             return self._compiled
+
+    def _described(self, inputs: Sequence[Array]) -> list[Any]:
+        """Inputs by their types, on the device: a program without weights is for that too."""
+        import jax
+
+        placed = jax.sharding.SingleDeviceSharding(self.executable.device)
+        return [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=placed) for a in inputs]
 
     def _key(self, inputs: Sequence[Array]) -> str:
         shapes = [f"{a.dtype}{list(a.shape)}" for a in inputs]
