@@ -55,7 +55,7 @@ class Case:
 class Result:
     """What was predicted and measured of a case on a device, in ns.
 
-    calibrated   predicted from the device's calibration alone; `parts` of it by kind of kernel
+    calibrated   predicted from the device's calibration alone; `parts` of it by kind of kernel, `band` around it
     predicted    with what graphs of other families taught of this device
     times        medians of rounds
     """
@@ -65,6 +65,7 @@ class Result:
     device: str
     calibrated: float
     parts: dict[str, float]
+    band: float
     times: list[float] = field(default_factory=list)
     predicted: float = 0.0
 
@@ -196,7 +197,7 @@ class Runner:
             except (RlxError, MemoryError) as error:
                 print(f"  {case.name} on {name}: left out: {str(error)[:160]}", file=sys.stderr)
                 continue
-            self.results.append(Result(case.name, case.family, name, estimate.run_ns, estimate.parts()))
+            self.results.append(Result(case.name, case.family, name, estimate.run_ns, estimate.parts(), estimate.band))
             self.programs.append(program)
 
     def measure(self) -> None:
@@ -223,19 +224,28 @@ def teach(results: list[Result]) -> None:
                     r.predicted = observed.corrected(r.parts, factors)
 
 
+def in_doubt(group: list[Result]) -> bool:
+    """Whether the bands of predictions meet. Then rlx measures its rivals by default, once, and remembers."""
+    best = min(group, key=lambda r: r.predicted)
+    return any(r is not best and r.predicted * (1 - r.band) <= best.predicted * (1 + best.band) for r in group)
+
+
 def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
     """The figures that have bars, and others beside them."""
     errors = [r.error for r in results]
     by_case: dict[str, list[Result]] = {}
     for r in results:
         by_case.setdefault(r.case, []).append(r)
-    right, clear, regrets = 0, 0, []
+    right, clear, doubts, regrets, blind = 0, 0, 0, [], []
     for group in by_case.values():
         if len(group) < 2:
             continue
         ranked = sorted(group, key=lambda r: r.measured)
         pick = min(group, key=lambda r: r.predicted)
         regrets.append(pick.measured / ranked[0].measured - 1)
+        doubtful = in_doubt(group)
+        doubts += doubtful
+        blind.append(0.0 if doubtful else regrets[-1])
         if ranked[1].measured > ranked[0].measured * (1 + CLEAR):
             clear += 1
             right += pick is ranked[0]
@@ -245,6 +255,8 @@ def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
         "right picks": right / clear if clear else 1.0,
         "mean regret": statistics.mean(regrets) if regrets else 0.0,
         "worst regret": max(regrets, default=0.0),
+        "picks in doubt": doubts / max(len(regrets), 1),
+        "worst regret where doubts are measured": max(blind, default=0.0),
         "median floor": statistics.median(r.floor for r in results),
         "pick ms": statistics.median(pick_ms) if pick_ms else 0.0,
     }

@@ -18,7 +18,7 @@ LEAST_RUNS, MOST_RUNS = 2, 50
 """Of a probe in a round."""
 TYPICAL = 0.2
 """The quantile of times that stands for them: what is slower was disturbed, on a machine that others use too."""
-LONG_NS = 30e6
+LONG_NS = 120e6
 """What a run of a probe may take: products that take longer are left out, their costs are taken from smaller ones."""
 LONG_BUDGETS = 4
 """Times its budget that a first run takes which stands for itself: what comes first is little of it."""
