@@ -7,7 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+import rlx
+from rlx.backends.base import Options
+from rlx.backends.generic import GenericEstimator
 from rlx.backends.surface import fit, points_of, product_amounts, surfaces_of
+from rlx.device import calibration
+from rlx.device.device import Device
 
 SIZES = [(1, m, n, k) for m, n, k in itertools.product((1, 16, 256), (64, 512), (64, 1024))]
 
@@ -51,3 +56,14 @@ def test_rates_by_name() -> None:
     assert set(made) == {"gemm", "conv"}
     size = (1, 400, 64, 32 * 9)
     assert made["conv"].ns(product_amounts(*size), size) == pytest.approx(2.0 * 400 * 64 * 32 * 9 / 50.0, rel=0.05)
+
+
+def test_a_kind_that_was_not_measured_is_priced_as_products() -> None:
+    """A device may refuse a probe, and a recorded profile lack it."""
+    graph = rlx.Graph()
+    x, w = graph.input("x", (1, 8, 10, 10)), graph.param("w", (4, 8, 3, 3))
+    graph.output(rlx.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(0, 0), high=(0, 0), groups=1))
+    rates = calibration.calibration(Device("null")).rates
+    without = {name: rate for name, rate in rates.items() if not name.startswith("conv_")}
+    for known in (rates, without):
+        assert any(k.ns > 0 for k in GenericEstimator(graph, Options(), known)({}).kernels)

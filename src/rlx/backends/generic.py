@@ -119,6 +119,8 @@ class GenericEstimator(Estimator):
             kind, sizes = "conv", (1, batch * m, n, k * taps)
         elif shares:
             kind, sizes = "batched", (batch, m, n, k)
+        if kind not in self.surfaces:  # a device that refused to be measured so, or a profile without it
+            kind, sizes = "gemm", (1, batch * m, n, k * taps)
         ns = self.surfaces[kind].ns(product_amounts(*sizes), sizes)
         each = Counts()
         for store in work.epilogue:

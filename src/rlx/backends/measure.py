@@ -48,6 +48,14 @@ SINGLE = "gemm_" + "x".join(map(str, probes.SINGLE))
 """The one of them that `single` is compared with."""
 
 
+ONCE = frozenset({"upload", "download", "chain", "weights", "single", *(f"shared_{count}" for count in probes.SHARED)})
+"""Probes that have no rate of their own."""
+IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
+"""Probes of several kernels."""
+MOST_ALONE = 2.0
+"""How many times as long as all threads one takes at most, so that starts are not taken for it."""
+
+
 class Runner:
     """Runs probes on a device, and keeps how long their compiles took."""
 
@@ -143,14 +151,6 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
     return rates
 
 
-ONCE = frozenset({"upload", "download", "chain", "weights", "single", *(f"shared_{count}" for count in probes.SHARED)})
-"""Probes that have no rate of their own."""
-
-
-IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
-"""Probes of several kernels."""
-
-
 def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
     """From how much work on, in ns, a loop is shared among threads, and how many times as long one takes that is not:
     from loops of growing numbers of elements, each a few times as long as the one before."""
@@ -164,18 +164,14 @@ def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
     return {"alone": alone, "shared_from_ns": from_ns}
 
 
-MOST_ALONE = 2.0
-"""How many times as long as all threads one takes at most, so that starts are not taken for it."""
-
-
 def _loop(rates: Rates, probe: probes.ProbeGraph, ns: float) -> None:
     """A start inside a loop may cost much less than one from outside; what a larger state takes more is products."""
-    kernels = [k for k in GenericEstimator(probe.graph, Options(), rates)({}).kernels if k.kind == "loop"]
-    starts, flops = sum(k.calls for k in kernels), sum(k.flops for k in kernels)
-    outside = GenericEstimator(probe.graph, Options(), rates)({})
-    ns = max(ns - sum(k.ns for k in outside.kernels if k.kind != "loop"), LEAST_PART * ns)
+    kernels = GenericEstimator(probe.graph, Options(), rates)({}).kernels
+    inside = [k for k in kernels if k.kind == "loop"]
+    starts, flops = sum(k.calls for k in inside), sum(k.flops for k in inside)
+    ns = max(ns - sum(k.ns for k in kernels if k.kind != "loop"), LEAST_PART * ns)
     if "looped_ns" not in rates:
         rates["looped_ns"] = ns / max(starts, 1.0)
     elif flops:
-        each = flops / max(sum(k.calls for k in kernels if k.flops and k.kind == "loop"), 1.0)
+        each = flops / max(sum(k.calls for k in inside if k.flops), 1.0)
         rates[f"looped_{each:.0f}_per_ns"] = flops / max(ns - starts * rates["looped_ns"], LEAST_PART * ns)
