@@ -56,6 +56,21 @@ def test_nothing_costs_nothing_and_more_costs_more() -> None:
     assert times[0] < times[1] and times[4] > 5 * times[3]
 
 
+@pytest.mark.parametrize(
+    "window, dilation, calls", [((5, 5), (1, 1), 5), ((3, 4), (2, 1), 3), ((3, 4), (1, 2), 12), ((7, 30), (1, 1), 1)]
+)
+def test_taps_side_by_side_are_one_call_of_the_core(
+    window: tuple[int, int], dilation: tuple[int, int], calls: int
+) -> None:
+    graph = Graph("conv")
+    x = graph.input("x", (1, 4, 30, 30), "f32")
+    weight = graph.param("w", (16, 4, *window), "f32")
+    options = {"strides": (1, 1), "dilations": dilation, "low": (0, 0), "high": (0, 0), "groups": 1}
+    graph.output(rlx.ops.build.conv(x, weight, **options))
+    (work,) = [w for w in works(graph) if w.kind == "convolution"]
+    assert work.amounts.get("gemm_again", 0) == work.amounts["gemm_cells"] * (calls - 1)
+
+
 def test_transforms_and_selections_cost_by_their_rows() -> None:
     graph = Graph("rows")
     x = graph.input("x", ("n", 512), "f32")

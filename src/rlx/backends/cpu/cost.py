@@ -106,7 +106,8 @@ def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) 
     for height, tiles in _tiles(m, blocks, planned.rows):
         whole = batch * panels * tiles
         made.add(f"{planned.form.stem}_{height}x{planned.vectors}", whole * -(-depth // group))
-        _tiles_of(made, whole * calls_a_tile, height * planned.vectors)
+        _tiles_of(made, whole, height * planned.vectors)
+        made.add("gemm_again", whole * (calls_a_tile - 1) * height * planned.vectors)
     made.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
     panel_bytes = float(size) * depth * width

@@ -32,12 +32,14 @@ _WASTE = {1: 1.3, 2: 1.08}
 class GemmPlan:
     """How a contraction is run; fields as in `kernel.llvm.nest.NestPlan`. A position is (batch…, row block, panel).
 
-    form  what the core multiplies; `tail` elements of k are beyond its groups
-    taps  extents of the outer parts of the sum and the steps of A along them
+    form   what the core multiplies; `tail` elements of the depth are beyond its groups
+    depth  elements that one call of the core sums: k, and taps whose elements of A follow one another
+    taps   extents of the outer parts of the sum and the steps of A along them
     """
 
     work: Contraction
     form: Form
+    depth: Dim
     tail: int
     vectors: int
     rows: int
@@ -96,10 +98,21 @@ def plan(work: Contraction, isa: Isa) -> GemmPlan:
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
-    taps = tuple((extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes))
-    tail = work.k % form.group if isinstance(work.k, int) else 0  # packed sides, as bytes must be, have a known depth
+    depth, taps = _outer(work, form)
+    tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
     positions = dims.product((*work.batch, blocks, panels))
-    return GemmPlan(work, form, tail, vectors, rows, taps, positions, weight, scratch)
+    return GemmPlan(work, form, depth, tail, vectors, rows, taps, positions, weight, scratch)
+
+
+def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], ...]]:
+    """`depth` and `taps` of a plan. A window's inner taps read A one behind the other, as do their panels of B, unless
+    these are padded."""
+    depth = work.k
+    taps = [(extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes)]
+    whole = form.group == 1 or (isinstance(depth, int) and depth % form.group == 0)
+    while whole and taps and taps[-1][1] == depth:
+        depth = dims.mul(depth, taps.pop()[0])
+    return depth, tuple(taps)
 
 
 def render(module: Module, stem: str, planned: GemmPlan, slots: int) -> str:
@@ -170,7 +183,7 @@ class _GemmWriter:
         """The rows of a block, tile by tile; every tile prefetches its share of the panel to come."""
         f, work = self.f, self.work
         count, base, extra = tiles_of(f, rows, self.plan.rows)
-        depth = f.dim(work.k)
+        depth = f.dim(self.plan.depth)
         share = f.mul(depth, str(PREFETCH_ELEMENTS))
 
         def one(tile: str, _: list[str]) -> list[str]:
@@ -191,13 +204,13 @@ class _GemmWriter:
         f.loop("0", count, 1, [], one)
 
     def _over_taps(self, height: str, tile: Tile) -> None:
-        """One call of the core for every tap; all but the first add to the tile."""
+        """One call of the core for every outer tap; all but the first add to the tile."""
         f, plan = self.f, self.plan
         if not plan.taps:
             call_core(f, height, plan.rows, plan.vectors, tile, plan.form, plan.tail)
             return
         total = f.dim(dims.product(extent for extent, _ in plan.taps))
-        step = f.mul(f.dim(self._padded(self.work.k)), str(self.width))
+        step = f.mul(f.dim(self._padded(plan.depth)), str(self.width))
 
         def one(tap: str, _: list[str]) -> list[str]:
             moved, rest = "0", tap

@@ -173,8 +173,8 @@ def usual(isa: Isa) -> Rates:
         "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "near_ns": 0.2, "apart_ns": 0.5,
         "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "winograd_in_ns": 60.0,
         "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0, "ranked_ns": 1.5,
-        "updated_ns": 1.5, "running_ns": 1.0, "transformed_ns": 3.0, "transforms_ns": 15.0, "panel_l3_ns": 0.005,
-        "panel_dram_ns": 0.03,
+        "updated_ns": 1.5, "running_ns": 1.0, "transformed_ns": 3.0, "transforms_ns": 15.0, "panel_l3_ns": 0.001,
+        "panel_dram_ns": 0.03, "gemm_again_ns": 0.6,
     }  # fmt: skip
     return made | cores_ns({rows: 0.3 * max(3 * rows, 5) for rows in range(1, isa.gemm_rows + 1)}, 8.0, 1.0, isa)
 
