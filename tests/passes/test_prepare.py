@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from rlx.backends.reference import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.verify import verify
 from rlx.ops import build
+from rlx.ops.control import If
 from rlx.passes.prepare import PREFIX, split
 
 
@@ -28,8 +31,7 @@ def weighted() -> tuple[rlx.Graph, dict[str, Array]]:
 
 def test_both_parts_together_are_the_graph() -> None:
     graph, params = weighted()
-    first, second = split(graph)
-    assert first is not None
+    (first,), second = split(graph)
     verify(first)
     verify(second)
     assert not first.inputs and not first.symbols
@@ -45,14 +47,71 @@ def test_both_parts_together_are_the_graph() -> None:
 def test_nothing_to_prepare() -> None:
     graph = rlx.Graph()
     graph.output(graph.input("x", (4, 4)) @ graph.param("w", (4, 4)))
-    assert split(graph) == (None, graph)
+    assert split(graph) == ((), graph)
 
 
 def test_what_a_size_decides_too_stays() -> None:
     graph = rlx.Graph()
     x, table = graph.input("x", ("n", 4)), graph.param("table", (16, 4))
     graph.output(x + build.slice(table, starts=(0, 0), stops=("n", 4), steps=(1, 1)))
-    assert split(graph)[0] is None
+    assert split(graph)[0] == ()
+
+
+def chosen() -> tuple[rlx.Graph, dict[str, Array]]:
+    """A conditional, and one inside it, with weights of their own and one of the graph around them."""
+    graph = rlx.Graph("chosen")
+    x, turn, again = graph.input("x", ("n", 4)), graph.input("turn", (), "bool"), graph.input("again", (), "bool")
+    held = graph.param("held", (4, 4))
+    sides = []
+    for name in ("first", "second"):
+        side = rlx.Graph(name)
+        y, inner = side.input("y", ("n", 4)), side.input("inner", (), "bool")
+        y = y @ side.param(name, (4, 4)).transpose(1, 0) @ side.param("held", (4, 4)).transpose(1, 0)
+        deep = []
+        for number in range(2):
+            body = rlx.Graph(f"{name} {number}")
+            z = body.input("z", ("n", 4))
+            body.output(z * (body.param(f"deep {number}", (4,)) + 1.0))
+            deep.append(body)
+        (made,) = side.add(If(), inner, y, regions=tuple(deep))
+        side.output(made)
+        sides.append(side)
+    for name in ("first", "second"):
+        graph.param(name, (4, 4))
+    for number in range(2):
+        graph.param(f"deep {number}", (4,))
+    (made,) = graph.add(If(), turn, x @ held, again, regions=tuple(sides))
+    graph.output(made, name="y")
+    random = np.random.default_rng(0)
+    return graph, {p.name: random.standard_normal([int(d) for d in p.shape]).astype("f4") for p in graph.params}
+
+
+def test_bodies_are_prepared_too() -> None:
+    graph, params = chosen()
+    verify(graph)
+    parts, rest = split(graph)
+    verify(rest)
+    assert sum(len(part.outputs) for part in parts) == 8
+    assert {p.name for p in rest.params if not p.name.startswith(PREFIX)} == {"held"}
+    made: dict[str, Array] = {}
+    for part in parts:
+        verify(part)
+        made |= zip(part.outputs, evaluate(part, {}, params, {}))
+    for turn, again in itertools.product((True, False), repeat=2):
+        inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4), "turn": np.array(turn), "again": np.array(again)}
+        (got,), (want,) = (evaluate(g, inputs, params | made, {"n": 2}) for g in (rest, graph))
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("device", ["xla", "mlx"])
+def test_prepared_bodies_run(device: str) -> None:
+    pytest.importorskip({"xla": "jax", "mlx": "mlx.core"}[device])
+    graph, params = chosen()
+    program = rlx.Session(device).compile(graph)
+    program.set_params(params)
+    inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4), "turn": np.array(True), "again": np.array(False)}
+    (want,) = evaluate(graph, inputs, params, {"n": 2})
+    np.testing.assert_allclose(program.run(inputs)[0], want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("device", ["xla", "mlx"])

@@ -6,20 +6,21 @@ those of measured sizes. A backend that knows its kernels better brings an estim
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rlx import flags
 from rlx.backends import probes
 from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
-from rlx.backends.surface import points_of, product_amounts, surfaces_of
+from rlx.backends.surface import points_of, product_amounts, surfaces_of, together
 from rlx.ir import dim as dims
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
 from rlx.kernel.fourier import points as transform_points
 from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, Reduce
 from rlx.kernel.special import Fourier, Ranking, Running, Update
-from rlx.kernel.work import Binding, Counts, count, extents, footprint, placed, store_counts
+from rlx.kernel.work import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
 from rlx.passes.decompose import Claims, no_claims
 
 BAND = 0.3
@@ -45,13 +46,19 @@ class GenericEstimator(Estimator):
         made: list[KernelEstimate] = []
         launches, wakes = 0.0, False
         again = min(rates.get("looped_ns", rates["launch_ns"]), rates["launch_ns"])
-        for item in placed(program.main, binding):
+        items = list(placed(program.main, binding))
+        far = self._far(items, binding)
+        for item in items:
             one = self._kernel(program, item.kernel, binding, item.times > 1)
+            if far and item.times == 1:
+                read = far * _weight_bytes(item.kernel, binding)
+                one = dataclasses.replace(one, ns=together(one.ns, read), memory_ns=max(one.memory_ns, read))
             times = item.times * item.chance
             # a start from outside counts as the run's, not the kernel's
             start = again if item.times > 1 else 0.0
             launches += 0.0 if item.times > 1 else times
-            wakes = wakes or (item.times == 1 and one.ns > rates.get("shared_from_ns", 0.0))
+            shares = item.times == 1 and one.ns > rates.get("shared_from_ns", 0.0)
+            wakes = wakes or (shares and not _single_row(item.kernel, binding))
             made.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, (one.ns + start) * times, one.compute_ns * times,
@@ -102,6 +109,13 @@ class GenericEstimator(Estimator):
         return KernelEstimate(
             kernel.name, kernel.sources, ns, compute, memory, flops, touched.total, kind=_kind(work, compute, memory)
         )
+
+    def _far(self, items: Sequence[Placed], binding: Binding) -> float:
+        """ns a byte of weights of products: 0 while all of them stay in a cache, as those of most probes do; of twice
+        as many bytes little stays."""
+        held = sum(_weight_bytes(item.kernel, binding) for item in items)
+        share = min(max(math.log2(max(held, 1.0) / probes.NEAR_BYTES), 0.0), 1.0)
+        return self.rates.get("far_bytes_ns", 0.0) * share
 
     def _contraction(self, work: Contraction, binding: Binding) -> tuple[float, float, int]:
         outer = extents(work.batch, binding)
@@ -185,6 +199,20 @@ class GenericEstimator(Estimator):
             total += weight * math.log(rate)
             weights += weight
         return math.exp(total / weights) if weights else 1.0
+
+
+def _weight_bytes(kernel: Kernel, binding: Binding) -> float:
+    """Of the right side of a product that is one for all of its batch."""
+    work = kernel.work
+    if not isinstance(work, Contraction) or any(number < len(work.batch) for number, _ in work.b.axes):
+        return 0.0
+    return work.b_dtype.itemsize * float(math.prod(extents((work.n, work.k, *work.taps), binding)))
+
+
+def _single_row(kernel: Kernel, binding: Binding) -> bool:
+    """Whether it is a product that reading the right side bounds, on which threads are not put."""
+    work = kernel.work
+    return isinstance(work, Contraction) and not work.taps and math.prod(extents((*work.batch, work.m), binding)) == 1
 
 
 def _kind(work: object, compute: float, memory: float) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.backends import probes
 from rlx.backends.base import Backend, Options, Rates
 from rlx.backends.generic import GenericEstimator
+from rlx.backends.surface import beside
 
 BUDGET_S = 0.012
 """For the runs of one probe, all rounds together."""
@@ -44,11 +45,13 @@ def times_ns(run: Callable[[], object], budget_s: float) -> list[int]:
 
 SIZED = frozenset({"gemm", "conv"})
 """Families of probes whose costs at any size are fitted to those of some."""
-SINGLE = "gemm_" + "x".join(map(str, probes.SINGLE))
-"""The one of them that `single` is compared with."""
+SINGLE, MANY = ("gemm_" + "x".join(map(str, size)) for size in (probes.SINGLE, probes.MANY))
+"""Those of them that `single` and `many` are compared with."""
 
 
-ONCE = frozenset({"upload", "download", "chain", "weights", "single", *(f"shared_{count}" for count in probes.SHARED)})
+ONCE = frozenset(
+    {"upload", "download", "chain", "weights", "single", "many", *(f"shared_{count}" for count in probes.SHARED)}
+)
 """Probes that have no rate of their own."""
 IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
 """Probes of several kernels."""
@@ -131,6 +134,9 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
     rates["weight_ns"] = max(inside("weights") - inside("chain"), 0.0) / (probes.CHAIN - 1)
     several = inside(SINGLE)
     rates["wake_ns"] = max((probes.ROW * inside("single") - several) / (probes.ROW - 1) - rates["launch_ns"], 0.0)
+    if MANY in run and "many" in run:
+        near, far = inside(MANY) / probes.ROW, inside("many") / probes.MANY_ROW
+        rates["far_bytes_ns"] = beside(near, far) * probes.MANY_ROW / run["many"].amount
     for name in probes.COUNTED:
         if name in run:
             more = max(inside(f"{name}_again") - inside(name), LEAST_PART * inside(name))
@@ -140,8 +146,9 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
         if name.startswith("loop_") or name in ONCE or name.removesuffix("_again") in probes.COUNTED:
             continue
         ns = inside(name)
-        # a short run may have woken nobody
-        ns -= rates["wake_ns"] * min(max((ns / max(rates["wake_ns"], 1.0) - 1.0) / 3.0, 0.0), 1.0)
+        # a short run may have woken nobody, nor does a product of one row
+        if not name.startswith("gemm_1x"):
+            ns -= rates["wake_ns"] * min(max((ns / max(rates["wake_ns"], 1.0) - 1.0) / 3.0, 0.0), 1.0)
         # a kernel's start is told apart from its work
         starts = probes.ROW if name.startswith(IN_A_ROW) else 1
         rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)

@@ -32,7 +32,7 @@ class Table(dict[str, Lower]):
 class WeightsAsArguments(Executable):
     """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own.
 
-    preparing   what weights alone decide is computed by it when they are set, and is weights to `graph`
+    preparing   what weights alone decide is computed by these when they are set, and is weights to `graph`
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -69,8 +69,8 @@ class WeightsAsArguments(Executable):
                 if missing:
                     raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
                 values = self.upload(self._params)
-                if self.preparing is not None:
-                    values |= zip(self.preparing.outputs, self.compute(self.preparing, values))
+                for part in self.preparing:
+                    values |= zip(part.outputs, self.compute(part, values))
                 self._weights = {v.name: values[v.name] for v in self.graph.params}
             return self._weights
 

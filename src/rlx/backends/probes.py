@@ -44,7 +44,9 @@ def _probe(name: str, amount: float, body: Body, shape: tuple[int, ...], *weight
     graph = Graph(name)
     random = np.random.default_rng(0)
     x = graph.input("x", shape, "f32")
-    params = {f"w{i}": (random.standard_normal(w) * 0.1).astype(F32) for i, w in enumerate(weights)}
+    # numbers may come again and again, and are made much faster so
+    numbers = random.standard_normal(1 << 12).astype(F32) * F32(0.1)
+    params = {f"w{i}": np.resize(numbers, w) for i, w in enumerate(weights)}
     graph.output(body(x, *(graph.param(key, value.shape, "f32") for key, value in params.items())))
     return ProbeGraph(name, graph, (random.standard_normal(shape).astype(F32),), params, amount)
 
@@ -61,14 +63,15 @@ def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, 
 
 
 GEMMS = (
-    (1, 512, 512), (1, 1024, 2048), (4, 32, 16), (4, 768, 768), (16, 64, 64), (16, 384, 384), (32, 256, 128),
-    (64, 512, 256), (128, 1536, 384), (256, 32, 288), (256, 64, 64), (512, 512, 512), (1000, 100, 300), (2048, 64, 64),
+    (1, 512, 512), (1, 768, 768), (4, 32, 16), (4, 768, 768), (16, 64, 64), (16, 384, 384), (16, 1536, 384),
+    (32, 256, 128), (64, 512, 256), (128, 1536, 384), (256, 32, 288), (256, 64, 64), (512, 512, 512), (1000, 100, 300),
+    (2048, 64, 64),
 )  # fmt: skip
 """(m, n, k) of the products that are measured."""
 BATCHED = ((12, 16, 16, 32), (12, 128, 128, 32))
 CONVS: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...]], ...] = (
     ((64, 64), 16, 16, (3, 3)), ((40, 40), 64, 32, (3, 3)), ((20, 20), 64, 64, (3, 3)), ((96, 96), 32, 4, (3, 3)),
-    ((16,), 64, 64, (3,)), ((600,), 128, 128, (5,)), ((8,), 128, 64, (3,)),
+    ((16,), 64, 64, (3,)), ((600,), 128, 128, (5,)), ((8,), 128, 64, (3,)), ((4000,), 128, 128, (3,)),
 )  # fmt: skip
 """(positions, channels on either side, places of the window) of convolutions."""
 STREAMS = (1 << 14, 1 << 18, 1 << 21)
@@ -126,6 +129,19 @@ def single() -> ProbeGraph:
 
 SINGLE = (64, 512, 256)
 """One of GEMMS."""
+MANY = (16, 1536, 384)
+"""One of GEMMS, whose weights take longer to read than to multiply by where they come from far."""
+MANY_ROW = 4 * ROW
+
+
+def many() -> ProbeGraph:
+    """More of them than `gemm` has, whose weights no cache of a processor of today holds together."""
+    m, n, k = MANY
+    return _row("many", MANY_ROW * 4.0 * n * k, (m, k), *[(k, n), (n, k)] * (MANY_ROW // 2))
+
+
+NEAR_BYTES = ROW * 4.0 * MANY[1] * MANY[2]
+"""Of the weights of the other probes of products, at most."""
 
 
 def batched(batch: int, m: int, n: int, k: int) -> ProbeGraph:
@@ -340,5 +356,5 @@ def all_probes() -> list[ProbeGraph]:
         chain(), weights(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS),
         *(depthwise(w) for w in WINDOWS),
         *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
-        *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(),
+        *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(), many(),
     ]  # fmt: skip

@@ -72,6 +72,21 @@ def product_amounts(batch: float, m: float, n: float, k: float) -> tuple[float, 
     return (2.0 * batch * m * n * k, 4.0 * batch * n * k, 4.0 * batch * m * k, 4.0 * batch * m * n, START_BYTES)
 
 
+OVERLAP = 0.25
+"""Of the shorter of two that go on at the same time, the part that does not hide behind the longer."""
+
+
+def together(one: float, other: float) -> float:
+    """What two take side by side."""
+    return max(one, other) + OVERLAP * min(one, other)
+
+
+def beside(one: float, both: float) -> float:
+    """What the other takes, if together they take `both`, and at least `one`."""
+    longer = both - OVERLAP * one
+    return longer if longer > one else max(both - one, 0.0) / OVERLAP
+
+
 SIZED = re.compile(r"([a-z]+)_(\d+(?:x\d+)*)_per_ns")
 """Of rates that were measured at several sizes."""
 

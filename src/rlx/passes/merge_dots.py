@@ -6,6 +6,7 @@ The weights are joined by a concat of params, which depends on params alone and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlx.ir import dim as dims
@@ -55,10 +56,10 @@ class MergeDots(Pass):
         return rebuild.finish()
 
 
-def prepared(graph: Graph) -> set[Value]:
-    """Values that depend on params and constants alone, with a param among them."""
-    fixed: set[Value] = set()
-    found: set[Value] = set()
+def prepared(graph: Graph, more: Iterable[Value] = ()) -> set[Value]:
+    """Values that depend on params and constants alone, with a param among them; inputs `more` count as params."""
+    fixed = set(more)
+    found = set(fixed)
     for node in graph.nodes:
         if isinstance(node.op, Input) or not all(v in fixed for v in node.inputs) or node.regions:
             continue

@@ -15,6 +15,7 @@ from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
+from rlx.passes.turn_weights import TurnWeights
 
 
 def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_last: bool = False) -> list[Pass]:
@@ -47,7 +48,7 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
 
 def names() -> list[str]:
     """Names of all passes, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys([*(each.name for each in passes(channels_last=True)), Hoist.name]))
+    return list(dict.fromkeys([*(each.name for each in passes(channels_last=True)), TurnWeights.name, Hoist.name]))
 
 
 def optimise(
@@ -57,6 +58,7 @@ def optimise(
     stop_at: int | None = None,
     policy: Policy | None = None,
     channels_last: bool = False,
+    turn_weights: bool = False,
     hoist: bool = False,
 ) -> tuple[Graph, Report]:
     """The graph made ready for a target that takes all primitives and the composites that `claims` says.
@@ -65,14 +67,16 @@ def optimise(
     stop_at   apply only so many rewrites (RLX_STOP_AT if None; -1 applies all)
     policy    compute dtype by node, where it is another than the node's own
     channels_last  convolutions, and what lies between them, on [N, spatial..., C]
+    turn_weights  right sides of products that stay as [k, n]
     hoist     what is the same in every trip of a loop before it
 
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
     made = _optimise(graph, passes(claims, policy, channels_last), context)
-    if hoist:  # when bodies are all primitives
-        made = run_passes(made, [Hoist()], context)
+    last: list[Pass] = [TurnWeights()] * turn_weights + [Hoist()] * hoist
+    if last:  # when bodies are all primitives
+        made = run_passes(made, last, context)
     return made, context.report
 
 

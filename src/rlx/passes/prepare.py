@@ -15,21 +15,42 @@ SMALL_BYTES = 1 << 16
 """What may be kept however much it grew."""
 
 
-def split(graph: Graph) -> tuple[Graph | None, Graph]:
-    """Two graphs: the outputs of the first, which takes params only, are params of the second, by their names there.
-    The second has those params of the graph that it still takes. None if there is nothing to prepare."""
+def split(graph: Graph) -> tuple[tuple[Graph, ...], Graph]:
+    """Graphs of params only, for the graph and for bodies in it, and what is left: the outputs of the former are params
+    of the latter, by their names there. It has those params of the graph that it still takes."""
+    made: list[Graph] = []
+    rest = _split(graph, made)
+    if not made:
+        return (), graph
+    # bodies take params by their names alone, which the graph around them has
+    rebuild = Rebuild(rest)
+    there = {v.name for v in rest.params}
+    for first in made:
+        for name, value in first.outputs.items():
+            if name not in there:
+                rebuild.new.param(name, value.shape, value.dtype)
+    return tuple(made), _without_idle_params(rebuild.finish())
+
+
+def _split(graph: Graph, made: list[Graph]) -> Graph:
+    """The graph without what params decide, in it and in its bodies; adds graphs that work these out."""
     kept = _frontier(graph)
-    if not kept:
-        return None, graph
-    names = [f"{PREFIX}{number}" for number in range(len(kept))]
-    first = ending_at(graph, kept, names)
-    first.nodes = [node for node in first.nodes if not isinstance(node.op, Input)]
-    first = _without_idle_params(first)
+    bodies = {node: tuple(_split(region, made) for region in node.regions) for node in graph.nodes if node.regions}
+    if not kept and all(new is old for node, parts in bodies.items() for new, old in zip(parts, node.regions)):
+        return graph
     rebuild = Rebuild(graph)
-    made = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, kept)}
-    for node in dict.fromkeys(value.node for value in kept):
-        rebuild.replace(node, *(made[value] for value in node.outputs), first=len(rebuild.new.nodes))
-    return first, _without_idle_params(rebuild.finish())
+    if kept:
+        begin = sum(len(first.outputs) for first in made)
+        names = [f"{PREFIX}{begin + number}" for number in range(len(kept))]
+        first = ending_at(graph, kept, names)
+        first.nodes = [node for node in first.nodes if not isinstance(node.op, Input)]
+        made.append(_without_idle_params(first))
+        taken = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, kept)}
+        for node in dict.fromkeys(value.node for value in kept):
+            rebuild.replace(node, *(taken[value] for value in node.outputs), first=len(rebuild.new.nodes))
+    for node, parts in bodies.items():
+        rebuild.keep(node, parts)
+    return _without_idle_params(rebuild.finish())
 
 
 def _frontier(graph: Graph) -> list[Value]:

@@ -18,6 +18,7 @@ from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import Isa, detect
 from rlx.backends.measure import BUDGET_S, TYPICAL, times_ns
+from rlx.backends.surface import OVERLAP
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ops import build
@@ -203,7 +204,7 @@ def read_rate(side: int, ns: float, threads: int, known: Rates, isa: Isa) -> flo
     panels = -(-side // (isa.gemm_vectors * isa.lanes))
     tile = known["gemm_tiles_ns"] + isa.gemm_vectors * known["gemm_cells_ns"]
     work = panels * (side * known[f"gemm_1x{isa.gemm_vectors}_ns"] + tile) / threads
-    return (ns - rates.OVERLAP * work if ns > work else ns * rates.OVERLAP) / (4.0 * side * side)
+    return (ns - OVERLAP * work if ns > work else ns * OVERLAP) / (4.0 * side * side)
 
 
 def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) -> Rates:

@@ -17,6 +17,7 @@ from rlx.backends.cpu import cpus
 from rlx.backends.cpu.codegen import CHUNKS_A_THREAD, plan_of
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import Isa, detect, forced
+from rlx.backends.surface import OVERLAP, together
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -24,8 +25,6 @@ from rlx.kernel.flatten import leaves
 from rlx.kernel.plan import plan_memory
 from rlx.kernel.work import Binding, made_by_runs, placed
 
-OVERLAP = 0.25
-"""Of the shorter of work and memory, the part that does not hide behind the longer."""
 RIDGE = 0.05
 """Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
 LEAST = 0.2
@@ -81,11 +80,6 @@ def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:
 def compute_ns(work: KernelWork, rates: Rates) -> float:
     """What the instructions of a kernel take."""
     return sum(rates.get(f"{name}_ns", 0.0) * amount for name, amount in work.amounts.items())
-
-
-def together(compute: float, memory: float) -> float:
-    """Work and memory side by side."""
-    return max(compute, memory) + OVERLAP * min(compute, memory)
 
 
 def kernel_ns(

@@ -47,7 +47,8 @@ class XlaBackend(Backend):
 
         disable = options.disable | frozenset(flags.disable())
         claims = options.dispatch.claims(self.claim)
-        return optimise(graph, claims, disable=disable, channels_last=True, hoist=True)[0]
+        turned = self.platform == "cpu"  # elsewhere XLA chooses how weights lie
+        return optimise(graph, claims, disable=disable, channels_last=True, turn_weights=turned, hoist=True)[0]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         ready = self.legalise(graph, Options())

@@ -2,7 +2,8 @@
 
 XLA's own for processors are slow where there is little to multiply: a depthwise convolution takes 20 to 40 times as
 long as the sum of the shifted images that it is, a pooling 1.5 to 3 times, a convolution of single pixels up to twice
-as long as a product. There these are lowered as what they are; other platforms get XLA's operations.
+as long as a product, one of few channels in an odd number up to seven times as long as of one more. There these are
+lowered as what they are, or given empty channels; other platforms get XLA's operations.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ TABLE = Table()
 lowers = TABLE.lowers
 MOST_SHIFTED = 64
 """Places of a window for which an image is shifted to each of them: code grows with them."""
+FILLED_CHANNELS, FILLED_WINDOW, FILLED_TO = range(3, 32, 2), 25, 4
+"""Numbers of channels that are filled up to multiples of the last, under windows of two axes and so many places."""
 
 
 def _counts(op: Any, extents: Sequence[int], window: Sequence[int]) -> list[int]:
@@ -111,7 +114,22 @@ def _simpler(op: Any, x: Any, w: Any) -> Callable[..., Any] | None:
             return lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ())), "highest").swapaxes(0, 1)
 
         return pixels
+    if op.groups == 1 and channels in FILLED_CHANNELS and len(window) == 2 and 1 < math.prod(window) <= FILLED_WINDOW:
+        return functools.partial(_filled, op)
     return None
+
+
+def _filled(op: Any, x: Any, w: Any) -> Any:
+    """With channels of zeros."""
+    import jax.numpy as jnp
+
+    axis, taken = (x.ndim - 1, w.ndim - 2) if op.channels_last else (1, 1)
+    more = -x.shape[axis] % FILLED_TO
+
+    def wider(a: Any, at: int) -> Any:
+        return jnp.pad(a, [(0, more if i == at else 0) for i in range(a.ndim)])
+
+    return _whole(op, wider(x, axis), wider(w, taken))
 
 
 def _depthwise(op: Any, window: Sequence[int], multiple: int, x: Any, w: Any) -> Any:
