@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx.backends.base import Options
 from rlx.backends.generic import GenericEstimator
-from rlx.backends.surface import fit, points_of, product_amounts, surfaces_of
+from rlx.backends.surface import beside, fit, points_of, product_amounts, surfaces_of, together
 from rlx.device import calibration
 from rlx.device.device import Device
 
@@ -67,3 +67,31 @@ def test_a_kind_that_was_not_measured_is_priced_as_products() -> None:
     without = {name: rate for name, rate in rates.items() if not name.startswith("conv_")}
     for known in (rates, without):
         assert any(k.ns > 0 for k in GenericEstimator(graph, Options(), known)({}).kernels)
+
+
+def row_of_products(count: int, dtype: str = "f32") -> float:
+    """ns of so many products in a row, on the recorded device with a slow way to memory."""
+    graph = rlx.Graph("row")
+    x = graph.input("x", (16, 1024), dtype)
+    for number in range(count):
+        x = x @ graph.param(f"w{number}", (1024, 1024), dtype)
+    graph.output(x)
+    rates = {**calibration.calibration(Device("null")).rates, "far_bytes_ns": 1.0, "times_of_f64": 3.0}
+    kernels = GenericEstimator(graph, Options(), rates)({}).kernels
+    return sum(k.ns for k in kernels)
+
+
+def test_weights_that_no_cache_holds_come_from_far() -> None:
+    near, far = row_of_products(2) / 2, row_of_products(10) / 10
+    assert near < 1e5
+    assert far == pytest.approx(4.0 * 1024 * 1024, rel=0.05)
+
+
+def test_what_both_take_is_told_apart_again() -> None:
+    for one, other in ((1.0, 5.0), (5.0, 1.0), (2.0, 2.0)):
+        assert beside(one, together(one, other)) == pytest.approx(other)
+    assert beside(3.0, 2.0) == 0.0
+
+
+def test_products_of_other_dtypes_have_their_factor() -> None:
+    assert row_of_products(1, "f64") == pytest.approx(3 * row_of_products(1), rel=0.05)

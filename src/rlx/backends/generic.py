@@ -101,7 +101,8 @@ class GenericEstimator(Estimator):
         memory = touched.total / (8 * self.near("stream", (touched.total / 8,)))
         if looped and "looped" in self.points and isinstance(work, Contraction):
             # what it reads stays near from trip to trip
-            compute = memory = flops / self.near("looped", (max(flops, 1.0),))
+            times = self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
+            compute = memory = times * flops / self.near("looped", (max(flops, 1.0),))
         # rates of products have in them what these read and write
         ns = compute if isinstance(work, Contraction) else max(compute, memory)
         if not isinstance(work, Contraction) and memory < compute < self.rates.get("shared_from_ns", 0.0):
@@ -136,6 +137,7 @@ class GenericEstimator(Estimator):
         if kind not in self.surfaces:  # a device that refused to be measured so, or a profile without it
             kind, sizes = "gemm", (1, batch * m, n, k * taps)
         ns = self.surfaces[kind].ns(product_amounts(*sizes), sizes)
+        ns *= self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
         each = Counts()
         for store in work.epilogue:
             each = each + count(store.body, work.n_axis)[0]

@@ -50,8 +50,11 @@ SINGLE, MANY = ("gemm_" + "x".join(map(str, size)) for size in (probes.SINGLE, p
 
 
 ONCE = frozenset(
-    {"upload", "download", "chain", "weights", "single", "many", *(f"shared_{count}" for count in probes.SHARED)}
-)
+    {
+        "upload", "download", "chain", "weights", "single", "many", *(f"shared_{count}" for count in probes.SHARED),
+        *(f"of_{dtype.name}" for dtype in probes.OTHER_DTYPES),
+    }
+)  # fmt: skip
 """Probes that have no rate of their own."""
 IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
 """Probes of several kernels."""
@@ -134,6 +137,12 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
     rates["weight_ns"] = max(inside("weights") - inside("chain"), 0.0) / (probes.CHAIN - 1)
     several = inside(SINGLE)
     rates["wake_ns"] = max((probes.ROW * inside("single") - several) / (probes.ROW - 1) - rates["launch_ns"], 0.0)
+    for dtype in probes.OTHER_DTYPES:
+        if f"of_{dtype.name}" in run:
+            alone, of = (
+                max(inside(n) - rates["wake_ns"], LEAST_PART * inside(n)) for n in ("single", f"of_{dtype.name}")
+            )
+            rates[f"times_of_{dtype.name}"] = of / alone
     if MANY in run and "many" in run:
         near, far = inside(MANY) / probes.ROW, inside("many") / probes.MANY_ROW
         rates["far_bytes_ns"] = beside(near, far) * probes.MANY_ROW / run["many"].amount

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.ir.literal import Array
@@ -39,16 +41,18 @@ class ProbeGraph:
 Body = Callable[..., Value]
 
 
-def _probe(name: str, amount: float, body: Body, shape: tuple[int, ...], *weights: tuple[int, ...]) -> ProbeGraph:
+def _probe(
+    name: str, amount: float, body: Body, shape: tuple[int, ...], *weights: tuple[int, ...], dtype: DType = dtypes.f32
+) -> ProbeGraph:
     """A graph of one input of `shape` and params of `weights`."""
     graph = Graph(name)
     random = np.random.default_rng(0)
-    x = graph.input("x", shape, "f32")
+    x = graph.input("x", shape, dtype)
     # numbers may come again and again, and are made much faster so
-    numbers = random.standard_normal(1 << 12).astype(F32) * F32(0.1)
-    params = {f"w{i}": np.resize(numbers, w) for i, w in enumerate(weights)}
-    graph.output(body(x, *(graph.param(key, value.shape, "f32") for key, value in params.items())))
-    return ProbeGraph(name, graph, (random.standard_normal(shape).astype(F32),), params, amount)
+    numbers = random.standard_normal(1 << 12).astype(F32) * F32(0.1 if dtype.is_float else 10)
+    params = {f"w{i}": np.resize(numbers.astype(dtype.numpy), w) for i, w in enumerate(weights)}
+    graph.output(body(x, *(graph.param(key, value.shape, dtype) for key, value in params.items())))
+    return ProbeGraph(name, graph, (random.standard_normal(shape).astype(dtype.numpy),), params, amount)
 
 
 def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, ...]) -> ProbeGraph:
@@ -129,6 +133,20 @@ def single() -> ProbeGraph:
 
 SINGLE = (64, 512, 256)
 """One of GEMMS."""
+OTHER_DTYPES = (dtypes.f64, dtypes.f16, dtypes.bf16, dtypes.i64, dtypes.i32, dtypes.i8, dtypes.c64)
+
+
+def other(dtype: DType) -> ProbeGraph:
+    """`single` of another dtype; bytes add up in 32 bits."""
+    m, n, k = SINGLE
+    sums = dtypes.i32 if dtype is dtypes.i8 else None
+
+    def body(x: Value, w: Value) -> Value:
+        return build.dot_general(x, w, lhs_contract=(1,), rhs_contract=(0,), sum_dtype=sums)
+
+    return _probe(f"of_{dtype.name}", 2.0 * m * n * k, body, (m, k), (k, n), dtype=dtype)
+
+
 MANY = (16, 1536, 384)
 """One of GEMMS, whose weights take longer to read than to multiply by where they come from far."""
 MANY_ROW = 4 * ROW
@@ -357,4 +375,5 @@ def all_probes() -> list[ProbeGraph]:
         *(depthwise(w) for w in WINDOWS),
         *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
         *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(), many(),
+        *(other(dtype) for dtype in OTHER_DTYPES),
     ]  # fmt: skip
