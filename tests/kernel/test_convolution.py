@@ -25,7 +25,7 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
     }
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
     program = lower(optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)[0])
-    pack_weights(program, lambda work: (16 if gemm.form_of(work) else 0, 1))
+    pack_weights(program, lambda work: (16 if gemm.form_of(work, widest()) else 0, 1))
     (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     return found
 

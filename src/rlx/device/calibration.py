@@ -18,7 +18,7 @@ from rlx.backends.base import Rates
 from rlx.device import registry
 from rlx.device.device import Device
 
-SCHEMA = 8
+SCHEMA = 9
 """Rises when rates get another meaning, or kernels need one that older calibrations lack."""
 DRIFT = 0.3
 """Observed times that are so far from predicted ones, again and again, ask for a new calibration."""

@@ -83,7 +83,7 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
         else:
             to.near += width
         if node.dtype.is_float and node.dtype.bits < 32:
-            to.plain += 8  # decoding
+            to.plain += 2 if node.dtype.bits == 16 else 8  # decoding
     elif node.kind in INSTRUCTIONS:
         if INSTRUCTIONS[node.kind].transcendental:
             to.library += 1
@@ -96,7 +96,7 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
 def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
     """What writing the body's value costs."""
     width = max(1.0, body.dtype.bits / 32)
-    narrow = 10.0 if body.dtype.is_float and body.dtype.bits < 32 else 0.0
+    narrow = {16: 5.0, 8: 10.0, 4: 10.0}.get(body.dtype.bits, 0.0) if body.dtype.is_float else 0.0
     apart = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
     return Counts(plain=narrow, near=0 if apart else width, apart=width if apart else 0)
 

@@ -80,5 +80,5 @@ def test_bytes_take_the_core_for_bytes() -> None:
     g.output(ops.integer_matmul(x, w, *zero))
     program = lower(optimise(g)[0])
     (work,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
-    assert gemm.form_of(work) is BYTES
+    assert gemm.form_of(work, isa.widest()) is BYTES
     assert backend("cpu").unsupported(g) == []

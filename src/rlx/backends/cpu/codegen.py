@@ -46,7 +46,8 @@ def generate(
     keeps the time of every kernel.
     """
     symbols = program.symbols
-    module = Module(Target(isa.lanes, isa.has_fma, byte_products=isa.byte_products), symbols)
+    target = Target(isa.lanes, isa.has_fma, byte_products=isa.byte_products, converts_f16=isa.converts_f16)
+    module = Module(target, symbols)
     module.add("rlx_run", _DISPATCH)
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
@@ -69,7 +70,7 @@ def plan_of(kernel: Kernel, isa: Isa) -> Planned:
             return turns.plan(planned, isa.lanes) or planned
         case WinogradWork():
             return winograd.plan(kernel.work, isa)
-        case Contraction() if gemm.takes(kernel.work):
+        case Contraction() if gemm.takes(kernel.work, isa):
             return gemm.plan(kernel.work, isa)
         case Contraction():
             return nests.plan(kernel.work.as_nest(), isa.lanes)

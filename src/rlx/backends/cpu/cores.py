@@ -1,24 +1,24 @@
 """Cores: a tile of rows of A, read in place, times one panel of B, with all sums in registers.
 
-There are two forms. Floats multiply an element of A with a vector of the panel. Bytes (u8 by i8, sums in i32, exact)
-multiply four neighbours of a row at once: a panel keeps four elements of a column together, and an instruction adds
-their products to the column's sum. Where the CPU has none that does (`vpdpbusd`), bytes widen to 16 bits, and pairs are
-multiplied and added (`pmaddwd`), which cannot overflow.
+There are several forms. Floats multiply an element of A with a vector of the panel: f32, f64, and f16 and bf16, which
+become f32 when they are read. Bytes (u8 by i8, sums in i32, exact) multiply four neighbours of a row at once: a panel
+keeps four elements of a column together, and an instruction adds their products to the column's sum. Where the CPU has
+none that does (`vpdpbusd`), bytes widen to 16 bits, and pairs are multiplied and added (`pmaddwd`), which cannot
+overflow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
-from rlx.kernel.llvm.function import Function, Module
+from rlx.kernel.llvm.function import Function, Module, memory_type, register_type
 
 UNROLL = 4
 PREFETCH_LINES = 4
 """Cache lines of the next panel fetched into L2 per unrolled step."""
-PREFETCH_ELEMENTS = PREFETCH_LINES * 16 // UNROLL
-"""The same in elements per step along k, which is one number for both forms."""
 LINE_BYTES = 64
 
 
@@ -26,24 +26,42 @@ LINE_BYTES = 64
 class Form:
     """What a core multiplies.
 
-    element  LLVM type of elements of A and of the panel
-    total    LLVM type of the sums, `dtype` the same
-    group    elements along k that lie together in a panel
+    of      dtype of the elements of A, and of as wide ones of the panel
+    dtype   of the sums
+    group   elements along k that lie together in a panel
     """
 
     stem: str
-    element: str
-    total: str
+    of: DType
     dtype: DType
-    group: int
+    group: int = 1
 
     @property
-    def element_bytes(self) -> int:
-        return 4 // self.group
+    def element(self) -> str:
+        """LLVM type of elements of A and of the panel."""
+        return memory_type(self.of)
+
+    @property
+    def total(self) -> str:
+        """LLVM type of the sums."""
+        return register_type(self.dtype)
+
+    @property
+    def ahead(self) -> int:
+        """Elements of the next panel that are fetched in a step along k."""
+        return PREFETCH_LINES * LINE_BYTES // (self.of.itemsize * UNROLL * self.group)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a panel can be packed while running: its elements are what is multiplied."""
+        return self.of is self.dtype
 
 
-FLOATS = Form("gemm", "float", "float", dtypes.f32, 1)
-BYTES = Form("gemm_bytes", "i8", "i32", dtypes.i32, 4)
+FLOATS = Form("gemm", dtypes.f32, dtypes.f32)
+BYTES = Form("gemm_bytes", dtypes.u8, dtypes.i32, 4)
+DOUBLES = Form("gemm_f64", dtypes.f64, dtypes.f64)
+HALVES, BRAINS = (Form(f"gemm_{of.name}", of, dtypes.f32) for of in (dtypes.f16, dtypes.bf16))
+OF_DTYPE = {form.of: form for form in (FLOATS, DOUBLES, HALVES, BRAINS)}
 
 
 def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int = 0) -> str:
@@ -55,7 +73,7 @@ def core(module: Module, rows: int, vectors: int, form: Form = FLOATS, tail: int
     """
     stem = f"{form.stem}_{rows}x{vectors}" + (f"_{tail}" if tail else "")
     if not module.has(stem):
-        writer = FloatCore if form is FLOATS else ByteCore
+        writer = ByteCore if form is BYTES else FloatCore
         module.add(stem, writer(module, stem, rows, vectors, form, tail).write().text())
     return stem
 
@@ -69,11 +87,13 @@ class Core:
         parameters = "ptr noalias %a, i64 %lda, ptr noalias %b, ptr noalias %c, i64 %ldc, i64 %k, ptr %ahead, i1 %more"
         self.f = f = Function(module, name, parameters)
         self.kind = f"<{self.lanes} x {form.total}>"
+        self.held = self.kind
+        """Type of a vector of the panel in memory."""
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.row_length = str(vectors * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
         # few sums would wait for one another: short tiles get several sets and join them at the end
-        few = rows * vectors
+        few = rows * vectors * form.dtype.itemsize // 4
         self.ways = 4 if few * 4 <= 24 else 2 if few * 2 <= 24 and few < 10 else 1
 
     def add(self, a: str, b: str) -> str:
@@ -129,9 +149,9 @@ class Core:
 
     def _unrolled(self, position: str, sums: list[str]) -> list[str]:
         f, count, element = self.f, self.rows * self.vectors, self.form.element
-        ahead = f.offset("%ahead", element, f.mul(position, str(PREFETCH_ELEMENTS)))
+        ahead = f.offset("%ahead", element, f.mul(position, str(self.form.ahead)))
         for line in range(PREFETCH_LINES):
-            place = f.offset(ahead, element, str(line * LINE_BYTES // self.form.element_bytes))
+            place = f.offset(ahead, element, str(line * LINE_BYTES // self.form.of.itemsize))
             f.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
         sets = [sums[w * count : (w + 1) * count] for w in range(self.ways)]
         for step in range(UNROLL):
@@ -140,11 +160,11 @@ class Core:
 
     def _multiply(self, position: str, step: int, sums: list[str], tail: int = 0) -> list[str]:
         """One step along k: `sums` with a column (or a group of them) of A times the panel's row added."""
-        f, kind, form = self.f, self.kind, self.form
+        f, form = self.f, self.form
         where = f.offset("%b", form.element, f.mul(f.add(position, str(step)), self.row_length))
         wide = self.lanes * form.group
         right = [
-            f.value(f"load {kind}, ptr {f.offset(where, form.element, str(j * wide))}, align 4")
+            f.value(f"load {self.held}, ptr {f.offset(where, form.element, str(j * wide))}, align {form.of.itemsize}")
             for j in range(self.vectors)
         ]
         ready = self.prepared(right)
@@ -162,20 +182,43 @@ class Core:
 
 
 class FloatCore(Core):
-    """f32: a multiply-add a vector."""
+    """A multiply-add a vector."""
+
+    def __init__(self, *operands: Any) -> None:
+        super().__init__(*operands)
+        self.held = f"<{self.lanes} x {self.form.element}>"
 
     def add(self, a: str, b: str) -> str:
         return self.f.value(f"fadd {self.kind} {a}, {b}")
 
     def prepared(self, right: list[str]) -> list[list[str]]:
-        return [[vector] for vector in right]
+        return [[self._wide(vector, self.lanes)] for vector in right]
 
     def row(self, place: str, tail: int) -> list[str]:
-        return [self.broadcast(self.f.value(f"load float, ptr {place}, align 4"))]
+        of = self.form
+        return [self.broadcast(self._wide(self.f.value(f"load {of.element}, ptr {place}, align {of.of.itemsize}"), 0))]
+
+    def _wide(self, value: str, lanes: int) -> str:
+        """An element, or a vector of them, as what is multiplied."""
+        f, of = self.f, self.form.of
+        if of is self.form.dtype:
+            return value
+
+        def kind(scalar: str) -> str:
+            return f"<{lanes} x {scalar}>" if lanes else scalar
+
+        if of is dtypes.f16:
+            half = f.value(f"bitcast {kind('i16')} {value} to {kind('half')}")
+            return f.value(f"fpext {kind('half')} {half} to {kind('float')}")
+        places = "<" + ", ".join(["i32 16"] * lanes) + ">" if lanes else "16"
+        wide = f.value(f"zext {kind('i16')} {value} to {kind('i32')}")
+        shifted = f.value(f"shl {kind('i32')} {wide}, {places}")
+        return f.value(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
 
     def multiplied(self, left: list[str], right: list[str], total: str) -> str:
         kind, module = self.kind, self.f.module
-        name = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.v{self.lanes}f32"
+        suffix = f"v{self.lanes}f{self.form.dtype.bits}"
+        name = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.{suffix}"
         module.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
         return self.f.value(f"call {kind} {name}({kind} {left[0]}, {kind} {right[0]}, {kind} {total})")
 

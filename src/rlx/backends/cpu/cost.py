@@ -102,12 +102,13 @@ def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) 
     panels, blocks = -(-n // width), -(-m // gemm.ROW_BLOCK)
     calls_a_tile = math.prod(dims.evaluate(extent, binding) for extent, _ in planned.taps)
     depth = k * taps
-    group, size = planned.form.group, planned.form.element_bytes
+    group, size = planned.form.group, planned.form.of.itemsize
     for height, tiles in _tiles(m, blocks, planned.rows):
         whole = batch * panels * tiles
         made.add(f"{planned.form.stem}_{height}x{planned.vectors}", whole * -(-depth // group))
-        _tiles_of(made, whole, height * planned.vectors)
-        made.add("gemm_again", whole * (calls_a_tile - 1) * height * planned.vectors)
+        cells = height * planned.vectors * planned.form.dtype.itemsize // 4
+        _tiles_of(made, whole, cells)
+        made.add("gemm_again", whole * (calls_a_tile - 1) * cells)
     made.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
     panel_bytes = float(size) * depth * width

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from rlx.backends.cpu.cores import BYTES, FLOATS, PREFETCH_ELEMENTS, Form, Tile, call_core, tile_at, tiles_of
+from rlx.backends.cpu.cores import BYTES, OF_DTYPE, Form, Tile, call_core, tile_at, tiles_of
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.packing import Source, pack_panel
 from rlx.ir import dim as dims
@@ -49,52 +49,57 @@ class GemmPlan:
     scratch: Dim
 
 
-def form_of(work: Contraction) -> Form | None:
-    """The form of core that fits, once the right side lies in panels: f32, or u8 by i8 with sums in i32, and
-    neighbouring k of A side by side."""
+def form_of(work: Contraction, isa: Isa) -> Form | None:
+    """The form of core that fits, once the right side lies in panels: floats of one dtype, or u8 by i8 with sums in
+    i32, and neighbouring k of A side by side."""
     if not (work.k == 1 or work.a.coefficient(work.k_axis) == 1) or work.a.others or work.b.others:
         return None
-    if work.dtype is dtypes.f32:
-        return FLOATS
     sides = (work.a_dtype, work.b_dtype, work.dtype)
-    return BYTES if sides == (dtypes.u8, dtypes.i8, dtypes.i32) else None
+    if sides == (dtypes.u8, dtypes.i8, dtypes.i32):
+        return BYTES
+    if work.dtype is dtypes.f16 and not isa.converts_f16:
+        return None
+    return OF_DTYPE.get(work.dtype) if sides == (work.dtype,) * 3 else None
 
 
-def takes(work: Contraction) -> bool:
-    """Whether a core fits. Sums over taps, and bytes, need packed panels; floats alone are packed while running."""
-    form = form_of(work)
-    return form is not None and (work.packed > 0 or (form is FLOATS and not work.taps))
+def takes(work: Contraction, isa: Isa) -> bool:
+    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32 and f64 alone
+    are packed while running."""
+    form = form_of(work, isa)
+    return form is not None and (work.packed > 0 or (form.moves and not work.taps))
 
 
 def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
     """Width of the panels that a static right side is to be packed into, 0 for none, and elements of k in a group."""
-    form = form_of(work)
-    return (0, 1) if form is None else (panel_vectors(work.n, isa) * isa.lanes, form.group)
+    form = form_of(work, isa)
+    return (0, 1) if form is None else (panel_vectors(work.n, isa, form.dtype.itemsize) * isa.lanes, form.group)
 
 
-def panel_vectors(n: Dim, isa: Isa) -> int:
-    """Vectors in a panel: as wide as registers allow, unless a narrower one wastes less of the last panel."""
+def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4) -> int:
+    """Vectors of sums, of `lanes` elements, in a panel: as wide as registers allow, unless a narrower one wastes less
+    of the last panel."""
+    most = isa.gemm_vectors * 4 // sum_bytes
     if not isinstance(n, int):
-        return isa.gemm_vectors
+        return most
 
     def cost(vectors: int) -> float:
         width = vectors * isa.lanes
         return -(-n // width) * width * (_WASTE.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0)
 
-    return min(range(isa.gemm_vectors, 0, -1), key=cost)
+    return min(range(most, 0, -1), key=cost)
 
 
 def plan(work: Contraction, isa: Isa) -> GemmPlan:
     """The plan of a contraction; `work.packed` decides the panel width if it is set."""
-    vectors = work.packed // isa.lanes if work.packed else panel_vectors(work.n, isa)
+    form = form_of(work, isa)
+    assert form is not None  # `takes` was asked
+    vectors = work.packed // isa.lanes if work.packed else panel_vectors(work.n, isa, form.dtype.itemsize)
     width = vectors * isa.lanes
     panels = dims.ceildiv(work.n, width)
     blocks = dims.ceildiv(work.m, ROW_BLOCK)
-    form = form_of(work)
-    assert form is not None  # `takes` was asked
-    rows = isa.gemm_rows if form is FLOATS else isa.byte_rows
-    tile = rows * width * 4
-    scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * 4))
+    rows = isa.byte_rows if form is BYTES else isa.gemm_rows
+    tile = rows * width * form.dtype.itemsize
+    scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
     weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
@@ -169,9 +174,9 @@ class _GemmWriter:
             size = f.mul(f.dim(dims.mul(dims.product(work.taps), self._padded(work.k))), str(self.width))
             here = f.offset(self.body.bases[work.b_slot], self.form.element, f.mul(panel, size))
             return here, f.offset(here, self.form.element, size)
-        target = f.offset("%scratch", "float", str(self.plan.rows * self.width))
+        target = f.offset("%scratch", self.form.total, str(self.plan.rows * self.width))
         left = f.sub(f.dim(work.n), column)
-        source = Source(work.b_slot, work.b, column, target, self.ragged)
+        source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
         pack_panel(self.body, (work.k_axis, work.n_axis), self.plan.vectors, (f.dim(work.k), left), source)
         return target, target
 
@@ -184,7 +189,7 @@ class _GemmWriter:
         f, work = self.f, self.work
         count, base, extra = tiles_of(f, rows, self.plan.rows)
         depth = f.dim(self.plan.depth)
-        share = f.mul(depth, str(PREFETCH_ELEMENTS))
+        share = f.mul(depth, str(self.form.ahead))
 
         def one(tile: str, _: list[str]) -> list[str]:
             offset, height = tile_at(f, tile, base, extra)
@@ -253,7 +258,8 @@ class _GemmWriter:
         mask = lane_mask(self.body, f.sub(f.dim(work.n), at)) if self.ragged else None
         self.body.vector = Vector(work.n_axis, mask)
         where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
-        self.body.accumulated = Reg(f.value(f"load {kind}, ptr {where}, align 4"), self.form.dtype, True)
+        made = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
+        self.body.accumulated = made if work.dtype is self.form.dtype else self.body.round_narrow(made)
         for store in self.epilogue:
             self.body.store(store.slot, store.offset, self.body.gen(store.body))
         self.body.vector = None

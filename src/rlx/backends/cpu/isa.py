@@ -54,6 +54,11 @@ class Isa:
         return self.gemm_rows if self.byte_products == "fours" else self.gemm_rows - 2
 
     @property
+    def converts_f16(self) -> bool:
+        """Whether instructions turn f16 into f32 and back."""
+        return self.name != "sse"
+
+    @property
     def vector_bytes(self) -> int:
         return 4 * self.lanes
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
 from rlx.kernel.llvm.body import Body, Vector, lane_mask
+from rlx.kernel.llvm.function import register_type
 from rlx.kernel.llvm.turn import transpose
 from rlx.kernel.nest import Linear, load
 
 
 @dataclass(frozen=True)
 class Source:
-    """What `pack_panel` copies: slot and offset of the matrix, the panel's first column, and where it goes."""
+    """What `pack_panel` copies: slot and offset of the matrix, the panel's first column, where it goes, and its
+    dtype."""
 
     slot: int
     offset: Linear
     column: str
     target: str
     ragged: bool
+    dtype: DType = dtypes.f32
 
 
 def pack_panel(body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source) -> None:
@@ -45,10 +49,10 @@ def pack_panel(body: Body, work_axes: tuple[int, int], vectors: int, extents: tu
 def _pack_copied(
     body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source
 ) -> None:
-    f, lanes = body.f, body.lanes
-    kind = body.kind("float", True)
+    f, lanes, scalar = body.f, body.lanes, register_type(source.dtype)
+    kind = body.kind(scalar, True)
     k_axis, n_axis = work_axes
-    value = load(source.slot, source.offset, dtypes.f32)
+    value = load(source.slot, source.offset, source.dtype)
 
     def one(k: str, _: list[str]) -> list[str]:
         for j in range(vectors):
@@ -60,7 +64,7 @@ def _pack_copied(
             made = body.splat(body.gen(value)).name
             if mask is not None and source.offset.coefficient(n_axis) == 0:
                 made = f.value(f"select <{lanes} x i1> {mask}, {kind} {made}, {kind} zeroinitializer")
-            place = f.offset(source.target, "float", f.add(f.mul(k, str(vectors * lanes)), str(j * lanes)))
+            place = f.offset(source.target, scalar, f.add(f.mul(k, str(vectors * lanes)), str(j * lanes)))
             f.emit(f"store {kind} {made}, ptr {place}, align 4")
             body.vector = None
             body.pop()
@@ -73,8 +77,8 @@ def _pack_transposed(
     body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source
 ) -> None:
     """Columns lie along memory: squares of lanes x lanes elements are read along it and turned in registers."""
-    f, lanes = body.f, body.lanes
-    kind = body.kind("float", True)
+    f, lanes, scalar = body.f, body.lanes, register_type(source.dtype)
+    kind = body.kind(scalar, True)
     k_axis, n_axis = work_axes
     last = f.smax(f.sub(extents[1], "1"), "0")
 
@@ -85,12 +89,12 @@ def _pack_transposed(
                 body.push()
                 inside = f.smin(str(j * lanes + lane), last)
                 body.axes[k_axis], body.axes[n_axis] = k, f.add(source.column, inside)
-                where = body.pointer(source.slot, dtypes.f32, source.offset)
+                where = body.pointer(source.slot, source.dtype, source.offset)
                 rows.append(f.value(f"load {kind}, ptr {where}, align 4"))
                 body.pop()
-            for lane, row in enumerate(transpose(body, rows)):
+            for lane, row in enumerate(transpose(body, rows, scalar)):
                 place = f.add(f.mul(f.add(k, str(lane)), str(vectors * lanes)), str(j * lanes))
-                f.emit(f"store {kind} {row}, ptr {f.offset(source.target, 'float', place)}, align 4")
+                f.emit(f"store {kind} {row}, ptr {f.offset(source.target, scalar, place)}, align 4")
         return []
 
     f.loop("0", extents[0], lanes, [], square)

@@ -177,15 +177,23 @@ NARROW = {1: 1.3, 2: 1.08}
 """How much more a product costs in panels of one and two vectors, for its width."""
 
 
+OTHER_FORMS = {"gemm_bytes": 1.0, "gemm_bf16": 1.0, "gemm_f16": 1.36}
+"""How many times as long as those of f32 steps of other cores of the same shape take: bytes are four products a lane,
+and turning f16 into f32 keeps the units busy that multiply."""
+
+
 def cores_ns(step_ns: Mapping[int, float], tile_ns: float, cell_ns: float, isa: Isa) -> Rates:
-    """Rates of all cores, of floats and of bytes: from what a step of k takes by the height of a tile of full width,
-    and what each tile, and each vector of one, takes beside."""
+    """Rates of all cores: from what a step of k takes by the height of a tile of full width in f32, and what each tile,
+    and each vector of one, takes beside."""
     made: Rates = {"gemm_tiles_ns": tile_ns, "gemm_cells_ns": cell_ns}
     for rows, ns in step_ns.items():
         for vectors in range(1, isa.gemm_vectors + 1):
             part = vectors / isa.gemm_vectors * NARROW.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0
-            # bytes go through cores of the same shape: four of them take what one float does
-            made[f"gemm_{rows}x{vectors}_ns"] = made[f"gemm_bytes_{rows}x{vectors}_ns"] = ns * part
+            made[f"gemm_{rows}x{vectors}_ns"] = ns * part
+            for stem, times in OTHER_FORMS.items():
+                made[f"{stem}_{rows}x{vectors}_ns"] = ns * part * times
+            if vectors % 2 == 0:  # f64 fills two
+                made[f"gemm_f64_{rows}x{vectors // 2}_ns"] = ns * part
     return made
 
 

@@ -351,6 +351,8 @@ class Body:
             kind = self.kind("i8", raw.vector)
             zero = "zeroinitializer" if raw.vector else "0"
             return Reg(self.f.value(f"icmp ne {kind} {raw.name}, {zero}"), raw.dtype, raw.vector)
+        if raw.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(raw, "bitcast", "i16", "half"), "fpext", "half", "float")
         if raw.dtype in narrow.DTYPES:
             bits = Reg(raw.name, narrow.bits_dtype(raw.dtype), raw.vector)
             return Reg(self._through(bits, lambda e: narrow.decode(e, raw.dtype)).name, raw.dtype, raw.vector)
@@ -368,6 +370,8 @@ class Body:
             if not value.name.startswith("%") and not value.vector:
                 return Reg("1" if value.name in ("true", "1") else "0", value.dtype, False)
             return self._width(value, "zext", "i1", "i8")
+        if value.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(value, "fptrunc", "float", "half"), "bitcast", "half", "i16")
         if value.dtype in narrow.DTYPES:
             wide = Reg(value.name, dtypes.f32, value.vector)
             return Reg(self._through(wide, lambda e: narrow.encode(e, value.dtype)).name, value.dtype, value.vector)
@@ -391,6 +395,8 @@ class Body:
 
     def round_narrow(self, reg: Reg) -> Reg:
         """A value held in f32 rounded to what its narrow dtype can hold."""
+        if reg.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(reg, "fptrunc", "float", "half"), "fpext", "half", "float")
         wide = Reg(reg.name, dtypes.f32, reg.vector)
         return Reg(self._through(wide, lambda e: _rounded(e, reg.dtype)).name, reg.dtype, reg.vector)
 

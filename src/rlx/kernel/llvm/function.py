@@ -39,12 +39,14 @@ class Target:
     lanes     f32 lanes of the vectors to emit
     byte_products  what multiplies bytes and adds to i32: "fours" (vpdpbusd), "pairs" (pmaddwd), or "" for neither
     has_fma   whether fused multiply-add is one instruction (else `fmuladd` may split it)
+    converts_f16   whether instructions turn f16 into f32 and back
     """
 
     lanes: int
     has_fma: bool
     pause: str = ""
     byte_products: str = ""
+    converts_f16: bool = False
 
 
 class Module:

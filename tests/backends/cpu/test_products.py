@@ -1,0 +1,128 @@
+"""Products of every float dtype on every instruction set, against NumPy's in f64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.backends.cpu import gemm, isa
+from rlx.backends.cpu.cores import BRAINS, DOUBLES, FLOATS, HALVES
+from rlx.ir.dtype import parse
+from rlx.ir.graph import Graph
+from rlx.kernel.lower import lower
+from rlx.kernel.nest import Contraction
+from rlx.passes.pipeline import optimise
+from support import run_on
+
+from .test_bytes import KINDS, SHAPES
+
+DTYPES = ("f32", "f64", "f16", "bf16")
+ROUNDS = {"f32": 1e-6, "f64": 2e-15, "f16": 1e-3, "bf16": 8e-3}
+"""What a result may be off, for the greatest of its row's sums of magnitudes."""
+
+
+def numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(parse(dtype).numpy)
+
+
+def check(got: Any, a: Any, b: Any, dtype: str) -> None:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    assert got.dtype == parse(dtype).numpy
+    np.testing.assert_allclose(got.astype(np.float64), a @ b, atol=ROUNDS[dtype] * (abs(a) @ abs(b)).max())
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products(shape: tuple[int, int, int], dtype: str, device: str) -> None:
+    """With a weight, which is packed once, and with a value of the run."""
+    m, k, n = shape
+    g = Graph()
+    x, y, w = g.input("x", ("rows", k), dtype), g.input("y", (k, "columns"), dtype), g.param("w", (k, n), dtype)
+    g.output(x @ w, name="weight")
+    g.output(x @ y, name="value")
+    a, b = numbers(dtype, m, k), numbers(dtype, k, n, seed=1)
+    made = run_on(device, g, {"x": a, "y": b}, {"w": b})
+    for name in ("weight", "value"):
+        check(made[name], a, b, dtype)
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_turned_right_sides(dtype: str, device: str) -> None:
+    """Columns of the right side lie along memory, in squares of whole vectors and not."""
+    for k in (64, 37):
+        g = Graph()
+        x, y = g.input("x", (9, k), dtype), g.input("y", (33, k), dtype)
+        g.output(ops.dot_general(x, y, lhs_contract=(1,), rhs_contract=(1,)), name="z")
+        a, b = numbers(dtype, 9, k), numbers(dtype, 33, k, seed=1)
+        check(run_on(device, g, {"x": a, "y": b}, {})["z"], a, b.T, dtype)
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels, dilation", [(1, 1), (3, 1), (16, 1), (5, 2)])
+def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> None:
+    """Taps that lie side by side, and taps that do not."""
+    g = Graph()
+    x, w = g.input("x", (2, channels, 9, 11), dtype), g.param("w", (20, channels, 3, 2), dtype)
+    sizes = {"strides": (2, 1), "dilations": (1, dilation), "low": (1, 0), "high": (1, 1)}
+    g.output(ops.conv(x, w, **sizes), name="y")
+    a, b = numbers(dtype, 2, channels, 9, 11), numbers(dtype, 20, channels, 3, 2, seed=1)
+    got = run_on(device, g, {"x": a}, {"w": b})["y"]
+    padded = np.pad(a.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)])
+    want = np.zeros(got.shape)
+    for i in range(3):
+        for j in range(2):
+            part = padded[:, :, i : i + 2 * got.shape[2] - 1 : 2, j * dilation : j * dilation + got.shape[3]]
+            want += np.einsum("bchw,oc->bohw", part, b[:, :, i, j].astype(np.float64))
+    np.testing.assert_allclose(got.astype(np.float64), want, atol=ROUNDS[dtype] * 6 * channels * 4, rtol=ROUNDS[dtype])
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nan_stay_in_their_rows(dtype: str, device: str) -> None:
+    g = Graph()
+    g.output(g.input("x", (10, 20), dtype) @ g.param("w", (20, 17), dtype), name="y")
+    a, b = abs(numbers(dtype, 10, 20)), abs(numbers(dtype, 20, 17, seed=1))
+    a[1, 2], a[3, 4], a[5, 6], a[5, 7] = np.inf, np.nan, np.inf, -np.inf
+    got = run_on(device, g, {"x": a}, {"w": b})["y"].astype(np.float64)
+    assert np.isposinf(got[1]).all() and np.isnan(got[3]).all() and np.isnan(got[5]).all()
+    assert np.isfinite(np.delete(got, (1, 3, 5), 0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("device", KINDS)
+def test_sums_are_wide_and_rounded_once(dtype: str, device: str) -> None:
+    """Ones that a narrow sum would lose, the smallest numbers of the dtype, and a result halfway between two."""
+    g = Graph()
+    g.output(g.input("x", (3, 512), dtype) @ g.param("w", (512, 16), dtype), name="y")
+    kind = parse(dtype).numpy
+    a, b = np.zeros((3, 512), kind), np.ones((512, 16), kind)
+    a[0] = 1.0
+    smallest = np.array([1], np.uint16).view(kind)[0]
+    a[1, :3] = smallest
+    a[2, :2] = 1.0, np.ldexp(1.0, -12 if dtype == "f16" else -9)
+    got = run_on(device, g, {"x": a}, {"w": b})["y"]
+    assert (got[0].astype(np.float64) == 512).all()
+    if dtype == "f16":  # a bf16 of that size is below what f32 arithmetic keeps
+        assert (got[1].astype(np.float64) == 3 * float(smallest)).all()
+    assert (got[2].astype(np.float64) == 1).all()
+
+
+def test_forms_by_dtype() -> None:
+    target = isa.forced("avx512", for_codegen_only=True)
+    for dtype, form in (("f32", FLOATS), ("f64", DOUBLES), ("f16", HALVES), ("bf16", BRAINS)):
+        g = Graph()
+        g.output(g.input("x", (4, 8), dtype) @ g.param("w", (8, 32), dtype))
+        (work,) = [k.work for k in lower(optimise(g)[0]).main if isinstance(k.work, Contraction)]
+        assert gemm.form_of(work, target) is form
+        assert gemm.takes(work, target) == (dtype in ("f32", "f64"))
+        width, group = gemm.panels(work, target)
+        assert (width, group) == (16 if dtype == "f64" else 32, 1)
+    old = isa.forced("sse", for_codegen_only=True)
+    assert gemm.form_of(work, old) is BRAINS
+    assert not old.converts_f16
