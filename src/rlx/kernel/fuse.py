@@ -56,13 +56,16 @@ class Group:
 class Fusion:
     """Groups of a graph in an order in which they can run, and `order` of a value's axes in memory.
 
-    `fixed` are inputs that params alone decide, as those of a region may be. Raises UnsupportedOp for nodes that no
-    kernel kind can take.
+    `fixed` are inputs that params alone decide, as those of a region may be. With `chosen` a product may read matrices
+    of a weight that data choose where they lie. Raises UnsupportedOp for nodes that no kernel kind can take.
     """
 
-    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:
+    def __init__(
+        self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = (), chosen: bool = False
+    ) -> None:
         self.graph = graph
         self.disable = disable
+        self.chosen = chosen
         self.nodes = _live(graph)
         self.position = {id(n): i for i, n in enumerate(self.nodes)}
         self.ancestors: list[int] = []
@@ -127,7 +130,12 @@ class Fusion:
         for node in self.nodes:
             if isinstance(node.op, STRIDED_OPERANDS):
                 for value in node.inputs:
-                    self._strided(value)
+                    if self.chosen and value is node.inputs[-1] and self._chooses(node):
+                        source, places = value.node.inputs
+                        self._strided(source)
+                        self._to_memory(places)
+                    else:
+                        self._strided(value)
                 self._neighbours(node)
             elif isinstance(node.op, GATHERS):
                 if not isinstance(node.inputs[0].node.op, GATHERS):  # a gather of a gather is one gather
@@ -145,6 +153,16 @@ class Fusion:
             elif isinstance(node.op, TRANSFORMS):
                 for value in node.inputs:
                     self._along(value, value.rank - 1)
+
+    def _chooses(self, node: Node) -> bool:
+        """Whether it is a batch of products with matrices of a weight that data choose, one for each of the batch."""
+        op, right = node.op, node.inputs[-1].node
+        if not isinstance(op, DotGeneral) or not isinstance(right.op, Gather) or right.op.axis % 3 != 0:
+            return False
+        source, places = right.inputs
+        known = source.rank == 3 and source.type.is_static and id(source.node) in self.static
+        plain = source.dtype.is_float and places.rank == 1 and op.rhs_batch == (0,) and len(op.rhs_contract) == 1
+        return known and plain and len(self.uses(right.outputs[0])) == 1
 
     def _to_memory(self, value: Value) -> None:
         if not isinstance(value.node.op, LEAVES):

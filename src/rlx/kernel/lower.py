@@ -50,9 +50,11 @@ from rlx.ops.transformer import Attention
 class Lowering:
     """One graph on its way to one program."""
 
-    def __init__(self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = ()) -> None:
+    def __init__(
+        self, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = (), chosen: bool = False
+    ) -> None:
         self.graph = graph
-        self.fusion = Fusion(graph, disable, fixed)
+        self.fusion = Fusion(graph, disable, fixed, chosen)
         self.program = Program(tuple(graph.symbols))
         self.buffers: dict[Key, Buffer] = {}
         self.static: set[int] = set()  # buffers that params and constants alone decide
@@ -438,7 +440,7 @@ def _contraction(
 ) -> Work:  # fmt: skip
     """A contraction with one m, one n and one k axis where the accesses allow it, else a plain nest."""
     count = batch + rows + columns
-    plain = all(e.kind == "load" and not e.args for e in (a, b))
+    plain = all(e.kind == "load" for e in (a, b)) and not a.args and _is_of_batch(b, batch)
     if not plain or len(depth) != 1:
         total = dtypes.accumulator(dtype)
         done = ex.cast(row(0, total), dtype)
@@ -474,9 +476,17 @@ def _contraction(
     )  # fmt: skip
 
 
-def lower(graph: Graph, disable: frozenset[str] = frozenset()) -> Program:
-    """The program of a graph. Raises UnsupportedOp naming every node that no kernel can take."""
-    return Lowering(graph, disable).run()
+def _is_of_batch(side: Expr, batch: int) -> bool:
+    """Whether what data say of a load's place is one for each of the batch."""
+    read = ex.walk(list(side.args))
+    axes = {n.attr for n in read if n.kind == "axis"} | {a for n in read if n.kind == "load" for a, _ in n.attr.axes}
+    return not side.attr.guarded and all(a < batch for a in axes)
+
+
+def lower(graph: Graph, disable: frozenset[str] = frozenset(), chosen: bool = False) -> Program:
+    """The program of a graph; `chosen` as in `Fusion`. Raises UnsupportedOp naming every node that no kernel can
+    take."""
+    return Lowering(graph, disable, chosen=chosen).run()
 
 
 def param_names(graph: Graph) -> list[str]:

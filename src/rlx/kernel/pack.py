@@ -1,5 +1,6 @@
 """Weights in the layout that contraction kernels want: panels
-[⌈n / width⌉][taps...][⌈k / group⌉][width][group], made once by `prepare`."""
+[⌈n / width⌉][taps...][⌈k / group⌉][width][group], made once by `prepare`. Of weights that data choose among there is
+such an array for each."""
 
 from __future__ import annotations
 
@@ -48,15 +49,15 @@ def pack_weights(program: Program, panels_of: Callable[[Contraction], tuple[int,
         if not isinstance(work, Contraction) or kernel.slots[work.b_slot] not in static:
             return kernel
         inside = (work.n_axis, *work.tap_axes, work.k_axis)
-        plain = not work.b.others and all(n in inside for n, _ in work.b.axes)
-        strides = (work.b.const, *(c for _, c in work.b.axes))
+        plain = len(work.b.others) <= 1 and all(n in inside for n, _ in work.b.axes)
+        strides = (work.b.const, *(c for _, c in (*work.b.axes, *work.b.others)))
         known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
         panels = panels_of(work) if plain and known else (0, 1)
         if not panels[0]:
             return kernel
         work = _joined(work)
         source = program.buffers[kernel.slots[work.b_slot]]
-        key = (source.number, work.b, work.n, (*work.taps, work.k), panels)
+        key = (source.number, dataclasses.replace(work.b, others=()), work.n, (*work.taps, work.k), panels)
         if key not in packed:
             packed[key] = _pack(program, work, source, *panels)
         return _with_packed(kernel, work, packed[key], *panels)
@@ -83,14 +84,16 @@ def _joined(work: Contraction) -> Contraction:
 def _pack(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:
     panels = dims.ceildiv(work.n, width)
     depth = (*work.taps, dims.ceildiv(work.k, group))
-    extents = (panels, *depth, width, group)
+    apart = tuple(stride for _, stride in work.b.others)
+    extents = (*(dims.floordiv(source.size, stride) for stride in apart), panels, *depth, width, group)
     buffer = program.new_buffer("temp", source.dtype, dims.product(extents), f"{source.name}.packed")
-    lane = 1 + len(depth)
-    column = Linear(0, ((0, width), (lane, 1)))
+    first = len(apart)
+    lane = first + 1 + len(depth)
+    column = Linear(0, ((first, width), (lane, 1)))
     step = Linear(0, ((lane - 1, group), (lane + 1, 1)))
-    offset = Linear(work.b.const)
+    offset = Linear(work.b.const, tuple(enumerate(apart)))
     offset = offset.plus(column.times(work.b.coefficient(work.n_axis)))
-    for number, source_axis in enumerate(work.tap_axes, 1):
+    for number, source_axis in enumerate(work.tap_axes, first + 1):
         offset = offset.plus(linear(axis(number)).times(work.b.coefficient(source_axis)))
     offset = offset.plus(step.times(work.b.coefficient(work.k_axis)))
     guard: Expr | None = None
@@ -110,11 +113,14 @@ def _pack(program: Program, work: Contraction, source: Buffer, width: int, group
 
 def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int, group: int) -> Kernel:
     """The kernel reading the packed copy, in place of the plain one where nothing else of the kernel reads that."""
-    loads = {n.attr.slot for n in ex.walk([s.body for s in work.epilogue]) if n.kind == "load"}
+    chosen = [expression for expression, _ in work.b.others]
+    loads = {n.attr.slot for n in ex.walk([*chosen, *(s.body for s in work.epilogue)]) if n.kind == "load"}
     shared = work.b_slot in {work.a_slot, *loads}
     slots = [*kernel.slots, buffer.number]
     if not shared:
         slots[work.b_slot] = slots.pop()
     place = len(slots) - 1 if shared else work.b_slot
-    changed = dataclasses.replace(work, b_slot=place, b=Linear(), packed=width, group=group)
+    size = dims.product((dims.ceildiv(work.n, width), *work.taps, dims.ceildiv(work.k, group), width * group))
+    apart = Linear(0, (), tuple((expression, size) for expression in chosen))
+    changed = dataclasses.replace(work, b_slot=place, b=apart, packed=width, group=group)
     return dataclasses.replace(kernel, work=changed, slots=tuple(slots))

@@ -41,7 +41,7 @@ class RegionBody(Lowering):
 
     def __init__(self, outer: Lowering, region: Graph, given: Sequence[Buffer]) -> None:
         fixed = [v for v, b in zip(region.inputs, given, strict=True) if b.number in outer.static]
-        super().__init__(region, outer.fusion.disable, fixed)
+        super().__init__(region, outer.fusion.disable, fixed, outer.fusion.chosen)
         # buffers, prepare and constants are those of the one program; the kernels are this body's
         self.program = dataclasses.replace(outer.program, main=[], inputs=[], outputs=[])
         self.static = outer.static

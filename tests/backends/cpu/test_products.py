@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.backends.base import Options
 from rlx.backends.cpu import gemm, isa
+from rlx.backends.cpu.build import program_of
 from rlx.backends.cpu.cores import BRAINS, DOUBLES, FLOATS, HALVES
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
+from rlx.kernel.flatten import leaves
 from rlx.kernel.lower import lower
 from rlx.kernel.nest import Contraction
 from rlx.passes.pipeline import optimise
@@ -126,3 +129,38 @@ def test_forms_by_dtype() -> None:
     old = isa.forced("sse", for_codegen_only=True)
     assert gemm.form_of(work, old) is BRAINS
     assert not old.converts_f16
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_matrices_that_rows_choose(rows: int, dtype: str, device: str) -> None:
+    """Indices from the back and wild ones too; rows are known to a graph, and not."""
+    experts, k, n = 5, 19, 37
+    for shape in (rows, "rows"):
+        g = Graph()
+        x, chosen = g.input("x", (shape, k), dtype), g.input("chosen", (shape,), "i64")
+        g.output(ops.grouped_matmul(x, g.param("w", (experts, k, n), dtype), chosen), name="y")
+        a, b = numbers(dtype, rows, k), numbers(dtype, experts, k, n, seed=1)
+        which = np.random.default_rng(2).integers(-7, 9, rows)
+        got = run_on(device, g, {"x": a, "chosen": which}, {"w": b})["y"]
+        for row, expert in enumerate(np.clip(np.where(which < 0, which + experts, which), 0, experts - 1)):
+            check(got[row : row + 1], a[row : row + 1], b[expert], dtype)
+
+
+@pytest.mark.parametrize("shape", [64, "rows"])
+def test_chosen_matrices_are_read_where_they_were_packed(shape: int | str) -> None:
+    g = Graph()
+    x, chosen = g.input("x", (shape, 32)), g.input("chosen", (shape,), "i64")
+    g.output(ops.grouped_matmul(x, g.param("w", (4, 32, 48)), chosen), name="y")
+    program, _ = program_of(g, isa.detect(), Options())
+    products = [k for k in leaves(program.main) if isinstance(k.work, Contraction)]
+    assert len(products) == 1 and products[0].work.packed and len(products[0].work.b.others) == 1  # type: ignore[union-attr]
+    copies = [k for k in leaves(program.main) if k.name == "gather" and k.slots[-1] == program.params[0]]
+    assert len(copies) == 0
+    # a weight that is an input is copied: nothing was packed
+    g = Graph()
+    x, w, chosen = g.input("x", (64, 32)), g.input("w", (4, 32, 48)), g.input("chosen", (64,), "i64")
+    g.output(ops.grouped_matmul(x, w, chosen), name="y")
+    program, _ = program_of(g, isa.detect(), Options())
+    assert not any(k.work.b.others for k in leaves(program.main) if isinstance(k.work, Contraction))

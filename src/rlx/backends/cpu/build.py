@@ -139,7 +139,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     made, _ = optimise(graph, options.dispatch.claims(claims.claim), disable=disable, channels_last=True)
     if clock is not None:
         clock.lap("passes")
-    program = lower(made, disable)
+    program = lower(made, disable, chosen="pack" not in disable)
     _refuse_dtypes(program)
     if "winograd" not in disable:
         use_winograd(program, lambda work: winograd.panel_width(work, isa))

@@ -52,7 +52,7 @@ class GemmPlan:
 def form_of(work: Contraction, isa: Isa) -> Form | None:
     """The form of core that fits, once the right side lies in panels: floats of one dtype, or u8 by i8 with sums in
     i32, and neighbouring k of A side by side."""
-    if not (work.k == 1 or work.a.coefficient(work.k_axis) == 1) or work.a.others or work.b.others:
+    if not (work.k == 1 or work.a.coefficient(work.k_axis) == 1) or work.a.others:
         return None
     sides = (work.a_dtype, work.b_dtype, work.dtype)
     if sides == (dtypes.u8, dtypes.i8, dtypes.i32):
@@ -66,7 +66,7 @@ def takes(work: Contraction, isa: Isa) -> bool:
     """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32 and f64 alone
     are packed while running."""
     form = form_of(work, isa)
-    return form is not None and (work.packed > 0 or (form.moves and not work.taps))
+    return form is not None and (work.packed > 0 or (form.moves and not work.taps and not work.b.others))
 
 
 def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
@@ -172,7 +172,9 @@ class _GemmWriter:
         f, work = self.f, self.work
         if work.packed:
             size = f.mul(f.dim(dims.mul(dims.product(work.taps), self._padded(work.k))), str(self.width))
-            here = f.offset(self.body.bases[work.b_slot], self.form.element, f.mul(panel, size))
+            start = f.mul(panel, size)
+            start = f.add(start, self.body.offset(work.b)) if work.b.others else start
+            here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
             return here, f.offset(here, self.form.element, size)
         target = f.offset("%scratch", self.form.total, str(self.plan.rows * self.width))
         left = f.sub(f.dim(work.n), column)
