@@ -1,12 +1,14 @@
 """Attention on the CPU: per head, keys transposed once into panels; per tile of queries, scores, softmax and the
 product with the values, all in cache. A position is one (batch, head).
 
-Whole score rows are kept (no online softmax): for the lengths at which attention on a CPU is used they stay in L2.
+Whole score rows are kept (no online softmax): for the lengths at which attention on a CPU is used they stay in L2. Few
+queries, as a decoder's step has, read keys and values where they lie: panels would be read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlx.backends.cpu import gemm
@@ -25,6 +27,10 @@ from rlx.kernel.llvm.nest import PARAMETERS, buffer_pointers, join_lanes
 from rlx.kernel.nest import AttentionWork, Linear, load
 
 BATCH, HEAD, PLACE, FEATURE = 0, 1, 2, 3
+FEW = 4
+"""Queries up to which nothing is packed."""
+MOST_SUMS = 8
+"""Vectors of sums over keys at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,18 @@ class AttentionPlan:
     positions: Dim
     weight: Dim
     scratch: Dim
+
+    @property
+    def may_be_few(self) -> bool:
+        """Whether there is code for few queries: their number may be one, and features lie side by side."""
+        work = self.work
+        close = all(side[1].coefficient(FEATURE) == 1 for side in (work.k, work.v))
+        return close and not (isinstance(work.queries, int) and work.queries > FEW)
+
+    @property
+    def may_be_many(self) -> bool:
+        """Whether there is code for others."""
+        return not (self.may_be_few and isinstance(self.work.queries, int))
 
 
 def takes(work: AttentionWork) -> bool:
@@ -94,10 +112,21 @@ class _AttentionWriter:
         return f
 
     def _position(self, position: str, _: list[str]) -> list[str]:
+        f, plan = self.f, self.plan
+        heads = f.dim(self.work.heads)
+        batch, head = f.divide(position, heads), f.remainder(position, heads)
+        if plan.may_be_few and plan.may_be_many:
+            few = f.value(f"icmp sle i64 {f.dim(self.work.queries)}, {FEW}")
+            f.when(few, lambda: self._few(batch, head), lambda: self._many(batch, head))
+        elif plan.may_be_few:
+            self._few(batch, head)
+        else:
+            self._many(batch, head)
+        return []
+
+    def _many(self, batch: str, head: str) -> None:
         f, work = self.f, self.work
         self.body.push()
-        heads = f.dim(work.heads)
-        batch, head = f.divide(position, heads), f.remainder(position, heads)
         self.body.axes[BATCH] = batch
         self.body.axes[HEAD] = f.divide(head, str(work.repeat))
         self._pack()
@@ -107,7 +136,92 @@ class _AttentionWriter:
         count, base, extra = tiles_of(f, f.dim(work.queries), self.plan.rows)
         f.loop("0", count, 1, [], lambda tile, _: self._tile(tile, base, extra))
         self.body.pop()
-        return []
+
+    # few queries
+
+    def _few(self, batch: str, head: str) -> None:
+        """Query by query: sums along the features of each key, the softmax, sums over the values of all keys."""
+        f, work = self.f, self.work
+        source = f.divide(head, str(work.repeat))
+
+        def one(query: str, _: list[str]) -> list[str]:
+            self.body.push()
+            self.body.axes[BATCH], self.body.axes[HEAD], self.body.axes[PLACE] = batch, head, query
+            last = f.dim(work.keys)
+            if work.causal:
+                last = f.smax(f.smin(f.add(f.add(query, "1"), f.dim(work.offset)), last), "0")
+            row = self._row(work.q)
+            vectors = [self._part(row, j, work.features) for j in range(-(-work.features // self.lanes))]
+
+            def score(key: str, _: list[str]) -> list[str]:
+                with self._at(source, key):
+                    place = self._row(work.k)
+                total = self._splat("0.0")
+                for j, vector in enumerate(vectors):
+                    total = self._multiplied(vector, self._part(place, j, work.features), total)
+                made = join_lanes(self.body, "add", dtypes.f32, total)
+                f.emit(f"store float {made}, ptr {f.offset(self.scores, 'float', key)}, align 4")
+                return []
+
+            f.loop("0", last, 1, [], score)
+            self._softmax("0", query, last)
+            factor = f.value(f"load float, ptr {self.sums}, align 4")
+            scale = self.body.splat(Reg(factor, dtypes.f32, False)).name
+            for first in range(0, -(-work.value_features // self.lanes), MOST_SUMS):
+                self._weighted(source, query, last, first, scale)
+            self.body.pop()
+            return []
+
+        f.loop("0", f.dim(work.queries), 1, [], one)
+
+    def _weighted(self, source: str, query: str, last: str, first: int, scale: str) -> None:
+        """The values of all keys by their scores, for vectors of features from `first` on."""
+        f, work = self.f, self.work
+        parts = range(first, min(first + MOST_SUMS, -(-work.value_features // self.lanes)))
+
+        def add(key: str, sums: list[str]) -> list[str]:
+            with self._at(source, key):
+                place = self._row(work.v)
+                score = f.value(f"load float, ptr {f.offset(self.scores, 'float', key)}, align 4")
+                wide = self.body.splat(Reg(score, dtypes.f32, False)).name
+                return [
+                    self._multiplied(wide, self._part(place, j, work.value_features), now)
+                    for j, now in zip(parts, sums)
+                ]
+
+        sums = f.loop("0", last, 1, [(self.kind, "zeroinitializer")] * len(parts), add)
+        for j, total in zip(parts, sums):
+            self._write(query, j * self.lanes, f.value(f"fmul {self.kind} {total}, {scale}"))
+
+    @contextmanager
+    def _at(self, head: str, key: str) -> Iterator[None]:
+        """At a key instead of a query."""
+        axes = self.body.axes
+        before = axes[HEAD], axes[PLACE]
+        self.body.push()
+        axes[HEAD], axes[PLACE] = head, key
+        yield
+        self.body.pop()
+        axes[HEAD], axes[PLACE] = before
+
+    def _row(self, side: tuple[int, Linear]) -> str:
+        """Where the features of a row begin."""
+        slot, offset = side
+        return self.body.pointer(slot, self.work.dtype, Linear(offset.const, _without_features(offset)))
+
+    def _part(self, row: str, j: int, features: int) -> str:
+        """A vector of a row's features, zeros behind the last."""
+        left = features - j * self.lanes
+        mask = lane_mask(self.body, str(left)) if left < self.lanes else None
+        return self.body.load_vector(self.f.offset(row, "float", str(j * self.lanes)), "float", 4, mask)
+
+    def _multiplied(self, a: str, b: str, total: str) -> str:
+        kind, module = self.kind, self.f.module
+        name = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.v{self.lanes}f32"
+        module.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
+        return self.f.value(f"call {kind} {name}({kind} {a}, {kind} {b}, {kind} {total})")
+
+    # tiles of queries
 
     def _pack(self) -> None:
         """Keys as [panel][feature][width], values as [panel][key][width]."""
@@ -136,9 +250,8 @@ class _AttentionWriter:
         self.body.push()
         first, height = tile_at(f, tile, base, extra)
         self.body.axes[PLACE] = first
-        slot, offset = work.q
-        where = Linear(offset.const, tuple((n, c) for n, c in offset.axes if n != FEATURE))
-        queries = self.body.pointer(slot, work.dtype, where)
+        offset = work.q[1]
+        queries = self._row(work.q)
         keys = f.dim(work.keys)
         last = keys
         if work.causal:
@@ -292,18 +405,26 @@ class _AttentionWriter:
         f.loop("0", height, 1, [], one)
 
     def _store(self, query: str, offset: str, start: int, j: int, scale: str) -> None:
-        f, work = self.f, self.work
+        f = self.f
+        where = f.offset(self.tile, "float", f.add(offset, str(j * self.lanes)))
+        raw = f.value(f"load {self.kind}, ptr {where}, align 4")
+        self._write(query, start, f.value(f"fmul {self.kind} {raw}, {scale}"))
+
+    def _write(self, query: str, start: int, value: str) -> None:
+        """A vector of the result, features from `start` on."""
+        work = self.work
         self.body.push()
         self.body.axes[PLACE], self.body.axes[FEATURE] = query, str(start)
         left = work.value_features - start
         mask = lane_mask(self.body, str(left)) if left < self.lanes else None
         self.body.vector = Vector(FEATURE, mask)
-        where = f.offset(self.tile, "float", f.add(offset, str(j * self.lanes)))
-        raw = f.value(f"load {self.kind}, ptr {where}, align 4")
-        value = f.value(f"fmul {self.kind} {raw}, {scale}")
         self.body.store(work.out[0], work.out[1], Reg(value, dtypes.f32, True))
         self.body.vector = None
         self.body.pop()
+
+
+def _without_features(offset: Linear) -> tuple[tuple[int, Dim], ...]:
+    return tuple((n, c) for n, c in offset.axes if n != FEATURE)
 
 
 _Visit = Callable[[str, "str | None", list[str]], list[str]]

@@ -187,6 +187,15 @@ def _attention(made: KernelWork, planned: attention.AttentionPlan, isa: Isa, bin
     heads, queries, keys = dims.evaluate(planned.positions, binding), *extents((work.queries, work.keys), binding)
     if not heads * queries:
         return 0
+    made.flops += 2.0 * heads * queries * keys * (work.features + work.value_features)
+    made.add("attention_scores", heads * queries * -(-keys // isa.lanes))
+    made.add("attention_rows", heads * queries)
+    points = heads * max(queries, keys) * max(work.features, work.value_features)
+    if planned.may_be_few and queries <= attention.FEW:
+        vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
+        for name, each in (("plain", vectors), ("near", vectors), ("joins", 1)):
+            made.add(name, heads * queries * keys * each)
+        return points
     key_panels = -(-keys // (planned.key_vectors * isa.lanes))
     value_panels = -(-work.value_features // (planned.value_vectors * isa.lanes))
     for height, tiles in _tiles(queries, 1, planned.rows):
@@ -194,11 +203,8 @@ def _attention(made: KernelWork, planned: attention.AttentionPlan, isa: Isa, bin
         made.add(f"gemm_{height}x{planned.value_vectors}", heads * tiles * value_panels * keys)
         _tiles_of(made, heads * tiles * key_panels, height * planned.key_vectors)
         _tiles_of(made, heads * tiles * value_panels, height * planned.value_vectors)
-    made.flops += 2.0 * heads * queries * keys * (work.features + work.value_features)
     made.add("packed", heads * keys * (work.features + work.value_features))
-    made.add("attention_scores", heads * queries * -(-keys // isa.lanes))
-    made.add("attention_rows", heads * queries)
-    return heads * max(queries, keys) * max(work.features, work.value_features)
+    return points
 
 
 # nests

@@ -1,0 +1,85 @@
+"""Attention of few queries, which reads keys and values where they lie, and of more, which packs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.base import Options
+from rlx.backends.cpu import attention, isa
+from rlx.backends.cpu.build import program_of
+from rlx.backends.cpu.codegen import plan_of
+from rlx.backends.reference import evaluate
+from rlx.ir.graph import Graph
+from rlx.kernel.nest import AttentionWork
+from rlx.ops import build
+from support import run_on
+
+from .test_bytes import KINDS
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("features, values", [(8, 6), (33, 150), (1, 16)])
+@pytest.mark.parametrize("known", [True, False])
+def test_any_number_of_queries(features: int, values: int, known: bool, device: str) -> None:
+    """Shared heads, a causal mask whose place is not the end, an added mask, rows without a key."""
+    for queries in (1, 3, attention.FEW, attention.FEW + 1, 20):
+        graph = Graph()
+        q = graph.input("q", (2, 4, queries if known else "queries", features))
+        k, v = graph.input("k", (2, 2, "keys", features)), graph.input("v", (2, 2, "keys", values))
+        mask = graph.input("mask", (queries if known else "queries", "keys"))
+        graph.output(build.attention(q, k, v), name="plain")
+        graph.output(build.attention(q, k, v, mask, causal=True, offset=2), name="masked")
+        graph.output(build.attention(q, k, v, causal=True, offset=-1, empty="nan"), name="empty")
+        inputs = {
+            "q": numbers(2, 4, queries, features), "k": numbers(2, 2, 21, features, seed=1),
+            "v": numbers(2, 2, 21, values, seed=2), "mask": numbers(queries, 21, seed=3),
+        }  # fmt: skip
+        got = run_on(device, graph, inputs, {})
+        wanted = evaluate(graph, inputs, {}, {"queries": queries, "keys": 21})
+        for name, want in zip(graph.outputs, wanted):
+            np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("device", KINDS)
+def test_no_keys(device: str) -> None:
+    graph = Graph()
+    q, k = graph.input("q", (1, 2, 1, 8)), graph.input("k", (1, 2, "keys", 8))
+    graph.output(build.attention(q, k, k), name="y")
+    got = run_on(device, graph, {"q": numbers(1, 2, 1, 8), "k": numbers(1, 2, 0, 8)}, {})
+    assert (got["y"] == 0).all()
+
+
+@pytest.mark.parametrize("device", KINDS)
+def test_features_behind_the_last_do_not_count(device: str) -> None:
+    """Of keys that lie within larger rows: what is beside them is NaN."""
+    graph = Graph()
+    q, rows = graph.input("q", (1, 1, 1, 5)), graph.input("rows", (1, 1, 7, 12))
+    graph.output(build.attention(q, rows[:, :, :, 2:7], rows[:, :, :, 3:8]), name="y")
+    inside = numbers(1, 1, 7, 12)
+    inside[..., :2], inside[..., 8:] = np.nan, np.nan
+    inputs = {"q": numbers(1, 1, 1, 5, seed=1), "rows": inside}
+    got = run_on(device, graph, inputs, {})["y"]
+    np.testing.assert_allclose(got, evaluate(graph, inputs, {}, {})[0], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(got).all()
+
+
+def test_only_the_code_that_may_run_is_made() -> None:
+    found = {}
+    for queries in (1, "n", 9):
+        graph = rlx.Graph()
+        q, k = graph.input("q", (1, 2, queries, 8)), graph.input("k", (1, 2, 30, 8))
+        graph.output(build.attention(q, k, k))
+        program, _ = program_of(graph, isa.detect(), Options())
+        (kernel,) = [k for k in program.main if isinstance(k.work, AttentionWork)]
+        planned = plan_of(kernel, isa.detect())
+        assert isinstance(planned, attention.AttentionPlan)
+        found[queries] = planned.may_be_few, planned.may_be_many
+    assert found == {1: (True, False), "n": (True, True), 9: (False, True)}
