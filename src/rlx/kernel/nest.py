@@ -21,6 +21,7 @@ from rlx.ir.expr import Expr
 
 if TYPE_CHECKING:
     from rlx.kernel.special import Exchanges, SpecialWork
+    from rlx.kernel.split import AttentionJoin, AttentionParts
     from rlx.kernel.winograd import WinogradWork
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
@@ -262,7 +263,8 @@ class AttentionWork:
     Offsets are linear in axes 0 batch, 1 head, 2 query or key position, 3 feature. `mask` uses axes 0 batch, 1 head,
     2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
     and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
-    `window` and `softcap` are as in `ops.transformer.Attention`.
+    `window` and `softcap` are as in `ops.transformer.Attention`. `live` is 1, or 0 at sizes at which other kernels do
+    the same (`kernel.split`).
     """
 
     batch: Dim
@@ -285,6 +287,7 @@ class AttentionWork:
     mask: tuple[int, Linear, DType] | None = None
     window: int | None = None
     softcap: float | None = None
+    live: Dim = 1
 
 
 @dataclass(frozen=True)
@@ -342,7 +345,10 @@ class Loop:
     condition: int | None = None
 
 
-Work: TypeAlias = "Nest | Contraction | AttentionWork | SpecialWork | Exchanges | WinogradWork | Branch | Loop"
+Work: TypeAlias = (
+    "Nest | Contraction | AttentionWork | AttentionParts | AttentionJoin | SpecialWork | Exchanges | WinogradWork"
+    " | Branch | Loop"
+)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from rlx.kernel.nest import AttentionWork
+from rlx.kernel.split import AttentionJoin, AttentionParts
 
 from .conftest import Check, compiled
 
@@ -136,6 +137,96 @@ def test_lengths_that_only_a_run_knows(check: Check) -> None:
     check(graph, calls)
 
 
+def ways(graph: Graph) -> list[type]:
+    """The kinds of kernels that attention becomes."""
+    kinds = (AttentionWork, AttentionParts, AttentionJoin)
+    return [
+        type(step.kernel.work) for step in build(graph, Options(), 1 << 24).main if isinstance(step.kernel.work, kinds)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 6, 64, 130, 256])
+@pytest.mark.parametrize("queries, keys, groups", [(1, 256, 1), (1, 700, 4), (3, 257, 2), (8, 300, 4)])
+def test_few_queries(size: int, queries: int, keys: int, groups: int, check: Check) -> None:
+    graph, sides = attention((2, 4, queries, size), keys, groups)
+    graph.output(ops.attention(*sides))
+    assert ways(graph) == [AttentionParts, AttentionJoin]
+    check(graph, [({}, inputs_of(graph))])
+
+
+def test_few_queries_with_values_of_another_size(check: Check) -> None:
+    graph = Graph("sizes")
+    q, k = (graph.input(name, (1, 3, n, 40)) for name, n in (("q", 2), ("k", 300)))
+    for size in (1, 7, 33, 200):
+        graph.output(ops.attention(q, k, graph.input(f"v{size}", (1, 3, 300, size))))
+    check(graph, [({}, inputs_of(graph))])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_few_queries_of_narrow_floats(dtype: str, check: Check) -> None:
+    graph, sides = attention((2, 4, 3, 16), 290, 2, dtype)
+    graph.output(ops.attention(*sides, scale=0.4))
+    check(graph, [({}, inputs_of(graph))])
+
+
+@pytest.mark.parametrize("causal, offset", [(False, 0), (True, 0), (True, 200), (True, 286), (True, -3)])
+@pytest.mark.parametrize("kind_of_mask", ["none", "bool", "added", "whole"])
+@pytest.mark.parametrize("fill", [-np.inf, -1e4])
+def test_masks_of_few_queries(causal: bool, offset: int, kind_of_mask: str, fill: float, check: Check) -> None:
+    """`whole` masks every key of some queries, whole chunks of others."""
+    graph, sides = attention((2, 4, 5, 8), 291, 2)
+    inputs = inputs_of(graph)
+    random = np.random.default_rng(3)
+    if kind_of_mask == "added":
+        sides.append(graph.input("m", (5, 291), "f32"))
+        inputs["m"] = np.where(random.random((5, 291)) < 0.3, -np.inf, numbers(5, 291)).astype(np.float32)
+        inputs["m"][3] = -np.inf
+    elif kind_of_mask != "none":
+        sides.append(graph.input("m", (2, 1, 5, 291), "bool"))
+        inputs["m"] = random.random((2, 1, 5, 291)) < 0.5
+        if kind_of_mask == "whole":
+            inputs["m"][:, :, 1:3] = inputs["m"][:, :, :, 128:] = False
+    for empty in ("zero", "nan"):
+        graph.output(ops.attention(*sides, causal=causal, offset=offset, fill=fill, empty=empty))
+    check(graph, [({}, inputs)])
+
+
+@pytest.mark.parametrize("window", [1, 7, 140])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("offset, fill", [(0, -np.inf), (250, -np.inf), (-30, -np.inf), (400, -np.inf), (90, -1e4)])
+def test_windows_and_soft_caps_of_few_queries(
+    window: int, causal: bool, offset: int, fill: float, check: Check
+) -> None:
+    graph, sides = attention((1, 2, 6, 8), 330)
+    options = {"causal": causal, "offset": offset, "window": window, "fill": fill}
+    graph.output(ops.attention(*sides, **options), ops.attention(*sides, softcap=1.5, **options))
+    check(graph, [({}, inputs_of(graph))])
+
+
+def test_nan_and_infinities_of_few_queries(check: Check) -> None:
+    graph, sides = attention((1, 1, 7, 8), 400)
+    graph.output(ops.attention(*sides), ops.attention(*sides, causal=True, offset=380, scale=300.0))
+    inputs = inputs_of(graph)
+    inputs["q"][0, 0, 1, 2], inputs["q"][0, 0, 3, 1], inputs["q"][0, 0, 5, :] = np.nan, np.inf, -np.inf
+    inputs["v"][0, 0, 345, 5] = np.inf
+    check(graph, [({}, inputs)], tolerance=Tolerance(1 << 14, scale=1))
+    inputs["k"][0, 0, 399, 0] = np.nan
+    check(graph, [({}, inputs)], tolerance=Tolerance(1 << 14, scale=1))
+
+
+def test_a_run_takes_the_way_of_its_queries(check: Check) -> None:
+    graph = Graph("lengths")
+    q = graph.input("q", ("b", "s", 4, 16)).transpose(0, 2, 1, 3)
+    k, v = (graph.input(name, ("b", "t", 2, 16)).transpose(0, 2, 1, 3) for name in "kv")
+    graph.output(ops.attention(q, k, v, causal=True, empty="nan").transpose(0, 2, 1, 3) + 1.0)
+    assert ways(graph) == [AttentionWork, AttentionParts, AttentionJoin]
+    calls = []
+    for b, s, t in ((1, 8, 300), (1, 9, 300), (2, 1, 700), (1, 1, 1), (1, 3, 0), (0, 3, 3), (1, 0, 3)):
+        arrays = {"q": numbers(b, s, 4, 16), "k": numbers(b, t, 2, 16, seed=1), "v": numbers(b, t, 2, 16, seed=2)}
+        calls.append(({"b": b, "s": s, "t": t}, arrays))
+    check(graph, calls)
+
+
 def test_scores_take_no_memory(kind: str) -> None:
     """The arena holds the operands and the result alone."""
     graph, sides = attention((1, 2, 512, 16), 512)
@@ -179,6 +270,7 @@ def test_tiles_fit_in_workgroup_memory(sizes: tuple[int, int]) -> None:
     graph = Graph("tiles")
     q, k = (graph.input(name, (1, 1, "s", sizes[0])) for name in "qk")
     graph.output(ops.attention(q, k, graph.input("v", (1, 1, "s", sizes[1]))))
-    (step,) = build(graph, Options(), 1 << 20).main
-    shared = re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", step.shader.text)
-    assert len(shared) == 2 and sum(16 * int(count) for count in shared) <= 16 << 10
+    sizes_of = {"f32": 4, "vec4<f32>": 16}
+    for step in build(graph, Options(), 1 << 20).main:
+        shared = re.findall(r"var<workgroup> \w+: array<([\w<>]+), (\d+)>", step.shader.text)
+        assert sum(sizes_of[kind] * int(count) for kind, count in shared) <= 16 << 10

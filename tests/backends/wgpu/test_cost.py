@@ -69,6 +69,24 @@ def test_attention_is_priced_by_its_pairs() -> None:
     assert [kernel.kind for kernel in whole.kernels] == ["attention"]
 
 
+def test_attention_of_few_queries_is_priced_by_its_pairs() -> None:
+    graph = Graph("decoder")
+    q, k = graph.input("q", (1, 4, 1, 8)), graph.input("k", (1, 2, 300, 8))
+    graph.output(ops.attention(q, k, k))
+    made = estimate(graph, attention_1x64x64x8_per_ns=1.0)
+    assert made.run_ns == pytest.approx(2 * 4 * 300 * 16)
+    assert [kernel.kind for kernel in made.kernels] == ["attention", "attention"]
+
+
+def test_a_way_that_a_run_does_not_take_costs_nothing() -> None:
+    graph = Graph("lengths")
+    q = graph.input("q", (1, 2, "s", 8))
+    graph.output(ops.attention(q, q, q))
+    estimator = WgpuEstimator(graph, Options(), RATES | {"attention_1x64x64x8_per_ns": 1.0})
+    for s in (4, 100):
+        assert estimator({"s": s}).run_ns == pytest.approx(2 * 2 * s * s * 16)
+
+
 def region(body: Callable[..., Any], *types: tuple[tuple[int, ...], str]) -> Graph:
     graph = Graph("region")
     made = body(*(graph.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))

@@ -32,6 +32,7 @@ from rlx.kernel.pack import pack_weights
 from rlx.kernel.plan import MemoryPlan
 from rlx.kernel.scatter import spread_updates
 from rlx.kernel.special import Exchanges, Ranking, Running, Update
+from rlx.kernel.split import AttentionJoin, AttentionParts, split_attention
 from rlx.kernel.wgsl import contraction, nest, special
 from rlx.kernel.wgsl.code import Binding, Shader, Slot
 from rlx.kernel.wgsl.types import why_unsupported
@@ -147,9 +148,10 @@ def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
 
 
 def adapt(program: Program) -> None:
-    """Makes of a program one for this device: regions that one arena can hold, and long rankings and scatters as what
-    many invocations can share."""
+    """Makes of a program one for this device: regions that one arena can hold, and attention of few queries, long
+    rankings and scatters as what many invocations can share."""
     settle(program)
+    split_attention(program)
     spread_rankings(program, special.is_long)
     spread_updates(program, special.is_long_scatter)
 
@@ -188,6 +190,6 @@ def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding]) 
             return nest.render(kernel.work, slots, bindings, kernel.name)
         case Contraction():
             return contraction.render(kernel.work, slots, bindings, kernel.name)
-        case AttentionWork() | Update() | Running() | Ranking() | Exchanges():
+        case AttentionWork() | AttentionParts() | AttentionJoin() | Update() | Running() | Ranking() | Exchanges():
             return special.render(kernel.work, slots, bindings, kernel.name)
     raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

@@ -5,10 +5,21 @@ from __future__ import annotations
 from rlx.backends.claims import attention_misfit
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
+from rlx.kernel.split import FEW_QUERIES
 from rlx.ops.transformer import Attention
 
-FEW_QUERIES = 32
-"""Lanes have queries of their own: where there are less than so many, products share the work among more lanes."""
+MANY_QUERIES = 32
+"""Lanes have queries of their own: where there are less than so many, products share the work among more lanes; or
+chunks of keys do, if there are few queries and
+"""
+MANY_KEYS = 256
+"""so many keys."""
+
+
+def _over_many_keys(node: Node) -> bool:
+    queries, keys = node.inputs[0].type.shape[2], node.inputs[1].type.shape[2]
+    few = isinstance(queries, int) and queries <= FEW_QUERIES
+    return few and not (isinstance(keys, int) and keys < MANY_KEYS)
 
 
 def attention(node: Node) -> str:
@@ -18,7 +29,7 @@ def attention(node: Node) -> str:
         return "f64"
     if q.shape[3] == 0 or v.shape[3] == 0:
         return "a head size of 0"
-    if isinstance(q.shape[2], int) and q.shape[2] < FEW_QUERIES:
+    if isinstance(q.shape[2], int) and q.shape[2] < MANY_QUERIES and not _over_many_keys(node):
         return "so few queries that products take less"
     return attention_misfit(node)
 

@@ -22,12 +22,13 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.kernel.nest import AttentionWork, Kernel, Program
 from rlx.kernel.special import Exchanges, Ranking, Update
+from rlx.kernel.split import CHUNK, AttentionJoin, AttentionParts, part_length, parts_of
 from rlx.kernel.wgsl.attention import TILE
 from rlx.kernel.work import Binding, extents, footprint, questions
 from rlx.ops import build
 
-ATTENTIONS = ((12, 32, 32), (4, 256, 64))
-"""(heads, queries and keys, features) of what is measured."""
+ATTENTIONS = ((12, 32, 32, 32), (4, 256, 256, 64), (12, 1, 1024, 64))
+"""(heads, queries, keys, features) of what is measured."""
 COUNTED = (64, 128)
 """(rows, elements) of a ranking by counting; below of rankings by a network."""
 EXCHANGED = ((64, 512), (4, 8192))
@@ -53,12 +54,12 @@ def _greatest(x: Value) -> Value:
     return build.reduce_max(x, axes=(x.rank - 1,))
 
 
-def _attention(heads: int, length: int, features: int) -> ProbeGraph:
-    def body(x: Value, w: Value) -> Value:
-        return _greatest(build.attention(w + x, w, w))
+def _attention(heads: int, queries: int, keys: int, features: int) -> ProbeGraph:
+    def body(x: Value, q: Value, k: Value) -> Value:
+        return _greatest(build.attention(q + x, k, k))
 
-    name = f"attention_{heads}x{length}x{length}x{features}"
-    return _probe(name, 4.0 * heads * length * length * features, body, (1, heads, length, features))
+    name, shapes = f"attention_{heads}x{queries}x{keys}x{features}", [(1, heads, n, features) for n in (queries, keys)]
+    return _probe(name, 4.0 * heads * queries * keys * features, body, *shapes)
 
 
 def _sort(name: str, shape: tuple[int, int], comparisons: float) -> ProbeGraph:
@@ -147,10 +148,15 @@ class WgpuEstimator(GenericEstimator):
         return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked), arena_bytes=arena)
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
-        kind = "attention" if isinstance(kernel.work, AttentionWork) else "order"
+        of_attention = isinstance(kernel.work, (AttentionWork, AttentionParts, AttentionJoin))
+        kind = "attention" if of_attention else "order"
         match kernel.work:
             case AttentionWork() as work:
-                ns, flops, points = self._attention(work, binding)
+                ns, flops, points = self._attention(work, TILE, binding)
+            case AttentionParts(work):
+                ns, flops, points = self._attention(work, CHUNK, binding)
+            case AttentionJoin(work):
+                ns, flops, points = 0.0, 0.0, self._joined(work, binding)
             case Ranking() | Exchanges() | Update() as work:
                 ns, flops, points = self._ordered(work, binding)
             case _:
@@ -159,17 +165,24 @@ class WgpuEstimator(GenericEstimator):
         memory = touched / (8 * self.near("stream", (touched / 8,)))
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 
-    def _attention(self, work: AttentionWork, binding: Binding) -> tuple[float, float, int]:
-        """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs."""
-        heads, queries, keys = extents((dims.mul(work.batch, work.heads), work.queries, work.keys), binding)
+    def _attention(self, work: AttentionWork, tile: int, binding: Binding) -> tuple[float, float, int]:
+        """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs; a window
+        leaves its own keys and those of a tile."""
+        rows = dims.product((work.live, work.batch, work.heads))
+        heads, queries, keys = extents((rows, work.queries, work.keys), binding)
         if work.window is not None and work.fill == -math.inf:
-            keys = min(keys, TILE + work.window * (1 if work.causal else 2))
+            keys = min(keys, tile + work.window * (1 if work.causal else 2))
         flops = 2.0 * heads * queries * keys * (work.features + work.value_features)
         if work.causal and work.fill == -math.inf and work.offset == 0 and queries == keys:
             flops /= 2
         size = (heads, queries, keys, (work.features + work.value_features) / 2)
         points = heads * max(queries, keys) * max(work.features, work.value_features)
         return flops / self.near("attention", size), flops, points
+
+    def _joined(self, work: AttentionWork, binding: Binding) -> int:
+        """Elements of the parts that are joined."""
+        rows = dims.product((work.live, work.batch, work.heads, work.queries))
+        return math.prod(extents((rows, parts_of(work)), binding)) * part_length(work)
 
     def _ordered(self, work: Ranking | Exchanges | Update, binding: Binding) -> tuple[float, float, int]:
         outer = math.prod(extents(work.outer, binding))

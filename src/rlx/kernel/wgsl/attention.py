@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, Shape
 from rlx.kernel.nest import AttentionWork, Linear
 from rlx.kernel.wgsl.body import float_literal, legal
 from rlx.kernel.wgsl.code import WORKGROUP, Slot
@@ -53,15 +53,93 @@ class _Query:
     mixed: str
 
 
-class Attention(Writer):
-    """Positions are (batch, head, tile of queries), each a workgroup's."""
+class AttentionWriter(Writer):
+    """What all ways of attention share: offsets, quads of features, and what becomes of a score."""
 
-    def __init__(self, work: AttentionWork, slots: Sequence[Slot]) -> None:
-        grid = (work.batch, work.heads, dims.ceildiv(work.queries, TILE))
-        super().__init__(slots, grid, (*grid, work.keys), team=True)
+    def __init__(self, work: AttentionWork, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool) -> None:
+        super().__init__(slots, grid, extents, team)
         self.work = work
         self.window = None if work.window is None else min(work.window, WIDEST)
         self.quads = -(-work.features // 4)
+
+    def start(self, line: Linear, *without: int) -> str:
+        """An offset at position 0 along some axes."""
+        kept = Linear(line.const, tuple((n, c) for n, c in line.axes if n not in without))
+        return self.code.let(self.body.fresh_offset(kept), "at")
+
+    def span(self, first: str, last: str) -> tuple[str, str]:
+        """The keys, from one up to another (exclusive), that queries of a range (inclusive) may attend to. Where what
+        is forbidden counts for something, all."""
+        work, code, record = self.work, self.code, self.record
+        keys, low, stop = record.dim(work.keys), "0i", record.dim(work.keys)
+        if work.fill != -math.inf or not (work.causal or self.window is not None):
+            return low, stop
+        offset = record.dim(work.offset)
+        if self.window is not None:
+            low = code.let(f"max({first} + {offset} - {self.window - 1}i, 0i)", "low")
+        beyond = 1 if work.causal or self.window is None else self.window
+        return low, code.let(f"min({last} + {offset} + {beyond}i, {keys})", "stop")
+
+    @contextmanager
+    def each(self, stop: str, step: int = 1, first: str = "0i") -> Iterator[str]:
+        name = self.code.fresh("k")
+        with self.body.scope(f"for (var {name} = {first}; {name} < {stop}; {name} = {name} + {step}i)"):
+            yield name
+
+    def quad(self, operand: tuple[int, Linear], at: str, quad: str, features: int) -> str:
+        """Four neighbouring features, zeros behind the last."""
+        slot, line = operand
+        step = self.record.dim(line.coefficient(FEATURE))
+        parts = []
+        for i in range(4):
+            feature = self.code.let(f"{quad} * 4i + {i}i", "feature")
+            part = self.body.load_at(slot, f"({at} + {feature} * {step})").name
+            ragged = features % 4 != 0 and i >= features % 4
+            parts.append(f"select(0.0f, {part}, {feature} < {features}i)" if ragged else part)
+        return f"vec4<f32>({', '.join(parts)})"
+
+    def exp(self, text: str) -> str:
+        reg = Reg(self.code.let(text), dtypes.f32, False)
+        return self.body.through(lambda leaf: legal(ex.apply("exp", leaf)), reg).name
+
+    def shift(self, top: str) -> str:
+        """What is taken from scores of which this is the greatest: where all are -inf, -inf - -inf would be NaN."""
+        return self.code.let(f"select({top}, 0.0f, bitcast<u32>({top}) == 0xff800000u)", "shift")
+
+    def mask(self, inside: str, mask: str, score: str, key: str) -> None:
+        """Puts what takes the place of a score that does not count, of the query `inside`, with a mask at `mask`."""
+        work, code, record = self.work, self.code, self.record
+        fill = float_literal(work.fill)
+        if work.softcap is not None:
+            cap = work.softcap
+            reg = Reg(code.let(score), dtypes.f32, False)
+            code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
+        if work.mask is not None:
+            slot, line, dtype = work.mask
+            at = f"({mask} + {key} * {record.dim(line.coefficient(KEY))})"
+            element = self.body.load_at(slot, at).name
+            admitted = f"select({fill}, {score}, {element})" if dtype is dtypes.bool_ else f"{score} + {element}"
+            code.emit(f"{score} = {admitted};")
+        if work.causal:
+            code.emit(f"{score} = select({fill}, {score}, {key} <= {inside} + {record.dim(work.offset)});")
+        if self.window is not None:
+            near = f"abs({inside} + {record.dim(work.offset)} - {key}) < {self.window}i"
+            code.emit(f"{score} = select({fill}, {score}, {near});")
+
+    def whole(self, total: str) -> str:
+        """What results are divided by: the sum of powers; where that is 0, what makes of 0 what the work asks for."""
+        nothing = "1.0f"
+        if not self.work.empty_zero:  # of no keys, the sum is 0 as it is
+            nothing = f"select({float_literal(math.nan)}, 1.0f, {self.record.dim(self.work.keys)} == 0i)"
+        return self.code.let(f"select({total}, {nothing}, {total} == 0.0f)", "total")
+
+
+class Attention(AttentionWriter):
+    """Positions are (batch, head, tile of queries), each a workgroup's."""
+
+    def __init__(self, work: AttentionWork, slots: Sequence[Slot]) -> None:
+        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
+        super().__init__(work, slots, grid, (*grid, work.keys), team=True)
         self.value_quads = -(-work.value_features // 4)
         self.width = KEYS
         while self.width * (self.quads + self.value_quads) > SHARED_QUADS:
@@ -74,11 +152,11 @@ class Attention(Writer):
         first = code.let(f"{tile} * {TILE}i", "first")
         queries = [self._query(first, number) for number in range(ROWS)]
         axes[HEAD] = shared_head
-        k, v = (self._start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
+        k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         depth, value_depth = self._depths(queries[0])
         code.shared["shared_keys"] = f"array<vec4<f32>, {self.width * self.quads}>"
         code.shared["shared_values"] = f"array<vec4<f32>, {self.width * self.value_quads}>"
-        start, (low, stop) = code.fresh("start"), self._range(first)
+        start, (low, stop) = code.fresh("start"), self._tile_span(first)
         with self.body.scope(f"for (var {start} = {low}; {start} < {stop}; {start} = {start} + {self.width}i)"):
             code.emit("workgroupBarrier();")
             self._stage("shared_keys", work.k, k, start, work.features)
@@ -96,18 +174,13 @@ class Attention(Writer):
 
     # where things lie
 
-    def _start(self, line: Linear, *without: int) -> str:
-        """An offset at position 0 along some axes."""
-        kept = Linear(line.const, tuple((n, c) for n, c in line.axes if n not in without))
-        return self.code.let(self.body.fresh_offset(kept), "at")
-
     def _query(self, first: str, number: int) -> _Query:
         work, code = self.work, self.code
         row = code.let(f"{first} + i32(lane) * {ROWS}i + {number}i", "row")
         inside = code.let(f"min({row}, {self.record.dim(work.queries)} - 1i)", "row")
         self.body.axes[PLACE] = inside
-        q = self._start(work.q[1], FEATURE)
-        mask = self._start(work.mask[1], KEY) if work.mask is not None else ""
+        q = self.start(work.q[1], FEATURE)
+        mask = self.start(work.mask[1], KEY) if work.mask is not None else ""
         top, total, mixed = (code.fresh(stem) for stem in ("top", "total", "mixed"))
         code.emit(f"var {top} = {LEAST};")
         code.emit(f"var {total} = 0.0f;")
@@ -121,48 +194,21 @@ class Attention(Writer):
         depth, value_depth = (self.code.let(f"select(0i, {quads}i, {works})", "depth") for quads in both)
         return depth, value_depth
 
-    def _range(self, first: str) -> tuple[str, str]:
-        """The keys, from one up to another (exclusive), that the tile's queries may attend to. Where what is forbidden
-        counts for something, all."""
-        work, code, record = self.work, self.code, self.record
-        keys, low, stop = record.dim(work.keys), "0i", record.dim(work.keys)
-        if work.fill != -math.inf or not (work.causal or self.window is not None):
-            return low, stop
-        offset = record.dim(work.offset)
-        last = code.let(f"min({first} + {TILE}i, {record.dim(work.queries)}) - 1i + {offset}", "last")
-        if self.window is not None:
-            low = code.let(f"max({first} + {offset} - {self.window - 1}i, 0i)", "low")
-        beyond = 1 if work.causal or self.window is None else self.window
-        return low, code.let(f"min({last} + {beyond}i, {keys})", "stop")
+    def _tile_span(self, first: str) -> tuple[str, str]:
+        """The keys that the tile's queries may attend to."""
+        last = self.code.let(f"min({first} + {TILE}i, {self.record.dim(self.work.queries)}) - 1i", "last")
+        return self.span(first, last)
 
     # a tile of keys and values
-
-    @contextmanager
-    def _each(self, stop: str, step: int = 1, first: str = "0i") -> Iterator[str]:
-        name = self.code.fresh("k")
-        with self.body.scope(f"for (var {name} = {first}; {name} < {stop}; {name} = {name} + {step}i)"):
-            yield name
-
-    def _quad(self, operand: tuple[int, Linear], at: str, quad: str, features: int) -> str:
-        """Four neighbouring features, zeros behind the last."""
-        slot, line = operand
-        step = self.record.dim(line.coefficient(FEATURE))
-        parts = []
-        for i in range(4):
-            feature = self.code.let(f"{quad} * 4i + {i}i", "feature")
-            part = self.body.load_at(slot, f"({at} + {feature} * {step})").name
-            ragged = features % 4 != 0 and i >= features % 4
-            parts.append(f"select(0.0f, {part}, {feature} < {features}i)" if ragged else part)
-        return f"vec4<f32>({', '.join(parts)})"
 
     def _stage(self, array: str, operand: tuple[int, Linear], at: str, start: str, features: int) -> None:
         """Brings a tile to workgroup memory; behind the last key there are zeros, whatever lies there."""
         code, keys, quads = self.code, self.record.dim(self.work.keys), -(-features // 4)
         step = self.record.dim(operand[1].coefficient(PLACE))
-        with self._each(f"{self.width * quads}i", WORKGROUP, "i32(lane)") as item:
+        with self.each(f"{self.width * quads}i", WORKGROUP, "i32(lane)") as item:
             key = code.let(f"{start} + {item} / {quads}i", "key")
             place = code.let(f"{at} + min({key}, {keys} - 1i) * {step}", "at")
-            quad = self._quad(operand, place, code.let(f"{item} % {quads}i", "quad"), features)
+            quad = self.quad(operand, place, code.let(f"{item} % {quads}i", "quad"), features)
             code.emit(f"{array}[{item}] = select(vec4<f32>(), {quad}, {key} < {keys});")
 
     def _scores(self, queries: Sequence[_Query], depth: str) -> list[list[str]]:
@@ -172,8 +218,8 @@ class Attention(Writer):
         for name in (name for mine in scores for name in mine):
             code.emit(f"var {name} = 0.0f;")
         scale = float_literal(work.scale)
-        with self._each(depth) as quad:
-            lefts = [code.let(f"{self._quad(work.q, q.q, quad, work.features)} * {scale}", "query") for q in queries]
+        with self.each(depth) as quad:
+            lefts = [code.let(f"{self.quad(work.q, q.q, quad, work.features)} * {scale}", "query") for q in queries]
             for key in range(self.width):
                 right = code.let(f"shared_keys[{key * self.quads}i + {quad}]", "key")
                 for left, mine in zip(lefts, scores):
@@ -184,56 +230,31 @@ class Attention(Writer):
 
     def _powers(self, query: _Query, scores: Sequence[str], start: str) -> str:
         """Makes exp(score - greatest so far) of the scores, and gives what all before must be multiplied with."""
-        code = self.code
+        work, code = self.work, self.code
+        aligned = isinstance(work.keys, int) and work.keys % self.width == 0 and self.window is None
         top = code.fresh("top")
         code.emit(f"var {top} = {query.top};")
         for number, score in enumerate(scores):
-            self._mask(query, score, code.let(f"{start} + {number}i", "key"))
+            key = code.let(f"{start} + {number}i", "key")
+            self.mask(query.inside, query.mask, score, key)
+            if not aligned:
+                code.emit(f"{score} = select({LEAST}, {score}, {key} < {self.record.dim(work.keys)});")
             code.emit(f"{top} = select({top}, {score}, {score} > {top});")
-        # where every score is -inf, -inf - -inf would be NaN
-        none = f"bitcast<u32>({top}) == 0xff800000u"
-        shift = code.let(f"select({top}, 0.0f, {none})", "shift")
-        shrink = self._exp(f"{query.top} - {shift}")
+        shift = self.shift(top)
+        shrink = self.exp(f"{query.top} - {shift}")
         code.emit(f"{query.top} = {top};")
         part = code.fresh("part")
         code.emit(f"var {part} = 0.0f;")
         for score in scores:
-            code.emit(f"{score} = {self._exp(f'{score} - {shift}')};")
+            code.emit(f"{score} = {self.exp(f'{score} - {shift}')};")
             code.emit(f"{part} = {part} + {score};")
         code.emit(f"{query.total} = fma({query.total}, {shrink}, {part});")
         return shrink
 
-    def _exp(self, text: str) -> str:
-        reg = Reg(self.code.let(text), dtypes.f32, False)
-        return self.body.through(lambda leaf: legal(ex.apply("exp", leaf)), reg).name
-
-    def _mask(self, query: _Query, score: str, key: str) -> None:
-        """Puts what takes the place of a score that does not count."""
-        work, code, record = self.work, self.code, self.record
-        fill = float_literal(work.fill)
-        if work.softcap is not None:
-            cap = work.softcap
-            reg = Reg(code.let(score), dtypes.f32, False)
-            code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
-        if work.mask is not None:
-            slot, line, dtype = work.mask
-            at = f"({query.mask} + {key} * {record.dim(line.coefficient(KEY))})"
-            element = self.body.load_at(slot, at).name
-            admitted = f"select({fill}, {score}, {element})" if dtype is dtypes.bool_ else f"{score} + {element}"
-            code.emit(f"{score} = {admitted};")
-        if work.causal:
-            code.emit(f"{score} = select({fill}, {score}, {key} <= {query.inside} + {record.dim(work.offset)});")
-        if self.window is not None:
-            near = f"abs({query.inside} + {record.dim(work.offset)} - {key}) < {self.window}i"
-            code.emit(f"{score} = select({fill}, {score}, {near});")
-        aligned = isinstance(work.keys, int) and work.keys % self.width == 0 and self.window is None
-        if not aligned:
-            code.emit(f"{score} = select({LEAST}, {score}, {key} < {record.dim(work.keys)});")
-
     def _mix(self, queries: Sequence[_Query], powers: list[list[str]], shrunk: Sequence[str], depth: str) -> None:
         """Adds the values, each by its power."""
         code = self.code
-        with self._each(depth) as quad:
+        with self.each(depth) as quad:
             sums = [code.fresh("sum") for _ in queries]
             for name, query, shrink in zip(sums, queries, shrunk):
                 code.emit(f"var {name} = {query.mixed}[{quad}] * {shrink};")
@@ -248,14 +269,11 @@ class Attention(Writer):
         """Divides by the sum of powers, and stores."""
         work, code, body = self.work, self.code, self.body
         slot, line = work.out
-        nothing = "1.0f"
-        if not work.empty_zero:  # of no keys, the sum is 0 as it is
-            nothing = f"select({float_literal(math.nan)}, 1.0f, {self.record.dim(work.keys)} == 0i)"
         with body.scope(f"if ({query.row} < {self.record.dim(work.queries)})"):
-            total = code.let(f"select({query.total}, {nothing}, {query.total} == 0.0f)", "total")
+            total = self.whole(query.total)
             body.axes[PLACE] = query.row
-            start, step = self._start(line, FEATURE), self.record.dim(line.coefficient(FEATURE))
-            with self._each(f"{self.value_quads}i") as quad:
+            start, step = self.start(line, FEATURE), self.record.dim(line.coefficient(FEATURE))
+            with self.each(f"{self.value_quads}i") as quad:
                 found = code.let(f"{query.mixed}[{quad}]", "found")
                 for i in range(4):
                     feature = code.let(f"{quad} * 4i + {i}i", "feature")

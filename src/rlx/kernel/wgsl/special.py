@@ -22,9 +22,11 @@ from rlx.ir.expr import Expr
 from rlx.kernel.nest import AttentionWork, Linear, axis, load
 from rlx.kernel.ordering import line_at, order_key, value_at
 from rlx.kernel.special import Exchanges, Ranking, Running, SpecialWork, Update
+from rlx.kernel.split import AttentionJoin, AttentionParts
 from rlx.kernel.wgsl.attention import Attention
 from rlx.kernel.wgsl.body import legal
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader, Slot
+from rlx.kernel.wgsl.decoding import Join, Parts
 from rlx.kernel.wgsl.nest import SHORT
 from rlx.kernel.wgsl.network import Network, precedes
 from rlx.kernel.wgsl.registers import Reg
@@ -32,6 +34,8 @@ from rlx.kernel.wgsl.rows import identity_variable, iterations_of
 from rlx.kernel.wgsl.shared import Shared
 from rlx.kernel.wgsl.types import is_wide, register_type
 from rlx.kernel.wgsl.writer import Writer
+
+AnyAttention = AttentionWork | AttentionParts | AttentionJoin
 
 COUNTED = 256
 """Elements of a row that are ranked by counting, at most."""
@@ -53,13 +57,17 @@ def is_long_scatter(work: Update) -> bool:
 
 
 def render(
-    work: SpecialWork | Exchanges | AttentionWork, slots: Sequence[Slot], bindings: Sequence[Binding], name: str
+    work: SpecialWork | Exchanges | AnyAttention, slots: Sequence[Slot], bindings: Sequence[Binding], name: str
 ) -> Shader:
     """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
     writer: Writer
     match work:
         case AttentionWork():
             writer = Attention(work, slots)
+        case AttentionParts():
+            writer = Parts(work, slots)
+        case AttentionJoin():
+            writer = Join(work, slots)
         case Update():
             writer = _Update(work, slots)
         case Running():
