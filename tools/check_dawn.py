@@ -1,10 +1,11 @@
 """Gives the kernels of every op case and of small real nets to Dawn, a strict WebGPU, and runs them if it has a driver.
 
-    pip install wgpudawn; python tools/check_dawn.py [--only SUBSTRING] [--no-nets] [--compile-only]
+    pip install wgpudawn; python tools/check_dawn.py [--only SUBSTRING] [--no-nets] [--compile-only] [--extensions]
 
-Keeps to the limits that every WebGPU device has. Prints what Dawn refuses or computes otherwise, and ends with
-`dawn: P/N`. Without a driver that Dawn takes, its backend without a device checks shaders and pipelines alone. Without
-wgpudawn it says so and ends well. docs/backends/wgpu.md tells of drivers.
+Keeps to the limits that every WebGPU device has; `--extensions` takes f16 beside, where the driver has it. Prints what
+Dawn refuses or computes otherwise, and ends with `dawn: P/N`. Without a driver that Dawn takes, its backend without a
+device checks shaders and pipelines alone. Without wgpudawn it says so and ends well. docs/backends/wgpu.md tells of
+drivers.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of cases and nets with this in them")
     parser.add_argument("--no-nets", action="store_true", help="op cases alone")
     parser.add_argument("--compile-only", action="store_true", help="do not look for a driver")
+    parser.add_argument("--extensions", action="store_true", help="let shaders use f16")
     chosen = parser.parse_args()
+    os.environ["RLX_WGPU_F16"] = "1" if chosen.extensions else "0"
     if importlib.util.find_spec("wgpudawn") is None:
         print("dawn: not checked, wgpudawn is not installed: pip install wgpudawn")
         return 0
@@ -123,7 +126,7 @@ def main() -> int:
 
     found = adapter(chosen.compile_only)
     runs = found.info["backend_type"] != "Null"
-    opened = device.Device(found, portable=True)  # an adapter of Dawn's opens once
+    opened = device.Device(found, portable=True, extensions=chosen.extensions)  # an adapter of Dawn's opens once
     device.open_device = lambda *asked: opened  # type: ignore[assignment]
     right = total = 0
     for source in (cases, *(() if chosen.no_nets else (small_nets,))):
@@ -134,7 +137,8 @@ def main() -> int:
             if wrong:
                 print(f"{item.name}: {wrong}", flush=True)
     how = "compiled and run" if runs else "compiled, not run,"
-    print(f"dawn: {right}/{total} {how} on {opened.name}")
+    beside = f" with {', '.join(opened.features)}" if opened.features else ""
+    print(f"dawn: {right}/{total} {how} on {opened.name}{beside}")
     return int(right < total)
 
 

@@ -98,6 +98,12 @@ code_bytes = _flag(
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
+wgpu_f16 = _flag(
+    "RLX_WGPU_F16",
+    "auto",
+    _choice("auto", "0", "1"),
+    "1 lets WebGPU shaders use f16 where the driver has it and rounds as it should, auto on GPUs alone, 0 nowhere",
+)
 mlx_compile = _flag(
     "RLX_MLX_COMPILE",
     "auto",

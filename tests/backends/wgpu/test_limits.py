@@ -128,7 +128,7 @@ def test_buffers_do_not_overlap() -> None:
         ends = []
         for number in (*plan.program.inputs, *plan.program.outputs):
             buffer = plan.program.buffers[number]
-            size = layout.stored_bytes(buffer)
+            size = layout.stored_bytes(buffer, plan.heaps.target)
             nbytes = size if isinstance(size, int) else int(str(size).split("*")[0]) * n
             ends.append((arena.start[number] * 4, arena.start[number] * 4 + nbytes))
         assert all(a[1] <= b[0] for a, b in pairwise(ends))

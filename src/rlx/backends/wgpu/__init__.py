@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
 from rlx.backends.wgpu import drivers
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 
 EXTRA = "pip install 'rlx[gpu]'"
@@ -69,7 +70,8 @@ class WgpuBackend(Backend):
 
         start = time.perf_counter_ns()
         device = open_device(self.adapter_type, ordinal, self.portable)
-        made = WgpuExecutable(build.build(graph, options, device.max_binding), device)
+        target = device.target(halves=build.computes_in(graph, dtypes.f16))
+        made = WgpuExecutable(build.build(graph, options, device.max_binding, target), device)
         made.compile_ns = time.perf_counter_ns() - start
         return made
 

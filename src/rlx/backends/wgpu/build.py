@@ -21,6 +21,7 @@ from rlx.backends.wgpu.layout import (
 )
 from rlx.backends.wgpu.settle import settle
 from rlx.errors import CompileError, UnsupportedOp
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ir.type import TensorType
 from rlx.kernel.flatten import leaves
@@ -35,11 +36,12 @@ from rlx.kernel.special import Exchanges, Ranking, Running, Update
 from rlx.kernel.split import AttentionJoin, AttentionParts, split_attention
 from rlx.kernel.wgsl import contraction, nest, special
 from rlx.kernel.wgsl.code import Binding, Shader, Slot
-from rlx.kernel.wgsl.types import why_unsupported
+from rlx.kernel.wgsl.types import PLAIN, Target, why_unsupported
 from rlx.ops.control import Control
 from rlx.passes.pipeline import optimise
 
 WORDS = "u32"
+HALF = "f16"
 QUADS = "vec4<f32>"
 
 
@@ -90,28 +92,38 @@ def unsupported(graph: Graph) -> list[Unsupported]:
         reasons.setdefault(id(original), Unsupported(original, reason))
     if not reasons:
         try:
-            _render(ready, frozenset(), PORTABLE_BINDING)
+            _render(ready, frozenset(), PORTABLE_BINDING, PLAIN)
         except UnsupportedOp as error:
             last = next(iter(graph.outputs.values())).node
             reasons[id(last)] = Unsupported(last, str(error))
     return list(reasons.values())
 
 
-def build(graph: Graph, options: Options, limit: int) -> Plan:
-    """The plan of a graph for a device that binds `limit` bytes at once. Raises UnsupportedOp, CompileError."""
+def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) -> Plan:
+    """The plan of a graph for a device that binds `limit` bytes at once, and has what `target` says.
+
+    Raises UnsupportedOp, CompileError.
+    """
     disable = options.disable | frozenset(flags.disable())
     ready, _ = optimise(graph, options.dispatch.claims(claim), disable, channels_last=True)
     refused = _refused(ready)
     if refused:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
         raise UnsupportedOp(f"[wgpu] {listed}")
-    made = _render(ready, disable, limit)
+    made = _render(ready, disable, limit, target)
     if not made.program.symbols:
         heaps = made.fitting({}, limit)
         made = made if heaps is made.heaps else made.with_heaps(heaps)
     if flags.debug() >= 3:
         print("\n".join(dict.fromkeys(step.shader.text for step in (*made.prepare, *made.main))))
     return made
+
+
+def computes_in(graph: Graph, dtype: DType) -> bool:
+    """Whether values of a dtype are in a graph, or in what its nodes run."""
+    values = (v for node in graph.nodes for v in (*node.inputs, *node.outputs))
+    nested = (region for node in graph.nodes for region in node.regions)
+    return any(v.dtype is dtype for v in values) or any(computes_in(region, dtype) for region in nested)
 
 
 def _refused(ready: Graph) -> list[tuple[Node, str]]:
@@ -135,22 +147,22 @@ def _origin(graph: Graph, node: Node) -> Node:
     return next(iter(graph.outputs.values())).node
 
 
-def _render(ready: Graph, disable: frozenset[str], limit: int) -> Plan:
+def _render(ready: Graph, disable: frozenset[str], limit: int, target: Target) -> Plan:
     program = lower(ready, disable)
-    adapt(program)
+    adapt(program, target)
     if "pack" not in disable:
         pack_weights(program, contraction.panels)
-    heaps = choose_heaps(program, limit)
+    heaps = choose_heaps(program, limit, target)
     memory = plan_arena(program, heaps, ready.bounds, "memory-reuse" not in disable)
     prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)
     main = tuple(_step(program, heaps, kernel, False) for kernel in leaves(program.main))
     return Plan(tuple(v.type for v in ready.outputs.values()), program, heaps, memory, prepare, main)
 
 
-def adapt(program: Program) -> None:
+def adapt(program: Program, target: Target = PLAIN) -> None:
     """Makes of a program one for this device: regions that one arena can hold, and attention of few queries, long
     rankings and scatters as what many invocations can share."""
-    settle(program)
+    settle(program, target)
     split_attention(program)
     spread_rankings(program, special.is_long)
     spread_updates(program, special.is_long_scatter)
@@ -160,7 +172,7 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
     """The shader of a kernel. Each heap is bound once; packed weights once more, as quads."""
     used = list(dict.fromkeys(heaps.of[n] for n in kernel.slots))
     work = kernel.work
-    bindings = [Binding(WORDS, writes_weights or heap <= ARENA) for heap in used]
+    bindings = [Binding(HALF if heap in heaps.halves else WORDS, writes_weights or heap <= ARENA) for heap in used]
     target = used.index(heaps.of[kernel.slots[0]])
     atomic = special.atomics_of(work, program.buffers[kernel.slots[0]].dtype)
     if atomic:
@@ -180,7 +192,8 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
         buffer = program.buffers[number]
         storage = used.index(heaps.of[number])
         held = atomic if storage == target else ""
-        slots.append(Slot(buffer.dtype, storage, is_packed(buffer), quads.get(i), held))
+        native = heaps.target.is_native(buffer.dtype)
+        slots.append(Slot(buffer.dtype, storage, is_packed(buffer, heaps.target), quads.get(i), held, native))
     return Step(kernel, _shader(kernel, slots, bindings), tuple(used))
 
 

@@ -8,11 +8,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
+from rlx import flags
+from rlx.backends.wgpu.halves import exact
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader
+from rlx.kernel.wgsl.types import Target
 
 STORAGE_BUFFERS = 8
 """Storage bindings of a shader that every WebGPU device has."""
@@ -31,6 +34,8 @@ _PORTABLE = {
     "max-compute-workgroups-per-dimension": MAX_GROUPS,
 }
 _SIZES = ("max-storage-buffer-binding-size", "max-buffer-size")
+F16 = "shader-f16"
+_FEATURES = (F16,)
 _KIND_RANK = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 _BACKEND_RANK = ("Metal", "Vulkan", "D3D12", "OpenGL")
 EXTRA = "pip install 'rlx[gpu]'"
@@ -91,7 +96,7 @@ def _open(backend_type: str | None, ordinal: int, portable: bool, _: int) -> Dev
         listed = ", ".join(describe(a) for a in adapters(None)) or "none"
         wanted = f"{backend_type or 'GPU'} adapter number {ordinal}"
         raise DeviceUnavailable(f"[device] expected a {wanted}, got {len(found)} of that kind; adapters here: {listed}")
-    return Device(found[ordinal], portable)
+    return Device(found[ordinal], portable, extensions=not portable)
 
 
 def describe(adapter: Any) -> str:
@@ -123,18 +128,25 @@ class Device:
     max_binding        bytes that one storage binding, and so one buffer of ours, may have
     record_alignment   bytes between which uniform records start
     max_iterations     times that an invocation may go through loops
+    software           whether processors do its work
+    compiles_only      whether it runs nothing (Dawn's way to check shaders)
+    features           what it has of what not every WebGPU device has and shaders may use; nothing of it without
+                       `extensions`
     """
 
-    def __init__(self, adapter: Any, portable: bool) -> None:
+    def __init__(self, adapter: Any, portable: bool, extensions: bool = True) -> None:
         self.wgpu = library()
         self.name = describe(adapter)
+        self.software = adapter.info["adapter_type"] == "CPU"
+        self.compiles_only = adapter.info["backend_type"] == "Null"
         self.lock = threading.RLock()
         asked = dict(_PORTABLE)
         if not portable:
             asked |= {name: adapter.limits[name] for name in _SIZES}
+        self.features = [name for name in _FEATURES if extensions and name in adapter.features]
         try:
             with _runtime_folder():
-                self.raw = adapter.request_device_sync(required_limits=asked)
+                self.raw = adapter.request_device_sync(required_features=self.features, required_limits=asked)
         except RuntimeError as error:  # an OpenGL too old for compute shaders, above all
             reason = " ".join(str(error).split())
             raise DeviceUnavailable(f"[device] {self.name} does not open: {reason}") from error
@@ -147,15 +159,30 @@ class Device:
         self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._layouts: dict[tuple[Binding, ...], Any] = {}
 
+    def target(self, halves: bool = True) -> Target:
+        """What shaders may use here, by the flags; `halves` tells whether they have a use for f16."""
+        return Target(halves=halves and self._wants(flags.wgpu_f16()) and self._exact_halves)
+
+    def _wants(self, asked: str) -> bool:
+        """What a flag says: on drivers in software what GPUs are quicker with is slower."""
+        return asked == "1" or (asked == "auto" and not self.software)
+
+    @cached_property
+    def _exact_halves(self) -> bool:
+        if F16 not in self.features:
+            return False
+        with self.lock, translated("f16"):
+            return self.compiles_only or exact(self)
+
     def buffer(self, nbytes: int, what: str, *usages: str) -> Any:
         """A buffer of at least `nbytes`. Raises OutOfMemory."""
         most = self.max_binding if "STORAGE" in usages else self.raw.limits["max-buffer-size"]
         if nbytes > most:
             raise OutOfMemory(f"[{what}] expected at most {most} bytes in one buffer on {self.name}, got {nbytes}")
-        flags = self.wgpu.BufferUsage
-        usage = flags.COPY_DST
+        kinds = self.wgpu.BufferUsage
+        usage = kinds.COPY_DST
         for name in usages:
-            usage |= getattr(flags, name)
+            usage |= getattr(kinds, name)
         with translated(what):
             return self.raw.create_buffer(size=max(-(-nbytes // 4) * 4, 16), usage=usage)
 

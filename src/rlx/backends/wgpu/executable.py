@@ -19,7 +19,7 @@ from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.nest import Buffer
-from rlx.kernel.wgsl.types import WORD_BYTES, is_narrow_float, is_wide
+from rlx.kernel.wgsl.types import PLAIN, WORD_BYTES, Target, is_narrow_float, is_wide
 
 MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""
@@ -35,9 +35,9 @@ def upload(device: Device, buffer: Any, offset: int, array: Array) -> None:
     device.raw.queue.write_buffer(buffer, offset, data)
 
 
-def host_array(buffer: Buffer, shape: tuple[int, ...], raw: Any) -> Array:
+def host_array(buffer: Buffer, shape: tuple[int, ...], raw: Any, target: Target = PLAIN) -> Array:
     """An output's bytes on the device as an array of its dtype."""
-    if is_packed(buffer):
+    if is_packed(buffer, target) or target.is_native(buffer.dtype):
         return np.frombuffer(raw, buffer.dtype.numpy).reshape(shape).copy()
     dtype = buffer.dtype
     if is_wide(dtype) or dtype.bits == 32:
@@ -49,7 +49,7 @@ def host_array(buffer: Buffer, shape: tuple[int, ...], raw: Any) -> Array:
 
 
 class Weights:
-    """One set of weights on the device: heaps that `main` reads, and where buffers start in them, in words."""
+    """One set of weights on the device: the heaps of `main`, where buffers start in them, in words (or halves)."""
 
     def __init__(self, plan: Plan, device: Device, arrays: Mapping[int, Array]) -> None:
         self.start: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Weights:
         for i, numbers in enumerate(plan.heaps.weights):
             end = 0
             for number in numbers:
-                self.start[number] = end // WORD_BYTES
+                self.start[number] = end // plan.heaps.unit(1 + i)
                 array = arrays.get(number)
                 end += aligned(array.nbytes if array is not None else _static_bytes(plan, number))
             self.sizes[1 + i] = end
@@ -74,7 +74,8 @@ class Weights:
             heaps[number] = old.heaps[number] if same and old else device.buffer(size, "weights", "STORAGE", "COPY_SRC")
         for number, array in arrays.items():
             if number in self.start:
-                upload(device, heaps[plan.heaps.of[number]], self.start[number] * WORD_BYTES, array)
+                heap = plan.heaps.of[number]
+                upload(device, heaps[heap], self.start[number] * plan.heaps.unit(heap), array)
         if plan.prepare:
             steps = Walk(plan, self.start, {}, _nothing_to_ask).go(plan.program.prepare)
             sequence = Sequenced(device, steps, pipelines, heaps, {})
@@ -90,7 +91,7 @@ def _nothing_to_ask(number: int, word: int) -> bool:
 
 
 def _static_bytes(plan: Plan, number: int) -> int:
-    return dims.evaluate(stored_bytes(plan.program.buffers[number]), {})
+    return dims.evaluate(stored_bytes(plan.program.buffers[number], plan.heaps.target), {})
 
 
 class WgpuExecutable(Executable):
@@ -202,8 +203,9 @@ class WgpuBound(Bound):
     def _placed(self, number: int) -> tuple[Buffer, int, int]:
         """A buffer, where it starts in its heap, and its length, in bytes."""
         buffer = self.plan.program.buffers[number]
-        size = dims.evaluate(stored_bytes(buffer), self.binding)
-        return buffer, self.arena.start[number] * WORD_BYTES, size
+        size = dims.evaluate(stored_bytes(buffer, self.plan.heaps.target), self.binding)
+        unit = self.plan.heaps.unit(self.plan.heaps.of[number])
+        return buffer, self.arena.start[number] * unit, size
 
     def _ready(self, weights: Weights) -> None:
         """Memory; what was made ready is forgotten when the weights have moved."""
@@ -314,5 +316,5 @@ class WgpuBound(Bound):
         with self._mapped() as whole:
             for number, (buffer, at, size, shape) in zip(self.plan.program.outputs, self.outputs):
                 at += firsts.get(self.plan.heaps.of[number], 0)
-                made.append(host_array(buffer, shape, whole[at : at + size]))
+                made.append(host_array(buffer, shape, whole[at : at + size], self.plan.heaps.target))
         return made

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from rlx.backends.wgpu.layout import is_packed
 from rlx.kernel.flatten import reals, with_bodies
 from rlx.kernel.nest import Branch, Buffer, Carried, Kernel, Loop, Nest, Program, Store, axis, linear, load
+from rlx.kernel.wgsl.types import PLAIN, Target
 
 
-def settle(program: Program) -> None:
+def settle(program: Program, target: Target = PLAIN) -> None:
     """Adds copies to the program where they are needed."""
-    _unpack(program)
+    _unpack(program, target)
     static = {*program.params, *program.constants, *(n for k in program.prepare for n in k.slots[: k.writes])}
 
     def settled(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
@@ -53,13 +54,14 @@ def _restarted(program: Program, value: Carried, target: Buffer) -> Carried:
     return dataclasses.replace(value, start=target.number)
 
 
-def _unpack(program: Program) -> None:
+def _unpack(program: Program, target: Target) -> None:
     """Gives every packed buffer that an alias lies in a copy that is not packed, and lets the aliases lie there."""
-    bases = {n for held in program.holds.values() for n in held} & {b.number for b in program.buffers if is_packed(b)}
+    packed = {b.number for b in program.buffers if is_packed(b, target)}
+    bases = {n for held in program.holds.values() for n in held} & packed
     swapped: dict[int, int] = {}
     for number in sorted(bases):
-        copy, target = _copy(program, program.buffers[number])
-        swapped[number] = target.number
+        copy, made = _copy(program, program.buffers[number])
+        swapped[number] = made.number
         (program.main if program.buffers[number].kind == "input" else program.prepare).insert(0, copy)
     if not swapped:
         return

@@ -33,7 +33,7 @@ def depends_on_data(kernels: Sequence[Kernel]) -> bool:
 class Walk:
     """One run through kernels.
 
-    starts   first words of the buffers with memory of their own
+    starts   first words, or halves, of the buffers with memory of their own
     """
 
     def __init__(self, plan: Plan, starts: Mapping[int, int], binding: Mapping[str, int], ask: Ask) -> None:

@@ -157,6 +157,8 @@ class Body:
         """The element of a slot at an offset."""
         slot = self.slots[number]
         start, dtype = self.record.start(number), slot.dtype
+        if slot.native:
+            return Reg(self.code.let(f"f32(memory{slot.storage}[{start} + {offset}])"), dtype, False)
         if is_wide(dtype):
             at = self.code.let(f"{start} + {offset} * 2i", "at")
             return Reg(self.code.let(f"vec2<u32>({_word(slot, at)}, {_word(slot, f'{at} + 1i')})"), dtype, True)
@@ -192,11 +194,14 @@ class Body:
         self.store_at(number, self.offset(line), value)
 
     def store_at(self, number: int, offset: str, value: Reg) -> None:
-        """Writes an element, in the words form."""
+        """Writes an element, as a word or a half."""
         slot = self.slots[number]
         assert not slot.packed
         at = f"{self.record.start(number)} + {offset}"
         memory = f"memory{slot.storage}"
+        if slot.native:
+            self.code.emit(f"{memory}[{at}] = f16({value.name});")
+            return
         if is_wide(slot.dtype):
             whole = value.widened()
             at = self.code.let(f"{self.record.start(number)} + {offset} * 2i", "at")

@@ -18,18 +18,20 @@ WORKGROUP = 64
 class Slot:
     """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
     record tells. `packed` is the form of its elements (`types.py`); `quads` is the number of a second, read-only
-    binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics."""
+    binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics, and
+    `native` tells that it is of f16."""
 
     dtype: DType
     storage: int
     packed: bool = False
     quads: int | None = None
     atomic: str = ""
+    native: bool = False
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A storage binding of a shader: what of (u32, atomics, or vec4<f32>), and whether it is written."""
+    """A storage binding of a shader: what of (u32, atomics, f16, or vec4<f32>), and whether it is written."""
 
     element: str
     writable: bool

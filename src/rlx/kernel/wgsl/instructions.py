@@ -43,7 +43,7 @@ def write(code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
 
 def rounded(dtype: DType, text: str) -> str:
     """An f32 rounded to what a float dtype can hold."""
-    return f"decode_{dtype}(encode_{dtype}({text}))" if is_narrow_float(dtype) else text
+    return f"round_{dtype}({text})" if is_narrow_float(dtype) else text
 
 
 def wrapped(dtype: DType, text: str) -> str:

@@ -21,7 +21,7 @@ def _function(name: str, parameter: DType, kind: str, result: str, body: Expr, l
 
 
 def _functions(dtype: DType) -> dict[str, str]:
-    """`decode_…` (u32 bits to f32) and `encode_…` (f32 to u32 bits) of a narrow float."""
+    """`decode_…` (u32 bits to f32), `encode_…` (f32 to u32 bits) and `round_…` (f32 to f32) of a narrow float."""
     held = bits_dtype(dtype)
     bits = Expr("register", held, (), "x")
     number = Expr("register", dtypes.f32, (), "x")
@@ -29,7 +29,11 @@ def _functions(dtype: DType) -> dict[str, str]:
     return {
         up: _function(up, held, "u32", "f32", decode(bits, dtype), bits),
         down: _function(down, dtypes.f32, "f32", "u32", encode(number, dtype), number),
+        f"round_{dtype}": f"fn round_{dtype}(x: f32) -> f32 {{\n  return {up}({down}(x));\n}}",
     }
 
+
+NATIVE = {"round_f16": "fn round_f16(x: f32) -> f32 {\n  return f32(f16(x));\n}"}
+"""Functions for devices that have f16."""
 
 FUNCTIONS: dict[str, str] = {name: text for dtype in DTYPES for name, text in _functions(dtype).items()}

@@ -17,7 +17,10 @@ def assemble(
     place = "group.y * groups.x + group.x"
     if positions_a_group > 1:
         place = f"({place}) * {positions_a_group}u + lane"
-    head = [f"// {comment}", f"@group(0) @binding(0) var<uniform> record: array<vec4<i32>, {record.quads}>;"]
+    native = any(binding.element == "f16" for binding in bindings)
+    functions_here = FUNCTIONS | narrow.NATIVE if native else FUNCTIONS
+    head = [*(["enable f16;"] if native else []), f"// {comment}"]
+    head += [f"@group(0) @binding(0) var<uniform> record: array<vec4<i32>, {record.quads}>;"]
     for number, binding in enumerate(bindings):
         access = "read_write" if binding.writable else "read"
         head.append(
@@ -31,5 +34,5 @@ def assemble(
         f"  let position = i32({place});",
     ]
     body = "\n".join(code.lines)
-    functions = library.closure(library.called(body, FUNCTIONS), FUNCTIONS)
+    functions = library.closure(library.called(body, functions_here), functions_here)
     return "\n".join([*head, "", *functions, "", *entry, body, "}", ""])

@@ -6,9 +6,12 @@ every instruction), and 64-bit integers are `vec2<u32>`, low word first, or a pl
 In memory an element has one of two forms. *Packed* is what the host has: halves, bytes, and integers and floats below
 a byte that take a whole one, several to a word. *Words* is what kernels write: a whole u32 an element, two for 64 bits.
 An invocation can then store an element without a thought for its neighbours, where packed elements would need atomics.
+Where a device has f16, elements of that dtype have a third form, *halves*, as on the host, in memory of their own.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -16,6 +19,24 @@ from rlx.kernel import narrow
 
 WORD_BITS = 32
 WORD_BYTES = 4
+HALF_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """What shaders may use of what not every WebGPU device has.
+
+    halves   f16 in memory and in conversions
+    """
+
+    halves: bool = False
+
+    def is_native(self, dtype: DType) -> bool:
+        """Whether elements lie as halves."""
+        return self.halves and dtype is dtypes.f16
+
+
+PLAIN = Target()
 
 
 def why_unsupported(dtype: DType) -> str | None:
