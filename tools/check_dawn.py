@@ -2,15 +2,16 @@
 
     pip install wgpudawn; python tools/check_dawn.py [--only SUBSTRING] [--no-nets] [--compile-only] [--extensions]
 
-Keeps to the limits that every WebGPU device has; `--extensions` takes f16 beside, where the driver has it. Prints what
-Dawn refuses or computes otherwise, and ends with `dawn: P/N`. Without a driver that Dawn takes, its backend without a
-device checks shaders and pipelines alone. Without wgpudawn it says so and ends well. docs/backends/wgpu.md tells of
-drivers.
+Keeps to the limits that every WebGPU device has; `--extensions` takes f16 and subgroups beside, where the driver has
+them. Prints what Dawn refuses or computes otherwise, and ends with `dawn: P/N`. Without a driver that Dawn takes, its
+backend without a device checks shaders and pipelines alone. Without wgpudawn it says so and ends well.
+docs/backends/wgpu.md tells of drivers.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -113,9 +114,10 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of cases and nets with this in them")
     parser.add_argument("--no-nets", action="store_true", help="op cases alone")
     parser.add_argument("--compile-only", action="store_true", help="do not look for a driver")
-    parser.add_argument("--extensions", action="store_true", help="let shaders use f16")
+    parser.add_argument("--extensions", action="store_true", help="let shaders use f16 and subgroups")
     chosen = parser.parse_args()
-    os.environ["RLX_WGPU_F16"] = "1" if chosen.extensions else "0"
+    for name in ("RLX_WGPU_HALVES", "RLX_WGPU_SUBGROUPS"):
+        os.environ[name] = "1" if chosen.extensions else "0"
     if importlib.util.find_spec("wgpudawn") is None:
         print("dawn: not checked, wgpudawn is not installed: pip install wgpudawn")
         return 0
@@ -137,7 +139,8 @@ def main() -> int:
             if wrong:
                 print(f"{item.name}: {wrong}", flush=True)
     how = "compiled and run" if runs else "compiled, not run,"
-    beside = f" with {', '.join(opened.features)}" if opened.features else ""
+    used = [name for name, has in dataclasses.asdict(opened.target()).items() if has]
+    beside = f" with {' and '.join(used)}" if used else ""
     print(f"dawn: {right}/{total} {how} on {opened.name}{beside}")
     return int(right < total)
 

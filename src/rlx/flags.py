@@ -98,11 +98,17 @@ code_bytes = _flag(
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
-wgpu_f16 = _flag(
-    "RLX_WGPU_F16",
+wgpu_halves = _flag(
+    "RLX_WGPU_HALVES",
     "auto",
     _choice("auto", "0", "1"),
     "1 lets WebGPU shaders use f16 where the driver has it and rounds as it should, auto on GPUs alone, 0 nowhere",
+)
+wgpu_subgroups = _flag(
+    "RLX_WGPU_SUBGROUPS",
+    True,
+    _switch,
+    "0 keeps WebGPU shaders from subgroups, in which lanes exchange values where the driver has them",
 )
 mlx_compile = _flag(
     "RLX_MLX_COMPILE",

@@ -303,6 +303,10 @@ def _attention(name: str) -> Iterator[Case]:
     yield case(name, "many-masked", many, keys, values, array((70, 45), dtypes.bool_, 3), fill=-1e4)
     yield case(name, "many-narrow", *(a.astype(np.float16) for a in (many, keys, values)), empty="nan")
     yield case(name, "one-feature", q[..., :1], k[..., :1], v)
+    step, keys, values = array((1, 4, 3, 8)), array((1, 2, 300, 8), seed=1), array((1, 2, 300, 6), seed=2)
+    yield case(name, "step", step[:, :, :1], keys, values, causal=True, offset=270, window=200)
+    yield case(name, "steps-masked", step, keys, values, array((1, 1, 3, 300), dtypes.bool_, 3), softcap=5.0)
+    yield case(name, "steps-narrow", *(a.astype(np.float16) for a in (step, keys, values)))
 
 
 @specimen("rotary_embedding")

@@ -41,7 +41,7 @@ SMALL_PARAMS = {"w": numbers(7, 5)}
 @pytest.fixture
 def native(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A kind of driver that has f16, and is told to use it."""
-    monkeypatch.setenv("RLX_WGPU_F16", "1")
+    monkeypatch.setenv("RLX_WGPU_HALVES", "1")
     if F16 not in compiled(kind, small()).device.features:
         pytest.skip(f"{kind}: the driver has no {F16}")
     return kind
@@ -63,7 +63,7 @@ def test_results_are_those_without_to_the_bit(native: str, monkeypatch: pytest.M
     bound, with_halves = run(made, graph, SMALL_INPUTS, n=33)
     assert any(text.startswith("enable f16;") for text in texts(made))
     assert set(bound.arena.pieces) == {ARENA, HALVES}
-    monkeypatch.setenv("RLX_WGPU_F16", "0")
+    monkeypatch.setenv("RLX_WGPU_HALVES", "0")
     plain = compiled(native, graph, SMALL_PARAMS)
     before, without = run(plain, graph, SMALL_INPUTS, n=33)
     assert not any("f16;" in text or "array<f16>" in text for text in texts(plain))
@@ -165,7 +165,7 @@ def test_who_uses_halves(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = compiled(native, small()).device
     assert device.target().is_native(dtypes.f16) and not device.target().is_native(dtypes.bf16)
     assert not device.target(halves=False).halves
-    monkeypatch.setenv("RLX_WGPU_F16", "auto")
+    monkeypatch.setenv("RLX_WGPU_HALVES", "auto")
     for software in (True, False):
         monkeypatch.setattr(device, "software", software)
         assert device.target().halves != software

@@ -194,15 +194,15 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
         held = atomic if storage == target else ""
         native = heaps.target.is_native(buffer.dtype)
         slots.append(Slot(buffer.dtype, storage, is_packed(buffer, heaps.target), quads.get(i), held, native))
-    return Step(kernel, _shader(kernel, slots, bindings), tuple(used))
+    return Step(kernel, _shader(kernel, slots, bindings, heaps.target), tuple(used))
 
 
-def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding]) -> Shader:
+def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding], target: Target) -> Shader:
     match kernel.work:
         case Nest():
-            return nest.render(kernel.work, slots, bindings, kernel.name)
+            return nest.render(kernel.work, slots, bindings, kernel.name, target)
         case Contraction():
-            return contraction.render(kernel.work, slots, bindings, kernel.name)
+            return contraction.render(kernel.work, slots, bindings, kernel.name, target)
         case AttentionWork() | AttentionParts() | AttentionJoin() | Update() | Running() | Ranking() | Exchanges():
-            return special.render(kernel.work, slots, bindings, kernel.name)
+            return special.render(kernel.work, slots, bindings, kernel.name, target)
     raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlx import flags
 from rlx.backends.wgpu.halves import exact
+from rlx.backends.wgpu.subgroups import usable
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader
 from rlx.kernel.wgsl.types import Target
@@ -35,7 +36,9 @@ _PORTABLE = {
 }
 _SIZES = ("max-storage-buffer-binding-size", "max-buffer-size")
 F16 = "shader-f16"
-_FEATURES = (F16,)
+SUBGROUPS = ("subgroups", "subgroup")
+"""Names of one feature: the standard's, which asks for a line in shaders, and the library's own."""
+_FEATURES = (F16, *SUBGROUPS)
 _KIND_RANK = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 _BACKEND_RANK = ("Metal", "Vulkan", "D3D12", "OpenGL")
 EXTRA = "pip install 'rlx[gpu]'"
@@ -161,11 +164,13 @@ class Device:
 
     def target(self, halves: bool = True) -> Target:
         """What shaders may use here, by the flags; `halves` tells whether they have a use for f16."""
-        return Target(halves=halves and self._wants(flags.wgpu_f16()) and self._exact_halves)
-
-    def _wants(self, asked: str) -> bool:
-        """What a flag says: on drivers in software what GPUs are quicker with is slower."""
-        return asked == "1" or (asked == "auto" and not self.software)
+        asked = flags.wgpu_halves()
+        # drivers in software are slower with halves than with integers
+        wanted = asked == "1" or (asked == "auto" and not self.software)
+        return Target(
+            halves=halves and wanted and self._exact_halves,
+            subgroups=flags.wgpu_subgroups() and self._usable_subgroups,
+        )
 
     @cached_property
     def _exact_halves(self) -> bool:
@@ -173,6 +178,17 @@ class Device:
             return False
         with self.lock, translated("f16"):
             return self.compiles_only or exact(self)
+
+    @cached_property
+    def _usable_subgroups(self) -> bool:
+        if not any(name in self.features for name in SUBGROUPS):
+            return False
+        with self.lock, translated("subgroups"):
+            return self.compiles_only or usable(self)
+
+    def enabled(self, text: str) -> str:
+        """A shader with the line that some implementations ask for, and some refuse."""
+        return f"enable subgroups;\n{text}" if "subgroup_size" in text and SUBGROUPS[0] in self.features else text
 
     def buffer(self, nbytes: int, what: str, *usages: str) -> Any:
         """A buffer of at least `nbytes`. Raises OutOfMemory."""
@@ -214,7 +230,7 @@ class Device:
         found = self._pipelines.get(shader.text)
         if found is None:
             with translated("shader"):
-                module = self.raw.create_shader_module(code=shader.text)
+                module = self.raw.create_shader_module(code=self.enabled(shader.text))
                 layout = self.raw.create_pipeline_layout(bind_group_layouts=[self.layout(shader.bindings)])
                 found = self.raw.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": "main"}

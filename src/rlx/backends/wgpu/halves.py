@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlx.backends.wgpu.trial import Trial
 from rlx.ir.literal import Array
 from rlx.kernel.wgsl.code import WORKGROUP
 
@@ -30,7 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 def exact(device: Device) -> bool:
     """Whether every f16 is read as what it is, and f32s are rounded to the nearest one, ties to even, large ones to
     infinity: tried with all f16, with f32s half way between two, and with neighbours of these."""
-    run = _Conversions(device)
+    run = Trial(device, SHADER)
     codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     for floats in _floats(codes):
         with np.errstate(over="ignore"):
@@ -57,31 +58,3 @@ def _bits(values: Array) -> Array:
     """Values as what tells -0 from 0, with one NaN."""
     whole = values.astype(np.float32)
     return np.where(np.isnan(whole), np.float32(np.nan), whole).view(np.uint32)
-
-
-class _Conversions:
-    """The shader, ready to run."""
-
-    def __init__(self, device: Device) -> None:
-        self.raw, self.usage = device.raw, device.wgpu.BufferUsage
-        module = self.raw.create_shader_module(code=SHADER)
-        self.pipeline = self.raw.create_compute_pipeline(
-            layout="auto", compute={"module": module, "entry_point": "main"}
-        )
-
-    def __call__(self, arrays: list[Array]) -> list[Array]:
-        """What becomes of the arrays of its bindings."""
-        raw, usage = self.raw, self.usage.STORAGE | self.usage.COPY_SRC
-        buffers: list[Any] = [raw.create_buffer_with_data(data=array, usage=usage) for array in arrays]
-        entries = [
-            {"binding": i, "resource": {"buffer": buffer, "offset": 0, "size": buffer.size}}
-            for i, buffer in enumerate(buffers)
-        ]
-        encoder = raw.create_command_encoder()
-        run = encoder.begin_compute_pass()
-        run.set_pipeline(self.pipeline)
-        run.set_bind_group(0, raw.create_bind_group(layout=self.pipeline.get_bind_group_layout(0), entries=entries))
-        run.dispatch_workgroups(arrays[0].size // WORKGROUP, 1)
-        run.end()
-        raw.queue.submit([encoder.finish()])
-        return [np.frombuffer(raw.queue.read_buffer(b), a.dtype) for b, a in zip(buffers, arrays)]

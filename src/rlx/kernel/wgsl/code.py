@@ -91,12 +91,14 @@ class Shader:
 class Code:
     """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
 
-    shared   workgroup memory: names and types of arrays
+    shared      workgroup memory: names and types of arrays
+    subgroups   whether lanes may exchange values within subgroups
     """
 
     lines: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     depth: int = 1
+    subgroups: bool = False
     _counter: int = 0
 
     def emit(self, text: str) -> None:

@@ -21,6 +21,7 @@ from rlx.kernel.wgsl.ranges import Ranges
 from rlx.kernel.wgsl.registers import Reg
 from rlx.kernel.wgsl.rows import LIBRARY_LOOP
 from rlx.kernel.wgsl.shader import assemble
+from rlx.kernel.wgsl.types import PLAIN, Target
 
 ROWS = 4
 COLUMNS = 4
@@ -38,10 +39,12 @@ def panels(work: Contraction) -> tuple[int, int]:
     return min(PANEL, -(-work.n // COLUMNS) * COLUMNS), 1
 
 
-def render(work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
+def render(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
+) -> Shader:
     """The shader of a contraction: in registers where its dtype is a float, else as a plain nest."""
     if not work.dtype.is_float:
-        return nests.render(work.as_nest(), slots, bindings, name)
+        return nests.render(work.as_nest(), slots, bindings, name, target)
     return _Blocked(work, slots, bindings, name).render()
 
 

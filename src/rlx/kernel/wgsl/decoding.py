@@ -20,6 +20,7 @@ from rlx.kernel.wgsl.body import float_literal
 from rlx.kernel.wgsl.code import WORKGROUP, Slot
 from rlx.kernel.wgsl.instructions import rounded
 from rlx.kernel.wgsl.registers import Reg
+from rlx.kernel.wgsl.shared import Shared
 
 ROWS = 8
 """Queries of a workgroup, at most; half of them where heads are wide, for the sake of workgroup memory."""
@@ -133,6 +134,8 @@ class Parts(AttentionWriter):
     def _tops(self, rows: Sequence[_Row]) -> list[str]:
         """The greatest scores of all lanes, in two steps; variables with one for each row."""
         code = self.code
+        if code.subgroups:
+            return self._tops_of_subgroups(rows)
         code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
         code.shared["shared_group_tops"] = f"array<f32, {self.held * GROUP}>"
         for number, row in enumerate(rows):
@@ -149,6 +152,23 @@ class Parts(AttentionWriter):
                     code.emit(f"shared_group_tops[{number * GROUP}u + lane / {GROUP}u] = {row.top};")
                 code.emit("workgroupBarrier();")
         return [row.top for row in rows]
+
+    def _tops_of_subgroups(self, rows: Sequence[_Row]) -> list[str]:
+        code, shared = self.code, Shared(self.code)
+        code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
+
+        def greater(a: Reg, b: Reg) -> Reg:
+            return a.like(code.let(f"select({a.name}, {b.name}, {b.name} > {a.name})"))
+
+        tops = [shared.among_neighbours(Reg(row.top, dtypes.f32, False), greater) for row in rows]
+        for number, top in enumerate(tops):
+            code.emit(f"shared_tops[{number * WORKGROUP}u + lane] = {top.name};")
+        shared.barrier()
+        with shared.other_subgroups() as first:
+            for number, top in enumerate(tops):
+                other = top.like(code.let(f"shared_tops[{number * WORKGROUP}u + (lane + {first}) % {WORKGROUP}u]"))
+                code.emit(f"{top.name} = {greater(top.like(code.let(top.name)), other).name};")
+        return [top.name for top in tops]
 
     def _powers(self, tops: Sequence[str]) -> None:
         """Makes powers of the lane's scores."""

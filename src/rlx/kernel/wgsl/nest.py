@@ -21,6 +21,7 @@ from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Record, Shader
 from rlx.kernel.wgsl.ranges import Ranges
 from rlx.kernel.wgsl.rows import AloneRows, TeamRows
 from rlx.kernel.wgsl.shader import assemble
+from rlx.kernel.wgsl.types import PLAIN, Target
 
 SHORT = 64
 """Positions of a row that one invocation always walks alone."""
@@ -28,12 +29,12 @@ LONG_ALONE = 4096
 """Positions of a row that one invocation walks where neighbouring invocations then read neighbouring memory."""
 
 
-def render(nest: Nest, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> Shader:
+def render(nest: Nest, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN) -> Shader:
     """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
     stages = legal_stages(nest.stages)
     record = Record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
-    body = Body(Code(), record, slots, Ranges(positions))
+    body = Body(Code(subgroups=target.subgroups), record, slots, Ranges(positions))
     team = _wants_team(nest)
     place(body, nest.outer)
     rows = (TeamRows if team else AloneRows)(body, nest, stages)

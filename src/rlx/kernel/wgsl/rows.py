@@ -209,8 +209,11 @@ class TeamRows(Rows):
             self.visit(group, totals)
 
     def _joined(self, stage: Reduce, total: Reg) -> Reg:
-        """The lanes' results joined, half of them with the other half until one is left."""
+        """The lanes' results joined: those of subgroups, then of these; or half of the lanes with the other half until
+        one is left."""
         shared = self.shared.array(total.dtype, total.wide)
+        if self.code.subgroups:
+            return self._joined_of_subgroups(stage, total, shared)
         self.shared.put(shared, total)
         self.shared.barrier()
         for half in halves(WORKGROUP):
@@ -219,6 +222,19 @@ class TeamRows(Rows):
                 self.shared.put(shared, self.body.apply(stage.combine, mine, other))
             self.shared.barrier()
         result = self.shared.get(shared, "0", total)
+        self.shared.barrier()
+        return result
+
+    def _joined_of_subgroups(self, stage: Reduce, total: Reg, shared: str) -> Reg:
+        code = self.code
+        own = self.shared.among_neighbours(total, lambda a, b: self.body.apply(stage.combine, a, b))
+        self.shared.put(shared, own)
+        self.shared.barrier()
+        result = total.like(code.fresh("joined"))
+        code.emit(f"var {result.name} = {self.shared.get(shared, '0', total).name};")
+        with self.shared.other_subgroups() as first:
+            both = self.body.apply(stage.combine, result, self.shared.get(shared, first, total))
+            code.emit(f"{result.name} = {both.name};")
         self.shared.barrier()
         return result
 

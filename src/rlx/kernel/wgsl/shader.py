@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rlx.kernel.wgsl import library, narrow
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Code, Record
 
+SUBGROUP_SIZE = "subgroup_size"
+"""A parameter of entry points whose lanes exchange values within subgroups."""
 FUNCTIONS = {**library.FUNCTIONS, **narrow.FUNCTIONS}
 
 
@@ -27,10 +29,13 @@ def assemble(
             f"@group(0) @binding({number + 1}) var<storage, {access}> memory{number}: array<{binding.element}>;"
         )
     head += [f"var<workgroup> {name}: {array};" for name, array in code.shared.items()]
+    size = (
+        f", @builtin({SUBGROUP_SIZE}) {SUBGROUP_SIZE}: u32" if any(SUBGROUP_SIZE in line for line in code.lines) else ""
+    )
     entry = [
         f"@compute @workgroup_size({WORKGROUP})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-        "        @builtin(local_invocation_index) lane: u32) {",
+        f"        @builtin(local_invocation_index) lane: u32{size}) {{",
         f"  let position = i32({place});",
     ]
     body = "\n".join(code.lines)

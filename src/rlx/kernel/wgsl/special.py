@@ -32,7 +32,7 @@ from rlx.kernel.wgsl.network import Network, precedes
 from rlx.kernel.wgsl.registers import Reg
 from rlx.kernel.wgsl.rows import identity_variable, iterations_of
 from rlx.kernel.wgsl.shared import Shared
-from rlx.kernel.wgsl.types import is_wide, register_type
+from rlx.kernel.wgsl.types import PLAIN, Target, is_wide, register_type
 from rlx.kernel.wgsl.writer import Writer
 
 AnyAttention = AttentionWork | AttentionParts | AttentionJoin
@@ -57,7 +57,11 @@ def is_long_scatter(work: Update) -> bool:
 
 
 def render(
-    work: SpecialWork | Exchanges | AnyAttention, slots: Sequence[Slot], bindings: Sequence[Binding], name: str
+    work: SpecialWork | Exchanges | AnyAttention,
+    slots: Sequence[Slot],
+    bindings: Sequence[Binding],
+    name: str,
+    target: Target = PLAIN,
 ) -> Shader:
     """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
     writer: Writer
@@ -76,6 +80,7 @@ def render(
             writer = _Ranking(work, slots)
         case Exchanges():
             writer = Network(work, slots)
+    writer.code.subgroups = target.subgroups
     return writer.shader(bindings, name)
 
 

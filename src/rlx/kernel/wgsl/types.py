@@ -26,10 +26,12 @@ HALF_BYTES = 2
 class Target:
     """What shaders may use of what not every WebGPU device has.
 
-    halves   f16 in memory and in conversions
+    halves      f16 in memory and in conversions
+    subgroups   exchange between neighbouring lanes without workgroup memory
     """
 
     halves: bool = False
+    subgroups: bool = False
 
     def is_native(self, dtype: DType) -> bool:
         """Whether elements lie as halves."""
