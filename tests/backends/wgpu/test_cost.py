@@ -116,6 +116,16 @@ def test_questions_to_the_device_cost() -> None:
     assert estimate(loop, asked_ns=7.0).run_ns == pytest.approx(9 * 7)  # eight trips are taken for unknown ones
 
 
+def test_what_was_measured_tells_what_shaders_use() -> None:
+    graph = Graph("rows")
+    x, at = graph.input("x", (50, 64)), graph.input("at", (1000, 1), "i32")
+    graph.output(ops.scatter_nd(x, at, graph.input("updates", (1000, 64)), combine="add"))
+    assert len(estimate(graph, software=1.0).kernels) < len(estimate(graph).kernels)
+    halves = Graph("halves")
+    halves.output(ops.cumsum(halves.input("x", (8, 1000), "f16"), axis=1))
+    assert estimate(halves, halves=1.0).arena_bytes < estimate(halves).arena_bytes
+
+
 def test_memory_is_that_of_the_arena(kind: str) -> None:
     """With temporaries that share places, and scores of attention that are never there."""
     graph = Graph("memory")

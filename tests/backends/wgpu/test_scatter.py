@@ -14,6 +14,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
 from rlx.kernel.special import Update
 from rlx.kernel.wgsl.special import IN_ORDER
+from rlx.kernel.wgsl.types import Target
 
 from .conftest import Check, compiled
 
@@ -111,6 +112,18 @@ def test_short_ones_and_products_go_in_order() -> None:
     for graph in (points("f32", "add", (50,), IN_ORDER), points("f32", "mul", (50,), MANY)):
         works = [step.kernel.work for step in build(graph, Options(), 1 << 20).main]
         assert [work.together for work in works if isinstance(work, Update)] == [False]
+
+
+@pytest.mark.parametrize("combine", [None, "add", "max"])
+def test_drivers_in_software_go_through_rows_in_order(combine: str | None) -> None:
+    """Where that is what they are quicker with, and no more iterations than they count."""
+    for count, beside, in_order in ((MANY, 64, combine != "max"), (MANY, 8, False), (1 << 16, 64, False)):
+        graph = Graph("rows")
+        x, at = graph.input("x", (50, beside)), graph.input("at", (count, 1), "i32")
+        graph.output(ops.scatter_nd(x, at, graph.input("updates", (count, beside)), combine=combine))
+        steps = build(graph, Options(), 1 << 28, Target(software=True)).main
+        kinds = [step.kernel.work for step in steps if isinstance(step.kernel.work, Update)]
+        assert in_order == ([work.together for work in kinds] == [False])
 
 
 @pytest.mark.parametrize("combine", [None, "add"])

@@ -44,9 +44,11 @@ class WgpuBackend(Backend):
 
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
         from rlx.backends.wgpu import cost
+        from rlx.backends.wgpu.device import open_device
 
         common = super().calibrate(ordinal, step)
-        return common | cost.calibrate(self, ordinal, step, common)
+        target = open_device(self.adapter_type, ordinal, self.portable).target()
+        return common | cost.calibrate(self, ordinal, step, common, target)
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.backends.wgpu.cost import WgpuEstimator

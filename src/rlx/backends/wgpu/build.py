@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
@@ -165,7 +165,7 @@ def adapt(program: Program, target: Target = PLAIN) -> None:
     settle(program, target)
     split_attention(program)
     spread_rankings(program, special.is_long)
-    spread_updates(program, special.is_long_scatter)
+    spread_updates(program, partial(special.is_long_scatter, target=target))
 
 
 def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) -> Step:

@@ -24,6 +24,7 @@ from rlx.kernel.nest import AttentionWork, Kernel, Program
 from rlx.kernel.special import Exchanges, Ranking, Update
 from rlx.kernel.split import CHUNK, AttentionJoin, AttentionParts, part_length, parts_of
 from rlx.kernel.wgsl.attention import TILE
+from rlx.kernel.wgsl.types import Target
 from rlx.kernel.work import Binding, extents, footprint, questions
 from rlx.ops import build
 
@@ -103,15 +104,15 @@ def _asked() -> ProbeGraph:
     return _probe("asked", ASKED, body, size=4)
 
 
-def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], common: Rates) -> Rates:
-    """The rates that `WgpuEstimator` needs beside the `common` ones."""
+def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], common: Rates, target: Target) -> Rates:
+    """The rates that `WgpuEstimator` needs beside the `common` ones, and what of `target` there is, as 1 or 0."""
     listed = [
         *(_attention(*s) for s in ATTENTIONS), _sort("counted", COUNTED, COUNTED[1] ** 2),
         *(_sort(f"exchanged_{rows}x{n}", (rows, n), _comparisons(n)) for rows, n in EXCHANGED),
         *(_in_order(*s) for s in IN_ORDER), _joined(), _asked(),
     ]  # fmt: skip
     taken = Runner(backend, ordinal, step).run_ns(listed)
-    rates: Rates = {}
+    rates: Rates = {name: float(has) for name, has in dataclasses.asdict(target).items()}
     for probe in listed:
         copied = probe.bytes_out / common["download_bytes_per_ns"]
         ns = max(taken[probe.name] - common["call_ns"] - copied, LEAST_PART * taken[probe.name])
@@ -119,7 +120,7 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], commo
             # of each, the predicate and the side that was taken are kernels
             rates["asked_ns"] = max(ns / probe.amount - 2 * common["launch_ns"], LEAST_PART * ns / probe.amount)
             continue
-        estimator = WgpuEstimator(probe.graph, Options(), common)
+        estimator = WgpuEstimator(probe.graph, Options(), common | rates)
         starts = len(estimator.program.main) * common["launch_ns"]
         rates[f"{probe.name}_per_ns"] = probe.amount / max(ns - starts, LEAST_PART * ns)
     return rates
@@ -136,8 +137,9 @@ class WgpuEstimator(GenericEstimator):
 
     def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
         super().__init__(graph, options, rates, options.dispatch.claims(claim))
-        adapt(self.program)
-        self.heaps = choose_heaps(self.program, PORTABLE_BINDING)
+        target = Target(**{field.name: rates.get(field.name, 0.0) > 0 for field in dataclasses.fields(Target)})
+        adapt(self.program, target)
+        self.heaps = choose_heaps(self.program, PORTABLE_BINDING, target)
         self.memory = plan_arena(self.program, self.heaps, self.graph.bounds, True)
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:

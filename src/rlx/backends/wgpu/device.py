@@ -16,6 +16,7 @@ from rlx.backends.wgpu.halves import exact
 from rlx.backends.wgpu.subgroups import usable
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
 from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader
+from rlx.kernel.wgsl.special import MOST_ITERATIONS
 from rlx.kernel.wgsl.types import Target
 
 STORAGE_BUFFERS = 8
@@ -157,7 +158,7 @@ class Device:
         most = PORTABLE_BINDING if portable else MAX_BINDING
         self.max_binding = min(most, *(given[name] for name in _SIZES))
         # llvmpipe ends loops after so many iterations of all of them together, and does not say so
-        self.max_iterations = 65535 if "llvmpipe" in self.name else (1 << 31) - 1
+        self.max_iterations = MOST_ITERATIONS if "llvmpipe" in self.name else (1 << 31) - 1
         self.record_alignment = max(given["min-uniform-buffer-offset-alignment"], 16)
         self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._layouts: dict[tuple[Binding, ...], Any] = {}
@@ -169,6 +170,7 @@ class Device:
         wanted = asked == "1" or (asked == "auto" and not self.software)
         return Target(
             halves=halves and wanted and self._exact_halves,
+            software=self.software,
             subgroups=flags.wgpu_subgroups() and self._usable_subgroups,
         )
 

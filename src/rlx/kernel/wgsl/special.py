@@ -41,6 +41,10 @@ COUNTED = 256
 """Elements of a row that are ranked by counting, at most."""
 IN_ORDER = 512
 """Updates that one invocation makes in their order, at most."""
+BESIDE = 64
+"""Rows of updates that are made in order on processors, at least."""
+MOST_ITERATIONS = 65535
+"""After which some drivers in software end loops."""
 ITEMS = 8
 """Neighbouring elements that a lane takes in a block of a running reduction."""
 
@@ -50,10 +54,27 @@ def is_long(work: Ranking) -> bool:
     return not (isinstance(work.length, int) and work.length <= COUNTED)
 
 
-def is_long_scatter(work: Update) -> bool:
+def is_long_scatter(work: Update, target: Target = PLAIN) -> bool:
     """Whether the updates of a scatter are to be made together."""
     length = dims.product(work.inner)
-    return not (isinstance(length, int) and length <= IN_ORDER)
+    if isinstance(length, int) and length <= IN_ORDER:
+        return False
+    return not (target.software and _in_order_is_quicker(work))
+
+
+def _in_order_is_quicker(work: Update) -> bool:
+    """Whether processors rather go through whole rows of updates: what would take several kernels to make together,
+    and few enough for a driver that counts the iterations of loops."""
+    beside, iterations = dims.product(work.outer), _iterations(work)
+    several = work.combine is None or (work.combine == "add" and work.body.dtype.is_float)
+    fits = isinstance(iterations, int) and iterations <= MOST_ITERATIONS
+    return several and fits and isinstance(beside, int) and beside >= BESIDE
+
+
+def _iterations(work: Update) -> Dim:
+    """Of an invocation that makes its updates in order."""
+    parts = [legal(part) for part in (work.guard, work.body, *(e for e, _ in work.offset.others))]
+    return dims.add(dims.mul(dims.product(work.inner), 1 + len(work.inner) + iterations_of(parts)), 4)
 
 
 def render(
@@ -104,7 +125,7 @@ class _Update(Writer):
             return 4 + iterations_of(parts)
         self.body.hoist(parts, lambda node: _varies(node, inner))
         self._loops(len(work.outer), work.inner)
-        return dims.add(dims.mul(dims.product(work.inner), 1 + len(work.inner) + iterations_of(parts)), 4)
+        return _iterations(work)
 
     def _loops(self, number: int, left: Shape) -> None:
         if not left:

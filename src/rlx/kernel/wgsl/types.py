@@ -28,10 +28,12 @@ class Target:
 
     halves      f16 in memory and in conversions
     subgroups   exchange between neighbouring lanes without workgroup memory
+    software    processors do the work: a few rows of updates, each in order, keep them busy
     """
 
     halves: bool = False
     subgroups: bool = False
+    software: bool = False
 
     def is_native(self, dtype: DType) -> bool:
         """Whether elements lie as halves."""
