@@ -17,7 +17,7 @@ from rlx.kernel.flatten import with_bodies
 from rlx.kernel.nest import AttentionWork, Branch, Kernel, Loop, Program
 
 CHUNK = 128
-"""Keys that are read together."""
+"""Keys that are read together for one query; twice as many for several, of which each is then read less often."""
 LANES = 64
 """Quads of features that are mixed side by side."""
 MOST_GROUPS = 8
@@ -47,9 +47,14 @@ def groups_of(work: AttentionWork) -> int:
     return max(min(MOST_GROUPS, LANES >> (quads - 1).bit_length()), 1)
 
 
+def chunk_of(work: AttentionWork) -> int:
+    """Keys that a workgroup reads."""
+    return CHUNK if dims.mul(work.queries, work.repeat) == 1 else 2 * CHUNK
+
+
 def parts_of(work: AttentionWork) -> Dim:
     """How many parts a query has."""
-    return dims.mul(dims.ceildiv(work.keys, CHUNK), groups_of(work))
+    return dims.mul(dims.ceildiv(work.keys, chunk_of(work)), groups_of(work))
 
 
 def part_length(work: AttentionWork) -> int:

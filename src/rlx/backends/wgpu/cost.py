@@ -22,7 +22,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.kernel.nest import AttentionWork, Kernel, Program
 from rlx.kernel.special import Exchanges, Ranking, Update
-from rlx.kernel.split import CHUNK, AttentionJoin, AttentionParts, part_length, parts_of
+from rlx.kernel.split import AttentionJoin, AttentionParts, chunk_of, part_length, parts_of
 from rlx.kernel.wgsl.attention import TILE
 from rlx.kernel.wgsl.types import Target
 from rlx.kernel.work import Binding, extents, footprint, questions
@@ -156,7 +156,7 @@ class WgpuEstimator(GenericEstimator):
             case AttentionWork() as work:
                 ns, flops, points = self._attention(work, TILE, binding)
             case AttentionParts(work):
-                ns, flops, points = self._attention(work, CHUNK, binding)
+                ns, flops, points = self._attention(work, chunk_of(work), binding)
             case AttentionJoin(work):
                 ns, flops, points = 0.0, 0.0, self._joined(work, binding)
             case Ranking() | Exchanges() | Update() as work:

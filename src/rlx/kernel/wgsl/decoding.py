@@ -14,7 +14,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.kernel.nest import AttentionWork
-from rlx.kernel.split import CHUNK, AttentionJoin, AttentionParts, groups_of, part_length, parts_of
+from rlx.kernel.split import AttentionJoin, AttentionParts, chunk_of, groups_of, part_length, parts_of
 from rlx.kernel.wgsl.attention import FEATURE, HEAD, KEY, LEAST, PLACE, AttentionWriter
 from rlx.kernel.wgsl.body import float_literal
 from rlx.kernel.wgsl.code import WORKGROUP, Slot
@@ -47,6 +47,7 @@ class Parts(AttentionWriter):
 
     def __init__(self, parts: AttentionParts, slots: Sequence[Slot]) -> None:
         work = parts.work
+        self.chunk = chunk_of(work)
         self.rows = dims.mul(work.queries, work.repeat)
         most = ROWS if -(-work.features // 4) <= WIDE else ROWS // 2
         self.held = min(most, self.rows) if isinstance(self.rows, int) else most
@@ -55,7 +56,7 @@ class Parts(AttentionWriter):
             dims.mul(work.batch, work.live),
             shared_heads,
             dims.ceildiv(self.rows, self.held),
-            dims.ceildiv(work.keys, CHUNK),
+            dims.ceildiv(work.keys, self.chunk),
         )
         super().__init__(work, slots, grid, grid, team=True)
 
@@ -65,18 +66,18 @@ class Parts(AttentionWriter):
         first = code.let(f"{axes[PLACE]} * {self.held}i", "first")
         rows = [self._row(shared_head, f"{first} + {number}i") for number in range(self.held)]
         self._stage_queries(shared_head, first)
-        start = code.let(f"{chunk} * {CHUNK}i", "start")
+        start = code.let(f"{chunk} * {self.chunk}i", "start")
         low, stop = self.span(rows[0].query, rows[-1].query)
         low = code.let(f"max({low}, {start})", "low")
-        stop = code.let(f"min({stop}, {start} + {CHUNK}i)", "stop")
+        stop = code.let(f"min({stop}, {start} + {self.chunk}i)", "stop")
         axes[HEAD] = shared_head
-        code.shared["shared_scores"] = f"array<f32, {self.held * CHUNK}>"
+        code.shared["shared_scores"] = f"array<f32, {self.held * self.chunk}>"
         self._scores(rows, start, low, stop)
         tops = self._tops(rows)
         self._powers(tops)
         self._mix(rows, tops, start, low, stop)
         staged = 2 + self.held * self.quads // WORKGROUP
-        return staged + CHUNK // WORKGROUP * (self.quads + 4) + 2 * GROUP + CHUNK + 4 * self.held
+        return staged + self.chunk // WORKGROUP * (self.quads + 4) + 2 * GROUP + self.chunk + 4 * self.held
 
     def _row(self, shared_head: str, number: str) -> _Row:
         work, code = self.work, self.code
@@ -112,7 +113,7 @@ class Parts(AttentionWriter):
         work, code = self.work, self.code
         k, last = self.start(work.k[1], FEATURE, PLACE), f"{self.record.dim(work.keys)} - 1i"
         step = self.record.dim(work.k[1].coefficient(PLACE))
-        keys = [code.let(f"{start} + i32(lane) + {i * WORKGROUP}i", "key") for i in range(CHUNK // WORKGROUP)]
+        keys = [code.let(f"{start} + i32(lane) + {i * WORKGROUP}i", "key") for i in range(self.chunk // WORKGROUP)]
         places = [code.let(f"{k} + min({key}, {last}) * {step}", "at") for key in keys]
         scores = [[code.fresh("score") for _ in keys] for _ in rows]
         for score in (score for mine in scores for score in mine):
@@ -128,7 +129,7 @@ class Parts(AttentionWriter):
             for i, (score, key) in enumerate(zip(mine, keys)):
                 self.mask(row.query, row.mask, score, key)
                 code.emit(f"{score} = select({LEAST}, {score}, {key} >= {low} && {key} < {stop});")
-                code.emit(f"shared_scores[{number * CHUNK + i * WORKGROUP}u + lane] = {score};")
+                code.emit(f"shared_scores[{number * self.chunk + i * WORKGROUP}u + lane] = {score};")
                 code.emit(f"{row.top} = select({row.top}, {score}, {score} > {row.top});")
 
     def _tops(self, rows: Sequence[_Row]) -> list[str]:
@@ -174,9 +175,9 @@ class Parts(AttentionWriter):
         """Makes powers of the lane's scores."""
         code = self.code
         shifts = [self.shift(top) for top in tops]
-        with self.each(f"{CHUNK}i", WORKGROUP, "i32(lane)") as place:
+        with self.each(f"{self.chunk}i", WORKGROUP, "i32(lane)") as place:
             for number, shift in enumerate(shifts):
-                score = f"shared_scores[{number * CHUNK}i + {place}]"
+                score = f"shared_scores[{number * self.chunk}i + {place}]"
                 code.emit(f"{score} = {self.exp(f'{score} - {shift}')};")
         code.emit("workgroupBarrier();")
 
@@ -186,7 +187,7 @@ class Parts(AttentionWriter):
         work, code, record = self.work, self.code, self.record
         groups, lanes = groups_of(work), WORKGROUP // groups_of(work)
         group = code.let(f"i32(lane) / {lanes}i", "group")
-        first = code.let(f"{start} + {group} * {CHUNK // groups}i", "first")
+        first = code.let(f"{start} + {group} * {self.chunk // groups}i", "first")
         v, step = self.start(work.v[1], FEATURE, PLACE), record.dim(work.v[1].coefficient(PLACE))
         own = code.let(f"i32(lane) % {lanes}i", "own")
         quad = code.let(f"min({own}, {-(-work.value_features // 4) - 1}i)", "quad")
@@ -194,18 +195,18 @@ class Parts(AttentionWriter):
         for total, name in zip(totals, mixed):
             code.emit(f"var {total} = 0.0f;")
             code.emit(f"var {name} = vec4<f32>();")
-        end = code.let(f"min({stop}, {first} + {CHUNK // groups}i)", "end")
+        end = code.let(f"min({stop}, {first} + {self.chunk // groups}i)", "end")
         with self.each(end, 1, f"max({low}, {first})") as key:
             at = code.let(f"{v} + {key} * {step}", "at")
             value = code.let(self.quad(work.v, at, quad, work.value_features), "value")
             for number, (total, name) in enumerate(zip(totals, mixed)):
-                power = code.let(f"shared_scores[{number * CHUNK}i + {key} - {start}]", "power")
+                power = code.let(f"shared_scores[{number * self.chunk}i + {key} - {start}]", "power")
                 code.emit(f"{total} = {total} + {power};")
                 code.emit(f"{name} = fma(vec4<f32>({power}), {value}, {name});")
         for row, top, total, name in zip(rows, tops, totals, mixed):
             with self.body.scope(f"if ({row.row} < {record.dim(self.rows)})"):
                 one = query_number(self, work, row.head, row.query)
-                part = f"{start} / {CHUNK}i * {groups}i + {group}"
+                part = f"{start} / {self.chunk}i * {groups}i + {group}"
                 begin = code.let(f"({one} * {record.dim(parts_of(work))} + {part}) * {part_length(work)}i", "at")
                 for i in range(4):
                     feature = code.let(f"{own} * 4i + {i}i", "feature")
