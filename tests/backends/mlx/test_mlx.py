@@ -22,7 +22,7 @@ from rlx.backends.mlx.executable import translated
 from rlx.errors import CompileError, OutOfMemory
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from support import run_on, why_absent
+from support import assert_close_on, run_on, why_absent
 
 here = pytest.mark.skipif(bool(why_absent("mlx")), reason=why_absent("mlx"))
 
@@ -95,14 +95,25 @@ def attends(dtype: str = "f32", mask: str | None = None, **attributes: Any) -> G
     return graph
 
 
+def rotates() -> Graph:
+    graph = Graph()
+    graph.output(
+        rlx.ops.rotary_embedding(*(graph.input(n, s) for n, s in (("x", (1, 2, 5, 8)), ("c", (5, 4)), ("s", (5, 4)))))
+    )
+    return graph
+
+
 CLAIMED: list[tuple[Callable[[], Graph], str]] = [
     (attends, ""),
     (lambda: attends(mask="bool"), ""),
-    (lambda: attends(mask="f32"), "added"),
-    (lambda: attends(causal=True), "causal"),
-    (lambda: attends(window=2), "window"),
-    (lambda: attends(empty="nan"), "empty"),
+    (lambda: attends(mask="f32"), ""),
+    (lambda: attends(causal=True), ""),
+    (lambda: attends(window=2), ""),
+    (lambda: attends(empty="nan"), ""),
+    (lambda: attends(softcap=5.0), "soft cap"),
+    (lambda: attends(fill=-1e4), "forbidden scores of -10000"),
     (lambda: attends("f64"), "f64"),
+    (rotates, "tables of cosines"),
 ]
 
 
@@ -111,6 +122,41 @@ def test_what_mlx_fuses_and_why_not(make: Callable[[], Graph], words: str) -> No
     node = make().nodes[-1]
     said = backend.MlxBackend().claim(node)
     assert said == "" if not words else words in str(said)
+
+
+@here
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("mask", [None, "bool", "added"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "offset": 2},  # queries and keys end together
+        {"causal": True, "offset": -2},
+        {"causal": True, "offset": 2, "window": 2},
+        {"window": 2, "offset": -5},
+        {"window": 1 << 40, "offset": 1 << 40},
+        {"causal": True, "offset": -9},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("empty", ["zero", "nan"])
+def test_masked_attention_is_the_references(dtype: str, mask: str | None, attributes: Any, empty: str) -> None:
+    """Rows 1 and 2 are without a key by bool masks and by added ones."""
+    graph = attends(dtype, mask if mask != "added" else dtype, empty=empty, **attributes)
+    random = np.random.default_rng(0)
+    inputs = {v.name: random.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
+    if mask == "bool":
+        inputs["mask"] = random.integers(0, 2, (5, 7)).astype(np.bool_)
+        inputs["mask"][1:3] = False
+    elif mask:
+        inputs["mask"][1:3] = -np.inf
+        inputs["mask"][3, ::2] = -np.inf
+    node = graph.nodes[-1]
+    assert backend.MlxBackend().claim(node) == ""
+    got, want = (run_on(device, graph, inputs)["y"] for device in ("mlx", "reference"))
+    assert_close_on("mlx", got, want, node.op.tolerance)
 
 
 @here

@@ -13,7 +13,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
 from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.norm import LayerNorm, RmsNorm
-from rlx.ops.transformer import Attention
+from rlx.ops.transformer import Attention, RotaryEmbedding
 
 
 def claim(node: Node) -> str | None:
@@ -27,14 +27,10 @@ def _attention(node: Node) -> str:
     q = node.inputs[0].type
     if q.dtype is dtypes.f64:
         return "f64: softmax is computed in f32"
-    if op.window is not None or op.softcap is not None:
-        return "a sliding window, or a soft cap"
-    if op.fill != float("-inf") or op.empty != "zero":
-        return "what forbidden scores or empty rows give"
-    if op.causal:
-        return "a causal mask whose place is not the end"
-    if len(node.inputs) > 3 and node.inputs[3].dtype.kind != "bool":
-        return "a mask that is added: rows without a key are not told"
+    if op.softcap is not None:
+        return "a soft cap"
+    if op.fill != float("-inf"):
+        return f"forbidden scores of {op.fill}"
     if not isinstance(q.shape[3], int) or not q.shape[3]:
         return "a head size that is not known"
     return ""
@@ -54,28 +50,64 @@ def _norm(node: Node) -> str:
     return ""
 
 
+def _rotary(node: Node) -> str:
+    """mlx works out angles itself, as positions in a row times frequencies; the op has a cosine and a sine for every
+    position, whose angles no arithmetic gives back to the last bit."""
+    return "tables of cosines and sines: mlx takes frequencies"
+
+
 def _fourier(node: Node) -> str:
     return "" if node.inputs[0].dtype is dtypes.f32 else "a dtype other than f32"
 
 
 _CLAIMS: dict[type, Callable[[Node], str]] = {
-    Attention: _attention, LayerNorm: _norm, RmsNorm: _norm, Fft: _fourier, Rfft: _fourier, Irfft: _fourier,
+    Attention: _attention, RotaryEmbedding: _rotary, LayerNorm: _norm, RmsNorm: _norm,
+    Fft: _fourier, Rfft: _fourier, Irfft: _fourier,
 }  # fmt: skip
 CLAIMED = frozenset(cls.name for cls in _CLAIMS)  # type: ignore[attr-defined]  # they are ops
 
 
 @lowers("attention")
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    """Rows without a key are filled in here: mlx takes the mean of all values for them."""
     shape = (*q.shape[:3], v.shape[3])
     if 0 in shape or not k.shape[2]:
         return mx.zeros(shape, q.dtype)
-    scale = op.factor(q.shape[3])
     if mask is not None:
         mask = mx.reshape(mask, (*([1] * (4 - mask.ndim)), *mask.shape))
-    made = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    queries, keys = q.shape[2], k.shape[2]
+    ends_together = op.causal and op.window is None and op.offset == keys - queries >= 0
+    if mask is None and ends_together:  # every query has a key, and mlx skips what lies behind it
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=op.factor(q.shape[3]), mask="causal")
+    mask = _with_near(mask, _near(op, queries, keys))
+    made = mx.fast.scaled_dot_product_attention(q, k, v, scale=op.factor(q.shape[3]), mask=mask)
     if mask is None:
         return made
-    return mx.where(mx.any(mask, -1, keepdims=True), made, mx.zeros_like(made))
+    some = mask if mask.dtype == mx.bool_ else mx.not_equal(mask, float("-inf"))
+    empty = mx.array(0.0 if op.empty == "zero" else float("nan"), made.dtype)
+    return mx.where(mx.any(some, -1, keepdims=True), made, empty)
+
+
+def _near(op: Any, queries: int, keys: int) -> Value | None:
+    """What `causal` and `window` admit, bool [queries, keys]; None if that is all."""
+    if not op.causal and op.window is None:
+        return None
+    at, key = (mx.arange(extent, dtype=mx.int64) for extent in (queries, keys))  # offsets may be far
+    at = mx.expand_dims(at, 1) + mx.array(op.offset, mx.int64)
+    kept = mx.less_equal(key, at) if op.causal else None
+    if op.window is None:
+        return kept
+    near = mx.less(mx.abs(at - key), mx.array(op.window, mx.int64))
+    return near if kept is None else mx.logical_and(kept, near)
+
+
+def _with_near(mask: Value | None, near: Value | None) -> Value | None:
+    """Both masks as one, bool or added."""
+    if mask is None or near is None:
+        return near if mask is None else mask
+    if mask.dtype == mx.bool_:
+        return mx.logical_and(mask, near)
+    return mx.where(near, mask, mx.array(float("-inf"), mask.dtype))
 
 
 @lowers("layer_norm")
