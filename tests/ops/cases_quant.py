@@ -45,6 +45,29 @@ def _quantize(name: str) -> Iterator[Case]:
     yield case(name, "number", np.float32(2.5), np.float32(1), dtype=dtypes.u8)
 
 
+@specimen("packed_matmul")
+def _packed_matmul(name: str) -> Iterator[Case]:
+    for bits, block in ((4, 32), (4, 16), (2, 128), (8, 64), (4, 256)):
+        attributes = {"depth": 2 * block + 7, "bits": bits, "block": block}
+        w, scale = whole((5, 3 * block * bits // 8), dtypes.u8), _scale((5, 3)) / np.float32(1 << (bits - 2))
+        zero = whole((5, 3), dtypes.u8).astype(np.float32) / (1 << (8 - bits))
+        x = array((2, 3, 2 * block + 7), seed=bits)
+        yield case(name, f"{bits}-bits", x, w, scale, **attributes)
+        yield case(name, f"{bits}-bits-zeros", x, w, scale, zero, **attributes)
+        yield case(name, f"{bits}-bits-added", x, w, scale, -scale * zero, added=True, **attributes)
+    even = {"depth": 64, "bits": 4, "block": 32}
+    w = whole((4, 32), dtypes.u8)
+    for dtype in (dtypes.f16, dtypes.bf16, dtypes.f64):
+        zero = whole((4, 2), dtypes.u4).astype(dtype.numpy)
+        yield case(name, f"in-{dtype}", array((3, 64), dtype), w, _scale((4, 2), dtype), zero, **even)
+    yield case(name, "mixed", array((3, 64), dtypes.f16), w, _scale((4, 2)), **even)
+    yield case(name, "vector", array((64,)), w, _scale((4, 2)), **even)
+    yield case(name, "special", array((3, 64), special=True), w, _scale((4, 2)), **even)
+    yield case(name, "no-rows", array((0, 64)), w, _scale((4, 2)), **even)
+    yield case(name, "no-columns", array((3, 64)), w[:0], _scale((0, 2)), **even)
+    yield case(name, "one", array((1, 1)), w[:1, :1], _scale((1, 1)), depth=1, bits=4, block=2)
+
+
 @specimen("dequantize")
 def _dequantize(name: str) -> Iterator[Case]:
     for dtype in (dtypes.u8, dtypes.i8, dtypes.u16, dtypes.i16, dtypes.u4, dtypes.i4, dtypes.u2, dtypes.i2):

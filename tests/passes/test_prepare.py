@@ -22,7 +22,7 @@ def weighted() -> tuple[rlx.Graph, dict[str, Array]]:
     x = graph.input("x", ("n", 4))
     w, v, grows = graph.param("w", (3, 4)), graph.param("v", (4,)), graph.param("grows", (1, 1))
     graph.param("idle", (2,))
-    large = build.broadcast_to(grows, shape=(200, 200))
+    large = build.broadcast_to(grows, shape=(200, 200)) * build.reduce_sum(x, axes=(0, 1))
     graph.output((x * v + v * 2.0) @ w.transpose(1, 0) + build.reduce_sum(large, axes=(0, 1)), name="y")
     graph.output(w.transpose(1, 0) + 1.0, name="weights")
     random = np.random.default_rng(0)
@@ -48,6 +48,17 @@ def test_nothing_to_prepare() -> None:
     graph = rlx.Graph()
     graph.output(graph.input("x", (4, 4)) @ graph.param("w", (4, 4)))
     assert split(graph) == ((), graph)
+
+
+def test_what_lies_between_may_be_large() -> None:
+    """It is the kept values that count: bytes become floats on the way to a sum."""
+    graph = rlx.Graph()
+    w = graph.param("w", (300, 300), "u8")
+    wide = w.cast("f32") * 0.5
+    graph.output(graph.input("x", (300,)) * build.reduce_sum(wide, axes=(1,)), name="y")
+    (first,), second = split(graph)
+    assert [v.shape for v in first.outputs.values()] == [(300,)]
+    assert [p.name for p in second.params] == list(first.outputs)
 
 
 def test_what_a_size_decides_too_stays() -> None:

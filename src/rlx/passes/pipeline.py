@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node
+from rlx.ops.packed import PackedMatmul
 from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
@@ -20,9 +21,14 @@ from rlx.passes.turn_weights import TurnWeights
 
 def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_last: bool = False) -> list[Pass]:
     """What `optimise` runs. The same pass may come again where what others left gives it something to do."""
+
+    def opened(node: Node) -> bool:
+        return not isinstance(node.op, PackedMatmul) or claims(node)
+
     turned: list[Pass] = [ChannelsLast(), simplify.rules, Fold(), Cse()] if channels_last else []
     return [
         Dce(),
+        Decompose(opened),  # products whose weights are floats from here on merge with others
         simplify.rules,
         raise_quantised.rules,  # before weights fold into floats
         Fold(),
@@ -60,6 +66,8 @@ def optimise(
     channels_last: bool = False,
     turn_weights: bool = False,
     hoist: bool = False,
+    first: Sequence[Pass] = (),
+    last: Sequence[Pass] = (),
 ) -> tuple[Graph, Report]:
     """The graph made ready for a target that takes all primitives and the composites that `claims` says.
 
@@ -69,14 +77,15 @@ def optimise(
     channels_last  convolutions, and what lies between them, on [N, spatial..., C]
     turn_weights  right sides of products that stay as [k, n]
     hoist     what is the same in every trip of a loop before it
+    first, last  passes of the target's own, before and behind all others; they are done in regions too
 
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
-    made = _optimise(graph, passes(claims, policy, channels_last), context)
-    last: list[Pass] = [TurnWeights()] * turn_weights + [Hoist()] * hoist
-    if last:  # when bodies are all primitives
-        made = run_passes(made, last, context)
+    made = _optimise(graph, [*first, *passes(claims, policy, channels_last), *last], context)
+    outermost: list[Pass] = [TurnWeights()] * turn_weights + [Hoist()] * hoist
+    if outermost:  # when bodies are all primitives
+        made = run_passes(made, outermost, context)
     return made, context.report
 
 

@@ -10,7 +10,7 @@ from rlx.passes.driver import Rebuild
 
 PREFIX = "prepared."
 MOST_GROWTH = 2
-"""How many times the bytes of its operands a value may have that is kept in their place."""
+"""How many times the bytes of the params behind it a value may have that is kept in their place."""
 SMALL_BYTES = 1 << 16
 """What may be kept however much it grew."""
 
@@ -54,27 +54,50 @@ def _split(graph: Graph, made: list[Graph]) -> Graph:
 
 
 def _frontier(graph: Graph) -> list[Value]:
-    """Results of nodes that params decide, of which others than such nodes take some."""
-    fixed: set[int] = set()  # nodes that params and constants alone decide
-    weighed: set[int] = set()  # those of them that have a param behind them, and are no param themselves
+    """Results of nodes that params decide, of which others than such nodes take some. What lies between params and
+    these may be larger than they are, it is not kept."""
+    behind = _behind(graph)
+    while True:
+        wanted = [v for node in graph.nodes if not behind.get(id(node)) for v in node.inputs]
+        found = dict.fromkeys(v.node for v in (*wanted, *graph.outputs.values()) if behind.get(id(v.node)))
+        large = [node for node in found if not _fits(node, behind[id(node)])]
+        if not large:
+            return [value for node in found for value in node.outputs]
+        for node in large:
+            _drop(graph, node, behind)
+
+
+def _behind(graph: Graph) -> dict[int, frozenset[Node]]:
+    """For nodes that params and constants alone decide, at no size in particular, the params behind them. There are
+    none behind constants, and params themselves are left out."""
+    fixed: dict[int, frozenset[Node]] = {}
     for node in graph.nodes:
-        if isinstance(node.op, (Param, Constant)):
-            fixed.add(id(node))
-        elif node.inputs and all(id(v.node) in fixed for v in node.inputs) and _fits(node):
-            fixed.add(id(node))
-            if any(id(v.node) in weighed or isinstance(v.node.op, Param) for v in node.inputs):
-                weighed.add(id(node))
-    wanted = [v for node in graph.nodes if id(node) not in weighed for v in node.inputs]
-    found = dict.fromkeys(v.node for v in (*wanted, *graph.outputs.values()) if id(v.node) in weighed)
-    return [value for node in found for value in node.outputs]
+        if isinstance(node.op, Param):
+            fixed[id(node)] = frozenset((node,))
+        elif isinstance(node.op, Constant):
+            fixed[id(node)] = frozenset()
+        elif node.inputs and all(id(v.node) in fixed for v in node.inputs) and _is_static(node):
+            fixed[id(node)] = frozenset().union(*(fixed[id(v.node)] for v in node.inputs))
+    return {id(node): fixed[id(node)] for node in graph.nodes if id(node) in fixed and not isinstance(node.op, Param)}
 
 
-def _fits(node: Node) -> bool:
-    """Whether a node may be worked out once: at no size in particular, and not to much more than it is made of."""
-    if node.regions or symbols_of(node) or any(not t.is_static for t in node.types):
-        return False
+def _drop(graph: Graph, node: Node, behind: dict[int, frozenset[Node]]) -> None:
+    """Leaves a node, and all that take its results, to every run."""
+    gone = {id(node)}
+    for each in graph.nodes:
+        if id(each) in gone or any(id(v.node) in gone for v in each.inputs):
+            gone.add(id(each))
+            behind.pop(id(each), None)
+
+
+def _is_static(node: Node) -> bool:
+    return not node.regions and not symbols_of(node) and all(t.is_static for t in node.types)
+
+
+def _fits(node: Node, params: frozenset[Node]) -> bool:
+    """Whether what a node makes may be kept: not much more than the params behind it."""
     made = sum(v.type.nbytes() for v in node.outputs)
-    taken = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
+    taken = sum(p.types[0].nbytes() for p in params if p.types[0].is_static)
     return made <= max(SMALL_BYTES, MOST_GROWTH * taken)
 
 

@@ -173,6 +173,108 @@ def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
     np.testing.assert_allclose(executable.bind({})([q, k, mask])[0], want, rtol=1e-5, atol=1e-6)
 
 
+def packs(bits: int, block: int, depth: int, dtype: str = "f32", zeros: bool = True) -> Graph:
+    """A product with a weight [5, depth] of few bits."""
+    graph = Graph()
+    blocks = -(-depth // block)
+    w = graph.param("w", (5, blocks * block * bits // 8), "u8")
+    parameters = [graph.param(n, (5, blocks), dtype) for n in ("scale", "zero")[: 1 + zeros]]
+    x = graph.input("x", ("n", depth), dtype)
+    graph.output(rlx.ops.packed_matmul(x, w, *parameters, depth=depth, bits=bits, block=block), name="y")
+    return graph
+
+
+def dequantises(kind: str, axis: int, block: int, of: str = "f32", turned: bool = False) -> Graph:
+    """A product with a dequantised weight whose rows of 256 run along an axis."""
+    shape = (256, 6) if axis == 0 else (6, 256)
+    parameter = tuple(n // (block if a == axis else 1) for a, n in enumerate(shape)) if block else (6,)
+    graph = Graph()
+    w = graph.param("w", shape, kind)
+    scale, zero = graph.param("scale", parameter, of), graph.param("zero", parameter, kind)
+    weight = rlx.ops.dequantize(w, scale, zero, dtype=of, axis=axis if block else 1 - axis, block=block)
+    graph.output(graph.input("x", (3, 256), of) @ (weight.transpose() if axis == 1 else weight), name="y")
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: packs(4, 32, 96), ""),
+        (lambda: packs(2, 256, 300, "f16"), ""),
+        (lambda: packs(4, 16, 96), "blocks of 16"),
+        (lambda: packs(4, 48, 96), "blocks of 48"),
+        (lambda: packs(8, 64, 96, "f64"), "f64"),
+    ],
+)
+def test_what_mlx_takes_of_packed_products(make: Callable[[], Graph], words: str) -> None:
+    said = backend.MlxBackend().claim(make().nodes[-1])
+    assert said == "" if not words else words in str(said)
+
+
+def weights_of(graph: Graph) -> dict[str, Array]:
+    random = np.random.default_rng(0)
+    made: dict[str, Array] = {}
+    for value in graph.params:
+        shape, kind = [int(n) for n in value.shape], value.dtype
+        if kind.is_float:
+            low, high = (0.001, 0.01) if value.name == "scale" else (0, 15)
+            made[value.name] = random.uniform(low, high, shape).astype(kind.numpy)
+        else:
+            least, most = (-(1 << kind.bits - 1), 1 << kind.bits - 1) if kind.kind == "int" else (0, 1 << kind.bits)
+            made[value.name] = random.integers(least, most, shape).astype(kind.numpy)
+    return made
+
+
+PACKED = [
+    *(packs(b, g, d, t, z) for b, g, d, t, z in (
+        (4, 32, 96, "f32", True), (4, 32, 80, "f16", True), (4, 64, 128, "bf16", False), (2, 256, 300, "f32", True),
+        (8, 128, 128, "f32", False), (8, 512, 512, "f16", True),
+    )),
+    *(dequantises(k, a, b, t) for k, a, b, t in (
+        ("u4", 0, 32, "f32"), ("i4", 1, 64, "f32"), ("i8", 0, 0, "f32"), ("u8", 1, 128, "f16"), ("i8", 1, 0, "bf16"),
+        ("u2", 0, 256, "f32"),
+    )),
+]  # fmt: skip
+
+
+@here
+@pytest.mark.parametrize("graph", PACKED, ids=lambda g: "-".join(str(v.type) for v in (*g.inputs, *g.params)))
+def test_packed_products_go_to_mlxs_own(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What weights alone decide is worked out when they are set: a run is the product, and casts of x."""
+    calls: list[dict[str, Any]] = []
+    plain = backend.executable.mx.quantized_matmul
+    monkeypatch.setattr(backend.executable.mx, "quantized_matmul", lambda *a, **k: calls.append(k) or plain(*a, **k))
+    random = np.random.default_rng(1)
+    inputs = {v.name: random.standard_normal((3, v.shape[1])).astype(v.dtype.numpy) for v in graph.inputs}
+    results = []
+    for device in ("mlx", "reference"):
+        made = rlx.Session(device).compile(graph)
+        made.set_params(weights_of(graph))
+        results.append(made.run(inputs)[0])
+        if device == "mlx":
+            left = {node.op.name for node in made.executable.graph.nodes}
+            assert left <= {"input", "param", "packed_matmul", "cast", "pad"}, left
+    assert len(calls) == 1 and calls[0]["group_size"] in (32, 64, 128)
+    assert_close_on("mlx", *results, rlx.ops.linalg.Matmul.tolerance)
+
+
+@here
+@pytest.mark.parametrize(
+    "graph",
+    [packs(4, 16, 96), dequantises("u4", 0, 16), dequantises("u8", 0, 32, "f64")],
+    ids=["small-blocks", "small-dequantised-blocks", "f64"],
+)
+def test_other_packed_products_are_decomposed(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.executable.mx, "quantized_matmul", None)
+    inputs = {v.name: np.ones((3, int(v.shape[1])), v.dtype.numpy) for v in graph.inputs}
+    results = []
+    for device in ("mlx", "reference"):
+        made = rlx.Session(device).compile(graph)
+        made.set_params(weights_of(graph))
+        results.append(made.run(inputs)[0])
+    assert_close_on("mlx", *results, rlx.ops.linalg.Matmul.tolerance)
+
+
 @here
 @pytest.mark.parametrize("depth", [300, 5000])
 def test_products_of_bytes_are_exact(depth: int) -> None:

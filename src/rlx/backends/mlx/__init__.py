@@ -1,7 +1,8 @@
 """MLX: the graph is turned into calls of mlx, op by op, at every binding of its dims.
 
 `scalar.py` has the instructions of elementwise ops, `shapes.py`, `sums.py` and `places.py` a function for each other
-primitive, `fused.py` the composites that mlx has functions for, `plan.py` puts them in a row, `executable.py` runs it.
+primitive, `fused.py` the composites that mlx has functions for, `packed.py` products with weights of few bits,
+`plan.py` puts them in a row, `executable.py` runs it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
+from rlx.ops.packed import PackedMatmul
 
 EXTRA = "pip install 'rlx[mlx]'"
 PROCESSOR = "software (MLX on the processor)"
@@ -62,10 +64,16 @@ class MlxBackend(Backend):
 
     def legalise(self, graph: Graph, options: Options) -> Graph:
         from rlx import flags
+        from rlx.backends.mlx import packed
         from rlx.passes.pipeline import optimise
 
         disable = options.disable | frozenset(flags.disable())
-        return optimise(graph, options.dispatch.claims(self.claim), disable=disable, channels_last=True, hoist=True)[0]
+        claims = options.dispatch.claims(self.claim)
+        native = options.dispatch.of(PackedMatmul.name) != "force-common"
+        return optimise(
+            graph, claims, disable=disable, channels_last=True, hoist=True,
+            first=[packed.weights] if native else [], last=[packed.normal],
+        )[0]  # fmt: skip
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return refused(self.legalise(graph, Options()), self.on_processor())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rlx.backends.mlx import packed
 from rlx.backends.mlx.library import Value, mx
 from rlx.backends.mlx.scalar import joined
 from rlx.backends.mlx.shapes import lowers
@@ -13,6 +14,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
 from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.norm import LayerNorm, RmsNorm
+from rlx.ops.packed import PackedMatmul
 from rlx.ops.transformer import Attention, RotaryEmbedding
 
 
@@ -62,7 +64,7 @@ def _fourier(node: Node) -> str:
 
 _CLAIMS: dict[type, Callable[[Node], str]] = {
     Attention: _attention, RotaryEmbedding: _rotary, LayerNorm: _norm, RmsNorm: _norm,
-    Fft: _fourier, Rfft: _fourier, Irfft: _fourier,
+    Fft: _fourier, Rfft: _fourier, Irfft: _fourier, PackedMatmul: packed.claim,
 }  # fmt: skip
 CLAIMED = frozenset(cls.name for cls in _CLAIMS)  # type: ignore[attr-defined]  # they are ops
 

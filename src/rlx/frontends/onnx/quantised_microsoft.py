@@ -22,6 +22,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Value, call
 from rlx.ops import build, shorthand
+from rlx.ops.packed import unpacked
 
 # elementwise ops, pools: in floats, and back
 
@@ -173,29 +174,15 @@ def matmul_nbits(
     if bits not in (2, 4, 8) or block < 16 or block & (block - 1) or columns < 1 or depth < 1:
         raise node.wrong(f"expected bits of 2, 4 or 8 and a block of a power of 2 from 16 on, got {bits} and {block}")
     blocks = -(-depth // block)
-    wide = scales.dtype
-    step = scales.reshape(columns, blocks, 1)
-    whole = _unpacked(b.reshape(columns, blocks, block * bits // 8), bits).cast(wide)
-    if zeros is None:
-        moved = whole - float(1 << (bits - 1))
-    elif zeros.dtype is dtypes.u8:
-        packed = zeros.reshape(columns, -(-blocks * bits // 8))
-        moved = whole - _unpacked(packed, bits)[:, :blocks].reshape(columns, blocks, 1).cast(wide)
-    else:
-        moved = whole - zeros.reshape(columns, blocks, 1).cast(wide)
-    weight = (moved * step).reshape(columns, blocks * block)[:, :depth]
-    made = build.matmul(a, weight.transpose(1, 0).cast(a.dtype))
+    zero = None
+    if zeros is not None:
+        whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if zeros.dtype is dtypes.u8 else zeros
+        zero = whole.reshape(columns, blocks).cast(scales.dtype)
+    made = build.packed_matmul(
+        a, b.reshape(columns, blocks * block * bits // 8), scales.reshape(columns, blocks), zero,
+        depth=depth, bits=bits, block=block,
+    )  # fmt: skip
     return made if bias is None else made + bias
-
-
-def _unpacked(x: Value, bits: int) -> Value:
-    """u8 [..., n] → u8 [..., n · 8 / bits], the low bits first."""
-    if bits == 8:
-        return x
-    count = 8 // bits
-    shifts = x.graph.constant([i * bits for i in range(count)], dtypes.u8)
-    parts = build.bitwise_and(build.shift_right(x.reshape(*x.shape, 1), shifts), (1 << bits) - 1)
-    return parts.reshape(*x.shape[:-1], dims.mul(x.shape[-1], count))
 
 
 # attention
