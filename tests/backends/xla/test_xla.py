@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.base import Options
 from rlx.ir.graph import Graph, call
 from rlx.ir.literal import Array
 
@@ -117,3 +118,36 @@ def test_narrow_weights_stay_narrow() -> None:
     made.set_params({"w": weights})
     assert made.weights()["w"].nbytes == weights.nbytes  # type: ignore[attr-defined]
     assert made.bind({})([np.ones((2, 256), np.float32)])[0].tolist() == [[256.0] * 128] * 2
+
+
+def resized(dtype: str, mode: str, height: int, width: int) -> Graph:
+    graph = Graph()
+    x = graph.input("x", (1, 2, 15, 23), dtype)
+    how = {"axes": (2, 3), "sizes": (height, width), "up": (height, width), "down": (15, 23), "mode": mode}
+    graph.output(rlx.ops.resize(x, **how), name="y")
+    return graph
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("dtype", ["u8", "i32"])
+@pytest.mark.parametrize("height, width", [(21, 31), (9, 40), (45, 11)])
+def test_sums_that_become_integers_are_rounded_as_written(mode: str, dtype: str, height: int, width: int) -> None:
+    """One colour stays that colour: a sum joined with a product would fall short of it here and there."""
+    graph = resized(dtype, mode, height, width)
+    kind = graph.inputs[0].dtype.numpy
+    random = np.random.default_rng(0)
+    for x in (np.full((1, 2, 15, 23), 77), random.integers(0, 255, (1, 2, 15, 23))):
+        got, want = (rlx.Session(d).compile(graph).run([x.astype(kind)])[0] for d in ("xla", "reference"))
+        np.testing.assert_array_equal(got, want)
+
+
+def test_other_sums_are_xlas() -> None:
+    from rlx.backends.xla.whole import becoming_whole
+    from rlx.device.registry import backend
+
+    found = []
+    for dtype in ("f32", "u8"):
+        made, _ = backend("xla")
+        ready = made.legalise(resized(dtype, "linear", 21, 31), Options())
+        found.append(sum(node.op.name == "mul" and id(node) in becoming_whole(ready) for node in ready.nodes))
+    assert found == [0, 4]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.xla.whole import kept_apart
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
@@ -16,8 +17,9 @@ from rlx.kernel import carriers
 Made = Callable[..., Any]
 
 
-def evaluate(body: Expr, operands: Sequence[Any]) -> Any:
-    """The expression with its leaves `operand` replaced by jax values, in their carriers; these broadcast."""
+def evaluate(body: Expr, operands: Sequence[Any], exact: bool = False) -> Any:
+    """The expression with its leaves `operand` replaced by jax values, in their carriers; these broadcast. With `exact`
+    products are rounded by themselves."""
     import jax.numpy as jnp
 
     table, body = instructions(), carriers.carried(body)
@@ -33,7 +35,8 @@ def evaluate(body: Expr, operands: Sequence[Any]) -> Any:
             wide = (values[a].astype(jnp.float32) for a in node.args)
             values[node] = table[node.kind](*wide).astype(node.dtype.numpy)
         else:
-            values[node] = table[node.kind](*(values[a] for a in node.args))
+            made = table[node.kind](*(values[a] for a in node.args))
+            values[node] = kept_apart(made) if exact and node.kind == "mul" and node.dtype.is_float else made
     return values[body]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.backends.op_by_op import Lower, Table
 from rlx.backends.reference import bind_op
-from rlx.backends.xla import fourier, scalar, windows
+from rlx.backends.xla import fourier, scalar, whole, windows
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -44,19 +44,25 @@ def run(
     flags   gets a bool for each of `misfits`, whether that side was asked for; None inside of a side or a loop
     """
     values: dict[tuple[int, int], Any] = {}
+    exact = whole.becoming_whole(graph)
     for node in graph.nodes:
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
         if node.op.name == "if":
             made: Any = _if(node, operands, params, binding, flags)
         else:
-            made = _node(node, operands, inputs, params, binding)
+            made = _node(node, operands, inputs, params, binding, id(node) in exact)
         for i, value in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
             values[(id(node), i)] = value
     return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
 
 
 def _node(
-    node: Node, operands: list[Any], inputs: Mapping[str, Any], params: Mapping[str, Any], binding: Mapping[str, int]
+    node: Node,
+    operands: list[Any],
+    inputs: Mapping[str, Any],
+    params: Mapping[str, Any],
+    binding: Mapping[str, int],
+    exact: bool,
 ) -> Any:
     import jax.numpy as jnp
 
@@ -70,7 +76,7 @@ def _node(
         return _held(bound.reference())
     if isinstance(bound, Elementwise):
         leaves = [Expr("operand", v.dtype, (), i) for i, v in enumerate(node.inputs)]
-        made = scalar.evaluate(bound.scalar(*leaves), operands)
+        made = scalar.evaluate(bound.scalar(*leaves), operands, exact)
         shape = jnp.broadcast_shapes(*(a.shape for a in operands))
         return jnp.broadcast_to(made, shape).astype(carriers.carrier(node.types[0].dtype).numpy)
     if bound.name in CONTROL:
