@@ -255,10 +255,13 @@ def norm(axes: Sequence[int], scale: str) -> Graph:
 CLAIMED: list[tuple[Callable[[], Graph], str]] = [
     (attends, ""),
     (lambda: attends("bool"), ""),
-    (lambda: attends("f32"), "added"),
-    (lambda: attends(heads=1), "share keys"),
-    (lambda: attends(scale=0.5), "scale"),
-    (lambda: attends(causal=True), "causal"),
+    (lambda: attends("f32"), ""),
+    (lambda: attends(heads=1), ""),
+    (lambda: attends(scale=0.5), ""),
+    (lambda: attends(causal=True, window=2), ""),
+    (lambda: attends(empty="nan"), ""),
+    (lambda: attends(softcap=5.0), "soft cap"),
+    (lambda: attends(fill=-1e4), "forbidden scores of -10000"),
     (lambda: attends(dtype="bf16"), "bf16"),
     (lambda: norm((-1,), "weight"), ""),
     (lambda: norm((-1,), "input"), "no weight"),
@@ -270,6 +273,36 @@ CLAIMED: list[tuple[Callable[[], Graph], str]] = [
 def test_what_mil_has_ops_for_and_why_not(make: Callable[[], Graph], words: str) -> None:
     said = backend.CoremlBackend().claim(make().nodes[-1])
     assert said == "" if not words else words in str(said)
+
+
+@here
+@pytest.mark.parametrize("mask", [None, "bool", "f32"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"scale": 0.3},
+        {"causal": True, "offset": 2},
+        {"causal": True, "offset": -2},
+        {"window": 2, "offset": -5, "empty": "nan"},
+        {"window": 1 << 40, "offset": 1 << 40},
+        {"causal": True, "offset": 2, "window": 2, "heads": 1},
+    ],
+    ids=str,
+)
+def test_masked_attention_is_the_references(mask: str | None, attributes: Any) -> None:
+    """Rows 1 and 2 are without a key by bool masks and by added ones."""
+    graph = attends(mask, **attributes)
+    random = np.random.default_rng(0)
+    inputs = {v.name: random.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    if mask is not None:
+        kept = random.integers(0, 2, (5, 7)).astype(np.bool_)
+        kept[1:3] = False
+        inputs["mask"] = kept if mask == "bool" else np.where(kept, inputs["mask"], -np.inf).astype(np.float32)
+    made = compiled(graph)
+    told = package.contents(made.executable.model({}).model.get_spec()).ops
+    assert told["scaled_dot_product_attention"] == 1 and not told["softmax"]
+    want = run_on("reference", graph, inputs)["y"]
+    np.testing.assert_allclose(made.run(inputs)[0], want, rtol=1e-5, atol=1e-6)
 
 
 @here

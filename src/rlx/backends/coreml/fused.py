@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.coreml.library import Value, known, mb, number, shape_of
+from rlx.backends.coreml.library import Value, constant, known, mb, number, shape_of
 from rlx.backends.coreml.scalar import broadcast, choose
 from rlx.backends.coreml.shapes import lowers, reshaped
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
+from rlx.ir.literal import Array
 from rlx.ir.op import Constant, Param
 from rlx.ops.activation import Gelu
 from rlx.ops.norm import LayerNorm, Softmax
@@ -48,18 +50,12 @@ def _norm(node: Node) -> str:
 
 def _attention(node: Node) -> str:
     op: Any = node.op
-    q, k, v = (value.type for value in node.inputs[:3])
-    if op.window is not None or op.softcap is not None or op.causal:
-        return "a sliding window, a soft cap, or a causal mask"
-    if op.fill != float("-inf") or op.empty != "zero":
-        return "what forbidden scores or empty rows give"
-    if not isinstance(q.shape[3], int) or not q.shape[3] or op.factor(q.shape[3]) != op.__class__().factor(q.shape[3]):
-        return "a scale of its own, or a head size that is not known"
-    if q.shape[1] != k.shape[1] or v.shape[1] != k.shape[1]:
-        return "heads that share keys"
-    if len(node.inputs) > 3 and node.inputs[3].dtype.kind != "bool":
-        return "a mask that is added: rows without a key are not told"
-    return ""
+    size = node.inputs[0].type.shape[3]
+    if op.softcap is not None:
+        return "a soft cap"
+    if op.fill != float("-inf"):
+        return f"forbidden scores of {op.fill}"
+    return "" if isinstance(size, int) and size else "a head size that is not known"
 
 
 _CLAIMS: dict[type, Callable[[Node], str]] = {
@@ -86,12 +82,53 @@ def _layer_norm(op: Any, x: Value, scale: Value | None = None, bias: Value | Non
 
 @lowers("attention")
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
-    """A query that may attend to no key gets zeros, where MIL's op gives NaN."""
+    """MIL's op scales by the root of the head size, wants as many heads of keys as of queries, and gives NaN to queries
+    that may attend to no key."""
+    heads, queries, size = shape_of(q)[1:]
+    keys = shape_of(k)[2]
+    k, v = (_for_each_head(part, heads) for part in (k, v))
+    ratio = op.factor(size) * math.sqrt(size)
+    if abs(ratio - 1) > 1e-7:
+        q = mb.mul(x=q, y=number(known(q), ratio))
+    if mask is not None:
+        mask = reshaped(mask, (*([1] * (4 - mask.rank)), *shape_of(mask)))
+        mask = broadcast(mask, (*shape_of(mask)[:3], keys))
+    near = _near(op, queries, keys)
+    mask = mask if near is None else _with_near(mask, near)
     if mask is None:
         return mb.scaled_dot_product_attention(query=q, key=k, value=v)
-    mask = reshaped(mask, (*([1] * (4 - mask.rank)), *shape_of(mask)))
-    mask = broadcast(mask, (*shape_of(mask)[:3], shape_of(k)[2]))
     made = mb.scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=mask)
-    some = mb.reduce_max(x=mb.cast(x=mask, dtype="int32"), axes=[-1], keep_dims=True)
-    zero = number(known(q), 0)
-    return choose(broadcast(mb.not_equal(x=some, y=np.int32(0)), (*shape_of(made)[:3], 1)), made, zero)
+    if near is not None and near.any(-1).all() and mask.val is not None:
+        return made  # every query has a key
+    kept = mask if known(mask) is dtypes.bool_ else mb.not_equal(x=mask, y=number(known(mask), -math.inf))
+    some = mb.reduce_max(x=mb.cast(x=kept, dtype="int32"), axes=[-1], keep_dims=True)
+    empty = number(known(q), 0 if op.empty == "zero" else math.nan)
+    return choose(broadcast(mb.not_equal(x=some, y=np.int32(0)), (*shape_of(made)[:3], 1)), made, empty)
+
+
+def _for_each_head(x: Value, heads: int) -> Value:
+    """Keys or values once for each head of the queries that share them."""
+    batch, shared, length, size = shape_of(x)
+    if heads == shared:
+        return x
+    spread = broadcast(reshaped(x, (batch, shared, 1, length, size)), (batch, shared, heads // shared, length, size))
+    return reshaped(spread, (batch, heads, length, size))
+
+
+def _near(op: Any, queries: int, keys: int) -> Array | None:
+    """What `causal` and `window` admit, bool [1, 1, queries, keys]; None if that is all."""
+    if not op.causal and op.window is None:
+        return None
+    at, key = np.arange(queries)[:, None] + op.offset, np.arange(keys)
+    kept = key <= at if op.causal else np.ones((queries, keys), np.bool_)
+    kept = kept if op.window is None else kept & (np.abs(at - key) < op.window)
+    return None if kept.all() else kept[None, None]
+
+
+def _with_near(mask: Value | None, near: Array) -> Value:
+    """Both masks as one, bool or added."""
+    if mask is None:
+        return constant(near)
+    if known(mask) is dtypes.bool_:
+        return mb.logical_and(x=mask, y=constant(near))
+    return choose(constant(near), mask, number(known(mask), -math.inf))
