@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import Constant, Input, Param
+from rlx.ir.op import Constant, Input, Op, Param
 from rlx.ir.uses import symbols_of
 from rlx.passes.cut import ending_at
 from rlx.passes.driver import Rebuild
@@ -15,11 +15,14 @@ SMALL_BYTES = 1 << 16
 """What may be kept however much it grew."""
 
 
-def split(graph: Graph) -> tuple[tuple[Graph, ...], Graph]:
+def split(graph: Graph, stays: tuple[type[Op], ...] = ()) -> tuple[tuple[Graph, ...], Graph]:
     """Graphs of params only, for the graph and for bodies in it, and what is left: the outputs of the former are params
-    of the latter, by their names there. It has those params of the graph that it still takes."""
+    of the latter, by their names there. It has those params of the graph that it still takes.
+
+    stays   ops that are not worked out; what they take is, however large it is
+    """
     made: list[Graph] = []
-    rest = _split(graph, made)
+    rest = _split(graph, made, stays)
     if not made:
         return (), graph
     # bodies take params by their names alone, which the graph around them has
@@ -32,10 +35,12 @@ def split(graph: Graph) -> tuple[tuple[Graph, ...], Graph]:
     return tuple(made), _without_idle_params(rebuild.finish())
 
 
-def _split(graph: Graph, made: list[Graph]) -> Graph:
+def _split(graph: Graph, made: list[Graph], stays: tuple[type[Op], ...]) -> Graph:
     """The graph without what params decide, in it and in its bodies; adds graphs that work these out."""
-    kept = _frontier(graph)
-    bodies = {node: tuple(_split(region, made) for region in node.regions) for node in graph.nodes if node.regions}
+    kept = _frontier(graph, stays)
+    bodies = {
+        node: tuple(_split(region, made, stays) for region in node.regions) for node in graph.nodes if node.regions
+    }
     if not kept and all(new is old for node, parts in bodies.items() for new, old in zip(parts, node.regions)):
         return graph
     rebuild = Rebuild(graph)
@@ -53,21 +58,22 @@ def _split(graph: Graph, made: list[Graph]) -> Graph:
     return _without_idle_params(rebuild.finish())
 
 
-def _frontier(graph: Graph) -> list[Value]:
+def _frontier(graph: Graph, stays: tuple[type[Op], ...]) -> list[Value]:
     """Results of nodes that params decide, of which others than such nodes take some. What lies between params and
     these may be larger than they are, it is not kept."""
-    behind = _behind(graph)
+    behind = _behind(graph, stays)
+    asked = {id(v.node) for node in graph.nodes if isinstance(node.op, stays) for v in node.inputs}
     while True:
         wanted = [v for node in graph.nodes if not behind.get(id(node)) for v in node.inputs]
         found = dict.fromkeys(v.node for v in (*wanted, *graph.outputs.values()) if behind.get(id(v.node)))
-        large = [node for node in found if not _fits(node, behind[id(node)])]
+        large = [node for node in found if id(node) not in asked and not _fits(node, behind[id(node)])]
         if not large:
             return [value for node in found for value in node.outputs]
         for node in large:
             _drop(graph, node, behind)
 
 
-def _behind(graph: Graph) -> dict[int, frozenset[Node]]:
+def _behind(graph: Graph, stays: tuple[type[Op], ...]) -> dict[int, frozenset[Node]]:
     """For nodes that params and constants alone decide, at no size in particular, the params behind them. There are
     none behind constants, and params themselves are left out."""
     fixed: dict[int, frozenset[Node]] = {}
@@ -76,6 +82,8 @@ def _behind(graph: Graph) -> dict[int, frozenset[Node]]:
             fixed[id(node)] = frozenset((node,))
         elif isinstance(node.op, Constant):
             fixed[id(node)] = frozenset()
+        elif isinstance(node.op, stays):
+            continue
         elif node.inputs and all(id(v.node) in fixed for v in node.inputs) and _is_static(node):
             fixed[id(node)] = frozenset().union(*(fixed[id(v.node)] for v in node.inputs))
     return {id(node): fixed[id(node)] for node in graph.nodes if id(node) in fixed and not isinstance(node.op, Param)}

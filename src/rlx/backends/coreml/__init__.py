@@ -2,8 +2,8 @@
 
 `library.py` has coremltools and what its language MIL calls dtypes, `scalar.py` the instructions of elementwise ops,
 `shapes.py`, `sums.py` and `places.py` a function for each other primitive, `fused.py` the composites that MIL has ops
-for, `build.py` puts them into a program, `package.py` converts and saves it, `executable.py` runs it, and `folding.py`
-works it out without Core ML, for tests.
+for, `compressed.py` weights that stay integers, `build.py` puts them into a program, `package.py` converts and saves
+it, `executable.py` runs it, and `folding.py` works it out without Core ML, for tests.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class CoremlBackend(Backend):
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.coreml import build
 
-        return build.refused(self.legalise(graph, Options()))
+        return build.refused(build.prepared(self.legalise(graph, Options())))
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.coreml import build
         from rlx.backends.coreml.executable import CoremlExecutable
 
         start = time.perf_counter_ns()
-        found = build.refused(self.legalise(graph, options))
+        found = build.refused(build.prepared(self.legalise(graph, options)))
         if found:
             raise UnsupportedOp(f"[ane] {build.listed(found)}")
         made = CoremlExecutable(graph, lambda known: self.legalise(known, options))

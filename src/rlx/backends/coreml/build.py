@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.base import Unsupported
-from rlx.backends.coreml import fused, places, scalar, sums
+from rlx.backends.coreml import compressed, fused, places, scalar, sums
 from rlx.backends.coreml.library import (
     GREATEST,
     LEAST,
@@ -27,6 +27,7 @@ from rlx.backends.coreml.library import (
 from rlx.backends.coreml.places import element_of, put_at, row_of
 from rlx.backends.coreml.scalar import broadcast
 from rlx.backends.coreml.shapes import TABLE, joined, reshaped
+from rlx.backends.reference import evaluate
 from rlx.errors import InputError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -36,8 +37,9 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ir.type import TensorType
 from rlx.ops.reduce import identity
+from rlx.passes import prepare
 
-FAMILIES = (fused, places, sums)
+FAMILIES = (compressed, fused, places, sums)
 """What fills the table."""
 CONTROL = frozenset({"if", "while", "scan"})
 MOST_AXES = 5
@@ -66,6 +68,21 @@ def refused(graph: Graph) -> list[Unsupported]:
         for region in node.regions:
             found.extend(refused(region))
     return found
+
+
+def prepared(graph: Graph) -> Graph:
+    """A legalised graph without what params alone decide: that is worked out before the conversion."""
+    return prepare.split(graph, compressed.STAYS)[1]
+
+
+def worked_out(graph: Graph, params: Params) -> tuple[Graph, Params]:
+    """The `prepared` graph, and its params by the references of the ops left out."""
+    parts, rest = prepare.split(graph, compressed.STAYS)
+    made = dict(params)
+    with np.errstate(all="ignore"):
+        for part in parts:
+            made |= zip(part.outputs, evaluate(part, {}, made, {}))
+    return rest, made
 
 
 def _why_refused(node: Node) -> str:

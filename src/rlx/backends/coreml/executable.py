@@ -12,7 +12,7 @@ import numpy as np
 from rlx import flags
 from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.backends.coreml import folding
-from rlx.backends.coreml.build import Port, build
+from rlx.backends.coreml.build import Port, build, worked_out
 from rlx.backends.coreml.library import GREATEST, LEAST, at_work, fits, on_macos, tools
 from rlx.backends.coreml.package import Contents, Converted, convert, save, units
 from rlx.errors import DeviceUnavailable, InputError, ShapeError, UnsupportedOp
@@ -60,7 +60,7 @@ class CoremlExecutable(Executable):
                 while len(self._models) >= KEPT:
                     del self._models[next(iter(self._models))]
                 with at_work():
-                    self._models[key] = convert(build(ready, self._params))
+                    self._models[key] = convert(build(*worked_out(ready, self._params)))
                 self.compile_count += 1
             return self._models[key]
 

@@ -87,7 +87,8 @@ def _inferred(op: Any, values: Values) -> Any:
     try:
         for var in open_:
             var._sym_val = _boxed(values[var])
-        return op.value_inference()
+        compressed = op.op_type.startswith("constexpr_")
+        return op.materialized_val_inference() if compressed else op.value_inference()
     except NotImplementedError:
         return None
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.coreml import compressed
 from rlx.backends.coreml.library import Value, constant, known, mb, number, shape_of
 from rlx.backends.coreml.scalar import broadcast, choose
 from rlx.backends.coreml.shapes import lowers, reshaped
@@ -17,6 +18,8 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Constant, Param
 from rlx.ops.activation import Gelu
 from rlx.ops.norm import LayerNorm, Softmax
+from rlx.ops.packed import PackedMatmul
+from rlx.ops.quant import Dequantize
 from rlx.ops.transformer import Attention
 
 
@@ -25,8 +28,8 @@ def claim(node: Node) -> str | None:
     found = _CLAIMS.get(type(node.op))
     if found is None:
         return None
-    if node.inputs[0].dtype not in (dtypes.f32, dtypes.f16):
-        return f"{node.inputs[0].dtype}"
+    if node.types[0].dtype not in (dtypes.f32, dtypes.f16):
+        return f"{node.types[0].dtype}"
     return found(node)
 
 
@@ -60,6 +63,7 @@ def _attention(node: Node) -> str:
 
 _CLAIMS: dict[type, Callable[[Node], str]] = {
     Softmax: _rows, Gelu: _rows, LayerNorm: _norm, Attention: _attention,
+    Dequantize: compressed.claim_weight, PackedMatmul: compressed.claim_product,
 }  # fmt: skip
 
 

@@ -99,6 +99,11 @@ def shape_of(value: Value) -> tuple[int, ...]:
     return tuple(int(n) for n in value.shape)
 
 
+def is_compressed(value: Value) -> bool:
+    """Whether MIL makes this of smaller constants when a model is loaded."""
+    return value.op is not None and value.op.op_type.startswith("constexpr_")
+
+
 def narrowed(array: Array) -> Array:
     """The array as MIL takes it. Its integers must fit (`fits`).
 

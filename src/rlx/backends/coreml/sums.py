@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.coreml.library import Value, constant, known, mb, shape_of
+from rlx.backends.coreml.library import Value, constant, is_compressed, known, mb, shape_of
 from rlx.backends.coreml.shapes import TABLE, along, as_numbers, joined, lowers, padded, reshaped, sliced, turned
 from rlx.ops.reduce import identity
 
@@ -24,10 +24,13 @@ def _dot(op: Any, x: Value, y: Value) -> Value:
         (x, op.lhs_batch, op.lhs_contract), (y, op.rhs_batch, op.rhs_contract),
     ))  # fmt: skip
     left = turned(x, [*op.lhs_batch, *lhs_free, *op.lhs_contract])
-    right = turned(y, [*op.rhs_batch, *op.rhs_contract, *rhs_free])
     shape = (*lead, *(shape_of(x)[a] for a in lhs_free), *(shape_of(y)[a] for a in rhs_free))
     depth = math.prod(shape_of(x)[a] for a in op.lhs_contract)
     width = math.prod(shape_of(y)[a] for a in rhs_free)
+    if not lead and lhs_free and is_compressed(y) and y.rank == 2 and len(op.lhs_contract) == 1:
+        # a weight that is no array before the model is loaded: it is not turned, or that would be done in every run
+        return reshaped(mb.matmul(x=left, y=y, transpose_y=op.rhs_contract[0] % 2 == 1), shape)
+    right = turned(y, [*op.rhs_batch, *op.rhs_contract, *rhs_free])
     if not lead and len(op.lhs_contract) == 1 and lhs_free and y.val is not None:
         # a weight: MIL's matmul keeps the axes of the other side, and becomes `linear` with a bias behind it
         return reshaped(mb.matmul(x=left, y=reshaped(right, (depth, width))), shape)
@@ -57,7 +60,9 @@ def _convolved(op: Any, x: Value, w: Value) -> Value:
     if min(*low, *high) < 0:
         x = padded(x, [min(a, 0) for a in low], [min(b, 0) for b in high], 0)
     dilations = list(op.dilations)
-    if w.val is None and any(d > 1 for d in dilations):  # MIL spreads weights that are constants alone
+    if (
+        w.val is None and not is_compressed(w) and any(d > 1 for d in dilations)
+    ):  # MIL spreads weights that are constants alone
         w = TABLE["dilate"](_Steps((1, 1, *dilations)), w)
         dilations = [1] * len(dilations)
     pads = [max(n, 0) for pair in zip(op.low, op.high) for n in pair]
