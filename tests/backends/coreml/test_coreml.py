@@ -3,6 +3,8 @@ What all devices share is in tests/ops."""
 
 from __future__ import annotations
 
+import gc
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +98,37 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="params to be set"):
         rlx.Session("ane").compile(net()).save(tmp_path / "net.mlpackage", {"n": 3})
     assert [p.name for p in tmp_path.iterdir()] == ["mine.mlpackage"]
+
+
+@here
+def test_conversions_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "saved").mkdir()
+    made = compiled(net(), w=np.eye(4, dtype=np.float32))
+    for n in range(1, 4):
+        made.run([np.ones((n, 4), np.float32)])
+    made.save(tmp_path / "saved" / "net.mlpackage", {"n": 2})
+    assert len([p for p in tmp_path.iterdir() if p.name.startswith("rlx-coreml-")]) == 3
+    made.set_param("w", np.ones((4, 4), np.float32))  # other weights are other models
+    gc.collect()
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+    made.run([np.ones((1, 4), np.float32)])
+    del made
+    gc.collect()
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+
+
+@here
+def test_conversions_that_fail_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fails(*_: object) -> None:
+        raise CompileError("no")
+
+    monkeypatch.setattr(package, "check", fails)
+    with pytest.raises(CompileError, match="no"):
+        compiled(net(), w=np.eye(4, dtype=np.float32)).run([np.ones((1, 4), np.float32)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_devices_have_no_packages(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,8 @@ class Contents:
 
 @dataclass(frozen=True)
 class Converted:
-    """A model that coremltools made, and its ports in the order of the graph."""
+    """A model that coremltools made, and its ports in the order of the graph. Its package lies in a temporary folder
+    that goes with it."""
 
     model: Any
     inputs: list[Port]
@@ -48,11 +50,24 @@ class Converted:
 
 def convert(built: Built) -> Converted:
     """The model of a program. Raises CompileError if coremltools does not take it, or gives another than was asked."""
+    folder = tempfile.mkdtemp(prefix="rlx-coreml-")  # one of coremltools' own would stay until this process ends
+    try:
+        made = Converted(_model(built, str(Path(folder) / f"model{SUFFIX}")), built.inputs, built.outputs)
+        check(made, contents(made.model.get_spec()))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made
+
+
+def _model(built: Built, path: str) -> Any:
+    """What coremltools makes of a program, in a package there."""
     tools_ = tools()
     half = flags.coreml_precision() == "f16"
     try:
         with at_work(), np.errstate(all="ignore"):
-            model = tools_.convert(
+            return tools_.convert(
                 built.program,
                 source="milinternal",
                 convert_to="mlprogram",
@@ -60,12 +75,10 @@ def convert(built: Built) -> Converted:
                 compute_precision=tools_.precision.FLOAT16 if half else tools_.precision.FLOAT32,
                 compute_units=units(),
                 skip_model_load=True,
+                package_dir=path,
             )
     except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError, AssertionError, IndexError) as error:
         raise CompileError(f"[coreml] coremltools did not take the program: {error}") from error
-    made = Converted(model, built.inputs, built.outputs)
-    check(made, contents(model.get_spec()))
-    return made
 
 
 def units() -> Any:
