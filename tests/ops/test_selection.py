@@ -159,3 +159,46 @@ def test_suppression_is_the_plain_algorithm(device: str, data: st.DataObject) ->
         [boxes, scores, np.array(most), np.array(overlap, "f4"), np.array(threshold, "f4")]
     )[0]
     np.testing.assert_array_equal(found, suppressed(boxes, scores, most, overlap, threshold, centered))
+
+
+@pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx", "ane")
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_an_axis_without_elements_has_no_extremum(device: str, name: str) -> None:
+    """The same error everywhere: of a size that inputs tell before the run, of one that the run tells within it."""
+    graph = rlx.Graph()
+    x = graph.input("x", ("n", 3))
+    graph.output(getattr(ops, name)(x * 2.0, axis=0), name="y")
+    made = compiled(graph, device)
+    assert made.run([np.ones((2, 3), np.float32)])[0].tolist() == [0, 0, 0]
+    with pytest.raises(rlx.InputError, match=r"\[run\] expected an axis with elements, got"):
+        made.run([np.ones((0, 3), np.float32)])
+    with pytest.raises(rlx.ShapeError, match=rf"\[{name}\] expected an axis with elements"):
+        getattr(ops, name)(x[:, :0], axis=1)
+
+
+@pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx")
+def test_nor_has_one_whose_extent_a_run_tells(device: str) -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", ("n",))
+    chosen = ops.masked_select(x, x > 0.0)
+    graph.output(ops.argmax(chosen, axis=0), name="y")
+    made = compiled(graph, device)
+    assert made.run([np.array([-1, 2, 3], np.float32)])[0] == 1
+    with pytest.raises((rlx.InputError, rlx.ShapeError), match="expected an axis with elements, got"):
+        made.run([np.array([-1, -2, -3], np.float32)])
+
+
+@pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx")
+def test_sides_that_are_not_taken_need_no_elements(device: str) -> None:
+    graph, seen, blind = rlx.Graph(), rlx.Graph("seen"), rlx.Graph("blind")
+    p, x = graph.input("p", (), "bool"), graph.input("x", ("n",))
+    seen.output(ops.argmax(seen.input("a", ("n",)), axis=0))
+    blind.input("a", ("n",))
+    blind.output(blind.constant(-1, "i64"))
+    graph.output(*ops.if_(p, x, regions=(seen, blind)), name="y")
+    made = compiled(graph, device)
+    none = np.zeros(0, np.float32)
+    assert made.run([np.array(False), none])[0] == -1
+    assert made.run([np.array(True), np.array([1, 3, 2], np.float32)])[0] == 1
+    with pytest.raises((rlx.InputError, rlx.ShapeError), match="expected an axis with elements, got"):
+        made.run([np.array(True), none])

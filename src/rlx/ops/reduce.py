@@ -125,7 +125,10 @@ class ReduceMin(_Extremum):
 
 
 class _Argument(Primitive):
-    """Index of an extremum along one axis. The first of equals wins, or the last; a NaN wins over all."""
+    """Index of an extremum along one axis. The first of equals wins, or the last; a NaN wins over all.
+
+    An axis without elements has none: ShapeError, when the graph is made or, of a dim that a run tells, before it runs.
+    """
 
     axis: int
     keepdims: bool = False
@@ -135,8 +138,10 @@ class _Argument(Primitive):
     def infer(self, x: TensorType) -> TensorType:
         expect.kind(x, "bool", "int", "uint", "float")
         axis = expect.axis(self.axis, x.rank)
-        if x.shape[axis] == 0:
-            raise ShapeError(f"expected an axis with elements, got {x}")
+        extent, what = x.shape[axis], f"expected an axis with elements, got {x}"
+        if extent == 0:
+            raise ShapeError(what)
+        expect.same_dim(extent, dims.maximum(extent, 1), what)
         return TensorType(reduced_shape(x.shape, (axis,), self.keepdims), dtypes.i64)
 
     def reference(self, x: Array) -> Array:

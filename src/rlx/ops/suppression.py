@@ -16,6 +16,8 @@ from rlx.ops.shorthand import measure
 __all__ = ["non_max_suppression"]
 
 Number = Value | int | float
+FAR = (1 << 31) - 1
+"""A place behind all candidates, of which gathering takes the last."""
 
 
 def non_max_suppression(
@@ -97,8 +99,9 @@ def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Valu
     trip, left, _, *_, limit, _ = (test.input(f"arg.{i}", v.shape, v.dtype) for i, v in enumerate(operands))
     test.output(build.bitwise_and(trip < limit, build.reduce_any(left, axes=(0, 1, 2))))
     trip, left, kept, *around, limit, ratio = (body.input(f"arg.{i}", v.shape, v.dtype) for i, v in enumerate(operands))
-    place = build.iota(body, shape=left.shape, dtype="i64", axis=2)
-    first = build.argmax(left, axis=2, keepdims=True)
+    place = build.iota(body, shape=left.shape, dtype="i32", axis=2)
+    # no argmax: there may be no candidates, and then the loop makes no trip
+    first = build.reduce_min(build.select(left, place, FAR), axes=(2,), keepdims=True)
     here = build.bitwise_and(build.eq(place, first), left)
     best = [build.gather_elements(side, first, axis=2) for side in around]
     left = build.bitwise_and(left, build.bitwise_not(build.bitwise_or(here, _covers(best, around, ratio))))

@@ -83,16 +83,6 @@ def test_a_side_that_does_not_fit_is_an_error_only_if_it_is_asked_for() -> None:
     assert float(program.run([three, np.array(False)])[0]) == -12.0
 
 
-@pytest.mark.parametrize("device", ["xla", "reference"])
-def test_the_greatest_of_nothing_is_an_error(device: str) -> None:
-    graph = Graph("greatest")
-    graph.output(rlx.argmax(graph.input("x", ("n", "m"), "f32"), axis=1))
-    made = rlx.Session(device).compile(graph)
-    assert made.run([np.array([[1, 3, 2]], np.float32)])[0].tolist() == [1]
-    with pytest.raises(rlx.errors.ShapeError, match="elements"):
-        made.run([np.zeros((2, 0), np.float32)])
-
-
 def test_complex_numbers_of_both_widths() -> None:
     graph = Graph("complex")
     x, y = graph.input("x", (3,), "c64"), graph.input("y", (3,), "c128")

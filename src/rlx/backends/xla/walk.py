@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from rlx.ops.reduce import identity
 
 TABLE = Table(windows.TABLE | fourier.TABLE)
 lowers = TABLE.lowers
-_in_region: ContextVar[bool] = ContextVar("_in_region", default=False)
-"""Whether the body of a conditional or a loop is being traced."""
 
 
 def supported(op: Op) -> bool:
@@ -219,13 +216,6 @@ def _keys(x: Any, nan_is_least: bool = False) -> Any:
 def _argument(op: Any, x: Any) -> Any:
     import jax.numpy as jnp
 
-    axis = op.axis % x.ndim
-    if x.shape[axis] == 0:
-        if not _in_region.get():
-            raise ShapeError(f"[{op.name}] expected an axis with elements, got {list(x.shape)}")
-        # a body is traced even if it makes no trip
-        kept = (1,) if op.keepdims else ()
-        return jnp.zeros((*x.shape[:axis], *kept, *x.shape[axis + 1 :]), np.int64)
     pick = jnp.argmax if op.combine == "max" else jnp.argmin
     keys = _keys(x, nan_is_least=op.combine == "min")
     if op.last:
@@ -446,11 +436,7 @@ def _region(graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int])
     names = [v.name for v in graph.inputs]
 
     def inside(*operands: Any) -> tuple[Any, ...]:
-        token = _in_region.set(True)
-        try:
-            return tuple(run(graph, dict(zip(names, operands)), params, binding))
-        finally:
-            _in_region.reset(token)
+        return tuple(run(graph, dict(zip(names, operands)), params, binding))
 
     return inside
 
