@@ -295,7 +295,8 @@ CLAIMED: list[tuple[Callable[[], Graph], str]] = [
     (lambda: attends(empty="nan"), ""),
     (lambda: attends(softcap=5.0), "soft cap"),
     (lambda: attends(fill=-1e4), "forbidden scores of -10000"),
-    (lambda: attends(dtype="bf16"), "bf16"),
+    (lambda: attends(dtype="bf16"), ""),
+    (lambda: attends(dtype="f64"), "f64"),
     (lambda: norm((-1,), "weight"), ""),
     (lambda: norm((-1,), "input"), "no weight"),
     (lambda: norm((0,), "weight"), "not the last"),
@@ -351,6 +352,49 @@ def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
     made = backend.CoremlBackend().compile(graph, Options(dispatch=Dispatch(policy)))
     want = run_on("reference", graph, {"q": q, "k": k, "mask": mask})["y"]
     np.testing.assert_allclose(made.bind({})([q, k, mask])[0], want, rtol=1e-5, atol=1e-6)
+
+
+# bf16
+
+
+def narrow_sums() -> Graph:
+    """Three sums of bf16, each of which rounds, a product, and numbers of bf16 by a cast."""
+    graph = Graph()
+    x, w = graph.input("x", (4000,), "bf16"), graph.param("w", (), "bf16")
+    graph.output(sums=(x + w) + w + x, product=x * w, rounded=(graph.input("y", (4000,)) * 1.5).cast("bf16"))
+    return graph
+
+
+@here
+def test_bf16_is_rounded_by_arithmetic() -> None:
+    """Bits of all kinds: ties to even, what is below and above the normal range, infinities and NaN."""
+    graph, random = narrow_sums(), np.random.default_rng(0)
+    bits = random.integers(0, 1 << 32, 4000, dtype=np.uint64).astype(np.uint32)
+    bits[::3] = (bits[::3] & 0xFFFF0000) | 0x8000
+    bits[1::7] &= 0x80FFFFFF
+    inputs = {"x": (bits >> 16).astype(np.uint16).view(graph.inputs[0].dtype.numpy), "y": bits.view(np.float32)}
+    made = {}
+    for device in ("ane", "reference"):
+        one = rlx.Session(device).compile(graph)
+        one.set_param("w", np.asarray(1.0078125, graph.params[0].dtype.numpy))
+        made[device] = one.run(inputs)
+    for got, want in zip(made["ane"], made["reference"]):
+        assert got.dtype == want.dtype
+        numbers = ~np.isnan(want.astype(np.float32))
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), ~numbers)
+        np.testing.assert_array_equal(got.view(np.uint16)[numbers], want.view(np.uint16)[numbers])
+
+
+@here
+def test_bf16_has_more_digits_in_f16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_COREML_PRECISION", "f16")
+    graph = Graph()
+    x = graph.input("x", (4,), "bf16")
+    graph.output((x + 1.0) - x, name="y")
+    made = compiled(graph)
+    (got,) = made.run([np.array([1, 300, 1000, -1000], x.dtype.numpy)])
+    assert got.dtype == x.dtype.numpy and got.tolist() == [1, 1, 1, 1]  # in bf16 300 + 1 is 300
+    assert package.contents(made.executable.model({}).model.get_spec()).inputs == {"x": entry("fp32[4]")}
 
 
 # quantised weights

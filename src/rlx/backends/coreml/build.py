@@ -280,7 +280,8 @@ class Walk:
         if op.name in CONTROL:
             return {"if": self._if, "while": self._while, "scan": self._scan}[op.name](op, node, operands)
         made = TABLE[op.name](op, *operands)
-        grows = op.name in ("dot_general", "conv") or getattr(op, "combine", None) in ("add", "mul")
+        sums = op.name in ("dot_general", "conv") or getattr(op, "combine", None) in ("add", "mul")
+        grows = sums or op.is_composite or op.name == "pad"
         return scalar.wrapped(made, node.types[0].dtype) if grows else made
 
     def _weight(self, name: str) -> Value:

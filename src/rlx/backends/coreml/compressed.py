@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from rlx import flags
-from rlx.backends.coreml.library import Value, constant, known, mb, mil_types, shape_of
+from rlx.backends.coreml.library import NAMES, Value, constant, known, mb, mil_types, shape_of
 from rlx.backends.coreml.shapes import lowers
 from rlx.errors import UnsupportedOp
-from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
 from rlx.ir.graph import Value as Operand
 from rlx.ir.literal import Array
@@ -26,8 +25,6 @@ STAYS = (Dequantize, PackedMatmul)
 """Ops whose weights are told to MIL as they are: what makes floats of them is not worked out before."""
 INTEGERS = {(kind, bits): f"{sign}int{bits}" for kind, sign in (("int", ""), ("uint", "u")) for bits in (4, 8)}
 """By kind and bits, what MIL calls the integers that it keeps weights in."""
-
-NAME_OF = {dtypes.f16: "fp16", dtypes.f32: "fp32"}
 
 
 def claim_weight(node: Node) -> str:
@@ -80,11 +77,11 @@ def _dequantize(op: Any, x: Value, scale: Value, zero: Value | None = None) -> V
         made = op.reference(*(part for part in (whole, step, offset) if part is not None))
         return constant(made)
     moved = None if offset is None or not offset.any() else offset.reshape(laid.shape)
-    return _cast(_compressed(whole, laid, moved, kind), NAME_OF[op.dtype])
+    return _cast(_compressed(whole, laid, moved, kind), NAMES[op.dtype])
 
 
 def _cast(x: Value, name: str) -> Value:
-    return x if NAME_OF[known(x)] == name else mb.cast(x=x, dtype=name)
+    return x if NAMES[known(x)] == name else mb.cast(x=x, dtype=name)
 
 
 def _kind(least: int, most: int) -> str | None:
@@ -138,7 +135,7 @@ def _packed(op: Any, x: Value, w: Value, scale: Value, zero: Value | None = None
     if np.array_equal(offset, np.clip(np.rint(offset), 0, (1 << max(op.bits, 4)) - 1)):
         offset = offset.astype(np.int64)
     if _holds(step):
-        weight = _cast(_compressed(whole, step, offset, INTEGERS["uint", max(op.bits, 4)]), NAME_OF[known(x)])
+        weight = _cast(_compressed(whole, step, offset, INTEGERS["uint", max(op.bits, 4)]), NAMES[known(x)])
     else:
         spread = [np.repeat(part.astype(np.float64), op.block, 1) for part in (step, offset)]
         weight = constant(((whole - spread[1]) * spread[0]).astype(known(x).numpy))

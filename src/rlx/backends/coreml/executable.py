@@ -139,7 +139,8 @@ def entering(array: Array, port: Port) -> Array:
         raise InputError(
             f"[run] expected integers in [{LEAST}, {GREATEST}] for {port.name!r}, as Core ML's have 32 bits"
         )
-    return array.astype(np.int32 if port.mil == "int32" else array.dtype, copy=False).reshape(port.shape)
+    wanted = {"int32": np.int32, "fp32": np.float32}.get(port.mil, array.dtype)
+    return array.astype(wanted, copy=False).reshape(port.shape)
 
 
 def leaving(array: Array, port: Port) -> Array:

@@ -28,7 +28,7 @@ def claim(node: Node) -> str | None:
     found = _CLAIMS.get(type(node.op))
     if found is None:
         return None
-    if node.types[0].dtype not in (dtypes.f32, dtypes.f16):
+    if node.types[0].dtype not in (dtypes.f32, dtypes.f16, dtypes.bf16):
         return f"{node.types[0].dtype}"
     return found(node)
 

@@ -25,7 +25,7 @@ EXTRA = "pip install 'rlx[coreml]'"
 TARGET = "iOS18"
 """The least system that converted models are for, and the set of ops that they may use; macOS 15 is the same."""
 NAMES: dict[DType, str] = {
-    dtypes.f32: "fp32", dtypes.f16: "fp16", dtypes.bool_: "bool",
+    dtypes.f32: "fp32", dtypes.f16: "fp16", dtypes.bf16: "fp32", dtypes.bool_: "bool",
     **{of: "int32" for of in dtypes.ALL.values() if of.is_integer and of not in (dtypes.u32, dtypes.u64)},
 }  # fmt: skip
 """MIL computes with integers of 32 bits alone. Narrower ones are kept in them, and wrap as they should (`scalar`); of
@@ -88,7 +88,7 @@ def mil_type(dtype: DType) -> Any:
 
 
 def known(value: Value) -> DType:
-    """Our dtype of a variable; that of integers is i32."""
+    """Our dtype of a variable; that of integers is i32, that of bf16 is f32."""
     return _BY_NAME[mil_types().builtin_to_string(value.dtype)]
 
 
@@ -111,6 +111,7 @@ def narrowed(array: Array) -> Array:
     times these is NaN: they become the greatest number that f16 holds.
     """
     array = np.asarray(array)
+    array = array.astype(np.float32) if array.dtype == dtypes.bf16.numpy else array
     if array.dtype == np.float32 and flags.coreml_precision() == "f16":
         huge = (np.abs(array) >= HUGE) & np.isfinite(array)
         return np.where(huge, np.copysign(GREATEST_F16, array), array) if huge.any() else array

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.coreml.brain import rounded
 from rlx.backends.coreml.library import GREATEST, LEAST, NAMES, Value, constant, mb, number, shape_of
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -35,6 +36,8 @@ WHOLE = frozenset(
 """Instructions that take integers."""
 GROWING = frozenset(("add", "sub", "mul", "neg", "abs", "div", "not"))
 """Instructions that may leave the range of a narrow integer."""
+EXACT = frozenset(("abs", "min", "max", "neg", "select", "floor", "ceil", "round", "eq", "ne", "lt", "le"))
+"""Instructions that give numbers of bf16 of such numbers, or bools."""
 TRUTH = frozenset((*LOGICAL, "not", "eq", "lt", "le", "select", "cast"))
 """Instructions that take bools."""
 
@@ -47,7 +50,7 @@ def rewritten(body: Expr) -> Expr:
         of = args[0].dtype if args else node.dtype
         if replaced is None or not of.is_float:
             return None
-        if of is dtypes.f16:  # the sums inside need more digits than it has
+        if of in (dtypes.f16, dtypes.bf16):  # the sums inside need more digits than it has
             return ex.cast(replaced(*(ex.cast(a, dtypes.f32) for a in args)), of)
         return replaced(*args)
 
@@ -115,11 +118,14 @@ def _instruction(kind: str, of: DType, args: list[Value]) -> Value:
         made = getattr(mb, DIRECT[kind])(x=args[0])
     else:
         made = getattr(mb, DIRECT[kind])(x=args[0], y=args[1])
-    return wrapped(made, of) if kind in GROWING else made
+    grows = kind not in EXACT if of is dtypes.bf16 else kind in GROWING
+    return wrapped(made, of) if grows else made
 
 
 def wrapped(x: Value, of: DType) -> Value:
-    """Integers of 32 bits as the narrower ones that they stand for; others as they are."""
+    """Integers of 32 bits as the narrower ones that they stand for, f32s as the bf16s; others as they are."""
+    if of is dtypes.bf16:
+        return rounded(x)
     if not of.is_integer or of.bits >= 32:
         return x
     count = np.int32(1 << of.bits)
@@ -214,7 +220,7 @@ def cast(x: Value, source: DType, to: DType) -> Value:
     if to is dtypes.bool_:
         return mb.not_equal(x=x, y=number(source, 0))
     if not (to.is_integer and source.is_float):
-        return mb.cast(x=x, dtype=NAMES[to])
+        return wrapped(mb.cast(x=x, dtype=NAMES[to]), to)
     if source is dtypes.f16:
         x = mb.cast(x=x, dtype="fp32")
     least, greatest = _range(to)
