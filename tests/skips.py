@@ -61,14 +61,11 @@ MLX = Rules(
     },
     least_ulps=4.0,  # mlx's own elementary functions are no more exact than that
 )
-BIT_CASES = ("i2", "i4", "i8", "i32", "i64", "u2", "u4", "u8")
-"""Dtypes that cases of bitwise ops have, but for u32, which Core ML has not."""
 EIGHT_BITS = ("f4e2m1", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0")
 ANE = Rules(
     refused=frozenset((
         *(f"Core ML has no {d}" for d in ("f64", "u32", "u64", "c64", *EIGHT_BITS)),
         *(f"Core ML has no bitcast of {name}" for name in ("f32", "i32")),
-        *(f"Core ML has no {how} of {d}" for how in ("and", "or", "xor", "shl", "shr") for d in BIT_CASES),
         *(f"Core ML has no {how}" for how in ("cummax of u8", "cummin of u8", "reduce_window of i8")),
         "Core ML has no arrays without elements", "Core ML's arrays have 5 axes at most",
     )),

@@ -354,6 +354,33 @@ def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
     np.testing.assert_allclose(made.bind({})([q, k, mask])[0], want, rtol=1e-5, atol=1e-6)
 
 
+# bits
+
+
+@here
+@pytest.mark.parametrize("dtype", ["i4", "i8", "u8", "i16", "u16", "i32", "i64"])
+def test_bits_by_arithmetic(dtype: str) -> None:
+    """Integers of the whole range, amounts of shifts beyond it, and masks that are known."""
+    graph = Graph()
+    x, y, by = (graph.input(name, (64,), dtype) for name in ("x", "y", "by"))
+    made = [ops.bitwise_and(x, y), ops.bitwise_or(x, y), ops.bitwise_xor(x, y), ops.shift_right(x, by)]
+    made += [ops.bitwise_and(x, mask) for mask in (0, 1, 7, 6)] + [ops.shift_left(x, 2), ops.shift_right(x, 1)]
+    graph.output(*made)
+    of, width = x.dtype, min(x.dtype.bits, 32)
+    graph.output(ops.shift_left(x, by) if of.bits < 64 else x, name="left")  # i64 has 32 bits here
+    low, high = (-(1 << width - 1), 1 << width - 1) if of.kind == "int" else (0, 1 << width)
+    random = np.random.default_rng(0)
+    numbers = [random.integers(low, high, 64) for _ in range(2)]
+    numbers[0][:4], numbers[1][:4] = (low, low, high - 1, -1 % high), (low, high - 1, low, low)
+    if of.bits == 64:
+        numbers = [a // 8 for a in numbers]  # what is shifted up stays within them
+    amounts = random.integers(max(low, -3), min(high, width + 3), 64)
+    inputs = {v.name: a.astype(of.numpy) for v, a in zip((x, y, by), (*numbers, amounts))}
+    got, want = (run_on(device, graph, inputs) for device in ("ane", "reference"))
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
 # bf16
 
 

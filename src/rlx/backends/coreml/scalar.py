@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.coreml import bits
 from rlx.backends.coreml.brain import rounded
 from rlx.backends.coreml.library import GREATEST, LEAST, NAMES, Value, constant, mb, number, shape_of
 from rlx.ir import dtype as dtypes
@@ -30,11 +31,31 @@ LOGICAL = {
 """The same for bools."""
 MADE = ("fma", "neg", "div", "rem", "not", "log", "select", "cast")
 """Instructions that `_made` puts together."""
+BITS = {"and": bits.both, "or": bits.either, "xor": bits.one_of, "shl": bits.left, "shr": bits.right}
+"""Instructions on the bits of integers."""
 WHOLE = frozenset(
-    ("add", "sub", "mul", "abs", "min", "max", "neg", "div", "rem", "not", "cast", "select", "eq", "ne", "lt", "le")
+    (
+        "add",
+        "sub",
+        "mul",
+        "abs",
+        "min",
+        "max",
+        "neg",
+        "div",
+        "rem",
+        "not",
+        "cast",
+        "select",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        *BITS,
+    )
 )
 """Instructions that take integers."""
-GROWING = frozenset(("add", "sub", "mul", "neg", "abs", "div", "not"))
+GROWING = frozenset(("add", "sub", "mul", "neg", "abs", "div", "not", "shl"))
 """Instructions that may leave the range of a narrow integer."""
 EXACT = frozenset(("abs", "min", "max", "neg", "select", "floor", "ceil", "round", "eq", "ne", "lt", "le"))
 """Instructions that give numbers of bf16 of such numbers, or bools."""
@@ -59,10 +80,10 @@ def rewritten(body: Expr) -> Expr:
 
 def _flips_sign(node: Expr) -> bool:
     """Whether it turns the highest bit of narrow integers around, as products of bytes with signs do: that is a sum."""
-    bits = node.dtype.bits
-    if node.kind != "xor" or not node.dtype.is_integer or bits >= 32 or node.args[1].kind != "const":
+    width = node.dtype.bits
+    if node.kind != "xor" or not node.dtype.is_integer or width >= 32 or node.args[1].kind != "const":
         return False
-    return int(ex.value_of(node.args[1])) % (1 << bits) == 1 << (bits - 1)
+    return int(ex.value_of(node.args[1])) % (1 << width) == 1 << (width - 1)
 
 
 def _renames(node: Expr) -> bool:
@@ -112,7 +133,9 @@ def evaluate(body: Expr, operands: Sequence[Value]) -> Value:
 def _instruction(kind: str, of: DType, args: list[Value]) -> Value:
     if of is dtypes.bool_ and kind != "select":
         return _logical(kind, args)
-    if kind not in DIRECT:
+    if kind in BITS:
+        made = BITS[kind](args[0], args[1], of)
+    elif kind not in DIRECT:
         made = _made(kind, of, args)
     elif len(args) == 1:
         made = getattr(mb, DIRECT[kind])(x=args[0])
