@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ops.cases import Case, cases_of_every_op, decomposed
+from rlx import ops
 from rlx.ir.graph import Graph
 from rlx.ir.verify import verify
 from rlx.passes.decompose import decompose
@@ -36,3 +37,11 @@ def test_definition_with_a_symbolic_batch(case: Case, device: str) -> None:
     graph.output(made[0] if isinstance(made, tuple) else made, name="y0")
     got = run_on(device, decompose(graph), case.inputs())
     assert_close_on(device, got["y0"], case.reference()[0], case.op.tolerance)
+
+
+def test_bodies_of_definitions_come_from_the_composite() -> None:
+    graph = Graph()
+    sizes = {"x": (3, 1, 4), "w": (1, 4, 4), "r": (1, 4, 4), "b": (1, 8), "h": (1, 1, 4)}
+    graph.output(ops.rnn(*(graph.input(name, shape) for name, shape in sizes.items()))[0])
+    loop = next(node for node in decompose(graph).nodes if node.regions)
+    assert {node.source for node in loop.regions[0].nodes} == {loop.source}

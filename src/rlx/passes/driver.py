@@ -117,10 +117,9 @@ class Rebuild:
 
     def replace(self, node: Node, *made: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
-        provenance, the one that makes the first result its name."""
+        provenance, the one that makes the first result its name. So do nodes of their regions, if the node had none."""
         for fresh in self.new.nodes[first:]:
-            if fresh.source is None:
-                fresh.source = node.source or node.name
+            _inherit(fresh, node.source or node.name, within=not node.regions)
             if fresh is made[0].node:
                 fresh.name = node.name
         self._done.add(id(node))
@@ -133,6 +132,15 @@ class Rebuild:
         self.new.outputs = {name: self.map[value] for name, value in self.old.outputs.items()}
         self.new.prune()
         return self.new
+
+
+def _inherit(node: Node, source: str, within: bool) -> None:
+    """Says what a node that has no source came from; `within` also the nodes of its regions."""
+    if node.source is not None:
+        return
+    node.source = source
+    for inner in (inner for region in node.regions for inner in region.nodes if within):
+        _inherit(inner, source, within)
 
 
 @dataclass(frozen=True)
