@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.base import KernelTime
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
 from rlx.runtime.profiler import check_nan, profile
 
-PROFILED = ("cpu", "reference")
+PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu")
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 
 
@@ -24,14 +30,76 @@ def net() -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("device", PROFILED)
+def recurrent() -> tuple[Graph, list[Array]]:
+    """A loop of 11 trips."""
+    graph = Graph("recurrent")
+    sizes = {"x": (11, 1, 4), "w": (1, 4, 4), "r": (1, 4, 4), "b": (1, 8), "h": (1, 1, 4)}
+    graph.output(rlx.rnn(*(graph.input(name, shape, "f32") for name, shape in sizes.items()))[0])
+    return graph, [np.full(shape, 0.1, np.float32) for shape in sizes.values()]
+
+
+def asking() -> Graph:
+    """Two conditionals that data decide, a loop that data end, and a size that data tell."""
+    graph = Graph("asking")
+    x = graph.input("x", (6,), "f32")
+    for _ in range(2):
+        sides = []
+        for number in (0.5, 2.0):
+            side = Graph("side")
+            side.output(side.input("x", (6,), "f32") * number)
+            sides.append(side)
+        (x,) = rlx.ops.if_(rlx.reduce_max(x, axes=(0,)) > 1.0, x, regions=tuple(sides))
+    test, body = Graph("test"), Graph("body")
+    test.output(rlx.reduce_max(test.input("x", (6,), "f32"), axes=(0,)) < 40.0)
+    body.output(body.input("x", (6,), "f32") * 2.0)
+    (x,) = rlx.ops.while_(x, regions=(test, body), carried=1)
+    graph.output(rlx.ops.nonzero(x) * 2)
+    return graph
+
+
+def check_times(device: str, graph: Graph, inputs: Sequence[Array]) -> list[KernelTime]:
+    """Holds what is true of the times of a run on every device, and gives them."""
+    session = rlx.Session(device)
+    timed = session.with_options(replace(session.options, profile=True)).compile(graph)
+    results = timed.run(inputs)
+    for made, plain in zip(results, session.compile(graph).run(inputs), strict=True):
+        np.testing.assert_array_equal(made, plain)
+    start = time.perf_counter_ns()
+    times = timed.kernel_times(inputs)
+    wall_ns = time.perf_counter_ns() - start
+    for made, again in zip(results, timed.run(inputs), strict=True):
+        np.testing.assert_array_equal(made, again)
+    ran = [k for k in times if k.calls]
+    assert ran and all(k.name and k.total_ns >= 0 and k.first_ns >= 0 for k in times)
+    assert sum(k.total_ns for k in ran) <= 1.5 * (os.cpu_count() or 1) * wall_ns
+    assert max(k.first_ns for k in ran) <= 1.5 * wall_ns
+    named = names_of(graph)
+    assert all(set(k.sources) <= named for k in times), [k.sources for k in times]
+    assert any(k.sources for k in ran)
+    return times
+
+
+def names_of(graph: Graph) -> set[str]:
+    inner = (names_of(region) for node in graph.nodes for region in node.regions)
+    return {node.source or node.name for node in graph.nodes}.union(*inner)
+
+
+@pytest.mark.devices(*PROFILED)
 def test_every_kernel_has_a_time(device: str) -> None:
+    times = check_times(device, net(), [X])
+    assert 1 <= len(times) <= 40 and all(k.calls >= 1 and k.sources for k in times)
+    starts = [k.first_ns for k in times]
+    assert starts == sorted(starts)
     found = profile(net(), {"x": X}, rlx.Session(device), runs=3)
     assert found.device == device
-    assert found.kernels and all(k.calls == 1 and k.total_ns > 0 and k.sources for k in found.kernels)
-    starts = [k.first_ns for k in found.kernels]
-    assert starts == sorted(starts)
+    assert {s for k in found.kernels for s in k.sources} >= {"matmul_1", "softmax_2", "reduce_max_3"}
     assert found.total_ns == pytest.approx(sum(k.total_ns for k in found.by_time()))
+
+
+@pytest.mark.devices(*PROFILED)
+def test_what_the_host_settles_is_between_kernels(device: str) -> None:
+    times = check_times(device, asking(), [np.array([0, 1, 0, 3, 0, 5], np.float32)])
+    assert device == "reference" or max(k.calls for k in times) >= 5  # the reference times loops as wholes
 
 
 def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(device: str) -> None:
@@ -44,17 +112,14 @@ def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(devi
     assert len(compiled.kernel_times([X])) > 0
 
 
-def test_kernels_of_a_loop_count_their_trips() -> None:
-    graph = Graph("recurrent")
-    sizes = {"x": (11, 1, 4), "w": (1, 12, 4), "r": (1, 12, 4), "b": (1, 24), "h": (1, 1, 4)}
-    values = [graph.input(name, shape, "f32") for name, shape in sizes.items()]
-    graph.output(rlx.rnn(*[values[0], values[1][:, :4], values[2][:, :4], values[3][:, :8], values[4]])[0])
-    found = profile(graph, [np.zeros(s, np.float32) for s in sizes.values()], rlx.Session("cpu"))
-    assert max(k.calls for k in found.kernels) == 11
+@pytest.mark.devices("cpu", "vulkan", "opengl", "webgpu")
+def test_kernels_of_a_loop_count_their_trips(device: str) -> None:
+    assert max(k.calls for k in check_times(device, *recurrent())) == 11
 
 
-def test_a_trace_holds_an_event_for_each_kernel(tmp_path: Path) -> None:
-    found = profile(net(), {"x": X}, rlx.Session("cpu"))
+@pytest.mark.devices(*PROFILED)
+def test_a_trace_holds_an_event_for_each_kernel(device: str, tmp_path: Path) -> None:
+    found = profile(net(), {"x": X}, rlx.Session(device))
     found.save_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [k.name for k in found.kernels]
@@ -67,7 +132,7 @@ def test_only_a_program_compiled_for_it_can_be_profiled() -> None:
         profile(net(), [X], rlx.Session("cpu"), runs=0)
 
 
-@pytest.mark.parametrize("device", PROFILED)
+@pytest.mark.devices(*PROFILED)
 def test_the_first_node_that_makes_a_nan_is_named(device: str) -> None:
     graph = Graph("bad")
     x = graph.input("x", (3,), "f32")

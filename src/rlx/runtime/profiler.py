@@ -22,7 +22,8 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Profile:
-    """The quickest of several runs. Kernels stand in the order in which the program calls them."""
+    """The quickest of several runs. Kernels stand in the order in which the program calls them; what is a kernel, and
+    what a call, is the device's affair (docs/design/runtime.md)."""
 
     graph: str
     device: str
@@ -66,7 +67,8 @@ def profile(graph: Graph, inputs: Inputs, session: Session, runs: int = 5) -> Pr
     for _ in range(WARM_UP):
         compiled.run(inputs)
     quickest = min((compiled.kernel_times(inputs) for _ in range(runs)), key=_total)
-    return Profile(graph.name, compiled.device, tuple(quickest))
+    named = tuple(replace(k, sources=tuple(dict.fromkeys(k.sources))) for k in quickest)
+    return Profile(graph.name, compiled.device, named)
 
 
 def _total(kernels: list[KernelTime]) -> float:

@@ -73,7 +73,8 @@ class WgpuBackend(Backend):
         start = time.perf_counter_ns()
         device = open_device(self.adapter_type, ordinal, self.portable)
         target = device.target(halves=build.computes_in(graph, dtypes.f16))
-        made = WgpuExecutable(build.build(graph, options, device.max_binding, target), device)
+        plan = build.build(graph, options, device.max_binding, target)
+        made = WgpuExecutable(plan, device, options.profile)
         made.compile_ns = time.perf_counter_ns() - start
         return made
 

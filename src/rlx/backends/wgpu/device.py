@@ -43,6 +43,8 @@ _FEATURES = (F16, *SUBGROUPS)
 _KIND_RANK = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 _BACKEND_RANK = ("Metal", "Vulkan", "D3D12", "OpenGL")
 EXTRA = "pip install 'rlx[gpu]'"
+TIMESTAMPS = "timestamp-query"
+"""The feature by which a device notes when a pass begins and ends."""
 
 
 def library() -> Any:
@@ -136,6 +138,7 @@ class Device:
     compiles_only      whether it runs nothing (Dawn's way to check shaders)
     features           what it has of what not every WebGPU device has and shaders may use; nothing of it without
                        `extensions`
+    tick_ns            unit of the timestamps that it writes; None if it writes none
     """
 
     def __init__(self, adapter: Any, portable: bool, extensions: bool = True) -> None:
@@ -150,7 +153,9 @@ class Device:
         self.features = [name for name in _FEATURES if extensions and name in adapter.features]
         try:
             with _runtime_folder():
-                self.raw = adapter.request_device_sync(required_features=self.features, required_limits=asked)
+                stamps = [name for name in (TIMESTAMPS,) if name in adapter.features]
+                wanted = [*self.features, *stamps]
+                self.raw = adapter.request_device_sync(required_features=wanted, required_limits=asked)
         except RuntimeError as error:  # an OpenGL too old for compute shaders, above all
             reason = " ".join(str(error).split())
             raise DeviceUnavailable(f"[device] {self.name} does not open: {reason}") from error
@@ -159,6 +164,7 @@ class Device:
         self.max_binding = min(most, *(given[name] for name in _SIZES))
         # llvmpipe ends loops after so many iterations of all of them together, and does not say so
         self.max_iterations = MOST_ITERATIONS if "llvmpipe" in self.name else (1 << 31) - 1
+        self.tick_ns = _tick_ns(self.raw) if stamps else None
         self.record_alignment = max(given["min-uniform-buffer-offset-alignment"], 16)
         self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._layouts: dict[tuple[Binding, ...], Any] = {}
@@ -239,6 +245,17 @@ class Device:
                 )
             self._pipelines[shader.text] = found
         return found
+
+
+def _tick_ns(raw: Any) -> float:
+    """What a timestamp counts. WebGPU says nanoseconds; the library gives what the driver counts, and tells its unit
+    through a function that its Python part has no method for."""
+    try:
+        from wgpu.backends.wgpu_native import lib
+
+        return float(lib.wgpuQueueGetTimestampPeriod(raw.queue._internal)) or 1.0
+    except (ImportError, AttributeError, TypeError):  # a version without it, or another library in its place
+        return 1.0
 
 
 def in_two_dimensions(groups: int) -> tuple[int, int]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Capabilities, Executable, deliver
+from rlx.backends.base import Bound, Capabilities, Executable, KernelTime, deliver
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
 from rlx.backends.wgpu.layout import Arena, aligned, is_packed, place_arena, stored_bytes
 from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
+from rlx.backends.wgpu.stopwatch import Stopwatch
 from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
@@ -23,6 +24,8 @@ from rlx.kernel.wgsl.types import PLAIN, WORD_BYTES, Target, is_narrow_float, is
 
 MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""
+Encode = Callable[[Sequenced, Any], None]
+"""Adds the dispatches of a sequence to a command encoder."""
 
 
 def upload(device: Device, buffer: Any, offset: int, array: Array) -> None:
@@ -95,11 +98,17 @@ def _static_bytes(plan: Plan, number: int) -> int:
 
 
 class WgpuExecutable(Executable):
-    """Runs a plan. Calls from many threads take turns: the device's queue is one."""
+    """Runs a plan. Calls from many threads take turns: the device's queue is one.
 
-    def __init__(self, plan: Plan, device: Device) -> None:
+    profile   whether its bounds tell the times of kernels. Raises ProfileError on a device that cannot.
+    """
+
+    def __init__(self, plan: Plan, device: Device, profile: bool = False) -> None:
+        if profile:
+            Stopwatch(device)  # the reason why not comes now
         self.plan = plan
         self.device = device
+        self.timed = profile
         verify(device, plan.prepare, {})
         with device.lock:
             shaders = {step.shader.text: step.shader for step in (*plan.prepare, *plan.main)}
@@ -150,7 +159,7 @@ class WgpuExecutable(Executable):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(shared_code=True)
+        return Capabilities(profiling=self.timed, shared_code=True)
 
     @property
     def weight_bytes(self) -> int:
@@ -240,36 +249,48 @@ class WgpuBound(Bound):
         return Sequenced(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        return deliver(self._run(inputs, Sequenced.encode), out)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """A call is a dispatch, each a pass of its own. What happens on the host in between is in no kernel's time."""
+        if not self.executable.timed:
+            return super().profile(inputs)
+        stopwatch = Stopwatch(self.executable.device)
+        with self.executable.device.lock, translated("profile"):
+            self._run(inputs, stopwatch.encode)
+            return stopwatch.times(self.plan.main)
+
+    def _run(self, inputs: Sequence[Array], encode: Encode) -> list[Array]:
         device, main = self.executable.device, self.plan.program.main
         with device.lock, translated("run"):
             self._ready(self.executable.weights())
             self._upload(inputs)
             if self.asks:
-                last = self._up_to_the_last_question()
+                last = self._up_to_the_last_question(encode)
             else:
                 if self._whole is None:
                     self._whole = self._sequence(self._walk(_nothing_to_ask).go(main))
                 last = self._whole
-            self._submit(last, self._results())
-            return deliver(self._download(), out)
+            self._submit(last, self._results(), encode)
+            return self._download()
 
-    def _submit(self, sequence: Sequenced, wanted: Iterable[tuple[int, int, int]]) -> None:
+    def _submit(self, sequence: Sequenced, wanted: Iterable[tuple[int, int, int]], encode: Encode) -> None:
         """Runs a sequence, then copies what is wanted, as (heap, first byte, bytes), to where the host reads it."""
         device, heaps, end = self.executable.device, self._heaps(), 0
         encoder = device.raw.create_command_encoder()
-        sequence.encode(encoder)
+        encode(sequence, encoder)
         for heap, start, size in wanted:
             encoder.copy_buffer_to_buffer(heaps[heap], start, self._staging, end, size)
             end += size
         device.raw.queue.submit([encoder.finish()])
 
-    def _up_to_the_last_question(self) -> Sequenced:
+    def _up_to_the_last_question(self, encode: Encode) -> Sequenced:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
         pending: list[Placed] = []
         plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            self._submit(self._kept(pending), [(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
+            self._submit(self._kept(pending), [(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)], encode)
             pending.clear()
             with self._mapped() as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it

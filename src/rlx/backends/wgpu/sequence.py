@@ -16,6 +16,8 @@ from rlx.kernel.wgsl.code import WORKGROUP, Shader
 from rlx.kernel.wgsl.ranges import overflows
 
 MAX_INDEX = (1 << 31) - 1
+Dispatch = tuple[Any, Any, int, tuple[int, int]]
+"""A pipeline, a bind group, the place of the record, and workgroups."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Sequenced:
         if records:
             device.raw.queue.write_buffer(self.uniform, 0, bytes(records))
         self._groups: dict[tuple[Any, ...], Any] = {}
-        self.dispatches = [
+        self.steps = [step for step, _, _ in live]
+        self.dispatches: list[Dispatch] = [
             (pipelines[step.shader.text], self._group(step), at, in_two_dimensions(groups)) for step, at, groups in live
         ]
 
@@ -79,15 +82,20 @@ class Sequenced:
 
     def encode(self, encoder: Any) -> None:
         """Adds all dispatches to a command encoder, as one pass."""
-        run = encoder.begin_compute_pass()
-        last = None
-        for pipeline, group, at, (x, y) in self.dispatches:
-            if pipeline is not last:
-                run.set_pipeline(pipeline)
-                last = pipeline
-            run.set_bind_group(0, group, [at])
-            run.dispatch_workgroups(x, y)
-        run.end()
+        encode_pass(encoder, self.dispatches)
+
+
+def encode_pass(encoder: Any, dispatches: Iterable[Dispatch], timestamps: Mapping[str, Any] | None = None) -> None:
+    """Adds dispatches to a command encoder as a pass. `timestamps` say where the device notes when it ran."""
+    run = encoder.begin_compute_pass(timestamp_writes=timestamps)
+    last = None
+    for pipeline, group, at, (x, y) in dispatches:
+        if pipeline is not last:
+            run.set_pipeline(pipeline)
+            last = pipeline
+        run.set_bind_group(0, group, [at])
+        run.dispatch_workgroups(x, y)
+    run.end()
 
 
 def rounds_of(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, ...]]:
