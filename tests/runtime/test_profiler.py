@@ -19,7 +19,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.profiler import check_nan, profile
 
-PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu")
+PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx")
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 
 
@@ -112,7 +112,7 @@ def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(devi
     assert len(compiled.kernel_times([X])) > 0
 
 
-@pytest.mark.devices("cpu", "vulkan", "opengl", "webgpu")
+@pytest.mark.devices(*PROFILED[1:])
 def test_kernels_of_a_loop_count_their_trips(device: str) -> None:
     assert max(k.calls for k in check_times(device, *recurrent())) == 11
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Bound, deliver, shapes_at
+from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.mlx import scalar
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
+from rlx.backends.mlx.stopwatch import Stopwatch
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.graph import Graph
@@ -69,6 +71,10 @@ class MlxExecutable(WeightsAsArguments):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return MlxBound(self, dict(binding))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, profiling=True)
 
     @property
     def weight_bytes(self) -> int:
@@ -129,3 +135,15 @@ class MlxBound(Bound):
             mx.eval(*results)
             made = [take(value, dtype) for value, dtype in zip(results, self.dtypes)]
         return deliver(made, out)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """A kernel is a node, computed before the next one begins: more work than a run, in which mlx joins nodes."""
+        graph, weights = self.executable.graph, self.executable.weights()
+        with self.executable.on_device():
+            stopwatch = Stopwatch()
+            plan = Plan(graph, self.binding, stopwatch)
+            arguments = [put(a) for a in inputs]
+            mx.eval(arguments, [value for _, value in plan.constants])
+            stopwatch.start()
+            from_stored_to_stored(plan, graph)(arguments, weights)
+            return stopwatch.times()

@@ -12,6 +12,7 @@ import numpy as np
 from rlx.backends.mlx import fused, places, scalar, sums
 from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
+from rlx.backends.mlx.stopwatch import Call, Stopwatch
 from rlx.backends.reference import bind_op
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
@@ -28,7 +29,6 @@ UNEVALUATED = 64
 """Trips of a loop whose work may wait: mlx keeps a record of all that it has not computed."""
 CONTROL = frozenset({"if", "while", "scan"})
 Weights = Mapping[str, Value]
-Call = Callable[[Sequence[Value], Weights], Sequence[Value]]
 
 
 def supported(op: Op) -> bool:
@@ -57,10 +57,11 @@ class Step:
 class Plan:
     """The steps of a graph at a binding of its dims.
 
+    watch    takes the time of every step, if there is one
     traced   whether mlx may trace it: nothing in it hangs on numbers that only a run tells, and no loop is unrolled
     """
 
-    def __init__(self, graph: Graph, binding: Mapping[str, int]) -> None:
+    def __init__(self, graph: Graph, binding: Mapping[str, int], watch: Stopwatch | None = None) -> None:
         slots: dict[tuple[int, int], int] = {}
         rows: list[tuple[Call, tuple[int, ...], tuple[int, ...]]] = []
         self.inputs: list[int] = []
@@ -75,7 +76,7 @@ class Plan:
             elif isinstance(node.op, Constant):
                 self.constants.append((made[0], held(bind_op(node.op, binding).reference())))
             elif not isinstance(node.op, Input):
-                rows.append((_call(node, binding), operands, made))
+                rows.append((_call(node, binding, watch), operands, made))
         self.inputs = [slots[id(v.node), v.index] for v in graph.inputs]
         self.outputs = [slots[id(v.node), v.index] for v in graph.outputs.values()]
         self.size = len(slots)
@@ -108,12 +109,18 @@ def _with_last_uses(rows: list[tuple[Call, tuple[int, ...], tuple[int, ...]]], o
     return steps[::-1]
 
 
-def _call(node: Node, binding: Mapping[str, int]) -> Call:
+def _call(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) -> Call:
+    if watch is None:
+        return _untimed(node, binding, None)
+    return watch.timed(node, lambda: _untimed(node, binding, watch))
+
+
+def _untimed(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) -> Call:
     op: Any = bind_op(node.op, binding)
     if isinstance(op, Elementwise):
         return _elementwise(op, node)
     if op.name in CONTROL:
-        bodies = [Plan(region, binding) for region in node.regions]
+        bodies = [Plan(region, binding, watch) for region in node.regions]
         made: Call = {"if": _if, "while": _while, "scan": _scan}[op.name](op, node, bodies, binding)
         return made
     lower = TABLE.get(op.name)
