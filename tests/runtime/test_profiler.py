@@ -19,7 +19,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.profiler import check_nan, profile
 
-PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx")
+PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx", "xla")
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 
 
@@ -99,7 +99,7 @@ def test_every_kernel_has_a_time(device: str) -> None:
 @pytest.mark.devices(*PROFILED)
 def test_what_the_host_settles_is_between_kernels(device: str) -> None:
     times = check_times(device, asking(), [np.array([0, 1, 0, 3, 0, 5], np.float32)])
-    assert device == "reference" or max(k.calls for k in times) >= 5  # the reference times loops as wholes
+    assert device in ("reference", "xla") or max(k.calls for k in times) >= 5  # a loop is one kernel to these
 
 
 def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(device: str) -> None:
@@ -112,7 +112,7 @@ def test_a_profiled_program_gives_the_same_results_on_every_instruction_set(devi
     assert len(compiled.kernel_times([X])) > 0
 
 
-@pytest.mark.devices(*PROFILED[1:])
+@pytest.mark.devices("cpu", "vulkan", "opengl", "webgpu", "mlx")  # to xla so small a loop is one instruction
 def test_kernels_of_a_loop_count_their_trips(device: str) -> None:
     assert max(k.calls for k in check_times(device, *recurrent())) == 11
 

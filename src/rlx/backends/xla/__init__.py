@@ -76,11 +76,12 @@ class XlaBackend(Backend):
                 f"[{u.node.op.name}] at node {u.node.source or u.node.name!r}: {u.reason}" for u in refused
             )
             raise UnsupportedOp(f"[xla] {listed}")
-        made = XlaExecutable(ready, self.platform, self._cache_key(ready, ordinal) if options.cache else "")
+        key = self._cache_key(ready, ordinal, options.profile) if options.cache else ""
+        made = XlaExecutable(ready, self.platform, key, options.profile)
         made.compile_ns = time.perf_counter_ns() - start
         return made
 
-    def _cache_key(self, ready: Graph, ordinal: int) -> str:
+    def _cache_key(self, ready: Graph, ordinal: int, profile: bool) -> str:
         """All that decides a program but for its sizes: it has code for this very processor."""
         import rlx
         from rlx import disk
@@ -90,6 +91,7 @@ class XlaBackend(Backend):
         facts = self.identity(ordinal)
         target = detect()
         parts = [rlx.__version__, disk.source_digest(), self.platform, target.cpu, target.features, fingerprint(ready)]
+        parts += ["marked"] if profile else []
         return "\0".join([*parts, *(f"{name}={value}" for name, value in sorted(facts.items()))])
 
 

@@ -6,14 +6,15 @@ import hashlib
 import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, deliver, shapes_at
+from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
-from rlx.backends.xla import kept, scalar, walk
+from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
 from rlx.errors import CompileError, OutOfMemory, RlxError, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -39,14 +40,16 @@ def processor() -> Any:
 class XlaExecutable(WeightsAsArguments):
     """jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
 
-    key   what programs on disk are named by, beside their sizes; empty to keep none
+    key      what programs on disk are named by, beside their sizes; empty to keep none
+    profile  whether its bounds tell the times of kernels
     """
 
-    def __init__(self, graph: Graph, platform: str, key: str = "") -> None:
+    def __init__(self, graph: Graph, platform: str, key: str = "", profile: bool = False) -> None:
         import jax
 
         super().__init__(graph)
         self.key = key
+        self.timed = profile
         self.device = processor() if platform == "cpu" else jax.devices(platform)[0]
 
     def upload(self, params: Mapping[str, Array]) -> dict[str, Any]:
@@ -66,13 +69,18 @@ class XlaExecutable(WeightsAsArguments):
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return XlaBound(self, dict(binding))
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, profiling=self.timed)
+
     def describe(self) -> dict[str, Any]:
         return {"platform": str(self.device), "programs": self.compile_count}
 
 
-def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
+def traced(graph: Graph, binding: Mapping[str, int], marked: bool = False) -> Callable[..., tuple[Any, ...]]:
     """The graph at these dims as a function of its weights and its inputs, both in order, for jax to trace. It gives
-    outputs, and a flag for each of `walk.misfits`. Arrays are in the dtypes that theirs are stored in."""
+    outputs, and a flag for each of `walk.misfits`. Arrays are in the dtypes that theirs are stored in. If it is
+    `marked`, its instructions tell which nodes they are of."""
     params, names = ([value.name for value in values] for values in (graph.params, graph.inputs))
     dtypes = [value.dtype for value in (*graph.params, *graph.inputs)]
     results = [value.dtype for value in graph.outputs.values()]
@@ -81,7 +89,8 @@ def traced(graph: Graph, binding: Mapping[str, int]) -> Callable[..., tuple[Any,
         flags: list[Any] = []
         loaded = [scalar.loaded(a, dtype) for a, dtype in zip(arguments, dtypes)]
         weights, inputs = dict(zip(params, loaded)), dict(zip(names, loaded[len(params) :]))
-        made = walk.run(graph, inputs, weights, dict(binding), flags)
+        with scopes.marking(marked):
+            made = walk.run(graph, inputs, weights, dict(binding), flags)
         return (*(scalar.to_store(a, dtype) for a, dtype in zip(made, results)), *flags)
 
     return program
@@ -103,7 +112,7 @@ class XlaBound(Bound):
         # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
         first, count = len(executable.graph.params), len(executable.graph.inputs)
         donated = () if executable.device.platform == "cpu" else tuple(range(first, first + count))
-        self._jitted = jax.jit(traced(executable.graph, binding), donate_argnums=donated)
+        self._jitted = jax.jit(traced(executable.graph, binding, executable.timed), donate_argnums=donated)
 
     def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
@@ -153,3 +162,14 @@ class XlaBound(Bound):
                 if "RESOURCE_EXHAUSTED" in str(error):
                     raise OutOfMemory(f"[run] {error}") from error
                 raise
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """A kernel is an instruction that XLA made; kernels may run beside each other. Programs that jax's profiler
+        records take somewhat longer. It is one a process: raises ProfileError where others use it."""
+        import jax
+
+        if not self.executable.timed:
+            return super().profile(inputs)
+        with jax.enable_x64(True):
+            program = self._program(self.executable.weights().values(), [carriers.to_stored(a) for a in inputs])
+        return stopwatch.times(self.executable.graph, program.as_text(), stopwatch.record(lambda: self(inputs)))

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.backends.op_by_op import Lower, Table
 from rlx.backends.reference import bind_op
 from rlx.backends.xla import fourier, scalar, whole, windows
+from rlx.backends.xla.scopes import node_scope, region_scope
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -42,12 +43,13 @@ def run(
     """
     values: dict[tuple[int, int], Any] = {}
     exact = whole.becoming_whole(graph)
-    for node in graph.nodes:
+    for number, node in enumerate(graph.nodes):
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
-        if node.op.name == "if":
-            made: Any = _if(node, operands, params, binding, flags)
-        else:
-            made = _node(node, operands, inputs, params, binding, id(node) in exact)
+        with node_scope(number):
+            if node.op.name == "if":
+                made: Any = _if(node, operands, params, binding, flags)
+            else:
+                made = _node(node, operands, inputs, params, binding, id(node) in exact)
         for i, value in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
             values[(id(node), i)] = value
     return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
@@ -364,7 +366,7 @@ def _if(
 
     wrong = [_misfit(side, binding) for side in node.regions]
     if not any(wrong):
-        return tuple(lax.cond(operands[0], *(_region(side, params, binding) for side in node.regions), *operands[1:]))
+        return tuple(lax.cond(operands[0], *(_region(node, i, params, binding) for i in (0, 1)), *operands[1:]))
     failed = wrong[0] or wrong[1]
     assert failed is not None  # one of them is there
     if all(wrong) or flags is None:
@@ -372,7 +374,8 @@ def _if(
     taken = 1 if wrong[0] else 0
     flags.append(operands[0] if taken else ~operands[0])
     names = [v.name for v in node.regions[taken].inputs]
-    return tuple(run(node.regions[taken], dict(zip(names, operands[1:])), params, binding, flags))
+    with region_scope(taken):
+        return tuple(run(node.regions[taken], dict(zip(names, operands[1:])), params, binding, flags))
 
 
 def _misfit(side: Graph, binding: Mapping[str, int]) -> ShapeError | None:
@@ -400,7 +403,7 @@ def _while(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], 
     import jax.numpy as jnp
     from jax import lax
 
-    test, body = (_region(graph, params, binding) for graph in node.regions)
+    test, body = (_region(node, i, params, binding) for i in (0, 1))
     rest = operands[op.carried :]
 
     def goes_on(state: Any) -> Any:
@@ -415,7 +418,7 @@ def _while(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], 
 def _scan(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], binding: Mapping[str, int]) -> Any:
     from jax import lax
 
-    body = _region(node.regions[0], params, binding)
+    body = _region(node, 0, params, binding)
     first, behind = op.carried, op.carried + op.sequences
     rest = operands[behind:]
 
@@ -432,11 +435,13 @@ def _scan(op: Any, node: Node, operands: list[Any], params: Mapping[str, Any], b
 CONTROL: dict[str, Lower] = {"while": _while, "scan": _scan}
 
 
-def _region(graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int]) -> Lower:
+def _region(node: Node, number: int, params: Mapping[str, Any], binding: Mapping[str, int]) -> Lower:
+    graph = node.regions[number]
     names = [v.name for v in graph.inputs]
 
     def inside(*operands: Any) -> tuple[Any, ...]:
-        return tuple(run(graph, dict(zip(names, operands)), params, binding))
+        with region_scope(number):
+            return tuple(run(graph, dict(zip(names, operands)), params, binding))
 
     return inside
 
