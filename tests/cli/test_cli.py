@@ -271,3 +271,24 @@ def test_flags_that_do_not_parse(rlx_: Run, model: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv(name, "many")
         code, _, err = rlx_("run", model, *REFERENCE)
         assert code == 1 and f"{name}='many'" in err
+
+
+@pytest.mark.devices("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx", "xla")
+def test_profile_tells_times_and_the_first_nan_on_every_device(
+    rlx_: Run, model: Path, tmp_path: Path, device: str
+) -> None:
+    trace = tmp_path / "trace.json"
+    argv = ("profile", model, "--device", device, "--dim", "n=4", "--runs", 2, "--trace", trace, "--check-nan")
+    code, out, _ = rlx_(*argv, "--json")
+    told = json.loads(out)
+    assert code == 0 and told["device"] == device and told["first_nan"] is None
+    assert told["kernels"] and all(k["calls"] and k["total_ns"] >= 0 for k in told["kernels"])
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert sorted(e["name"] for e in events) == sorted(k["name"] for k in told["kernels"])
+    code, out, _ = rlx_(*argv)
+    assert code == 0 and "no NaN" in out and "trace written to" in out
+
+
+def test_profile_says_why_a_device_tells_no_times(rlx_: Run, model: Path) -> None:
+    code, _, err = rlx_("profile", model, "--device", "null", "--dim", "n=4")
+    assert code == 1 and "[null] expected a device that runs programs" in err

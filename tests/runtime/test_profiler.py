@@ -17,7 +17,7 @@ from rlx.backends.base import KernelTime
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.runtime.profiler import check_nan, profile
+from rlx.runtime.profiler import Profile, check_nan, profile
 
 PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx", "xla")
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -123,6 +123,13 @@ def test_a_trace_holds_an_event_for_each_kernel(device: str, tmp_path: Path) -> 
     found.save_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [k.name for k in found.kernels]
+
+
+def test_events_that_overlap_stand_in_lines_of_their_own() -> None:
+    spans = [(0, 5), (5, 1), (5.5, 3), (20, 1), (6, 1)]
+    kernels = tuple(KernelTime("k", (), 1, float(length), float(first)) for first, length in spans)
+    events = [e for e in Profile("g", "d", kernels).trace()["traceEvents"] if e["ph"] == "X"]
+    assert [e["tid"] for e in events] == [0, 0, 1, 0, 0]
 
 
 def test_only_a_program_compiled_for_it_can_be_profiled() -> None:

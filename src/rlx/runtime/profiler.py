@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,15 @@ class Profile:
         return sorted((k for k in self.kernels if k.calls), key=lambda k: -k.total_ns)
 
     def trace(self) -> dict[str, Any]:
-        """Events in the trace event format. A kernel that runs often is one event, from its first start."""
+        """Events in the trace event format. A kernel that runs often is one event, from its first start; events that
+        overlap stand in lines of their own."""
+        ran = [k for k in self.kernels if k.calls]
         events = [
             {
-                "name": k.name, "cat": "kernel", "ph": "X", "pid": 0, "tid": 0, "ts": k.first_ns / 1e3,
+                "name": k.name, "cat": "kernel", "ph": "X", "pid": 0, "tid": line, "ts": k.first_ns / 1e3,
                 "dur": k.total_ns / 1e3, "args": {"nodes": list(k.sources), "calls": k.calls},
             }
-            for k in self.kernels
-            if k.calls
+            for k, line in zip(ran, _lines(ran))
         ]  # fmt: skip
         names = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"name": f"{self.graph} on {self.device}"}}]
         return {"traceEvents": [*names, *events], "displayTimeUnit": "ns"}
@@ -53,6 +55,18 @@ class Profile:
     def save_trace(self, path: Path | str) -> None:
         """Writes `trace` as JSON; chrome://tracing and ui.perfetto.dev open it."""
         Path(path).write_text(json.dumps(self.trace()), encoding="utf-8")
+
+
+def _lines(kernels: Sequence[KernelTime]) -> list[int]:
+    """A line for each kernel, the first that is free when it starts."""
+    chosen = [0] * len(kernels)
+    free_ns: list[float] = []
+    for i in sorted(range(len(kernels)), key=lambda i: kernels[i].first_ns):
+        kernel = kernels[i]
+        line = next((n for n, end in enumerate(free_ns) if end <= kernel.first_ns), len(free_ns))
+        free_ns[line : line + 1] = [kernel.first_ns + kernel.total_ns]
+        chosen[i] = line
+    return chosen
 
 
 def profile(graph: Graph, inputs: Inputs, session: Session, runs: int = 5) -> Profile:
