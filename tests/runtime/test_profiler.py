@@ -139,6 +139,12 @@ def test_only_a_program_compiled_for_it_can_be_profiled() -> None:
         profile(net(), [X], rlx.Session("cpu"), runs=0)
 
 
+@pytest.mark.devices("ane")
+def test_a_device_that_tells_no_times_says_so(device: str) -> None:
+    with pytest.raises(ProfileError, match="on a device that can time its kernels"):
+        profile(net(), [X], rlx.Session(device))
+
+
 @pytest.mark.devices(*PROFILED)
 def test_the_first_node_that_makes_a_nan_is_named(device: str) -> None:
     graph = Graph("bad")

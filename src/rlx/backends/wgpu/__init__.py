@@ -1,7 +1,8 @@
 """The WebGPU backends: one generator of WGSL for Vulkan, OpenGL, DirectX and Metal, through the wgpu library.
 
 `drivers.py` looks for drivers cheaply, `device.py` opens adapters, `claims.py` says which composites have a shader of
-their own, `build.py` makes shaders of a graph, `layout.py` says where buffers lie, `executable.py` runs.
+their own, `build.py` makes shaders of a graph, `layout.py` says where buffers lie, `executable.py` runs,
+`stopwatch.py` times.
 """
 
 from __future__ import annotations

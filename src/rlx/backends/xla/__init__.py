@@ -1,7 +1,7 @@
 """XLA through jax: the graph is walked op by op while jax traces it, and compiled anew for every size.
 
 `scalar.py` has the instructions of elementwise ops, `walk.py` a function for each other primitive, `executable.py` runs
-them.
+them, `stopwatch.py` times them, with marks that `scopes.py` writes.
 """
 
 from __future__ import annotations
