@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rlx.kernel.nest import Branch, Kernel, Loop, Program
 
@@ -52,6 +52,21 @@ def with_bodies(kernel: Kernel, change: Callable[[tuple[Kernel, ...]], Iterable[
     elif isinstance(work, Loop):
         work = dataclasses.replace(work, body=tuple(change(work.body)), test=tuple(change(work.test)))
     return dataclasses.replace(kernel, work=work)
+
+
+def replace_leaves(program: Program, made_of: Callable[[Kernel], Iterable[Kernel] | None]) -> None:
+    """Puts what is made of kernels that do something themselves in their places; those of which it is None stay."""
+
+    def replaced(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+        for kernel in kernels:
+            if isinstance(kernel.work, (Branch, Loop)):
+                yield with_bodies(kernel, replaced)
+            else:
+                made = made_of(kernel)
+                yield from (kernel,) if made is None else made
+
+    for kernels in (program.prepare, program.main):
+        kernels[:] = list(replaced(kernels))
 
 
 def flat(program: Program, kernels: Sequence[Kernel]) -> list[Kernel]:

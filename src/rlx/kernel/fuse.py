@@ -160,7 +160,7 @@ class Fusion:
         if not isinstance(op, DotGeneral) or not isinstance(right.op, Gather) or right.op.axis % 3 != 0:
             return False
         source, places = right.inputs
-        known = source.rank == 3 and source.type.is_static and id(source.node) in self.static
+        known = source.rank == 3 and source.type.is_static and 0 not in source.shape and id(source.node) in self.static
         plain = source.dtype.is_float and places.rank == 1 and op.rhs_batch == (0,) and len(op.rhs_contract) == 1
         return known and plain and len(self.uses(right.outputs[0])) == 1
 

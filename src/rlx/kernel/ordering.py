@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, apply, bitcast, cast, const, select
-from rlx.kernel.flatten import with_bodies
+from rlx.kernel.flatten import replace_leaves
 from rlx.kernel.nest import (
-    Branch,
     Kernel,
     Linear,
-    Loop,
     Nest,
     Program,
     Store,
@@ -61,16 +59,11 @@ def spread_rankings(program: Program, is_long: Callable[[Ranking], bool]) -> Non
     """Makes three kernels of every long ranking: a map to keys and positions, the network that sorts them, and a map
     that reads the elements in their order."""
 
-    def spread(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-        for kernel in kernels:
-            work = kernel.work
-            if isinstance(work, Ranking) and is_long(work):
-                yield from _parts(program, kernel, work)
-            else:
-                yield with_bodies(kernel, spread) if isinstance(work, (Branch, Loop)) else kernel
+    def spread(kernel: Kernel) -> list[Kernel] | None:
+        work = kernel.work
+        return _parts(program, kernel, work) if isinstance(work, Ranking) and is_long(work) else None
 
-    for kernels in (program.prepare, program.main):
-        kernels[:] = list(spread(kernels))
+    replace_leaves(program, spread)
 
 
 def _parts(program: Program, kernel: Kernel, work: Ranking) -> list[Kernel]:

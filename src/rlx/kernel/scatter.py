@@ -14,14 +14,14 @@ Products, and the least and greatest of 64-bit integers, stay in order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, apply, bitcast, cast, const, select
-from rlx.kernel.flatten import with_bodies
-from rlx.kernel.nest import Branch, Kernel, Linear, Loop, Nest, Program, Store, axis, contiguous, index_of, linear, load
+from rlx.kernel.flatten import replace_leaves
+from rlx.kernel.nest import Kernel, Linear, Nest, Program, Store, axis, contiguous, index_of, linear, load
 from rlx.kernel.ordering import order_key
 from rlx.kernel.special import Update
 
@@ -34,17 +34,13 @@ MANTISSA, EXPONENTS = 23, 255
 def spread_updates(program: Program, is_long: Callable[[Update], bool]) -> None:
     """Makes long scatters kernels with `Update.together`, where that can be done."""
 
-    def spread(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-        for kernel in kernels:
-            work = kernel.work
-            if isinstance(work, Update) and is_long(work):
-                for made in _parts(program, kernel, work):
-                    yield dataclasses.replace(made, sources=kernel.sources)
-            else:
-                yield with_bodies(kernel, spread) if isinstance(work, (Branch, Loop)) else kernel
+    def spread(kernel: Kernel) -> list[Kernel] | None:
+        work = kernel.work
+        if not isinstance(work, Update) or not is_long(work):
+            return None
+        return [dataclasses.replace(made, sources=kernel.sources) for made in _parts(program, kernel, work)]
 
-    for kernels in (program.prepare, program.main):
-        kernels[:] = list(spread(kernels))
+    replace_leaves(program, spread)
 
 
 def joins_at_once(combine: str, dtype: DType) -> bool:

@@ -7,14 +7,13 @@ to the greatest of all scores, and added. Source: Dao et al. 2023, "Flash-Decodi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
-from rlx.kernel.flatten import with_bodies
-from rlx.kernel.nest import AttentionWork, Branch, Kernel, Loop, Program
+from rlx.kernel.flatten import replace_leaves
+from rlx.kernel.nest import AttentionWork, Kernel, Program
 
 CHUNK = 128
 """Keys that are read together for one query; twice as many for several, of which each is then read less often."""
@@ -66,16 +65,10 @@ def split_attention(program: Program) -> None:
     """Makes parts of attention that has few queries; where only a run knows how many, the run takes one way or the
     other."""
 
-    def split(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-        for kernel in kernels:
-            work = kernel.work
-            if isinstance(work, AttentionWork):
-                yield from _ways(program, kernel, work)
-            else:
-                yield with_bodies(kernel, split) if isinstance(work, (Branch, Loop)) else kernel
+    def split(kernel: Kernel) -> list[Kernel] | None:
+        return _ways(program, kernel, kernel.work) if isinstance(kernel.work, AttentionWork) else None
 
-    for kernels in (program.prepare, program.main):
-        kernels[:] = list(split(kernels))
+    replace_leaves(program, split)
 
 
 def _ways(program: Program, kernel: Kernel, work: AttentionWork) -> list[Kernel]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import calibrate, rates
-from rlx.backends.cpu.cost import KernelWork, _tiles
-from rlx.backends.cpu.isa import detect
+from rlx.backends.cpu.build import program_of
+from rlx.backends.cpu.codegen import plan_of
+from rlx.backends.cpu.cost import KernelWork, _tiles, work_of
+from rlx.backends.cpu.isa import LEVELS, detect, forced
 from rlx.ir.graph import Graph
 
 OPTIONS = Options(cache=False)
@@ -27,6 +31,20 @@ def works(graph: Graph, **binding: int) -> list[KernelWork]:
 def test_tiles_cover_every_row_once(m: int) -> None:
     blocks = -(-m // 128)
     assert sum(height * number for height, number in _tiles(m, blocks, 8)) == m
+
+
+@pytest.mark.parametrize("name", list(LEVELS))
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
+def test_every_core_has_a_rate(dtype: str, name: str) -> None:
+    target = forced(name, for_codegen_only=True)
+    known = rates.usual(target)
+    for n in (1, 17, 40, 100, 1000):
+        graph = Graph("product")
+        graph.output(graph.input("x", ("m", 64), dtype) @ graph.param("w", (64, n), dtype))
+        program, _ = program_of(graph, target, OPTIONS)
+        for m, kernel in itertools.product((1, 5, 8, 13, 130), program.main):
+            work = work_of(program, kernel, plan_of(kernel, target), target, {"m": m}, set())
+            assert all(f"{amount}_ns" in known for amount in work.amounts)
 
 
 def test_a_product_counts_its_multiplications() -> None:

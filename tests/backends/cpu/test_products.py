@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import gemm, isa
@@ -154,8 +155,8 @@ def test_chosen_matrices_are_read_where_they_were_packed(shape: int | str) -> No
     x, chosen = g.input("x", (shape, 32)), g.input("chosen", (shape,), "i64")
     g.output(ops.grouped_matmul(x, g.param("w", (4, 32, 48)), chosen), name="y")
     program, _ = program_of(g, isa.detect(), Options())
-    products = [k for k in leaves(program.main) if isinstance(k.work, Contraction)]
-    assert len(products) == 1 and products[0].work.packed and len(products[0].work.b.others) == 1  # type: ignore[union-attr]
+    (product,) = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+    assert product.packed and len(product.b.others) == 1
     copies = [k for k in leaves(program.main) if k.name == "gather" and k.slots[-1] == program.params[0]]
     assert len(copies) == 0
     # a weight that is an input is copied: nothing was packed
@@ -164,3 +165,18 @@ def test_chosen_matrices_are_read_where_they_were_packed(shape: int | str) -> No
     g.output(ops.grouped_matmul(x, w, chosen), name="y")
     program, _ = program_of(g, isa.detect(), Options())
     assert not any(k.work.b.others for k in leaves(program.main) if isinstance(k.work, Contraction))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 5), (3, 0, 5), (3, 4, 0)])
+@pytest.mark.parametrize("disable", [(), ("simplify",)], ids=["simplified", "as it is"])
+def test_nothing_to_choose_from(shape: tuple[int, int, int], disable: tuple[str, ...]) -> None:
+    _, k, n = shape
+    g = Graph()
+    x, chosen = g.input("x", (20, 2, k)), g.input("chosen", (20,), "i64")
+    picked = ops.gather(g.param("w", shape), chosen, axis=0)
+    axes = {"lhs_contract": (2,), "rhs_contract": (1,), "lhs_batch": (0,), "rhs_batch": (0,)}
+    g.output(ops.dot_general(x, picked, **axes), name="y")
+    made = rlx.Session("cpu", disable=disable).compile(g)
+    made.set_params({"w": np.ones(shape, np.float32)})
+    (got,) = made.run([np.ones((20, 2, k), np.float32), np.arange(20)])
+    np.testing.assert_array_equal(got, np.zeros((20, 2, n), np.float32))

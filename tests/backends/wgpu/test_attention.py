@@ -64,23 +64,29 @@ def test_narrow_floats_and_shared_heads(dtype: str, groups: int, check: Check) -
     check(graph, [({}, inputs_of(graph))])
 
 
+def masks(graph: Graph, sides: list[Value], kind: str, queries: int, keys: int) -> dict[str, Array]:
+    """Adds a mask to an attention of two batches, and gives it; one that is added leaves a query without a key."""
+    random = np.random.default_rng(3)
+    if kind == "none":
+        return {}
+    if kind == "added":
+        sides.append(graph.input("m", (queries, keys), "f32"))
+        made = np.where(random.random((queries, keys)) < 0.3, -np.inf, numbers(queries, keys)).astype(np.float32)
+        made[3] = -np.inf
+        return {"m": made}
+    sides.append(graph.input("m", (2, 1, queries, keys), "bool"))
+    return {"m": random.random((2, 1, queries, keys)) < 0.5}
+
+
 @pytest.mark.parametrize("causal, offset", [(False, 0), (True, 0), (True, 5), (True, -3)])
 @pytest.mark.parametrize("kind_of_mask", ["none", "bool", "added", "whole"])
 @pytest.mark.parametrize("fill", [-np.inf, -1e4])
 def test_masks(causal: bool, offset: int, kind_of_mask: str, fill: float, check: Check) -> None:
     """`whole` masks every key of some queries; with `fill` these mix all values alike."""
     graph, sides = attention((2, 2, 34, 8), 35)
-    inputs = inputs_of(graph)
-    random = np.random.default_rng(3)
-    if kind_of_mask == "added":
-        sides.append(graph.input("m", (34, 35), "f32"))
-        inputs["m"] = np.where(random.random((34, 35)) < 0.3, -np.inf, numbers(34, 35)).astype(np.float32)
-        inputs["m"][4] = -np.inf
-    elif kind_of_mask != "none":
-        sides.append(graph.input("m", (2, 1, 34, 35), "bool"))
-        inputs["m"] = random.random((2, 1, 34, 35)) < 0.5
-        if kind_of_mask == "whole":
-            inputs["m"][:, :, 3:9] = False
+    inputs = inputs_of(graph) | masks(graph, sides, kind_of_mask, 34, 35)
+    if kind_of_mask == "whole":
+        inputs["m"][:, :, 3:9] = False
     for empty in ("zero", "nan"):
         graph.output(ops.attention(*sides, causal=causal, offset=offset, fill=fill, empty=empty))
     check(graph, [({}, inputs)])
@@ -175,17 +181,9 @@ def test_few_queries_of_narrow_floats(dtype: str, check: Check) -> None:
 def test_masks_of_few_queries(causal: bool, offset: int, kind_of_mask: str, fill: float, check: Check) -> None:
     """`whole` masks every key of some queries, whole chunks of others."""
     graph, sides = attention((2, 4, 5, 8), 291, 2)
-    inputs = inputs_of(graph)
-    random = np.random.default_rng(3)
-    if kind_of_mask == "added":
-        sides.append(graph.input("m", (5, 291), "f32"))
-        inputs["m"] = np.where(random.random((5, 291)) < 0.3, -np.inf, numbers(5, 291)).astype(np.float32)
-        inputs["m"][3] = -np.inf
-    elif kind_of_mask != "none":
-        sides.append(graph.input("m", (2, 1, 5, 291), "bool"))
-        inputs["m"] = random.random((2, 1, 5, 291)) < 0.5
-        if kind_of_mask == "whole":
-            inputs["m"][:, :, 1:3] = inputs["m"][:, :, :, 128:] = False
+    inputs = inputs_of(graph) | masks(graph, sides, kind_of_mask, 5, 291)
+    if kind_of_mask == "whole":
+        inputs["m"][:, :, 1:3] = inputs["m"][:, :, :, 128:] = False
     for empty in ("zero", "nan"):
         graph.output(ops.attention(*sides, causal=causal, offset=offset, fill=fill, empty=empty))
     check(graph, [({}, inputs)])

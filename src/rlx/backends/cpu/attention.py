@@ -158,7 +158,7 @@ class _AttentionWriter:
                     place = self._row(work.k)
                 total = self._splat("0.0")
                 for j, vector in enumerate(vectors):
-                    total = self._multiplied(vector, self._part(place, j, work.features), total)
+                    total = f.multiply_add(self.kind, vector, self._part(place, j, work.features), total)
                 made = join_lanes(self.body, "add", dtypes.f32, total)
                 f.emit(f"store float {made}, ptr {f.offset(self.scores, 'float', key)}, align 4")
                 return []
@@ -185,7 +185,7 @@ class _AttentionWriter:
                 score = f.value(f"load float, ptr {f.offset(self.scores, 'float', key)}, align 4")
                 wide = self.body.splat(Reg(score, dtypes.f32, False)).name
                 return [
-                    self._multiplied(wide, self._part(place, j, work.value_features), now)
+                    f.multiply_add(self.kind, wide, self._part(place, j, work.value_features), now)
                     for j, now in zip(parts, sums)
                 ]
 
@@ -214,12 +214,6 @@ class _AttentionWriter:
         left = features - j * self.lanes
         mask = lane_mask(self.body, str(left)) if left < self.lanes else None
         return self.body.load_vector(self.f.offset(row, "float", str(j * self.lanes)), "float", 4, mask)
-
-    def _multiplied(self, a: str, b: str, total: str) -> str:
-        kind, module = self.kind, self.f.module
-        name = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.v{self.lanes}f32"
-        module.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
-        return self.f.value(f"call {kind} {name}({kind} {a}, {kind} {b}, {kind} {total})")
 
     # tiles of queries
 

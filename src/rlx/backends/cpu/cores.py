@@ -216,11 +216,7 @@ class FloatCore(Core):
         return f.value(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
 
     def multiplied(self, left: list[str], right: list[str], total: str) -> str:
-        kind, module = self.kind, self.f.module
-        suffix = f"v{self.lanes}f{self.form.dtype.bits}"
-        name = f"@llvm.{'fma' if module.target.has_fma else 'fmuladd'}.{suffix}"
-        module.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
-        return self.f.value(f"call {kind} {name}({kind} {left[0]}, {kind} {right[0]}, {kind} {total})")
+        return self.f.multiply_add(self.kind, left[0], right[0], total)
 
 
 class ByteCore(Core):

@@ -79,7 +79,7 @@ def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:
 
 def compute_ns(work: KernelWork, rates: Rates) -> float:
     """What the instructions of a kernel take."""
-    return sum(rates.get(f"{name}_ns", 0.0) * amount for name, amount in work.amounts.items())
+    return sum(rates[f"{name}_ns"] * amount for name, amount in work.amounts.items())
 
 
 def kernel_ns(

@@ -200,6 +200,16 @@ class Function:
             self.emit(f"br label %{number}.end")
         self.label(f"{number}.end")
 
+    # floats
+
+    def multiply_add(self, kind: str, a: str, b: str, c: str) -> str:
+        """a · b + c of vectors of floats, rounded once where the target can."""
+        lanes, scalar = kind.strip("<>").split(" x ")
+        overload = f"v{lanes}f{ {'float': 32, 'double': 64}[scalar] }"
+        name = f"@llvm.{'fma' if self.module.target.has_fma else 'fmuladd'}.{overload}"
+        self.module.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
+        return self.value(f"call {kind} {name}({kind} {a}, {kind} {b}, {kind} {c})")
+
     # integers
 
     def add(self, a: str, b: str) -> str:
