@@ -1,4 +1,4 @@
-"""Random graphs. `Maker` grows one, node by node, with the values at hand: what a node gives at the first sizes is known
+"""Random graphs. `Maker` grows one, node by node, with the values at hand: what a node gives at first sizes is known
 when the next is chosen, so that numbers stay in bounds and little is NaN.
 
 Op families are functions registered by `family`; `core`, `nets` and `other` hold them. Operands come from `operand`,
@@ -30,7 +30,7 @@ RAGGED = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 1
 SMALL = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8)
 MOST_ELEMENTS = 6000
 MAIN = (dtypes.f32,) * 10 + (dtypes.f16, dtypes.bf16, dtypes.f64, dtypes.i32, dtypes.i32, dtypes.i64, dtypes.i8)
-DTYPES = MAIN + (dtypes.u8, dtypes.bool_, dtypes.u32, dtypes.i16, dtypes.u16, dtypes.u64)
+DTYPES = (*MAIN, dtypes.u8, dtypes.bool_, dtypes.u32, dtypes.i16, dtypes.u16, dtypes.u64)
 DISABLE = (
     "fuse/row", "fuse/epilogue", "pack", "memory-reuse", "simplify", "fold", "cse", "canonical", "merge-dots",
     "raise-norm", "raise-activation", "raise-attention", "masks", "channels-last", "dce",
