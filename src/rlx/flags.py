@@ -14,12 +14,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Flag(Generic[T]):
-    """One variable: `flag()` reads it, `FlagError` if its value does not parse."""
+    """One variable: `flag()` reads it, `FlagError` if its value does not parse.
+
+    `decides_code` marks those on which it depends what code is made: caches of programs have them in their keys.
+    """
 
     name: str
     default: T
     parse: Callable[[str], T]
     help: str
+    decides_code: bool = False
 
     def __call__(self) -> T:
         text = os.environ.get(self.name)
@@ -34,8 +38,8 @@ class Flag(Generic[T]):
 FLAGS: dict[str, Flag[object]] = {}
 
 
-def _flag(name: str, default: T, parse: Callable[[str], T], help: str) -> Flag[T]:
-    flag = Flag(name, default, parse, help)
+def _flag(name: str, default: T, parse: Callable[[str], T], help: str, decides_code: bool = False) -> Flag[T]:
+    flag = Flag(name, default, parse, help, decides_code)
     FLAGS[name] = flag  # type: ignore[assignment]  # the table forgets the value's type, the variable keeps it
     return flag
 
@@ -78,12 +82,16 @@ def _text(text: str) -> str | None:
 
 debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
 check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
-stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all")
+stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all", True)
 disable: Flag[tuple[str, ...]] = _flag(
-    "RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off"
+    "RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off", True
 )
 cpu_isa = _flag(
-    "RLX_CPU_ISA", "auto", _choice("auto", "avx512", "avx2", "sse", "neon"), "instruction set that the CPU code uses"
+    "RLX_CPU_ISA",
+    "auto",
+    _choice("auto", "avx512", "avx2", "sse", "neon"),
+    "instruction set that the CPU code uses",
+    decides_code=True,
 )
 num_threads = _flag("RLX_NUM_THREADS", 0, _count, "threads of the CPU backend; 0 takes what affinity and quota allow")
 cache_dir = _flag("RLX_CACHE_DIR", "", str, "folder of the compile cache; empty takes the user's cache folder")
@@ -103,31 +111,41 @@ wgpu_halves = _flag(
     "auto",
     _choice("auto", "0", "1"),
     "1 lets WebGPU shaders use f16 where the driver has it and rounds as it should, auto on GPUs alone, 0 nowhere",
+    decides_code=True,
 )
 wgpu_subgroups = _flag(
     "RLX_WGPU_SUBGROUPS",
     True,
     _switch,
     "0 keeps WebGPU shaders from subgroups, in which lanes exchange values where the driver has them",
+    decides_code=True,
 )
 mlx_compile = _flag(
     "RLX_MLX_COMPILE",
     "auto",
     _choice("auto", "0", "1"),
     "1 lets mlx fuse kernels, 0 does not; auto does on GPUs, as processors wait seconds for a C++ compiler",
+    decides_code=True,
 )
 coreml_precision = _flag(
     "RLX_COREML_PRECISION",
     "f16",
     _choice("f16", "f32"),
     "dtype that Core ML computes floats in: f16 is the Neural Engine's only one; f32 runs on processor and GPU",
+    decides_code=True,
 )
 coreml_run = _flag(
     "RLX_COREML_RUN",
     "device",
     _choice("device", "fold"),
     "who runs a Core ML model: `device` is Core ML, `fold` coremltools' NumPy, slowly, to test conversions anywhere",
+    decides_code=True,
 )
+
+
+def code_state() -> tuple[tuple[str, object], ...]:
+    """Names and values of all flags on which it depends what code is made."""
+    return tuple((flag.name, flag()) for flag in FLAGS.values() if flag.decides_code)
 
 
 # Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.

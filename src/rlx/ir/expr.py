@@ -331,8 +331,8 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return result
 
 
-def walk(roots: Sequence[Expr]) -> list[Expr]:
-    """Every node below the roots, arguments first, each once."""
+def walk(roots: Sequence[Expr], below: Callable[[Expr], bool] | None = None) -> list[Expr]:
+    """Every node below the roots, arguments first, each once; not below nodes where `below` is false."""
     seen: set[int] = set()
     order: list[Expr] = []
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
@@ -343,7 +343,8 @@ def walk(roots: Sequence[Expr]) -> list[Expr]:
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args))
+            if below is None or below(node):
+                stack.extend((a, False) for a in reversed(node.args))
     return order
 
 

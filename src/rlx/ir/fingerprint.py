@@ -21,13 +21,13 @@ def _feed(hasher: hashlib.blake2b, graph: Graph) -> None:
     for node in graph.nodes:
         attributes = ",".join(_text(value) for value in node.op.attributes().values())
         operands = ",".join(f"{numbers[id(v.node)]}.{v.index}" for v in node.inputs)
-        leaf = node.name if not node.inputs else ""
+        leaf = repr(node.name) if not node.inputs else ""  # quoted: a name may hold anything
         lines.append(f"{node.op.name}({attributes})({operands}){leaf}{len(node.regions)}")
         for region in node.regions:
             hasher.update(b"region")
             _feed(hasher, region)
     for name, value in graph.outputs.items():
-        lines.append(f"out {name} {numbers[id(value.node)]}.{value.index}")
+        lines.append(f"out {name!r} {numbers[id(value.node)]}.{value.index}")
     lines.append(repr((graph.given, sorted(graph.bounds.items()))))
     lines.append(repr([(str(e.left), str(e.right)) for e in graph.equalities]))
     hasher.update("\n".join(lines).encode())
@@ -38,4 +38,4 @@ def _text(value: object) -> str:
         return value.digest
     if isinstance(value, tuple):
         return "(" + ",".join(_text(part) for part in value) + ")"
-    return f"{type(value).__name__}:{value}"
+    return f"{type(value).__name__}:{value!r}" if isinstance(value, str) else f"{type(value).__name__}:{value}"

@@ -35,10 +35,8 @@ class Compiler:
         if not self.options.cache or flags.debug() >= 3:
             return compile_graph(graph, self.backend, self.options, self.ordinal)
         start_ns = time.perf_counter_ns()
-        key = (
-            fingerprint(graph), type(self.backend), self.ordinal, self.options,
-            flags.disable(), flags.stop_at(), flags.cpu_isa(), flags.num_threads(),
-        )  # fmt: skip
+        state = (flags.code_state(), flags.num_threads())
+        key = (fingerprint(graph), type(self.backend), self.ordinal, self.options, *state)
         found = CODE.get(key)
         if found is not None:
             made = found.clone(weights=False)

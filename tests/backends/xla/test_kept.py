@@ -72,3 +72,17 @@ def test_a_tpu_says_why_it_is_not_here() -> None:
     assert "not installed" in TpuBackend().probe().reason or "no TPU" in TpuBackend().probe().reason
     with pytest.raises(rlx.DeviceUnavailable, match="tpu"):
         rlx.Session("tpu").compile(program().graph)
+
+
+def test_programs_of_measured_dims_are_told_apart() -> None:
+    """As many inputs of the same shapes, but other counts, which the run measures."""
+    graph = Graph("net")
+    x = graph.input("x", (4,), "i64")
+    places = rlx.nonzero(x)
+    graph.output(rlx.gather_nd(x, rlx.transpose(places, permutation=(1, 0))), name="y")
+    made = rlx.Session("xla").compile(graph)
+    for _ in range(2):  # the second time from disk
+        for numbers in ([1, 0, 2, 0], [1, 2, 3, 4], [0, 0, 0, 7]):
+            (found,) = made.run([np.array(numbers)])
+            assert found.tolist() == [n for n in numbers if n]
+        made = rlx.Session("xla").compile(graph)

@@ -338,7 +338,6 @@ class _AttentionWriter:
         if work.causal:
             limit = Expr("register", dtypes.i64, (), "limit")
             self.body.remember(limit, Reg(f.add(query, f.dim(work.offset)), dtypes.i64, False))
-            self._scalar(limit)
             allowed = ex.apply("le", Expr("axis", dtypes.i64, (), 3), limit)
             made = ex.select(allowed, made, ex.const(work.fill, dtypes.f32))
         value = self.body.gen(made).name
@@ -355,10 +354,6 @@ class _AttentionWriter:
     def _know(self, leaf: Expr, reg: Reg, mask: str | None) -> None:
         self.body.vector = Vector(3, mask)
         self.body.remember(leaf, reg)
-        self.body.remember(("vector?", 3, leaf), Reg("", dtypes.bool_, reg.vector))
-
-    def _scalar(self, leaf: Expr) -> None:
-        self.body.remember(("vector?", 3, leaf), Reg("", dtypes.bool_, False))
 
     def _exponential(self, scores: str, shift: str, at: str, mask: str | None, total: str) -> str:
         f = self.f

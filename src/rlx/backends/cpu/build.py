@@ -50,10 +50,9 @@ def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
 
     import rlx
 
-    disable = sorted(options.disable | frozenset(flags.disable()))
     parts = [
-        f"{options.profile} {options.dispatch}",
-        fingerprint(graph), isa.name, isa.cpu, isa.features, ",".join(disable), str(flags.stop_at()),
+        f"{options.profile} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",
+        fingerprint(graph), isa.name, isa.cpu, isa.features,
         rlx.__version__, disk.source_digest(), llvmlite.__version__,
     ]  # fmt: skip
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()

@@ -254,7 +254,6 @@ def _transform(f: Function, matrix: Matrix, places: list[str], target: str, apar
     kind = body.kind("float", True)
     leaves = [Expr("register", dtypes.f32, (), str(number)) for number in range(len(places))]
     for leaf, place in zip(leaves, places):
-        body.remember(("vector?", CHANNEL, leaf), Reg("", dtypes.bool_, True))
         body.remember(leaf, Reg(f.value(f"load {kind}, ptr {place}, align 4"), dtypes.f32, True))
     square = [leaves[i : i + POINTS] for i in range(0, len(leaves), POINTS)]
     for number, made in enumerate(v for line in transform(matrix, square) for v in line):

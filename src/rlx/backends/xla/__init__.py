@@ -7,6 +7,7 @@ them, `stopwatch.py` times them, with marks that `scopes.py` writes.
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from pathlib import Path
 
@@ -92,6 +93,7 @@ class XlaBackend(Backend):
         target = detect()
         parts = [rlx.__version__, disk.source_digest(), self.platform, target.cpu, target.features, fingerprint(ready)]
         parts += ["marked"] if profile else []
+        parts.append(os.environ.get("XLA_FLAGS", ""))  # XLA's own switches, which decide its code too
         return "\0".join([*parts, *(f"{name}={value}" for name, value in sorted(facts.items()))])
 
 

@@ -103,6 +103,7 @@ class XlaBound(Bound):
         import jax
 
         self.executable = executable
+        self.binding = binding
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
         self.misfits = walk.misfits(executable.graph, binding)
@@ -139,9 +140,10 @@ class XlaBound(Bound):
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=placed) for a in inputs]
 
     def _key(self, inputs: Sequence[Array]) -> str:
+        """All dims are named, since a measured one stands in no shape of an input."""
         shapes = [f"{a.dtype}{list(a.shape)}" for a in inputs]
-        params = [f"{name}{list(a.shape)}" for name, a in self.executable.params().items()]
-        whole = "\0".join([self.executable.key, *shapes, *params])
+        params = [f"{name!r}{a.dtype}{list(a.shape)}" for name, a in self.executable.params().items()]
+        whole = "\0".join([self.executable.key, repr(sorted(self.binding.items())), *shapes, *params])
         return hashlib.blake2b(whole.encode(), digest_size=20).hexdigest()
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:

@@ -18,6 +18,7 @@ from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel import narrow
 from rlx.kernel.llvm.function import Function, memory_type, register_type
 from rlx.kernel.nest import Access, Linear, offset_of
+from rlx.kernel.reads import Reads
 
 UNSUPPORTED = "complex numbers"
 
@@ -44,7 +45,10 @@ class Body:
 
     bases    pointer of each slot
     axes     current position of each loop axis (i64 names); a vector axis holds the first lane's
-    rows     results of reductions; `temps` loads what a Temp stage kept
+    rows     results of reductions; `load_temp` loads what a Temp stage kept
+
+    What was made once is reused. It is kept under its expression *and the present values of everything that the
+    expression reads* (`kernel/reads.py`): an axis that gets another position makes other values of the same expression.
     """
 
     def __init__(self, function: Function, bases: list[str]) -> None:
@@ -56,6 +60,7 @@ class Body:
         self.rows: dict[int, Reg] = {}
         self.accumulated: Reg | None = None
         self.load_temp: Callable[[int, DType], Reg] | None = None
+        self._reads = Reads()
         self._scopes: list[dict[object, Reg]] = [{}]
 
     # scopes
@@ -66,15 +71,44 @@ class Body:
     def pop(self) -> None:
         self._scopes.pop()
 
-    def find(self, key: object) -> Reg | None:
+    def find(self, node: Expr) -> Reg | None:
+        """The register that holds an expression at the present positions, if it was made."""
+        return self._find(self._present(node))
+
+    def remember(self, node: Expr, reg: Reg) -> Reg:
+        """Keeps the register of an expression, at the present positions, until the scope ends."""
+        return self._remember(self._present(node), reg)
+
+    def _find(self, key: object) -> Reg | None:
         for scope in reversed(self._scopes):
             if key in scope:
                 return scope[key]
         return None
 
-    def remember(self, key: object, reg: Reg) -> Reg:
+    def _remember(self, key: object, reg: Reg) -> Reg:
         self._scopes[-1][key] = reg
         return reg
+
+    def _present(self, node: Expr) -> object:
+        """An expression together with the present values of what it reads. A register is what was remembered of it."""
+        reads = () if node.kind == "register" else self._reads.of(node)
+        return (node, *[self._value_of(leaf) for leaf in reads]) if reads else node
+
+    def _value_of(self, leaf: Expr) -> object:
+        match leaf.kind:
+            case "axis":
+                lanes = self.vector if self.vector is not None and self.vector.axis == leaf.attr else None
+                return (self.axes.get(leaf.attr), lanes)
+            case "row":
+                return self.rows.get(leaf.attr)
+            case "acc":
+                return self.accumulated
+        return self._find(leaf)
+
+    def _pointer_key(self, slot: int, line: Linear) -> object:
+        """A scalar address: it depends on positions, not on which lanes are on."""
+        positions = [self.axes.get(number) for number, _ in line.axes]
+        return ("pointer", slot, line, *positions, *[self._present(e) for e, _ in line.others])
 
     def hoist(self, roots: Iterable[Expr], varies: Callable[[Expr], bool], loop_axes: set[int]) -> None:
         """Makes here what `roots` need and what does not vary in the loop that follows."""
@@ -104,19 +138,20 @@ class Body:
 
     def pointer(self, slot: int, dtype: DType, line: Linear) -> str:
         """Address of the element at a scalar offset; the part that is known from outside loops is reused."""
-        found = self.find(("pointer", slot, line))
+        key = self._pointer_key(slot, line)
+        found = self._find(key)
         if found is not None:
             return found.name
         base, rest = self.bases[slot], line
         for number in sorted((n for n, _ in line.axes), reverse=True):
             outer = _without(line, {number})
-            known = self.find(("pointer", slot, outer))
+            known = self._find(self._pointer_key(slot, outer))
             if known is not None:
                 base, rest = known.name, Linear(0, tuple((n, c) for n, c in line.axes if n == number))
                 break
         offset = self.offset(rest)
         made = self.f.offset(base, memory_type(dtype), offset)
-        self.remember(("pointer", slot, line), Reg(made, dtypes.i64, False))
+        self._remember(key, Reg(made, dtypes.i64, False))
         return made
 
     def offset(self, line: Linear) -> str:
@@ -135,39 +170,48 @@ class Body:
         """Whether an expression depends on the vector axis."""
         if self.vector is None:
             return False
-        found = self.find(("vector?", self.vector.axis, node))
-        if found is None:
-            result = self._is_vector(node)
-            found = self.remember(("vector?", self.vector.axis, node), Reg("", dtypes.bool_, result))
+        axis = self.vector.axis
+
+        def known(part: Expr) -> Reg | None:
+            return self._find(("vector?", axis, part))
+
+        for part in ex.walk([node], below=lambda part: known(part) is None and not _lies_along(part, axis)):
+            if known(part) is None:
+                self._remember(("vector?", axis, part), Reg("", dtypes.bool_, self._is_vector(part, axis, known)))
+        found = known(node)
+        assert found is not None
         return found.vector
 
-    def _is_vector(self, node: Expr) -> bool:
-        assert self.vector is not None
-        match node.kind:
-            case "axis":
-                return bool(node.attr == self.vector.axis)
-            case "load" if node.attr.coefficient(self.vector.axis) != 0:
-                return True
-            case "row":
-                return self.rows[node.attr].vector
-            case "temp" | "acc":
-                return True
-        return any(self.is_vector(a) for a in node.args)
+    def _is_vector(self, node: Expr, axis: int, known: Callable[[Expr], Reg | None]) -> bool:
+        if _lies_along(node, axis) or node.kind in ("temp", "acc"):
+            return True
+        if node.kind == "row":
+            return self.rows[node.attr].vector
+        if node.kind == "register":
+            kept = self._find(node)
+            return kept is not None and kept.vector
+        args = [known(a) for a in node.args]
+        return any(a is not None and a.vector for a in args)
 
     def gen(self, node: Expr) -> Reg:
         """The register that holds an expression."""
+        found = self._made(node)
+        if found is not None:
+            return found
+        for part in ex.walk([node], below=lambda part: self._made(part) is None):
+            if self._made(part) is None:
+                self.remember(part, self._make(part))
+        found = self._made(node)
+        assert found is not None
+        return found
+
+    def _made(self, node: Expr) -> Reg | None:
+        """The register of an expression that needs no instruction any more."""
         if node.kind == "const":
             return Reg(literal(node), node.dtype, False)
         if node.kind == "axis" and not self.is_vector(node):
             return Reg(self.axes[node.attr], dtypes.i64, False)
-        for part in ex.walk([node]):
-            if part.kind in ("const",) or (part.kind == "axis" and not self.is_vector(part)):
-                continue
-            if self.find(part) is None:
-                self.remember(part, self._make(part))
-        found = self.find(node)
-        assert found is not None
-        return found
+        return self.find(node)
 
     def _make(self, node: Expr) -> Reg:
         match node.kind:
@@ -208,7 +252,7 @@ class Body:
         """The register as a vector."""
         if reg.vector:
             return reg
-        found = self.find(("splat", reg.name, reg.dtype.name))
+        found = self._find(("splat", reg.name, reg.dtype.name))
         if found is not None:
             return found
         scalar = register_type(reg.dtype)
@@ -218,7 +262,7 @@ class Body:
             return Reg(made, reg.dtype, True)
         first = self.f.value(f"insertelement {kind} poison, {scalar} {reg.name}, i64 0")
         made = self.f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
-        return self.remember(("splat", reg.name, reg.dtype.name), Reg(made, reg.dtype, True))
+        return self._remember(("splat", reg.name, reg.dtype.name), Reg(made, reg.dtype, True))
 
     def mask(self) -> str:
         """The mask of the current vector, all true where nothing is masked."""
@@ -387,8 +431,6 @@ class Body:
         leaf = Expr("register", reg.dtype, (), reg.name)
         self.push()
         self.remember(leaf, reg)
-        if self.vector is not None:
-            self.remember(("vector?", self.vector.axis, leaf), Reg("", dtypes.bool_, reg.vector))
         made = self.gen(make(leaf))
         self.pop()
         return made
@@ -411,6 +453,13 @@ def lane_mask(body: Body, left: str) -> str:
     lanes = "<" + ", ".join(f"i64 {i}" for i in range(body.lanes)) + ">"
     limit = body.splat(Reg(left, dtypes.i64, False)).name
     return body.f.value(f"icmp slt {kind} {lanes}, {limit}")
+
+
+def _lies_along(node: Expr, axis: int) -> bool:
+    """Whether neighbouring positions along the axis are other elements of this very leaf."""
+    if node.kind == "axis":
+        return bool(node.attr == axis)
+    return node.kind == "load" and node.attr.coefficient(axis) != 0
 
 
 def _without(line: Linear, axes: set[int]) -> Linear:

@@ -232,8 +232,6 @@ class _RunningWriter(_SpecialWriter):
         work, body = self.work, self.body
         leaf = Expr("register", work.total, (), ("running", total))
         body.remember(leaf, Reg(total, work.total, vector))
-        if body.vector is not None:
-            body.remember(("vector?", body.vector.axis, leaf), Reg("", work.total, vector))
         body.store(0, work.offset, body.gen(ex.cast(leaf, work.dtype)))
 
 

@@ -14,6 +14,7 @@ from rlx.ir import expr as ex
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel import maths
 from rlx.kernel.nest import Access, Linear, offset_of
+from rlx.kernel.reads import Reads
 from rlx.kernel.wgsl.code import ZERO, Code, Record, Slot, int_literal
 from rlx.kernel.wgsl.instructions import wrapped, write
 from rlx.kernel.wgsl.ranges import Ranges
@@ -42,6 +43,8 @@ class Body:
     axes         names of the current position along each loop axis (i32)
     rows         results of reductions
     accumulated  the sum of a contraction, in its epilogue
+
+    What was made once is reused where everything that it reads is still the same (`kernel/reads.py`).
     """
 
     def __init__(self, code: Code, record: Record, slots: Sequence[Slot], ranges: Ranges) -> None:
@@ -53,7 +56,8 @@ class Body:
         self.rows: dict[int, Reg] = {}
         self.accumulated: Reg | None = None
         self.indices: dict[Expr, None] = {}
-        self._scopes: list[dict[Expr | Linear, Reg]] = [{}]
+        self._reads = Reads()
+        self._scopes: list[dict[object, Reg]] = [{}]
 
     @contextmanager
     def scope(self, head: str) -> Iterator[None]:
@@ -64,11 +68,32 @@ class Body:
             self._scopes.pop()
 
     def find(self, key: Expr | Linear) -> Reg | None:
-        return next((s[key] for s in reversed(self._scopes) if key in s), None)
+        return self._find(self._present(key))
 
     def remember(self, key: Expr | Linear, reg: Reg) -> Reg:
-        self._scopes[-1][key] = reg
+        self._scopes[-1][self._present(key)] = reg
         return reg
+
+    def _find(self, key: object) -> Reg | None:
+        return next((s[key] for s in reversed(self._scopes) if key in s), None)
+
+    def _present(self, key: Expr | Linear) -> object:
+        """An expression or offset together with the present values of what it reads."""
+        if isinstance(key, Linear):
+            reads = self._reads.of_line(key)
+        else:
+            reads = () if key.kind == "register" else self._reads.of(key)
+        return (key, *[self._value_of(leaf) for leaf in reads]) if reads else key
+
+    def _value_of(self, leaf: Expr) -> object:
+        match leaf.kind:
+            case "axis":
+                return self.axes.get(leaf.attr)
+            case "row":
+                return self.rows.get(leaf.attr)
+            case "acc":
+                return self.accumulated
+        return self._find(leaf)
 
     def hoist(self, roots: Sequence[Expr], varies: Callable[[Expr], bool]) -> None:
         """Makes here what `roots` need and what does not vary in the loop that follows."""
@@ -82,7 +107,7 @@ class Body:
 
     def gen(self, node: Expr) -> Reg:
         """The register that holds an expression."""
-        for part in ex.walk([node]):
+        for part in ex.walk([node], below=lambda part: self.find(part) is None):
             if part.kind != "const" and self.find(part) is None:
                 self.remember(part, self._make(part))
         return self._made(node)
