@@ -4,8 +4,12 @@
 """
 
 import sys
+from pathlib import Path
 
-from tools.fuzz.run import main
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests")]
+
+from tools.fuzz.run import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,6 +22,7 @@ def write(program: Program, what: str = "") -> str:
     how = program.how
     lines = [f"# {line}" for line in what.splitlines()]
     words = [f"isa={how.isa}"] * bool(how.isa) + [f"threads={how.threads}"] * (how.threads != 1)
+    words += [f"level={how.level}"] * (how.level != 2)
     words += [f"disable={','.join(how.disable)}"] * bool(how.disable)
     words += [f"extras={','.join(how.extras)}"] * bool(how.extras)
     lines += ["how " + " ".join(words)] * bool(words)
@@ -45,9 +46,9 @@ def read(text: str) -> Program:
         word, _, rest = line.partition(" ")
         if word == "how":
             said = dict(part.split("=", 1) for part in rest.split())
-            how = How(
-                said.get("isa"), int(said.get("threads", 1)), _names(said.get("disable")), _names(said.get("extras"))
-            )
+            numbers = {key: int(said[key]) for key in ("level", "threads") if key in said}
+            lists = {key: _names(said.get(key)) for key in ("disable", "extras")}
+            how = How(said.get("isa"), **numbers, **lists)
         elif word == "at":
             bindings.append({k: int(v) for k, v in (part.split("=") for part in rest.split())})
         elif word == "data":

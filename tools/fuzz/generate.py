@@ -8,8 +8,10 @@ products that they came from.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
+from rlx.ir.uses import symbols_of
 from tools.fuzz import oracle
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import Binding, How, Program
@@ -76,6 +79,9 @@ class Maker:
         self.binding: Binding = self.bindings[0]
         self._inputs: dict[str, Array] = {}
         self._params: dict[str, Array] = {}
+        self.is_region = False
+        if self.symbols:
+            self.leaf(tuple(dims.symbol(name) for name in self.symbols))  # so that each dim has an input
 
     def _bindings(self) -> list[Binding]:
         if not self.symbols:
@@ -123,6 +129,14 @@ class Maker:
     def float(self) -> DType:
         return self.random.choices((dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64), (80, 7, 6, 7))[0]
 
+    def within(self, name: str) -> Maker:
+        """A maker of a region: it shares chance, sizes and kinds, and its leaves are constants."""
+        inner = copy.copy(self)
+        inner.graph = Graph(name)
+        inner.recipes, inner.arrays, inner.pool, inner.made = {}, {}, [], []
+        inner.is_region = True
+        return inner
+
     # leaves
 
     def leaf(
@@ -139,6 +153,10 @@ class Maker:
         recipe = Recipe(kind or self.kind, self.random.randrange(1 << 30), low, high, array)
         made = recipe.make(tuple(self.at(d) for d in shape), dtype)
         what = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        if self.is_region:
+            if not static:
+                raise Refused("a constant with dims")
+            what = "constant"
         if what == "constant":
             if made.size and self.chance(0.3) and array is None and low is None:
                 made = np.full_like(made, self.random.choice((0, 1, 1, 2, -1) if dtype.is_signed else (0, 1)))
@@ -162,19 +180,27 @@ class Maker:
 
     def several(self, name: str, *operands: Any, **attributes: Any) -> tuple[Value, ...]:
         """A node; its values, which are computed, and refused if they run away."""
+        with self._undone():
+            made = call(name, *operands, **attributes)
+            return self.known(made if isinstance(made, tuple) else (made,))
+
+    @contextlib.contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Takes back what a node that is refused noted about dims."""
         before = len(self.graph.equalities)
         try:
-            made = call(name, *operands, **attributes)
-            values = made if isinstance(made, tuple) else (made,)
+            yield
             if len(self.graph.equalities) > before and self.chance(0.8):
                 raise Refused("dims that must be equal")
-            results = self._computed(values)
         except Exception:
             for equality in self.graph.equalities[before:]:
                 self.graph._noted.discard(equality)  # so that it is noted again
             del self.graph.equalities[before:]
             raise
-        for value, array in zip(values, results):
+
+    def known(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The values of a new node, which from now on others may take. Raises Refused."""
+        for value, array in zip(values, self._computed(values)):
             self.arrays[value] = array
             self.pool.append(value)
             self.made.append(value)
@@ -383,11 +409,13 @@ class Maker:
                 self.random.choices(makes, weights)[0](self)
             except (Refused, RlxError):
                 continue
+            if self.is_region and len(self.graph.nodes) > 40:
+                return
 
     def outputs(self) -> None:
         """The last values, some on the way, and an input at times."""
         graph = self.graph
-        unused = [v for v in self.made if not graph.uses(v)]
+        unused = [v for v in self.made if not graph.uses(v)] or self.made[-1:]  # a node that was refused may use it
         wanted = unused[-self.random.choice((1, 1, 2, 3)) :]
         if self.made and self.chance(0.35):
             wanted += self.random.sample(self.made, min(len(self.made), self.random.choice((1, 1, 2))))
@@ -402,6 +430,7 @@ class Maker:
         disable = tuple(self.random.sample(DISABLE, self.random.choice((1, 1, 2, 4)))) if self.chance(0.3) else ()
         return How(
             isa=self.random.choice((None, None, "avx512", "avx2", "sse")),
+            level=self.random.choice((0, 0, 2)),
             threads=self.random.choice((1, 1, 2)),
             disable=disable,
             extras=tuple(e for e, p in EXTRAS.items() if self.chance(p)),
@@ -416,6 +445,18 @@ def all_int(shape: Sequence[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
+def drop_unused(graph: Graph) -> None:
+    """Takes out inputs and params that nothing reads and no dim hangs on."""
+    spoken = {name for node in graph.nodes if graph.uses(Value(node, 0)) or node.inputs for name in symbols_of(node)}
+    kept: set[str] = set()
+    for value in (*graph.inputs, *graph.params):
+        has = {str(d) for d in value.shape}
+        if graph.use_count(value) or has & (spoken - kept):
+            kept |= has
+        else:
+            graph.nodes.remove(value.node)
+
+
 def generate(seed: int) -> Program:
     """The program of a seed, always the same for one version of this package."""
     maker = Maker(seed)
@@ -424,12 +465,11 @@ def generate(seed: int) -> Program:
         maker.grow(nodes)
     maker.outputs()
     graph = maker.graph
-    unneeded = [v.name for v in (*graph.inputs, *graph.params) if not graph.use_count(v)]
-    graph.nodes = [node for node in graph.nodes if node.name not in unneeded]
-    recipes = {name: recipe for name, recipe in maker.recipes.items() if name not in unneeded}
+    drop_unused(graph)
+    recipes = {v.name: maker.recipes[v.name] for v in (*graph.inputs, *graph.params)}
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
     return Program(graph, recipes, bindings, maker.how(), seed)
 
 
-from tools.fuzz import core  # noqa: E402, F401  # registers families
+from tools.fuzz import control, core, nets, other  # noqa: E402, F401  # they register families

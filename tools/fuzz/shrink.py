@@ -23,6 +23,7 @@ from rlx.ir.substitute import type_with_dims, with_dims
 from rlx.ir.type import TensorType
 from tools.fuzz import oracle
 from tools.fuzz.data import Recipe
+from tools.fuzz.generate import drop_unused
 from tools.fuzz.program import How, Program
 
 Fails = Callable[[Program], bool]
@@ -80,6 +81,8 @@ def _options(program: Program) -> Iterator[Program]:
         yield _with(program, how=dataclasses.replace(how, extras=tuple(n for n in how.extras if n != name)))
     if how.threads > 1:
         yield _with(program, how=dataclasses.replace(how, threads=1))
+    if how.level != 2:
+        yield _with(program, how=dataclasses.replace(how, level=2))
     if how.isa:
         yield _with(program, how=dataclasses.replace(how, isa=None))
 
@@ -280,8 +283,8 @@ def _build(
     for name, value in wanted.items():
         graph.output(values[swap.get(value, value)], name=name)
     graph.prune()
-    kept = {v.name for v in (*graph.inputs, *graph.params) if graph.use_count(v)}
-    graph.nodes = [n for n in graph.nodes if not isinstance(n.op, (Input, Param)) or n.name in kept]
+    drop_unused(graph)
+    kept = {v.name for v in (*graph.inputs, *graph.params)}
     symbols = graph.symbols
     bindings = [{name: b[name] for name in symbols} for b in program.bindings]
     return Program(graph, {n: r for n, r in recipes.items() if n in kept}, bindings, program.how, program.seed)
@@ -293,7 +296,7 @@ def _needed(wanted: Mapping[str, Value], cut: Mapping[Value, Recipe], swap: Mapp
     need = {id(swap.get(v, v).node) for v in wanted.values()}
     found = []
     for node in reversed(graph.nodes):
-        if id(node) in need:
+        if id(node) in need or isinstance(node.op, (Input, Param)):  # dims may hang on these
             found.append(node)
             if not any(v in cut for v in node.outputs):
                 need.update(id(swap.get(v, v).node) for v in node.inputs)

@@ -450,7 +450,11 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
     """The op's type rule on operand types. Raises ShapeError, DTypeError."""
     if len(regions) != op.regions:
         raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
-    return type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
+    found = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
+    for of in found if isinstance(found, tuple) else (found,):
+        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
+            raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
+    return found
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
