@@ -67,7 +67,9 @@ def scan(make: Maker) -> None:
         raise Refused("no steps")
     dtype = make.random.choice((dtypes.f32, dtypes.f32, dtypes.i32))
     carried = [make.operand(make.shape(0, 2), dtype) for _ in range(make.random.choice((0, 1, 1, 2)))]
-    sequences = [make.operand((length, *make.shape(0, 2, open_=False)), dtype) for _ in range(make.random.choice((1, 1, 2)))]
+    sequences = [
+        make.operand((length, *make.shape(0, 2, open_=False)), dtype) for _ in range(make.random.choice((1, 1, 2)))
+    ]
     if any(make.arrays[s].shape[0] == 0 for s in sequences):
         raise Refused("no steps")
     stay = [make.any() for _ in range(make.random.choice((0, 1, 1)))]

@@ -217,7 +217,7 @@ class Maker:
             self.graph.bind(self.binding)
             with np.errstate(all="ignore"):
                 results = oracle.run_node(node, [self.arrays[v] for v in node.inputs], self._params, self.binding)
-        except (RlxError, ValueError, IndexError) as error:
+        except (RlxError, ValueError, IndexError, TypeError) as error:
             raise Refused(str(error)) from None
         for value, array in zip(values, results):
             self._sane(value, array)

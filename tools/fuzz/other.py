@@ -50,7 +50,9 @@ def of_the_registry(make: Maker) -> None:
     made = make.graph.add(case.op, *operands)
     values = make.known(made if isinstance(made, tuple) else (made,))
     if values[0].dtype.is_float and make.chance(0.5):
-        make.add(make.random.choice(("add", "mul", "maximum")), values[0], make.operand(values[0].shape, values[0].dtype))
+        make.add(
+            make.random.choice(("add", "mul", "maximum")), values[0], make.operand(values[0].shape, values[0].dtype)
+        )
 
 
 def coerced(make: Maker, shape: tuple[int, ...], dtype: DType) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
@@ -22,6 +22,10 @@ class How:
     threads: int = 1
     disable: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+
+    def on(self, isa: str) -> How:
+        """The same on another instruction set."""
+        return replace(self, isa=isa)
 
 
 @dataclass
