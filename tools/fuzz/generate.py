@@ -24,7 +24,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from rlx.ir.uses import symbols_of
+from rlx.ir.uses import symbols_within
 from tools.fuzz import oracle
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import Binding, How, Program
@@ -447,7 +447,8 @@ def all_int(shape: Sequence[Dim]) -> bool:
 
 def drop_unused(graph: Graph) -> None:
     """Takes out inputs and params that nothing reads and no dim hangs on."""
-    spoken = {name for node in graph.nodes if graph.uses(Value(node, 0)) or node.inputs for name in symbols_of(node)}
+    leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
+    spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
     kept: set[str] = set()
     for value in (*graph.inputs, *graph.params):
         has = {str(d) for d in value.shape}
