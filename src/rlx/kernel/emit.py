@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -20,6 +20,9 @@ from rlx.ops.shape import BroadcastTo, DimsTensor, Frames, Iota, Pad, Reshape, S
 
 Key = tuple[int, int]
 Index = tuple[Expr, ...]
+Request = tuple[Value, Index]
+Step = Generator[Request, Expr, Expr]
+"""Works out one element; yields the elements that it needs and is sent each of them."""
 
 MOVES = (
     Dilate, Reshape, Transpose, Slice, BroadcastTo, Frames, Pad, Gather, GatherElements, GatherNd, Iota, DimsTensor,
@@ -64,14 +67,30 @@ class Emitter:
         self._memo.clear()
 
     def emit(self, value: Value, index: Index) -> Expr:
-        """The element of `value` at `index`."""
-        key = (key_of(value), index)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._emit(value, index)
-        return found
+        """The element of `value` at `index`.
 
-    def _emit(self, value: Value, index: Index) -> Expr:
+        Steps ask for the elements that they need by yielding them: chains of ops may be longer than Python's stack.
+        """
+        wanted: Request = (value, index)
+        stack: list[tuple[Request, Step]] = []
+        made = self._memo.get((key_of(value), index))
+        if made is None:
+            stack.append((wanted, self._emit(value, index)))
+        while stack:
+            request, step = stack[-1]
+            try:
+                wanted = step.send(made) if made is not None else next(step)
+            except StopIteration as done:
+                made = self._memo[key_of(request[0]), request[1]] = done.value
+                stack.pop()
+                continue
+            made = self._memo.get((key_of(wanted[0]), wanted[1]))
+            if made is None:
+                stack.append((wanted, self._emit(*wanted)))
+        assert made is not None
+        return made
+
+    def _emit(self, value: Value, index: Index) -> Step:
         if key_of(value) in self.known:
             return self.known[key_of(value)]
         op = value.node.op
@@ -84,39 +103,41 @@ class Emitter:
                 offset = offset.plus(linear(part).times(stride))
             return load(self.slot_of(view.root), offset, value.dtype)
         if isinstance(op, Elementwise):
-            operands = [self.emit(v, operand_index(v.shape, index)) for v in value.node.inputs]
+            operands = []
+            for operand in value.node.inputs:
+                operands.append((yield operand, operand_index(operand.shape, index)))
             return op.scalar(*operands)
-        return self._emit_move(value, index)
+        return (yield from self._emit_move(value, index))
 
-    def _emit_move(self, value: Value, index: Index) -> Expr:
+    def _emit_move(self, value: Value, index: Index) -> Step:
         op, operands = value.node.op, value.node.inputs
         match op:
             case Transpose(permutation=order):
-                return self.emit(operands[0], tuple(index[order.index(i)] for i in range(len(order))))
+                return (yield operands[0], tuple(index[order.index(i)] for i in range(len(order))))
             case BroadcastTo():
-                return self.emit(operands[0], operand_index(operands[0].shape, index))
+                return (yield operands[0], operand_index(operands[0].shape, index))
             case Slice(starts=starts, steps=steps):
                 moved = [plus(times(i, t), dim_value(s)) for i, s, t in zip(index, starts, steps)]
-                return self.emit(operands[0], tuple(moved))
+                return (yield operands[0], tuple(moved))
             case Frames(axis=axis, step=step):
                 at = axis % operands[0].rank
                 place = plus(times(index[at], step), index[at + 1])
-                return self.emit(operands[0], (*index[:at], place, *index[at + 2 :]))
+                return (yield operands[0], (*index[:at], place, *index[at + 2 :]))
             case Reshape():
-                return self.emit(operands[0], reshaped_index(value.shape, index, operands[0].shape))
+                return (yield operands[0], reshaped_index(value.shape, index, operands[0].shape))
             case Pad(low=low, high=high, value=fill):
-                return self._emit_pad(operands[0], index, low, high, ex.const(fill, value.dtype))
+                return (yield from self._emit_pad(operands[0], index, low, high, ex.const(fill, value.dtype)))
             case Dilate(steps=steps):
-                return self._emit_dilated(operands[0], index, steps)
+                return (yield from self._emit_dilated(operands[0], index, steps))
             case Gather(axis=axis):
                 at = axis % operands[0].rank
                 count = operands[1].rank
                 kept = (*index[:at], ZERO, *index[at + count :])
-                return self._taken(operands[0], at, operands[1], index[at : at + count], kept)
+                return (yield from self._taken(operands[0], at, operands[1], index[at : at + count], kept))
             case GatherElements(axis=axis):
-                return self._taken(operands[0], axis % operands[0].rank, operands[1], index, index)
+                return (yield from self._taken(operands[0], axis % operands[0].rank, operands[1], index, index))
             case GatherNd(batch_dims=batch):
-                return self._emit_gather_nd(operands[0], operands[1], index, batch)
+                return (yield from self._emit_gather_nd(operands[0], operands[1], index, batch))
             case Iota(axis=axis):
                 return ex.cast(index[axis % len(index)], value.dtype)
             case DimsTensor(values=values):
@@ -127,7 +148,7 @@ class Emitter:
                 return ex.cast(chosen, value.dtype)
         raise CompileError(f"[{op.name}] no expression for {value!r}")
 
-    def _emit_pad(self, operand: Value, index: Index, low: Sequence[Dim], high: Sequence[Dim], fill: Expr) -> Expr:
+    def _emit_pad(self, operand: Value, index: Index, low: Sequence[Dim], high: Sequence[Dim], fill: Expr) -> Step:
         guard: Expr | None = None
         moved = []
         for part, before, after, extent in zip(index, low, high, operand.shape):
@@ -141,21 +162,21 @@ class Emitter:
                 tests.append(ex.apply("lt", inner, dim_value(extent)))
             for test in tests:
                 guard = test if guard is None else ex.apply("and", guard, test)
-        inside = self.emit(operand, tuple(moved))
+        inside = yield operand, tuple(moved)
         return inside if guard is None else ex.select(guard, guarded(inside, guard), fill)
 
-    def _emit_gather_nd(self, x: Value, indices: Value, index: Index, batch: int) -> Expr:
+    def _emit_gather_nd(self, x: Value, indices: Value, index: Index, batch: int) -> Step:
         depth = indices.shape[-1]
         assert isinstance(depth, int)  # the type rule says so
         count = indices.rank - 1
-        places = [
-            _inside(self.emit(indices, (*index[:count], ex.const(i, dtypes.i64))), x.shape[batch + i])
-            for i in range(depth)
-        ]
-        element = self.emit(x, (*index[:batch], *places, *index[count:]))
+        places = []
+        for i in range(depth):
+            position = yield indices, (*index[:count], ex.const(i, dtypes.i64))
+            places.append(_inside(position, x.shape[batch + i]))
+        element = yield x, (*index[:batch], *places, *index[count:])
         return _zero_if_empty(element, x.shape[batch : batch + depth])
 
-    def _emit_dilated(self, operand: Value, index: Index, steps: Sequence[int]) -> Expr:
+    def _emit_dilated(self, operand: Value, index: Index, steps: Sequence[int]) -> Step:
         guard: Expr | None = None
         place = []
         for part, step in zip(index, steps):
@@ -165,15 +186,15 @@ class Emitter:
             place.append(part / step)
             test = ex.apply("eq", ex.apply("rem", part, step), ZERO)
             guard = test if guard is None else ex.apply("and", guard, test)
-        inside = self.emit(operand, tuple(place))
+        inside = yield operand, tuple(place)
         return inside if guard is None else ex.select(guard, guarded(inside, guard), ex.const(0, operand.dtype))
 
-    def _taken(self, x: Value, at: int, indices: Value, place: Index, index: Index) -> Expr:
+    def _taken(self, x: Value, at: int, indices: Value, place: Index, index: Index) -> Step:
         """x at the position along axis `at` that `indices` has at `place`."""
-        position = self.emit(indices, place)
+        position = yield indices, place
         if _known_inside(indices, x.shape[at]):
-            return self.emit(x, (*index[:at], ex.cast(position, dtypes.i64), *index[at + 1 :]))
-        element = self.emit(x, (*index[:at], _inside(position, x.shape[at]), *index[at + 1 :]))
+            return (yield x, (*index[:at], ex.cast(position, dtypes.i64), *index[at + 1 :]))
+        element = yield x, (*index[:at], _inside(position, x.shape[at]), *index[at + 1 :])
         return _zero_if_empty(element, (x.shape[at],))
 
 

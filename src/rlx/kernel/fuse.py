@@ -16,6 +16,7 @@ from rlx.ir import dim as dims
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Constant, Elementwise, Op, Param
+from rlx.kernel.bounded import MOST_INSTRUCTIONS, Growth, instructions
 from rlx.kernel.emit import Key, can_inline, is_scalar_constant, key_of
 from rlx.kernel.nest import contiguous
 from rlx.kernel.views import VIEW_OPS, view_of
@@ -82,6 +83,7 @@ class Fusion:
         self._refuse_unknown()
         self._find_layouts()
         self._demand_memory()
+        self._bound_expressions()
         self._group_contractions()
         self._group_rows()
         self._give_memory_to_shared()
@@ -153,6 +155,13 @@ class Fusion:
             elif isinstance(node.op, TRANSFORMS):
                 for value in node.inputs:
                     self._along(value, value.rank - 1)
+
+    def _bound_expressions(self) -> None:
+        """Values get memory where the expressions that they are part of have grown long."""
+        growth = Growth(self.in_memory, self._to_memory)
+        for node in self.nodes:
+            if node.inputs and not isinstance(node.op, Concat):  # whose operands have kernels of their own
+                growth.add(node, inlined=not node.regions and len(node.types) == 1 and can_inline(node.outputs[0]))
 
     def _chooses(self, node: Node) -> bool:
         """Whether it is a batch of products with matrices of a weight that data choose, one for each of the batch."""
@@ -246,6 +255,7 @@ class Fusion:
         shape = dot.outputs[0].shape
         inside = {id(dot): dot}
         mask = 1 << self.position[id(dot)]
+        left = MOST_INSTRUCTIONS
         ends = [dot]
         for node in self.nodes[self.position[id(dot)] + 1 :]:
             if not isinstance(node.op, Elementwise) or id(node) in self.owner or node.types[0].shape != shape:
@@ -258,6 +268,9 @@ class Fusion:
             inside[id(node)] = node
             mask |= 1 << self.position[id(node)]
             ends.append(node)
+            left -= instructions(node)
+            if left < 0:
+                break
         for end in reversed(ends):
             needed = [n for n in ends if self.ancestors[self.position[id(end)]] >> self.position[id(n)] & 1]
             names = {id(n) for n in needed}
@@ -307,6 +320,7 @@ class Fusion:
         members = [first]
         inside = {id(first)}
         mask = 1 << self.position[id(first)]
+        left = MOST_INSTRUCTIONS
         for node in self.nodes[self.position[id(first)] + 1 :]:
             if id(node) in self.owner or not any(id(v.node) in inside for v in node.inputs):
                 continue
@@ -322,6 +336,9 @@ class Fusion:
                 members.append(node)
                 inside.add(id(node))
                 mask |= 1 << self.position[id(node)]
+                left -= instructions(node)
+            if left < 0:
+                break
         return members
 
     def _would_hold(self, lead: Node, node: Node) -> bool:

@@ -47,6 +47,10 @@ from rlx.ops.shape import Concat
 from rlx.ops.transformer import Attention
 
 
+MANY_PARTS = 16
+"""Operands of a concatenation that are worth buffers of their own, so that those alike share one function."""
+
+
 class Lowering:
     """One graph on its way to one program."""
 
@@ -180,21 +184,33 @@ class Lowering:
     def _lower_concat(self, group: Group) -> None:
         """One kernel an operand: each writes its part of the result."""
         value = group.results[0]
-        op = group.lead.op
+        op, operands = group.lead.op, group.lead.inputs
         assert isinstance(op, Concat)
         at = op.axis % value.rank
         buffer = self._result_buffer(value)
         start: Dim = 0
-        strides = self.fusion.strides(value)
+        step = self.fusion.strides(value)[at]
+        alike = len(operands) >= MANY_PARTS and len({v.shape for v in operands}) == 1
+        apart = alike and not all(id(v.node) in self.fusion.static for v in operands)
         kernels = []
-        for operand in group.lead.inputs:
-            self._new_kernel([buffer])
+        for operand in operands:
+            place = dims.mul(start, step)
+            target = self._part(buffer, place) if apart else buffer
+            self._new_kernel([target])
             index = tuple(axis(i) for i in range(value.rank))
-            offset = self._contiguous(value, index).plus(Linear(dims.mul(start, strides[at])))
+            offset = self._contiguous(value, index).plus(Linear(0 if apart else place))
             store = Store(0, offset, self._emitter().emit(operand, index), False)
-            kernels.append(self._kernel([buffer], "concat", Nest(operand.shape, (), (store,)), (group.lead,)))
+            kernels.append(self._kernel([target], "concat", Nest(operand.shape, (), (store,)), (group.lead,)))
             start = dims.add(start, operand.shape[at])
         self._place(kernels, [buffer])
+
+    def _part(self, buffer: Buffer, first: Dim) -> Buffer:
+        """The rest of a buffer from an element on: kernels that write alike into parts are one function."""
+        program = self.program
+        part = program.new_buffer("alias", buffer.dtype, dims.add(buffer.size, dims.mul(first, -1)), buffer.name)
+        program.holds[part.number] = (buffer.number,)
+        program.aliases[part.number] = (buffer.number, first)
+        return part
 
     def _lower_argument(self, group: Group) -> None:
         op, x, value = group.lead.op, group.lead.inputs[0], group.results[0]
@@ -395,17 +411,16 @@ class _RowStages:
         """Elementwise values that are computed here for `top`, without a reduction between, deepest first."""
         order: list[Value] = []
         seen: set[Key] = set()
-
-        def visit(value: Value) -> None:
-            if key_of(value) in seen or self._strides_of(value) is not None:
-                return
-            seen.add(key_of(value))
-            if isinstance(value.node.op, Elementwise):
-                for operand in value.node.inputs:
-                    visit(operand)
+        stack = [(top, False)]
+        while stack:
+            value, ready = stack.pop()
+            if ready:
                 order.append(value)
-
-        visit(top)
+            elif key_of(value) not in seen and self._strides_of(value) is None:
+                seen.add(key_of(value))
+                if isinstance(value.node.op, Elementwise):
+                    stack.append((value, True))
+                    stack.extend((operand, False) for operand in reversed(value.node.inputs))
         return order
 
     def _is_top(self, value: Value, counts: dict[Key, int]) -> bool:

@@ -18,10 +18,14 @@ ALIGNMENT = 64
 
 @dataclass
 class MemoryPlan:
-    """Slot of each temporary, and the slots' sizes in bytes (multiples of the alignment, one behind the other)."""
+    """Slot of each temporary, and the slots' sizes in bytes (multiples of the alignment, one behind the other).
+
+    `tenants` are the temporaries of each slot.
+    """
 
     slot_of: dict[int, int] = field(default_factory=dict)
     sizes: list[Dim] = field(default_factory=list)
+    tenants: list[list[int]] = field(default_factory=list)
 
     @property
     def total(self) -> Dim:
@@ -50,13 +54,17 @@ def plan_memory(
                 slot = _take(free, result, size, bounds) if reuse else None
             if slot is None:
                 result.sizes.append(size)
+                result.tenants.append([])
                 slot = len(result.sizes) - 1
             result.slot_of[number] = slot
-        alive = {result.slot_of[n] for n, end in last.items() if n in result.slot_of and end > position}
+            result.tenants[slot].append(number)
         for number in kernel.slots:
             slot = result.slot_of.get(number)
-            if slot is not None and last[number] == position and slot not in alive and slot not in free:
+            if slot is None or last[number] != position or slot in free:
+                continue
+            if all(last[n] <= position for n in result.tenants[slot]):
                 free.append(slot)
+                result.tenants[slot] = []
     return result
 
 
@@ -105,7 +113,7 @@ def _in_place(
             continue
         places = [n for n in loads if n.attr.slot == slot]
         same = all(n.attr.axes == wanted.axes and n.attr.const == wanted.const and not n.args for n in places)
-        shared = [n for n, s in plan.slot_of.items() if s == plan.slot_of[candidate] and last[n] >= position]
+        shared = [n for n in plan.tenants[plan.slot_of[candidate]] if last[n] >= position]
         if places and same and shared == [candidate] and not store.offset.others:
             return plan.slot_of[candidate]
     return None

@@ -26,16 +26,22 @@ class View:
 
 def view_of(value: Value, strides_of: Callable[[Value], tuple[Dim, ...] | None]) -> View | None:
     """The view that `value` is of a value in memory, or None. `strides_of` gives strides of what lies in memory."""
+    chain = [value]
     strides = strides_of(value)
-    if strides is not None:
-        return View(value, 0, strides, value.shape)
-    op = value.node.op
-    if not isinstance(op, VIEW_OPS):
-        return None
-    base = view_of(value.node.inputs[0], strides_of)
-    if base is None:
-        return None
-    match op:
+    while strides is None:
+        if not isinstance(chain[-1].node.op, VIEW_OPS):
+            return None
+        chain.append(chain[-1].node.inputs[0])
+        strides = strides_of(chain[-1])
+    view: View | None = View(chain[-1], 0, strides, chain[-1].shape)
+    for step in reversed(chain[:-1]):
+        view = _through(view, step) if view is not None else None
+    return view
+
+
+def _through(base: View, value: Value) -> View | None:
+    """The view behind one more op."""
+    match value.node.op:
         case Transpose(permutation=order):
             return View(base.root, base.offset, tuple(base.strides[i] for i in order), value.shape)
         case Slice(starts=starts, steps=steps):
