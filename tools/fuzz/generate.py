@@ -450,12 +450,14 @@ def drop_unused(graph: Graph) -> None:
     leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
     spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
     kept: set[str] = set()
+    idle = set()
     for value in (*graph.inputs, *graph.params):
         has = {str(d) for d in value.shape}
         if graph.use_count(value) or has & (spoken - kept):
             kept |= has
         else:
-            graph.nodes.remove(value.node)
+            idle.add(value.name)
+    graph.drop_leaves(idle)
 
 
 def generate(seed: int) -> Program:

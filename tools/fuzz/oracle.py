@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rlx.backends.reference import bind_op
@@ -38,26 +39,54 @@ RING = SUMS - {"reduce_mean", "average_pool", "packed_matmul"} | {
     "add", "sub", "mul", "square", "reduce_prod", "cumprod", "reduce_window",
 }  # fmt: skip
 """Ops that give whole numbers for whole numbers."""
+MEETS_ZEROS = ("conv_transpose",)
+"""Ops whose definition multiplies by zeros that the reference leaves out."""
 EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
 
 
-class Noise:
-    """Moves results of inexact nodes; `scale` 0 leaves them."""
+TINY = float(np.finfo(np.float32).tiny)
 
-    def __init__(self, seed: int, scale: float) -> None:
+
+class Noise:
+    """Moves results of inexact nodes, by so many times what they are allowed.
+
+    least_ulps   what elementary functions, quotients and roots may be off at least
+    flushes      floats below the normal range may become zeros
+    """
+
+    def __init__(self, seed: int, scale: float, least_ulps: float = 0, flushes: bool = False) -> None:
         self.random = np.random.default_rng(seed)
         self.scale = scale
+        self.least_ulps = least_ulps
+        self.flushes = flushes and seed % 2 == 0
 
-    def after(self, node: Node, op: Op, operands: list[Array], result: Array, least_ulps: float) -> Array:
+    def after(self, op: Op, operands: list[Array], result: Array) -> Array:
         """The result with noise, as its node may be off."""
-        if not np.issubdtype(result.dtype, np.inexact) and dtypes.of(result.dtype).kind != "float":
+        dtype = dtypes.of(result.dtype)
+        if not dtype.is_inexact:
             return result
-        off = _allowed(op, operands, result, least_ulps)
+        result = self.flushed(result)
+        off = _allowed(op, operands, result, self.least_ulps)
         if off is None:
             return result
         signs = self.random.choice([-self.scale, self.scale], size=result.shape)
-        wide = result.astype(np.complex128 if dtypes.of(result.dtype).is_complex else np.float64)
-        return np.where(np.isfinite(wide), wide + signs * off, wide).astype(result.dtype)
+        wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
+        moved = np.where(np.isfinite(wide), wide + signs * off, wide)
+        if op.is_composite and not all(_finite(a) for a in operands):
+            # what is beyond all bounds times what is below them may be anything
+            safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
+            moved = np.where(safe | (signs > 0), moved, np.nan)
+        return moved.astype(result.dtype)
+
+    def flushed(self, array: Array) -> Array:
+        """The array as a device may see it that has nothing below the normal range."""
+        if not self.flushes or not dtypes.of(array.dtype).is_inexact:
+            return array
+        return np.where(np.abs(array) < TINY, np.zeros_like(array), array)
+
+
+def _finite(array: Array) -> bool:
+    return dtypes.of(array.dtype).is_integer or bool(np.isfinite(array.astype(np.complex128)).all())
 
 
 def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) -> Array | None:
@@ -73,8 +102,9 @@ def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) ->
     if op.name in SUMS:
         terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
         return np.asarray(max(least_ulps, 1) * own * size + (3 + np.sqrt(terms)) * wide * _sum_of_sizes(op, operands))
-    ulps = min(tolerance.ulps, 64) if own < 1e-5 else min(tolerance.ulps, 4)
-    return np.asarray(max(ulps, least_ulps if tolerance.ulps else 0) * own * (size + min(tolerance.scale, 1)))
+    ulps = max(min(tolerance.ulps, 64) if own < 1e-5 else min(tolerance.ulps, 4), least_ulps)
+    least = float(ml_dtypes.finfo(result.dtype).smallest_subnormal)
+    return np.asarray(ulps * (own * (size + min(tolerance.scale, 1)) + least))
 
 
 def _sum_of_sizes(op: Op, operands: list[Array]) -> Array:
@@ -124,7 +154,6 @@ def run_node(
     params: Mapping[str, Array],
     binding: Binding,
     noise: Noise | None = None,
-    least_ulps: float = 0,
 ) -> tuple[Array, ...]:
     """Results of a node that is no input or param."""
     made = bind_op(node.op, binding)
@@ -136,7 +165,7 @@ def run_node(
     arrays = tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
     if noise is None or node.regions:
         return arrays
-    return tuple(noise.after(node, made, operands, a, least_ulps) for a in arrays)
+    return tuple(noise.after(made, operands, a) for a in arrays)
 
 
 def run(
@@ -145,17 +174,15 @@ def run(
     params: Mapping[str, Array],
     binding: Binding,
     noise: Noise | None = None,
-    least_ulps: float = 0,
 ) -> dict[Value, Array]:
     """Every value of the graph."""
     values: dict[Value, Array] = {}
     for node in graph.nodes:
-        if isinstance(node.op, Input):
-            results: tuple[Array, ...] = (inputs[node.name],)
-        elif isinstance(node.op, Param):
-            results = (params[node.name],)
+        if isinstance(node.op, (Input, Param)):
+            array = (inputs if isinstance(node.op, Input) else params)[node.name]
+            results: tuple[Array, ...] = (array if noise is None else noise.flushed(array),)
         else:
-            results = run_node(node, [values[v] for v in node.inputs], params, binding, noise, least_ulps)
+            results = run_node(node, [values[v] for v in node.inputs], params, binding, noise)
             if isinstance(node.op, Measured):
                 binding = {**binding, node.op.symbol: int(results[0])}
         values.update(zip(node.outputs, results))
@@ -193,13 +220,19 @@ class Expected:
 
 
 def expect(
-    program: Program, binding: Binding, runs: int = 3, scale: float = 1.0, change: int = 0, least_ulps: float = 0
+    program: Program,
+    binding: Binding,
+    runs: int = 3,
+    scale: float = 1.0,
+    change: int = 0,
+    least_ulps: float = 0,
+    flushes: bool = False,
 ) -> dict[str, Expected]:
     """What each output should be. More `runs` and more `scale` find what the first few missed."""
     with np.errstate(all="ignore"):
         graph, (inputs, params) = program.graph, program.arrays(binding, change)
         base = run(graph, inputs, params, binding)
-        noisy = [run(graph, inputs, params, binding, Noise(i, scale), least_ulps) for i in range(runs)]
+        noisy = [run(graph, inputs, params, binding, Noise(i, scale, least_ulps, flushes)) for i in range(runs)]
         return {
             name: Expected(base[value], _bound(base[value], [values[value] for values in noisy]))
             for name, value in graph.outputs.items()

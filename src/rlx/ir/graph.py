@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import Constant, Input, Measured, Op, Param, Types, lookup
+from rlx.ir.op import LEAVES, Constant, Input, Measured, Op, Param, Types, lookup
 from rlx.ir.type import TensorType
 from rlx.ir.uses import symbols_of
 
@@ -397,6 +397,12 @@ class Graph:
                 for value in node.inputs:
                     self._uses.setdefault(value, []).append(node)
         return gone
+
+    def drop_leaves(self, names: Collection[str]) -> None:
+        """Takes out leaves that nothing takes, with the data of params; their names are free again."""
+        self.nodes = [node for node in self.nodes if node.name not in names or not isinstance(node.op, LEAVES)]
+        self.data = {name: data for name, data in self.data.items() if name not in names}
+        self._names.difference_update(names)
 
     def _fresh(self, stem: str, wanted: str | None) -> str:
         name = stem
