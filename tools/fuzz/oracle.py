@@ -76,8 +76,10 @@ class Noise:
             # what is beyond all bounds times what is below them may be anything
             safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
             moved = np.where(safe | (signs > 0), moved, np.nan)
-        nothing = (np.abs(wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
-        moved = np.where(nothing, 0.0, moved)
+        # what is nearly a simple number may be just that, which comparisons see
+        simple = np.round(wide * 8) / 8
+        nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
+        moved = np.where(nearly, simple, moved)
         return moved.astype(result.dtype)
 
     def before(self, op: Op, operands: list[Array]) -> list[Array]:
