@@ -75,7 +75,7 @@ class Noise:
         if op.is_composite and not all(_finite(a) for a in operands):
             # what is beyond all bounds times what is below them may be anything
             safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
-            moved = np.where(safe | (signs > 0), moved, np.nan)
+            moved = np.where(safe | (signs > 0), moved, np.where(np.isnan(wide), 0.0, np.nan))
         # what is nearly a simple number may be just that, which comparisons see
         simple = np.round(wide * 8) / 8
         nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
