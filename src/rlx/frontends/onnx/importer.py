@@ -64,6 +64,7 @@ class Scope:
     items: dict[str, Item | None] = field(default_factory=dict)  # None: made by a node that could not be imported
     tensors: dict[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
+    absent: frozenset[str] = frozenset()  # a function's inputs that it was called without
     outer: Scope | None = None
     depth: int = 0
 
@@ -229,7 +230,7 @@ class _Walk:
         bodies = _Bodies(self, name, scope)
         node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
         node.may_measure = self.frame.parent is None
-        node.inputs = [self._required(i, scope) if i else None for i in proto.input]
+        node.inputs = self._inputs(proto, scope)
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" and opset >= NUMPY_OPSET else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
             found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
@@ -268,6 +269,10 @@ class _Walk:
             scope = scope.outer
         return None
 
+    def _inputs(self, proto: Any, scope: Scope) -> list[Item | None]:
+        """Inputs of a node; None for those that it leaves out, or that a function around it was called without."""
+        return [self._required(i, scope) if i and not _is_absent(i, scope) else None for i in proto.input]
+
     def _required(self, name: str, scope: Scope) -> Item:
         item = self._lookup(name, scope)
         if item is None:
@@ -291,10 +296,11 @@ class _Walk:
         """A model's own function, with its body in place of the call."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
-        inputs = [self._required(i, scope) if i else None for i in proto.input]
+        inputs = self._inputs(proto, scope)
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
+        inner.absent = frozenset(function.input) - inner.items.keys()
         wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
         self._nodes(function.node, inner, [formal for formal in wanted if formal])
         return [self._result(formal, inner) if formal else None for formal in wanted]
@@ -350,9 +356,7 @@ class _Walk:
         """An op without an importer function: by the body that the standard itself gives it, if it does."""
         body = self._standard_body(proto, domain, opset, scope)
         if body is None:
-            for i in proto.input:
-                if i:
-                    self._required(i, scope)
+            self._inputs(proto, scope)
             raise UnsupportedOp("rlx has no importer function for it")
         return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
 
@@ -365,7 +369,7 @@ class _Walk:
             return schema.function_body
         if not schema.has_context_dependent_function:
             return None
-        types = [self._type_bytes(self._required(i, scope)) if i else b"" for i in proto.input]
+        types = [b"" if item is None else self._type_bytes(item) for item in self._inputs(proto, scope)]
         resolved = onnx.NodeProto()
         resolved.CopyFrom(proto)
         del resolved.attribute[:]
@@ -491,6 +495,17 @@ def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
     if item.known is None:
         raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
     return item.known
+
+
+def _is_absent(name: str, scope: Scope | None) -> bool:
+    """Whether a name is that of an input which the function around was called without."""
+    while scope is not None:
+        if name in scope.items or name in scope.tensors:
+            return False
+        if name in scope.absent:
+            return True
+        scope = scope.outer
+    return False
 
 
 def _countable(item: Item) -> bool:

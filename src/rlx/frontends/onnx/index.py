@@ -26,7 +26,12 @@ def gather_elements(node: OnnxNode, x: Value, indices: Value) -> Value:
 
 @onnx_op("GatherND")
 def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
-    return build.gather_nd(x, indices, batch_dims=node.integer("batch_dims", 0))
+    """How long index vectors are decides the rank of the result; where a single length is possible it need not be
+    known here."""
+    batch = node.integer("batch_dims", 0)
+    if indices.rank and not isinstance(indices.shape[-1], int) and x.rank - batch == 1:
+        indices = build.reshape(indices, shape=(*indices.shape[:-1], 1))
+    return build.gather_nd(x, indices, batch_dims=batch)
 
 
 @onnx_op("ScatterElements", "Scatter")
