@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import Constant, Input, Measured, Op, Param, Types, lookup
+from rlx.ir.op import LEAVES, Constant, Input, Measured, Op, Param, Types, lookup
 from rlx.ir.type import TensorType
 from rlx.ir.uses import symbols_of
 
@@ -398,6 +398,12 @@ class Graph:
                     self._uses.setdefault(value, []).append(node)
         return gone
 
+    def drop_leaves(self, names: Collection[str]) -> None:
+        """Takes out leaves that nothing takes, with the data of params; their names are free again."""
+        self.nodes = [node for node in self.nodes if node.name not in names or not isinstance(node.op, LEAVES)]
+        self.data = {name: data for name, data in self.data.items() if name not in names}
+        self._names.difference_update(names)
+
     def _fresh(self, stem: str, wanted: str | None) -> str:
         name = stem
         if wanted is None or name in self._names:
@@ -450,7 +456,11 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
     """The op's type rule on operand types. Raises ShapeError, DTypeError."""
     if len(regions) != op.regions:
         raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
-    return type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
+    found = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
+    for of in found if isinstance(found, tuple) else (found,):
+        if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
+            raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
+    return found
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:

@@ -101,11 +101,11 @@ def _print_attribute(value: Any, literals: str) -> str:
         case tuple():
             return f"({', '.join(_print_attribute(part, literals) for part in value)}{',' if len(value) == 1 else ''})"
         case Literal():
-            return _print_literal(value, literals)
+            return print_literal(value, literals)
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _print_literal(literal: Literal, literals: str) -> str:
+def print_literal(literal: Literal, literals: str) -> str:
     array = literal.array
     if array.size <= SHORT and _reads_back(array):
         return f"{literal.type}({', '.join(_print_number(n) for n in array.reshape(-1).tolist())})"
@@ -347,7 +347,7 @@ def read_type(text: str) -> TensorType:
     return TensorType.of((dims.parse(part) for part in _parts(f"({rest[:-1]})")), dtypes.parse(name))
 
 
-def _read_literal(text: str) -> Literal:
+def read_literal(text: str) -> Literal:
     head, bracket, rest = text.partition("](")
     if not bracket or not rest.endswith(")"):
         raise ValueError(text)
@@ -378,5 +378,5 @@ _READ: dict[str, Any] = {
     "Dim": dims.parse,
     "DType": dtypes.parse,
     "TensorType": read_type,
-    "Literal": _read_literal,
+    "Literal": read_literal,
 }

@@ -78,6 +78,8 @@ def lower_control(outer: Lowering, group: Group) -> None:
     """Adds the kernel of a conditional or loop to the program."""
     node = group.lead
     assert isinstance(node.op, Control)
+    for value in node.inputs:  # buffers that this makes for constants are there from outside, like all operands
+        outer._give_memory(value)
     first = len(outer.program.buffers)
     work: Branch | Loop
     match node.op:

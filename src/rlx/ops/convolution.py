@@ -28,8 +28,12 @@ Array = np.ndarray[Any, Any]
 
 
 def window_extent(extent: Dim, size: int, stride: int, dilation: int, low: Dim, high: Dim) -> Dim:
-    """Number of positions of a window along one axis; not below 0."""
-    span = dims.add(dims.add(dims.add(extent, low), high), -((size - 1) * dilation + 1))
+    """Number of positions of a window along one axis; not below 0. Raises ShapeError for pads that take more away than
+    there is."""
+    padded = dims.add(dims.add(extent, low), high)
+    if isinstance(padded, int) and padded < 0:
+        raise ShapeError(f"expected pads that leave no negative dim, got {low} and {high} around {extent}")
+    span = dims.add(padded, -((size - 1) * dilation + 1))
     count = dims.add(dims.floordiv(span, stride), 1)
     return max(count, 0) if isinstance(count, int) else dims.maximum(0, count)
 

@@ -132,7 +132,7 @@ class Abs(Unary):
 
 @op
 class Sign(Elementwise):
-    """-1, 0 or 1; NaN stays."""
+    """-1, 0 or 1; NaN and zeros of either sign stay."""
 
     kinds = REAL
 
@@ -145,7 +145,7 @@ class Sign(Elementwise):
 
     def reference(self, x: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.asarray(np.sign(x)).astype(x.dtype, copy=False)
+            return np.where(x == 0, x, np.sign(x)).astype(x.dtype, copy=False)
 
 
 @op

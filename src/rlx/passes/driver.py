@@ -244,6 +244,10 @@ class Rules(Pass):
 
     def _apply(self, rule: Rule, node: Node, found: Found, rebuild: Rebuild, context: Context) -> bool:
         found["graph"] = rebuild.new
+        if not all(
+            _as_matched(found[name], rebuild) for name in rule.pattern.named & set(rule.takes) if name != "root"
+        ):
+            return False  # the next sweep sees what is there now
         taken = {name: found[name] for name in rule.takes}
         mapped = {k: v if k == "root" else _mapped(v, rebuild) for k, v in taken.items()}
         first = len(rebuild.new.nodes)
@@ -258,6 +262,13 @@ class Rules(Pass):
             return False
         rebuild.replace(node, made, first=first)
         return True
+
+
+def _as_matched(value: Value, rebuild: Rebuild) -> bool:
+    """Whether a node that a pattern looked into is still that node: this sweep may have put another in its place, whose
+    attributes and operands do not go with what else was captured."""
+    made, wanted = rebuild[value].node, value.node
+    return made.op is wanted.op and made.inputs == tuple(rebuild[v] for v in wanted.inputs)
 
 
 def _mapped(what: object, rebuild: Rebuild) -> object:

@@ -107,7 +107,7 @@ class _Walk:
                 return self._add(Concat(at), *(self._last(v) for v in operands))
             case Gather(axis=axis) if operands[1].rank == 1 and operands[0] in self.inner:
                 return self._add(Gather(to_first(rank)[axis % rank]), self._last(operands[0]), operands[1])
-        if operands[0] not in self.inner:
+        if operands[0] not in self.inner or operands[0].rank != rank:
             return None
         turned = self._turned_op(op, rank)
         return None if turned is None else self._add(turned, self._last(operands[0]))

@@ -25,9 +25,10 @@ COMMUTATIVE: tuple[type[Op], ...] = (Add, Mul, Minimum, Maximum, BitwiseAnd, Bit
 
 
 class Pattern(ABC):
-    """Something that a value may match."""
+    """Something that a value may match. `named` are the names under which it captures nodes that it looked into."""
 
     roots: tuple[type[Op], ...] = (Op,)
+    named: frozenset[str] = frozenset()
 
     @abstractmethod
     def find(self, value: Value, found: Found) -> Iterator[Found]:
@@ -106,6 +107,7 @@ class Is(Pattern):
         self.once = once
         self.name = name
         self.attributes = attributes
+        self.named = frozenset([] if name is None else [name]).union(*(pattern.named for pattern in operands))
 
     def find(self, value: Value, found: Found) -> Iterator[Found]:
         op, inputs = value.op, value.node.inputs
@@ -144,6 +146,7 @@ class Either(Pattern):
     def __init__(self, *patterns: Pattern) -> None:
         self.patterns = patterns
         self.roots = tuple(root for pattern in patterns for root in pattern.roots)
+        self.named = frozenset().union(*(pattern.named for pattern in patterns))
 
     def find(self, value: Value, found: Found) -> Iterator[Found]:
         for pattern in self.patterns:

@@ -112,9 +112,7 @@ def _fits(node: Node, params: frozenset[Node]) -> bool:
 def _without_idle_params(graph: Graph) -> Graph:
     """Without params that nothing takes, by a value or, in the body of a region, by name."""
     named = _params_of_regions(graph)
-    idle = {v.name: v.node for v in graph.params if not graph.use_count(v) and v.name not in named}
-    graph.nodes = [node for node in graph.nodes if idle.get(node.name) is not node]
-    graph.data = {name: data for name, data in graph.data.items() if name not in idle}
+    graph.drop_leaves({v.name for v in graph.params if not graph.use_count(v) and v.name not in named})
     return graph
 
 

@@ -97,7 +97,8 @@ class Entry:
         cycles = dims.mul(code.positions, code.cycles)
         if isinstance(cycles, int) and cycles < GRAIN_CYCLES * (16 if code.flat else 1) and code.positions != 0:
             # too little to share, as is known here already
-            f.emit(f"call void @{code.function}(ptr {self.args}, i64 0, i64 {code.positions}, ptr {self.scratch})")
+            count = f.dim(code.positions)
+            f.emit(f"call void @{code.function}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
             return
         f.emit(
             f"call void @rlx_run(ptr @{code.function}, ptr {self.args}, i64 {f.dim(code.positions)}, "

@@ -79,7 +79,11 @@ def _scattered(op: Any, rows: Value, places: Value, updates: Value, distinct: bo
     if op.combine is not None:
         at = wide.at[places]
         how = {"add": at.add, "mul": at.multiply, "min": at.minimum, "max": at.maximum}[op.combine]
-        return how(updates)[:-1]
+        made = how(updates)[:-1]
+        if op.combine in ("min", "max") and known(rows).is_float:  # of a number and NaN mlx keeps either
+            odd = mx.zeros(wide.shape, mx.int32).at[places].maximum(mx.isnan(updates).astype(mx.int32))[:-1]
+            made = mx.where(mx.logical_or(mx.isnan(rows), odd > 0), put(np.asarray(np.nan, known(rows).numpy)), made)
+        return made
     if distinct:
         wide[places] = updates
         return wide[:-1]

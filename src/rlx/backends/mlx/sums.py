@@ -65,9 +65,16 @@ def _sides(x: Value, batch: Sequence[int], contract: Sequence[int]) -> tuple[Val
     return (mx.transpose(x, (*batch, *free, *contract)) if x.ndim else x), [x.shape[a] for a in free]
 
 
+def _spans(
+    space: Sequence[int], window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """From the first to the last element that a place of the window meets; 0 where the window does not fit."""
+    return [max((n - (k - 1) * d - 1) // s * s + 1, 0) for n, k, s, d in zip(space, window, strides, dilations)]
+
+
 def _windows(x: Value, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[Value]:
     """For each place of the window what lies there, over axes 1 to the number of the window's."""
-    spans = [(n - (k - 1) * d - 1) // s * s + 1 for n, k, s, d in zip(x.shape[1:], window, strides, dilations)]
+    spans = _spans(x.shape[1:], window, strides, dilations)
     taps = product(*([t * d for t in range(k)] for k, d in zip(window, dilations)))
     return [x[(slice(None), *(slice(t, t + n, s) for t, n, s in zip(tap, spans, strides)))] for tap in taps]
 
@@ -81,11 +88,10 @@ def _conv(op: Any, x: Value, w: Value) -> Value:
     else:
         x, w = mx.moveaxis(x, 1, -1), mx.moveaxis(w, 1, -1)
     x = padded(x, (0, *op.low, 0), (0, *op.high, 0), 0)
+    some = x.size and w.size and all(_spans(x.shape[1:-1], w.shape[1:-1], op.strides, op.dilations))
     # f64 it would compute with f32's precision
-    fits = (
-        made.is_float and made is not dtypes.f64 and rank <= 3 and (op.groups == 1 or rank <= 2) and x.size and w.size
-    )
-    y = _native_conv(op, x, w, made) if fits else _taps_conv(op, x, w, made)
+    fits = made.is_float and made is not dtypes.f64 and rank <= 3 and (op.groups == 1 or rank <= 2)
+    y = _native_conv(op, x, w, made) if some and fits else _taps_conv(op, x, w, made)
     return y if op.channels_last else mx.moveaxis(y, -1, 1)
 
 

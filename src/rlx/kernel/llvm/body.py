@@ -512,7 +512,9 @@ class Writer:
             result = self._libm(_LIBM.get(node.kind, node.kind), kind, names)
         else:
             raise CompileError(f"[{node.kind}] no LLVM code for {dtype}")
-        return Reg(result, node.dtype, self.vector)
+        made = Reg(result, node.dtype, self.vector)
+        rounds = node.dtype in narrow.DTYPES and node.kind in _ROUNDED
+        return self.body.round_narrow(made) if rounds else made
 
     def kind(self, dtype: DType) -> str:
         return self.body.kind(register_type(dtype), self.vector)
@@ -719,6 +721,9 @@ def _all_ones(dtype: DType) -> int:
 
 
 _SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_ROUNDED = ("add", "sub", "mul", "div", "sqrt")
+"""What gives more digits than its operands have. Narrow floats are held in f32 and lose these at once, so that results
+do not hang on what is fused."""
 _COMPARE = ("eq", "ne", "lt", "le")
 _INTRINSIC = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",

@@ -1,0 +1,105 @@
+"""Random programs against the reference, and those that once failed on every device.
+
+`python -m tools.fuzz_graphs --seed N` runs one again and makes it small if it fails.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import support
+from rlx.ir.op import REGISTRY
+from tools.fuzz import check, found, generate, oracle, other, shrink
+from tools.fuzz.program import Program
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.txt"))
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60
+
+
+def _base() -> int:
+    """A first seed that every commit has another of."""
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return int(git.stdout[:8], 16) if git.returncode == 0 else 0
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda p: p.stem)
+@pytest.mark.devices("cpu", "cpu-*", "vulkan", "xla", "mlx")
+def test_what_once_failed(path: Path, device: str) -> None:
+    if support.why_absent(device):
+        pytest.skip(support.why_absent(device))
+    program = found.read(path.read_text())
+    kind, _, isa = device.partition("-")
+    if isa:
+        program.how = program.how.on(isa)
+    try:
+        failure = check.check(program, kind)
+    except check.Refused as why:
+        pytest.skip(str(why))
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_random_programs(part: int) -> None:
+    """For a minute; the seeds hang on the commit."""
+    start = _base() + part * 1_000_000
+    command = [sys.executable, "-m", "tools.fuzz_graphs", "--start", str(start), "--seconds", str(SECONDS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"python -m tools.fuzz_graphs --seed N replays a seed N:\n{done.stdout}{done.stderr}"
+    assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 20, done.stdout
+
+
+def test_every_op_is_reached() -> None:
+    """By a family of its own, or with the attributes of a case."""
+    lacking = {name for name in REGISTRY if name not in other.WITHOUT and not other.usable(name)}
+    assert not lacking
+    assert not other.WITHOUT.keys() - REGISTRY.keys()
+
+
+def test_a_seed_always_gives_the_same_program() -> None:
+    for seed in range(20):
+        assert found.write(generate.generate(seed)) == found.write(generate.generate(seed))
+
+
+def test_a_file_reads_back() -> None:
+    for seed in range(40):
+        text = found.write(generate.generate(seed), "what was wrong")
+        assert found.write(found.read(text), "what was wrong") == text
+
+
+def _wrong(program: Program) -> bool:
+    """Whether there is a product followed by a sum: what stands for a fault here."""
+    names = [node.op.name for node in program.graph.nodes]
+    return "matmul" in names and "add" in names[names.index("matmul") :]
+
+
+def test_shrinking_leaves_what_fails() -> None:
+    seeds = (seed for seed in range(1000) if _wrong(generate.generate(seed)))
+    for _ in range(3):
+        small = shrink.shrink(generate.generate(next(seeds)), _wrong, seconds=20)
+        inner = [n.op.name for n in small.graph.nodes if n.inputs]
+        assert inner == ["matmul", "add"]
+
+
+def test_a_result_that_is_off_is_seen() -> None:
+    """By five parts in a hundred, or with a row in another's place."""
+    seen = 0
+    for seed in range(60):
+        program = generate.generate(seed)
+        for expected in oracle.expect(program, program.bindings[0]).values():
+            array = expected.array
+            if array.dtype.kind != "f" or array.ndim < 2 or not abs(array).max(initial=0) > 0:
+                continue
+            if not (expected.bound < 1e30).all() or array.shape[0] < 2 or (array[0] == array[1]).all():
+                continue
+            off = (array * array.dtype.type(1.05)).astype(array.dtype)
+            moved = array[[1, *range(1, array.shape[0])]]
+            assert expected.mismatch(array) is None
+            assert expected.mismatch(off) is not None
+            assert expected.mismatch(moved) is not None
+            seen += 1
+    assert seen > 10

@@ -1,0 +1,209 @@
+"""A program on a device: compile, run at all sizes, compare; and what is asked beside the results.
+
+again      the first run once more, after all others: bit for bit what it was
+weights    other weights in the same program
+saved      written to a file and loaded: bit for bit the same
+cached     compiled with the cache on disk, and once more from it
+fewer      one output without the others: within the same bounds
+slots      results in arrays that the caller gives
+clone      a clone that takes other weights changes nothing here
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numpy as np
+
+import rlx
+from rlx.backends.cpu import isa as isas
+from rlx.backends.cpu import jit
+from rlx.errors import DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.ir.literal import Array
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.session import Session
+from tools.fuzz import oracle
+from tools.fuzz.program import Binding, Program
+
+# What selects instructions at level 0 calls memcpy by its distance, for which the loader has no memory set aside.
+llvm.set_option("rlx", "-fast-isel=0")
+
+LEAST_ULPS = {"vulkan": 4.0, "opengl": 4.0, "webgpu": 4.0, "gpu": 4.0, "xla": 4.0, "mlx": 4.0}
+"""What a device's own elementary functions, quotients and roots are off at most."""
+FLUSHES = ("vulkan", "opengl", "webgpu", "gpu", "xla", "mlx")
+"""Devices whose floats below the normal range may become zeros."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`kind` is `wrong`, `error`, `crash` or `hang`; `output` and `binding` tell where, for a wrong result."""
+
+    kind: str
+    message: str
+    output: str = ""
+    binding: tuple[tuple[str, int], ...] = ()
+    stage: str = "run"
+
+
+class Refused(Exception):
+    """The device does not take the program, for a reason that it names."""
+
+
+def check(program: Program, device: str = "cpu") -> Failure | None:
+    """What is wrong with the program on the device. Raises Refused."""
+    try:
+        return _check(program, device)
+    except (UnsupportedOp, DeviceUnavailable) as error:
+        raise Refused(str(error)) from None
+    except Refused:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Failure("error", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.name})")
+
+
+def _session(program: Program, device: str, cache: bool = False) -> Session:
+    how = program.how
+    jit.OPTIMISATION_LEVEL = how.level
+    isa = how.isa if device == "cpu" and how.isa in _isas() else None
+    return Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache)
+
+
+def _isas() -> list[str]:
+    features = isas.host_features()
+    return [name for name, level in isas.LEVELS.items() if not isas._lacks(level, features)]
+
+
+def _check(program: Program, device: str) -> Failure | None:
+    compiled = _session(program, device).compile(program.graph)
+    compiled.set_params(_params(program))
+    kept: list[tuple[Binding, list[Array]]] = []
+    for binding in program.bindings:
+        wanted = _expected(program, binding, device)
+        if wanted is None:
+            continue
+        got = compiled.run(program.arrays(binding)[0])
+        kept.append((binding, [np.array(a) for a in got]))
+        failure = _compare(program, binding, got, wanted, device)
+        if failure is not None:
+            return failure
+    for binding, before in kept[:1]:
+        for stage, got in _beside(program, compiled, device, binding):
+            failure = _equal(program, binding, before, got, stage)
+            if failure is not None:
+                return failure
+        return _looser(program, compiled, device, binding)
+    return None
+
+
+def _params(program: Program, change: int = 0) -> dict[str, Array]:
+    return program.arrays(program.bindings[0], change)[1]
+
+
+def _expected(program: Program, binding: Binding, device: str, change: int = 0) -> dict[str, oracle.Expected] | None:
+    """None at sizes that the program does not admit."""
+    try:
+        program.graph.bind(binding)
+        return _wanted(program, binding, device, change)
+    except (RlxError, ValueError, IndexError):
+        if binding is program.bindings[0]:
+            raise
+        return None
+
+
+def _wanted(
+    program: Program, binding: Binding, device: str, change: int, runs: int = 3, scale: float = 1.0
+) -> dict[str, oracle.Expected]:
+    least, flushes = LEAST_ULPS.get(device, 0), device in FLUSHES
+    return oracle.expect(program, binding, runs, scale, change, least, flushes)
+
+
+def _compare(
+    program: Program,
+    binding: Binding,
+    got: list[Array],
+    wanted: dict[str, oracle.Expected],
+    device: str,
+    stage: str = "run",
+    change: int = 0,
+) -> Failure | None:
+    surer: dict[str, oracle.Expected] | None = None
+    for array, (name, expected) in zip(got, wanted.items()):
+        if expected.mismatch(array) is None:
+            continue
+        if surer is None:
+            surer = _wanted(program, binding, device, change, runs=24, scale=2.0)
+        wrong = surer[name].mismatch(array)
+        if wrong is not None:
+            return Failure("wrong", wrong, name, tuple(binding.items()), stage)
+    return None
+
+
+def _equal(program: Program, binding: Binding, before: list[Array], got: list[Array], stage: str) -> Failure | None:
+    for name, a, b in zip(program.graph.outputs, before, got):
+        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != np.ascontiguousarray(b).tobytes():
+            return Failure("wrong", f"{stage} gives other bits than the first run", name, tuple(binding.items()), stage)
+    return None
+
+
+def _beside(
+    program: Program, compiled: CompiledGraph, device: str, binding: Binding
+) -> Iterator[tuple[str, list[Array]]]:
+    """Results that must be those of the first run, bit for bit."""
+    inputs, extras = program.arrays(binding)[0], program.how.extras
+    yield "again", compiled.run(inputs)
+    if "clone" in extras and compiled.capabilities.shared_code:
+        clone = compiled.clone()
+        clone.set_params(_params(program, 1))
+        clone.run(inputs)
+        yield "clone", compiled.run(inputs)
+    if "slots" in extras and program.graph.outputs:
+        first = compiled.run(inputs)
+        given = [np.full_like(np.array(a), 1) for a in first]
+        yield "slots", compiled.run_slots([inputs[n] for n in compiled.input_names], given)
+    if "saved" in extras and compiled.capabilities.saved_code:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.rlx"
+            compiled.save(path)
+            yield "saved", rlx.load_compiled(path).run(inputs)
+    if "cached" in extras and device == "cpu":
+        for _ in range(2):
+            other = _session(program, device, cache=True).compile(program.graph)
+            other.set_params(_params(program))
+            yield "cached", other.run(inputs)
+
+
+def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Binding) -> Failure | None:
+    """Results that need not be the same bits."""
+    inputs, extras = program.arrays(binding)[0], program.how.extras
+    if "fewer" in extras and len(program.graph.outputs) > 1:
+        wanted = _expected(program, binding, device)
+        assert wanted is not None
+        for name in program.graph.outputs:
+            got = compiled.select([name]).run(inputs)
+            failure = _compare(program, binding, got, {name: wanted[name]}, device, "fewer")
+            if failure is not None:
+                return failure
+    if "weights" in extras and program.graph.params:
+        try:
+            wanted = _expected(program, binding, device, change=1)
+        except (RlxError, ValueError, IndexError):
+            return None
+        assert wanted is not None
+        compiled.set_params(_params(program, 1))
+        return _compare(program, binding, compiled.run(inputs), wanted, device, "weights", change=1)
+    return None
+
+
+def without(program: Program, *extras: str) -> Program:
+    """The program without these things asked of it."""
+    how = program.how
+    return dataclasses.replace(
+        program, how=dataclasses.replace(how, extras=tuple(e for e in how.extras if e not in extras))
+    )

@@ -1,0 +1,255 @@
+"""What a program gives by the reference, and how far a device may be from it.
+
+The reference runs once as it is and several times with noise: after each node whose arithmetic may round otherwise on a
+device, every element moves by as much as the op is allowed, up or down by chance. How far an output's element then
+strays is what errors of that size do to it, through whatever follows. Where everything is exact (whole numbers under
+sums and products, comparisons, moves) there is no noise, and the results must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from rlx.backends.reference import bind_op
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import epsilon
+from rlx.ir.dtype import DType
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.literal import Array
+from rlx.ir.op import Input, Measured, Op, Param
+from rlx.ir.substitute import type_with_dims
+from rlx.ir.type import TensorType
+from tools.fuzz.program import Binding, Program
+
+SPREAD = 4.0
+"""How many times the strays seen an element may be off: few runs with noise do not meet the worst."""
+SUMS = frozenset({
+    "dot_general", "matmul", "conv", "conv_transpose", "reduce_sum", "reduce_mean", "cumsum", "average_pool",
+    "overlap_add", "col2im", "reduce_l1", "reduce_sum_square", "grouped_matmul", "scatter_elements", "scatter_nd",
+    "packed_matmul",
+})  # fmt: skip
+"""Ops whose error grows with the sum of what they add, not with the result."""
+RING = SUMS - {"reduce_mean", "average_pool", "packed_matmul"} | {
+    "add", "sub", "mul", "square", "reduce_prod", "cumprod", "reduce_window",
+}  # fmt: skip
+"""Ops that give whole numbers for whole numbers."""
+MEETS_ZEROS = ("conv_transpose",)
+"""Ops whose definition multiplies by zeros that the reference leaves out."""
+EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
+
+
+TINY = float(np.finfo(np.float32).tiny)
+
+
+class Noise:
+    """Moves results of inexact nodes, by so many times what they are allowed.
+
+    least_ulps   what elementary functions, quotients and roots may be off at least
+    flushes      floats below the normal range may become zeros
+    """
+
+    def __init__(self, seed: int, scale: float, least_ulps: float = 0, flushes: bool = False) -> None:
+        self.random = np.random.default_rng(seed)
+        self.scale = scale
+        self.least_ulps = least_ulps
+        self.flushes = flushes and seed % 2 == 0
+
+    def after(self, op: Op, operands: list[Array], result: Array) -> Array:
+        """The result with noise, as its node may be off."""
+        dtype = dtypes.of(result.dtype)
+        if not dtype.is_inexact:
+            return result
+        result = self.flushed(result)
+        off = _allowed(op, operands, result, self.least_ulps)
+        if off is None:
+            return result
+        signs = self.random.choice([-self.scale, self.scale], size=result.shape)
+        wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
+        moved = np.where(np.isfinite(wide), wide + signs * off, wide)
+        if op.is_composite and not all(_finite(a) for a in operands):
+            # what is beyond all bounds times what is below them may be anything
+            safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
+            moved = np.where(safe | (signs > 0), moved, np.nan)
+        return moved.astype(result.dtype)
+
+    def flushed(self, array: Array) -> Array:
+        """The array as a device may see it that has nothing below the normal range."""
+        if not self.flushes or not dtypes.of(array.dtype).is_inexact:
+            return array
+        return np.where(np.abs(array) < TINY, np.zeros_like(array), array)
+
+
+def _finite(array: Array) -> bool:
+    return dtypes.of(array.dtype).is_integer or bool(np.isfinite(array.astype(np.complex128)).all())
+
+
+def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) -> Array | None:
+    """By how much each element may be off, as an array or a number; None for not at all."""
+    tolerance = op.tolerance
+    if tolerance.ulps == 0 and not (op.regions or op.is_composite):
+        return None
+    if op.name in RING and _whole(op, operands, result):
+        return None
+    dtype = dtypes.of(result.dtype)
+    own, wide = epsilon(dtype), epsilon(dtypes.accumulator(dtype))
+    size = np.abs(result.astype(np.complex128 if dtype.is_complex else np.float64))
+    if op.name in SUMS:
+        terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
+        return np.asarray(max(least_ulps, 1) * own * size + (3 + np.sqrt(terms)) * wide * _sum_of_sizes(op, operands))
+    ulps = max(min(tolerance.ulps, 64) if own < 1e-5 else min(tolerance.ulps, 4), least_ulps)
+    least = float(ml_dtypes.finfo(result.dtype).smallest_subnormal)
+    return np.asarray(ulps * (own * (size + min(tolerance.scale, 1)) + least))
+
+
+def _sum_of_sizes(op: Op, operands: list[Array]) -> Array:
+    """What the op gives for the sizes of its operands: what roundings on the way are measured by."""
+    wide = [np.abs(a.astype(np.float64)) if dtypes.of(a.dtype).is_float else a for a in operands]
+    made = op.reference(*wide)
+    return np.abs(np.asarray(made[0] if isinstance(made, tuple) else made).astype(np.float64))
+
+
+def _whole(op: Op, operands: list[Array], result: Array) -> bool:
+    """Whether all that is added and multiplied are whole numbers small enough to be exact."""
+    bound = 1.0
+    floats = [a for a in operands if dtypes.of(a.dtype).is_float]
+    for a in floats:
+        wide = a.astype(np.float64)
+        if not np.isfinite(wide).all() or (wide != np.trunc(wide)).any():
+            return False
+        bound *= max(float(np.abs(wide).max(initial=0)), 1.0)
+    held: DType = dtypes.of(result.dtype)
+    if op.name in SUMS:
+        held = dtypes.accumulator(held)
+        bound *= max([a.size for a in operands] + [1])
+    if op.name in ("reduce_prod", "cumprod", "reduce_window"):
+        bound = float(np.abs(result.astype(np.float64)).max(initial=0)) * 16
+    return bound < 2.0 ** EXACT_BITS.get(held.name, 0)
+
+
+class _Region:
+    """A sub-graph that a control op can call."""
+
+    def __init__(self, graph: Graph, params: Mapping[str, Array], binding: Binding, noise: Noise | None) -> None:
+        self.graph, self.params, self.binding, self.noise = graph, params, binding, noise
+        self.outputs: tuple[TensorType, ...] = tuple(
+            type_with_dims(v.type, lambda d: dims.evaluate(d, binding)) for v in graph.outputs.values()
+        )
+
+    def __call__(self, *operands: Array) -> list[Array]:
+        self.graph.bind(self.binding)
+        inputs = dict(zip((v.name for v in self.graph.inputs), operands))
+        values = run(self.graph, inputs, self.params, self.binding, self.noise)
+        return [values[v] for v in self.graph.outputs.values()]
+
+
+def run_node(
+    node: Node,
+    operands: list[Array],
+    params: Mapping[str, Array],
+    binding: Binding,
+    noise: Noise | None = None,
+) -> tuple[Array, ...]:
+    """Results of a node that is no input or param."""
+    made = bind_op(node.op, binding)
+    keywords: dict[str, Any] = {}
+    if node.regions:
+        keywords["regions"] = tuple(_Region(g, params, binding, noise) for g in node.regions)
+    result = made.reference(*operands, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    arrays = tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
+    if noise is None or node.regions:
+        return arrays
+    return tuple(noise.after(made, operands, a) for a in arrays)
+
+
+def run(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    params: Mapping[str, Array],
+    binding: Binding,
+    noise: Noise | None = None,
+) -> dict[Value, Array]:
+    """Every value of the graph."""
+    values: dict[Value, Array] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, (Input, Param)):
+            array = (inputs if isinstance(node.op, Input) else params)[node.name]
+            results: tuple[Array, ...] = (array if noise is None else noise.flushed(array),)
+        else:
+            results = run_node(node, [values[v] for v in node.inputs], params, binding, noise)
+            if isinstance(node.op, Measured):
+                binding = {**binding, node.op.symbol: int(results[0])}
+        values.update(zip(node.outputs, results))
+    return values
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An output's array, and how far each element may be from it; infinite where nothing can be said."""
+
+    array: Array
+    bound: Array
+
+    def mismatch(self, got: Array) -> str | None:
+        """What is wrong with an array; None if nothing is."""
+        wanted = self.array
+        if got.dtype != wanted.dtype or got.shape != wanted.shape:
+            return f"expected {wanted.dtype}{list(wanted.shape)}, got {got.dtype}{list(got.shape)}"
+        wide = np.complex128 if dtypes.of(wanted.dtype).is_complex else np.float64
+        if dtypes.of(wanted.dtype).is_integer:
+            off, same = (got != wanted) * 1.0, got == wanted
+        else:
+            a, b = got.astype(wide), wanted.astype(wide)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            off = np.where(same, 0.0, np.abs(a - b))
+        wrong = ~(same | (off <= self.bound) | np.isinf(self.bound))
+        if not wrong.any():
+            return None
+        at = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(off, nan=np.inf), -1))), wrong.shape)
+        where = [int(i) for i in at]
+        return (
+            f"{int(wrong.sum())} of {wrong.size} elements differ, worst at {where}: "
+            f"expected {wanted[at]} within {self.bound[at]:.3g}, got {got[at]}"
+        )
+
+
+def expect(
+    program: Program,
+    binding: Binding,
+    runs: int = 3,
+    scale: float = 1.0,
+    change: int = 0,
+    least_ulps: float = 0,
+    flushes: bool = False,
+) -> dict[str, Expected]:
+    """What each output should be. More `runs` and more `scale` find what the first few missed."""
+    with np.errstate(all="ignore"):
+        graph, (inputs, params) = program.graph, program.arrays(binding, change)
+        base = run(graph, inputs, params, binding)
+        noisy = [run(graph, inputs, params, binding, Noise(i, scale, least_ulps, flushes)) for i in range(runs)]
+        return {
+            name: Expected(base[value], _bound(base[value], [values[value] for values in noisy]))
+            for name, value in graph.outputs.items()
+        }
+
+
+def _bound(base: Array, noisy: list[Array]) -> Array:
+    """The widest stray times `SPREAD`; infinite where NaN, infinities or whole numbers come and go."""
+    discrete = not dtypes.of(base.dtype).is_inexact
+    wide: Callable[[Array], Array] = lambda a: a.astype(np.complex128 if np.iscomplexobj(a) else np.float64)  # noqa: E731
+    exact = wide(base)
+    worst = np.zeros(base.shape)
+    for array in noisy:
+        other = wide(array)
+        same = (array == base) | (np.isnan(other) & np.isnan(exact))
+        apart = np.where(same, 0.0, np.abs(other - exact))
+        if discrete:
+            apart = np.where(same, 0.0, np.inf)
+        worst = np.maximum(worst, np.nan_to_num(apart, nan=np.inf, posinf=np.inf))
+    return worst * SPREAD

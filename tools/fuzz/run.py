@@ -1,0 +1,279 @@
+"""Many programs in many processes. A worker writes the seed that it is at into a file before it starts on it, so that
+the seed of one that dies or hangs is known."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HANG_SECONDS = 150
+CHUNK = 300
+SHRUNK_BY_A_WORKER = 12
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz_graphs", description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, help="how many seeds")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="file for failures, a JSON object a line")
+    parser.add_argument("--seed", type=int, help="run this one alone, print it, and shrink it if it fails")
+    parser.add_argument("--replay", type=Path, help="run the program in this file")
+    parser.add_argument("--shrink-seconds", type=float, default=40.0)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker is not None:
+        return _worker(options)
+    if options.replay is not None:
+        return _replay(options)
+    if options.seed is not None:
+        return _one(options)
+    return 1 if Campaign(options).run() else 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from tools.fuzz import check, found
+
+    failure = check.check(found.read(options.replay.read_text()), options.device)
+    print(failure or "as it should be")
+    return 1 if failure else 0
+
+
+def _one(options: argparse.Namespace) -> int:
+    from tools.fuzz import generate
+
+    program = generate.generate(options.seed)
+    print(program.graph, program.bindings, program.how, sep="\n", flush=True)
+    failure = Isolated(options.device, 150.0).check(program)
+    print(failure or "as it should be", flush=True)
+    if failure:
+        print(_shrunk(program, failure, options.device, options.shrink_seconds))
+    return 1 if failure else 0
+
+
+def _shrunk(program: Any, failure: Any, device: str, seconds: float) -> str:
+    """The text of the program made small; in processes of its own where it ends them."""
+    from tools.fuzz import check, found, shrink
+
+    isolated = failure.kind in ("crash", "hang")
+    runner: Any = Isolated(device, 20.0) if isolated else check
+
+    def fails(candidate: Any) -> bool:
+        try:
+            got = runner.check(candidate, device)
+        except check.Refused:
+            return False
+        return got is not None and _alike(got, failure)
+
+    small = shrink.shrink(program, fails, seconds * (4 if isolated else 1))
+    try:
+        last = runner.check(small, device) or failure
+    except check.Refused:
+        last = failure
+    return found.write(small, f"seed {program.seed} on {device}: {last.kind}, {last.stage}: {last.message}")
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two failures look like one fault."""
+    if a.kind != b.kind:
+        return False
+    return a.kind != "error" or a.message.partition(":")[0] == b.message.partition(":")[0]
+
+
+class Isolated:
+    """Checks a program in a process of its own."""
+
+    def __init__(self, device: str, seconds: float) -> None:
+        self.device, self.seconds = device, seconds
+
+    def check(self, program: Any, device: str | None = None) -> Any:
+        from tools.fuzz import check, found
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.txt"
+            path.write_text(found.write(program))
+            command = [sys.executable, "-m", "tools.fuzz_graphs", "--device", self.device, "--replay", str(path)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=self.seconds, env=_environment())
+            except subprocess.TimeoutExpired:
+                return check.Failure("hang", f"not done after {self.seconds} s")
+        if done.returncode == 0:
+            return None
+        if done.returncode == 1 and "Failure(" in done.stdout:
+            return eval(done.stdout[done.stdout.index("Failure(") :], {"Failure": check.Failure})
+        return check.Failure("crash", f"exit {done.returncode}: {done.stderr[-400:]}")
+
+
+def _environment() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root / "src"), str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _worker(options: argparse.Namespace) -> int:
+    """Seeds start, …, start + count - 1; a line of JSON for each failure, and one at the end."""
+    import faulthandler
+    import warnings
+
+    from tools.fuzz import check, generate
+
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    tally = collections.Counter[str]()
+    end = time.monotonic() + (options.seconds or 1e9)
+    for seed in range(options.start, options.start + options.count):
+        if time.monotonic() > end:
+            break
+        options.worker.write_text(str(seed))
+        program = generate.generate(seed)
+        try:
+            failure = check.check(program, options.device)
+        except check.Refused as why:
+            tally["refused"] += 1
+            if os.environ.get("RLX_FUZZ_REFUSED"):
+                print(seed, why, file=sys.stderr)
+            continue
+        tally["done"] += 1
+        tally["nodes"] += len(program.graph.nodes)
+        if failure is None:
+            continue
+        tally["failed"] += 1
+        few = tally["failed"] <= SHRUNK_BY_A_WORKER
+        text = _shrunk(program, failure, options.device, options.shrink_seconds if few else 0.0)
+        _say({"seed": seed, "kind": failure.kind, "message": failure.message, "text": text})
+    _say({"tally": dict(tally), "at": seed + 1})
+    return 0
+
+
+def _say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+class Campaign:
+    """Workers, one a job, each on a chunk of seeds at a time."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.next = options.start
+        self.last = options.start + options.count if options.count is not None else 1 << 62
+        self.start = time.monotonic()
+        self.end = self.start + options.seconds if options.seconds is not None else float("inf")
+        self.tally = collections.Counter[str]()
+        self.failures: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def run(self) -> int:
+        """How many failed."""
+        threads = [threading.Thread(target=self._job) for _ in range(self.options.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - self.start
+        done = self.tally["done"]
+        print(
+            f"{done} graphs ({self.tally['nodes'] / max(done, 1):.1f} nodes each) on {self.options.device} in "
+            f"{seconds:.0f} s, {done / seconds:.1f} a second; {self.tally['refused']} refused, "
+            f"{len(self.failures)} failed; seeds {self.options.start} to {self.next - 1}"
+        )
+        return len(self.failures)
+
+    def _take(self) -> tuple[int, int]:
+        with self.lock:
+            if time.monotonic() >= self.end:
+                return self.next, 0
+            count = min(CHUNK, self.last - self.next)
+            self.next += count
+            return self.next - count, count
+
+    def _job(self) -> None:
+        while True:
+            first, count = self._take()
+            if count == 0:
+                return
+            while count > 0:
+                reached = self._chunk(first, count)
+                count -= reached - first
+                first = reached
+                if time.monotonic() >= self.end:
+                    break
+
+    def _chunk(self, first: int, count: int) -> int:
+        """Runs a worker; the seed behind the last one that it did."""
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "seed"
+            place.write_text(str(first))
+            options = self.options
+            command = [sys.executable, "-m", "tools.fuzz_graphs", "--worker", str(place), "--device", options.device]
+            command += ["--start", str(first), "--count", str(count), "--shrink-seconds", str(options.shrink_seconds)]
+            if self.end != float("inf"):
+                command += ["--seconds", str(max(self.end - time.monotonic(), 0.1))]
+            environment = {"RLX_CACHE_DIR": str(Path(folder) / "cache"), **_environment()}
+            environment["RLX_CACHE_DIR"] = str(Path(folder) / "cache")
+            errors = Path(folder) / "errors"
+            with errors.open("w") as stderr:
+                worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+                watch = threading.Thread(target=self._watch, args=(worker, place), daemon=True)
+                watch.start()
+                reached = self._listen(worker)
+                code = worker.wait()
+            if os.environ.get("RLX_FUZZ_REFUSED"):
+                sys.stderr.write(errors.read_text())
+            if reached is not None:
+                return reached
+            seed = int(place.read_text())
+            self._dead(seed, code, errors.read_text()[-2000:])
+            return seed + 1
+
+    def _watch(self, worker: subprocess.Popen[str], place: Path) -> None:
+        """Ends a worker that stays at one seed for too long."""
+        while worker.poll() is None:
+            time.sleep(2)
+            try:
+                age = time.time() - place.stat().st_mtime
+            except OSError:
+                return
+            if age > HANG_SECONDS:
+                worker.kill()
+                return
+
+    def _listen(self, worker: subprocess.Popen[str]) -> int | None:
+        reached = None
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            said = json.loads(line)
+            with self.lock:
+                if "tally" in said:
+                    self.tally.update(said["tally"])
+                    reached = said["at"]
+                else:
+                    self._report(said)
+        return reached
+
+    def _dead(self, seed: int, code: int, errors: str) -> None:
+        from tools.fuzz import check, generate
+
+        kind = "hang" if code == -9 else "crash"
+        failure = check.Failure(kind, f"exit {code}: {errors}")
+        text = _shrunk(generate.generate(seed), failure, self.options.device, self.options.shrink_seconds)
+        with self.lock:
+            self._report({"seed": seed, "kind": kind, "message": failure.message, "text": text})
+
+    def _report(self, said: dict[str, Any]) -> None:
+        self.failures.append(said)
+        print(said["text"], flush=True)
+        if self.options.out is not None:
+            with self.options.out.open("a") as file:
+                file.write(json.dumps({**said, "device": self.options.device}) + "\n")
