@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 import pytest
 
 import skips
 from backends.coreml import values
+from benchmarks.zoo import nets
 from rlx.backends.cpu import isa
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
@@ -63,6 +65,11 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="", help="comma list of devices that tests with a device run on")
+    parser.addoption(
+        "--require",
+        default="",
+        help="comma list of devices and packages that must be here; `nets` is all real models",
+    )
 
 
 def asked_devices(config: pytest.Config) -> list[str]:
@@ -70,7 +77,27 @@ def asked_devices(config: pytest.Config) -> list[str]:
     return expanded(name for name in str(config.getoption("--device")).split(",") if name)
 
 
+def absent(name: str) -> str:
+    """Why what `--require` names is not here; empty if it is."""
+    if name == "nets":
+        return "; ".join(why for net in nets().values() if (why := net.why_absent()) and not net.npm)
+    if kind_of(name) in registry.names():
+        return why_absent(name)
+    return "" if find_spec(name) else f"neither a device nor a package that is installed: pip install {name}"
+
+
+def require(config: pytest.Config) -> None:
+    """What is absent would be skipped: whoever says that it must be here is told."""
+    if hasattr(config, "workerinput"):
+        return  # the process that started this one has looked
+    asked = [name for name in str(config.getoption("--require")).split(",") if name]
+    missing = [f"{name}: {why}" for name in asked if (why := absent(name))]
+    if missing:
+        raise pytest.UsageError("--require " + "\n--require ".join(missing))
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    require(config)
     config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
     for name in asked_devices(config):
         try:
