@@ -7,11 +7,10 @@ the kinds of kernels that it is made of, which all programs that were seen have 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -101,14 +100,13 @@ class Observations:
         self._factors: Factors | None = None
         self._read()
 
-    def _path(self) -> str:
+    def _path(self) -> Path:
         of = calibration.identity(self.device)
-        return str(calibration.path_of(self.device, of).with_suffix(".observed.json"))
+        return calibration.path_of(self.device, of).with_suffix(".observed.json")
 
     def _read(self) -> None:
         try:
-            with open(self._path(), encoding="utf-8") as file:
-                told = json.load(file)
+            told = json.loads(self._path().read_text(encoding="utf-8"))
             self.measured_ns = {str(k): float(v) for k, v in told["measured_ns"].items()}
             self.ratios = {str(k): float(v) for k, v in told["ratios"].items()}
             self.samples = {str(k): _sample(v) for k, v in told["samples"].items()}
@@ -116,14 +114,10 @@ class Observations:
             self.measured_ns, self.ratios, self.samples = {}, {}, {}
 
     def _write(self) -> None:
+        samples = {key: asdict(sample) for key, sample in self.samples.items()}
+        told = json.dumps({"measured_ns": self.measured_ns, "ratios": self.ratios, "samples": samples})
         try:
-            path = self._path()
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                samples = {key: asdict(sample) for key, sample in self.samples.items()}
-                json.dump({"measured_ns": self.measured_ns, "ratios": self.ratios, "samples": samples}, file)
-            os.replace(unfinished, path)
+            disk.replace(self._path(), told.encode())
         except OSError:
             return
 
@@ -185,7 +179,10 @@ _making = threading.Lock()
 
 def of(device: Device) -> Observations:
     """The observations of a device in this process."""
-    key = (device, str(disk.folder()))
+    try:
+        key = (device, str(disk.folder()))
+    except disk.NoFolder:
+        key = (device, "")
     with _making:
         if key not in _all:
             _all[key] = Observations(device)
