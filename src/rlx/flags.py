@@ -98,6 +98,12 @@ code_bytes = _flag(
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
+loop_trips = _flag(
+    "RLX_LOOP_TRIPS", 1 << 20, _count, "trips that all loops of a run together may take which data end, before it fails"
+)
+check_indices = _flag(
+    "RLX_CHECK_INDICES", True, _switch, "0 clamps indices that are out of range, which are an error otherwise"
+)
 wgpu_halves = _flag(
     "RLX_WGPU_HALVES",
     "auto",

@@ -29,7 +29,7 @@ class Probe:
 @dataclass(frozen=True)
 class Options:
     """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
-    what `Bound.profile` needs to the code."""
+    what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -37,6 +37,7 @@ class Options:
     cache: bool = True
     profile: bool = False
     dispatch: Dispatch = PREFER_NATIVE
+    check_indices: bool = True
 
 
 @dataclass(frozen=True)

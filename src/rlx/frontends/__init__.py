@@ -192,6 +192,7 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,
+    check_indices: bool | None = None,
     **reader: Any,
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
@@ -199,7 +200,7 @@ def load(
     The options are those of `Session`, the rest goes to the format's reader. Nothing is compiled before the first use.
     Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
-    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache)
+    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices)
     return Model(read(source, **reader), session)
 
 

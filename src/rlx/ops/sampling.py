@@ -14,7 +14,7 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType, accumulator
 from rlx.ir.graph import Value
-from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.op import Composite, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.either import (
@@ -191,6 +191,9 @@ class RoiAlign(Composite):
         expect.same_dim(regions.shape[1], 4, f"expected regions of 4 numbers, got {regions}")
         rows = expect.same_dim(regions.shape[0], batch.shape[0], "expected an image for each region")
         return x.with_shape((rows, x.shape[1], self.height, self.width))
+
+    def ranges(self, x: TensorType, regions: TensorType, batch: TensorType) -> tuple[Range, ...]:
+        return (Range(2, 0, x.shape[0], "batch indices"),)
 
     def reference(self, x: Array, regions: Array, batch: Array) -> Array:
         with np.errstate(all="ignore"):

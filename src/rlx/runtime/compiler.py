@@ -37,7 +37,7 @@ class Compiler:
         start_ns = time.perf_counter_ns()
         key = (
             fingerprint(graph), type(self.backend), self.ordinal, self.options,
-            flags.disable(), flags.stop_at(), flags.cpu_isa(), flags.num_threads(),
+            flags.disable(), flags.stop_at(), flags.cpu_isa(), flags.num_threads(), flags.loop_trips(),
         )  # fmt: skip
         found = CODE.get(key)
         if found is not None:

@@ -24,6 +24,7 @@ from rlx.ir.op import Measured
 from rlx.ir.uses import has_measured
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
+from rlx.runtime.checked import compile_checked
 from rlx.runtime.plans import Plans
 
 MOST_BYTES = 1 << 56
@@ -36,9 +37,9 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
     Raises UnsupportedOp, DeviceUnavailable, CompileError.
     """
     if not has_measured(graph):
-        return backend.compile(graph, options, ordinal)
+        return compile_checked(graph, backend, options, ordinal)
     stages = cut(graph)
-    made = [backend.compile(stage.graph, options, ordinal) for stage in stages]
+    made = [compile_checked(stage.graph, backend, options, ordinal) for stage in stages]
     return StagedExecutable(graph, stages, made)
 
 
