@@ -317,6 +317,8 @@ class Graph:
         with expect.noting() as noted:
             try:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
+                for made in types if isinstance(types, tuple) else (types,):
+                    made.check()
             except RlxError as error:
                 raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)

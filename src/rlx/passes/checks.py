@@ -173,6 +173,7 @@ class _Body:
         label = node.op.label if isinstance(node.op, Require) else node.op.name
         check = Check(limit.low, limit.high, Violation(label, limit.what, _source(node)))
         self._refuse_constant(value, limit, check)
+        first = len(self.new.nodes)
         numbers = self.rebuild[value]
         if limit.component is not None:
             numbers = numbers[..., limit.component]
@@ -183,6 +184,8 @@ class _Body:
         for each in (build.bitwise_not(flat), flat):
             one = isinstance(flat.shape[0], int) and flat.shape[0] == 1
             self.pieces.append(each if one else build.reduce_max(each, axes=(0,), keepdims=True))
+        for made in self.new.nodes[first:]:
+            made.source = _source(node)
 
     def _is_inside(self, value: Value, limit: Range) -> bool:
         array = value.constant

@@ -1,7 +1,11 @@
-"""Executables whose programs tell, by one more result, what data of a run must be (`passes/checks.py`)."""
+"""What is looked at around a program: sizes before it runs, and behind it what data of the run had to be.
+
+Its last result tells that (`passes/checks.py`). Backends see only sizes that are none too large and not negative.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,23 +14,77 @@ import numpy as np
 
 from rlx import flags
 from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options
+from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
-from rlx.ir.graph import Graph
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
-from rlx.passes.checks import Check, Checked, add_checks
+from rlx.passes.checks import Check, add_checks
 
+TIMES_MEMORY = 16
 FEW = 16  # numbers that are compared one by one: what NumPy does with so few takes longer
 
 
-def checked(graph: Graph, options: Options) -> Checked:
-    """The graph as a backend compiles it, with what is looked at behind every run. Raises GraphError."""
-    return add_checks(graph, options.check_indices, flags.loop_trips())
+Sizes = Mapping[tuple[Dim, ...], tuple[int, Node]]
 
 
 def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
-    """The executable of a graph without measured dims. Raises UnsupportedOp, DeviceUnavailable, CompileError."""
-    made = checked(graph, options)
+    """The executable of a graph without measured dims. Raises UnsupportedOp, DeviceUnavailable, CompileError, and
+    OutOfMemory for a value that no machine of this size holds."""
+    found = sizes(graph)
+    fixed = {shape: of for shape, of in found.items() if all(isinstance(d, int) for d in shape)}
+    check_sizes(fixed, {}, most_bytes())
+    made = add_checks(graph, options.check_indices, flags.loop_trips())
     return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
+
+
+def sizes(graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = None) -> Sizes:
+    """Shapes of a graph and its regions, each with the bytes of its widest element and a node that makes it."""
+    found = {} if found is None else found
+    for node in graph.nodes:
+        for of in node.types:
+            if of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
+                found[of.shape] = (of.dtype.itemsize, node)
+        for region in node.regions:
+            sizes(region, found)
+    return found
+
+
+def open_sizes(graph: Graph) -> Sizes:
+    """Those of `sizes` that hang on dims of inputs and params, and on no others."""
+    known = set(graph.symbols)
+    return {
+        shape: of
+        for shape, of in sizes(graph).items()
+        if any(not isinstance(d, int) for d in shape) and all(dims.symbols(d) <= known for d in shape)
+    }
+
+
+def check_sizes(sizes: Sizes, binding: Mapping[str, int], most: int) -> None:
+    """Raises InputError for a negative dim, OutOfMemory for a value of more than `most` bytes."""
+    for shape, (itemsize, node) in sizes.items():
+        extents = [dims.evaluate(d, binding) for d in shape]
+        at = f"at node {(node.source or node.name)!r}"
+        if any(n < 0 for n in extents):
+            raise InputError(f"[{node.op.name}] expected dims that are not negative, got {extents}, {at}")
+        size = math.prod(extents) * itemsize
+        if size > most:
+            wanted = f"[{node.op.name}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
+            raise OutOfMemory(f"{wanted}, got {size} for {extents}, {at}")
+
+
+def most_bytes() -> int:
+    """Of a value whose size the model or its inputs tell. It need not lie in memory, as kernels make many values on
+    the fly; what is far larger than all memory, nobody waits for."""
+    return flags.value_bytes() or TIMES_MEMORY * memory_bytes()
+
+
+def memory_bytes() -> int:
+    """Bytes of the machine's memory; where the system does not say, as much as counts as none too many."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 36
 
 
 def with_checks(executable: Executable, checks: Sequence[Check]) -> Executable:

@@ -9,12 +9,13 @@ from typing import Any
 
 import onnx
 
+from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Item, Many, Nothing
-from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
+from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
@@ -115,12 +116,15 @@ class _Walk:
         self.failures: list[Failure] = []
         self.state: Value | None = None  # of random numbers
         self.streams = 0
+        self.most = flags.max_nodes()
+        self.count = 0  # of nodes, each as often as it is imported
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
         self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label)
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
         self._check_opset()
+        check_names(proto, self.file.label)
         scope = Scope(self.file.opsets, tensors={t.name: t for t in proto.initializer})
         for declared in proto.input:
             if declared.name not in scope.tensors:
@@ -193,6 +197,10 @@ class _Walk:
             self._node(node, name, scope)
 
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
+        self.count += 1
+        if self.count > self.most:
+            told = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
+            raise ModelError(f"[onnx] expected at most {told}, got more at node {name!r}")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
@@ -209,6 +217,8 @@ class _Walk:
             self._fail(name, f"{domain or 'ai.onnx'}.{proto.op_type}, opset {opset}", str(error))
             results = [None] * len(proto.output)
         except RlxError as error:
+            if self.count > self.most:
+                raise
             raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
         except _DAMAGE as error:
             told = f"{type(error).__name__}: {error}"
@@ -293,6 +303,7 @@ class _Walk:
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
         inputs = [self._required(i, scope) if i else None for i in proto.input]
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
+        check_names(function, f"the function {function.name!r}")
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
         wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
@@ -310,6 +321,7 @@ class _Walk:
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
             raise ModelError(f"[onnx] expected a body of {len(inputs)} inputs, got {len(body.input)}")
+        check_names(body, f"a body of {name!r}")
         tensors = {t.name: t for t in body.initializer}
         inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
         inner.depth = scope.depth + 1
