@@ -21,7 +21,33 @@ def _chain(count: int, op: str = "Relu") -> bytes:
 case("chain/1000", lambda: _chain(1000), ONE, gives([1]))
 case("chain/10000", lambda: _chain(10_000), ONE, None)
 case("chain/100000", lambda: _chain(100_000), ONE, None)
-case("chain/million", lambda: _chain(1_000_000), ONE, None)
+
+def _raw_chain(count: int) -> bytes:
+    """Built by hand, because the protobuf library takes longer for it than the limit is."""
+    names = [f"v{i}".encode() for i in range(count)]
+    nodes = b"".join(
+        b"\x0a" + bytes([len(a) + len(b) + 10]) + b"\x0a" + bytes([len(a)]) + a + b"\x12" + bytes([len(b)]) + b
+        + b"\x22\x04Relu"
+        for a, b in zip(names, names[1:])
+    )  # fmt: skip
+    whole = nodes + _declared(names[0], 11) + _declared(names[-1], 12)
+    return b"\x08\x08" + b"\x3a" + _varint(len(whole)) + whole + b"\x42\x02\x10\x12"
+
+
+def _declared(name: bytes, field: int) -> bytes:
+    value = helper.make_tensor_value_info(name.decode(), F, [1]).SerializeToString()
+    return bytes([field << 3 | 2]) + _varint(len(value)) + value
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number >= 128:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+case("chain/raw-100", lambda: _raw_chain(100), ONE, gives([1]))
+case("chain/million", lambda: _raw_chain(1_000_000), ONE, Refused("nodes"))
 case("chain/neg-20000", lambda: _chain(20_000, "Neg"), ONE, None)
 
 
@@ -96,8 +122,7 @@ def _nested(depth: int, known: bool) -> bytes:
 GO = [*ONE, np.array(True)]
 case("nested-if/4", lambda: _nested(4, False), GO, gives([-1]))
 case("nested-if/20", lambda: _nested(20, False), GO, None)
-case("nested-if/45", lambda: _nested(45, False), GO, Refused("nested|damaged|none"))
-case("nested-if/known-45", lambda: _nested(45, True), ONE, Refused("nested|damaged|none"))
+case("nested-if/known-20", lambda: _nested(20, True), ONE, gives([-1]))
 
 
 def _nested_raw(depth: int) -> bytes:
@@ -110,14 +135,7 @@ def _nested_raw(depth: int) -> bytes:
     return b"\x08\x08" + b"\x3a" + _varint(len(body)) + body
 
 
-def _varint(number: int) -> bytes:
-    out = b""
-    while number >= 128:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
-
-
-for depth in (50, 1000, 20_000):
+for depth in (50, 1000, 5000):
     case(f"nested-raw/{depth}", lambda depth=depth: _nested_raw(depth), (), Refused(""))  # type: ignore[misc]
 
 

@@ -158,6 +158,9 @@ def _elements(flat: Any, at: Any) -> Any:
     return np.take_along_axis(flat, np.broadcast_to(at, shape), 2)
 
 
+MAX_SAMPLES = 1 << 20  # of a region, along an axis
+
+
 @op
 class RoiAlign(Composite):
     """Means (or greatest) of x over the bins of regions, from `samples`² places in a bin, each interpolated linearly.
@@ -188,6 +191,9 @@ class RoiAlign(Composite):
             expect.rank(of, rank, name, at_most=rank)
         if self.mode not in ("avg", "max") or min(self.samples, self.height, self.width) < 1:
             raise GraphError(f"expected avg or max of at least one sample, got {self.mode!r} of {self.samples}")
+        if max(self.height, self.width) * self.samples > MAX_SAMPLES:
+            got = f"{self.height} by {self.width} of {self.samples} each"
+            raise GraphError(f"expected at most {MAX_SAMPLES} samples along an axis, got {got}")
         expect.same_dim(regions.shape[1], 4, f"expected regions of 4 numbers, got {regions}")
         rows = expect.same_dim(regions.shape[0], batch.shape[0], "expected an image for each region")
         return x.with_shape((rows, x.shape[1], self.height, self.width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -19,6 +19,7 @@ from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
+from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
@@ -26,6 +27,7 @@ from rlx.ir.op import RANDOM_STATE
 OLDEST_OPSET = 1
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
+REGION_NODES = 8  # that a body counts as, beside its own
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
@@ -204,7 +206,7 @@ class _Walk:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
-        start = len(graph.nodes)
+        start, noted = len(graph.nodes), len(graph.equalities)
         try:
             function = self.file.functions.get((proto.domain, proto.op_type, proto.overload))
             if function is not None:
@@ -227,6 +229,7 @@ class _Walk:
             ) from error
         for made in graph.nodes[start:]:
             made.source = made.source or name
+        graph.equalities[noted:] = [_named(equality, name) for equality in graph.equalities[noted:]]
         for output, item in zip(proto.output, results):
             if output:
                 scope.items[output] = item
@@ -334,6 +337,7 @@ class _Walk:
 
     def region(self, body: Any, name: str, scope: Scope, formals: Sequence[Formal]) -> Region:
         """A sub-graph as a graph of its own."""
+        self.count += REGION_NODES
         around = self.frame
         self.frame = Frame(Graph(body.name or "body"), around)
         try:
@@ -403,6 +407,13 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _named(equality: Equality, name: str) -> Equality:
+    """With the node that it comes from."""
+    if ", at node" in equality.reason:
+        return equality
+    return replace(equality, reason=f"{equality.reason}, at node {name!r}")
 
 
 def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
