@@ -99,7 +99,7 @@ value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
 max_nodes = _flag(
-    "RLX_MAX_NODES", 1 << 16, _count, "nodes that a model file may come to, those of functions and unrolled loops too"
+    "RLX_MAX_NODES", 1 << 15, _count, "nodes that a model file may come to, those of functions and unrolled loops too"
 )
 loop_trips = _flag(
     "RLX_LOOP_TRIPS", 1 << 20, _count, "trips that all loops of a run together may take which data end, before it fails"

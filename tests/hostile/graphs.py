@@ -79,9 +79,9 @@ def _many_weights(count: int) -> bytes:
     return graph(nodes, {"x": (F, [1])}, {"y": F}, {f"w{i}": np.ones(1, "f4") for i in range(count)})
 
 
-case("weights/20000", lambda: _many_weights(20_000), ONE, None)
-case("inputs/20000", lambda: graph(
-    [helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [1]), **{f"i{i}": (F, [f"d{i}"]) for i in range(20_000)}},
+case("weights/5000", lambda: _many_weights(5000), ONE, None)
+case("inputs/10000", lambda: graph(
+    [helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [1]), **{f"i{i}": (F, [f"d{i}"]) for i in range(10_000)}},
     {"y": F}), ONE, Refused(""))  # fmt: skip
 
 

@@ -388,6 +388,9 @@ class Graph:
         """Ids of the nodes that outputs need, and of inputs and params."""
         found = {id(v.node) for v in self.outputs.values()}
         measured = self.measured
+        if measured:  # what must be equal is checked, whether or not anything is made of it
+            spoken = [dims.symbols(d) for e in self.equalities for d in (e.left, e.right)]
+            found.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
         for node in reversed(self.nodes):
             if id(node) in found or isinstance(node.op, (Input, Param)):
                 found.add(id(node))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
+from rlx.ops.control import Scan
 from rlx.passes.checks import Check, add_checks
 
 TIMES_MEMORY = 16
+MOST_NESTED_TRIPS = 1 << 26
 FEW = 16  # numbers that are compared one by one: what NumPy does with so few takes longer
 
 
@@ -31,9 +33,7 @@ Sizes = Mapping[tuple[Dim, ...], tuple[int, Node]]
 def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
     """The executable of a graph without measured dims. Raises UnsupportedOp, DeviceUnavailable, CompileError, and
     OutOfMemory for a value that no machine of this size holds."""
-    found = sizes(graph)
-    fixed = {shape: of for shape, of in found.items() if all(isinstance(d, int) for d in shape)}
-    check_sizes(fixed, {}, most_bytes())
+    Demands(graph).check()
     made = add_checks(graph, options.check_indices, flags.loop_trips())
     return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
 
@@ -50,14 +50,51 @@ def sizes(graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = 
     return found
 
 
-def open_sizes(graph: Graph) -> Sizes:
-    """Those of `sizes` that hang on dims of inputs and params, and on no others."""
-    known = set(graph.symbols)
-    return {
-        shape: of
-        for shape, of in sizes(graph).items()
-        if any(not isinstance(d, int) for d in shape) and all(dims.symbols(d) <= known for d in shape)
-    }
+class Demands:
+    """What is asked of the machine by a graph: sizes of values, and trips of loops in each other."""
+
+    def __init__(self, graph: Graph) -> None:
+        found = sizes(graph)
+        known = set(graph.symbols)
+        loops = [(trips, node) for trips, node in nested_trips(graph) if dims.symbols(trips) <= known]
+        self.fixed = {shape: of for shape, of in found.items() if all(isinstance(d, int) for d in shape)}
+        self.open = {
+            shape: of
+            for shape, of in found.items()
+            if shape not in self.fixed and all(dims.symbols(d) <= known for d in shape)
+        }
+        self.fixed_trips = [(trips, node) for trips, node in loops if isinstance(trips, int)]
+        self.open_trips = [(trips, node) for trips, node in loops if not isinstance(trips, int)]
+
+    def check(self) -> None:
+        """Raises InputError, OutOfMemory for what no dim can change."""
+        check_sizes(self.fixed, {}, most_bytes())
+        _check_trips(self.fixed_trips, {})
+
+    def check_at(self, binding: Mapping[str, int]) -> None:
+        """Raises InputError, OutOfMemory."""
+        check_sizes(self.open, binding, most_bytes())
+        _check_trips(self.open_trips, binding)
+
+
+def nested_trips(graph: Graph, around: Dim = 0) -> Iterator[tuple[Dim, Node]]:
+    """Trips of each loop of known length that lies in others, together with those."""
+    for node in graph.nodes:
+        inside = around
+        if isinstance(node.op, Scan):
+            inside = node.op.length if around == 0 else dims.mul(around, node.op.length)
+            if around != 0:
+                yield inside, node
+        for region in node.regions:
+            yield from nested_trips(region, inside)
+
+
+def _check_trips(loops: Sequence[tuple[Dim, Node]], binding: Mapping[str, int]) -> None:
+    for trips, node in loops:
+        count = dims.evaluate(trips, binding)
+        if count > MOST_NESTED_TRIPS:
+            at = f"at node {(node.source or node.name)!r}"
+            raise InputError(f"[scan] expected loops in each other of at most {MOST_NESTED_TRIPS} trips, got {count}, {at}")
 
 
 def check_sizes(sizes: Sizes, binding: Mapping[str, int], most: int) -> None:

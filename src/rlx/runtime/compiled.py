@@ -17,7 +17,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
-from rlx.runtime.checked import check_sizes, most_bytes, open_sizes
+from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.experts import Experts
 from rlx.runtime.extent import ActiveBound, Extents, check_extent
@@ -57,7 +57,7 @@ class CompiledGraph:
         self._param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
         self._params: dict[str, Array] = {}
         self._missing: frozenset[str] = frozenset(self._param_types)
-        self._sizes = open_sizes(graph)
+        self._demands = Demands(graph)
         self._plans = Plans()
         self._lock = threading.RLock()
         self._mode = PLAIN
@@ -209,7 +209,7 @@ class CompiledGraph:
         if self._missing:
             self._refuse_missing()
         binding = self._signature.binding(arrays, self._params)
-        check_sizes(self._sizes, binding, most_bytes())
+        self._demands.check_at(binding)
         if not extents:
             return self.executable.bind(binding)
         active = self._signature.active(binding, extents)

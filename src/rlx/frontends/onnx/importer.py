@@ -118,6 +118,7 @@ class _Walk:
         self.failures: list[Failure] = []
         self.state: Value | None = None  # of random numbers
         self.streams = 0
+        self.looked_at: dict[int, Any] = {}  # functions and bodies whose names are defined once
         self.most = flags.max_nodes()
         self.count = 0  # of nodes, each as often as it is imported
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
@@ -250,7 +251,7 @@ class _Walk:
                 return [found]
         result = importer.function(node, *_arguments(node, importer))
         if result is NotImplemented:
-            return self._by_definition(proto, domain, opset, name, scope)
+            return self._by_definition(proto, domain, opset, name, scope, node.inputs)
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
@@ -299,14 +300,18 @@ class _Walk:
     # bodies
 
     def _inline(
-        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None
-    ) -> Sequence[Item | None]:
-        """A model's own function, with its body in place of the call."""
+        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None,
+        inputs: Sequence[Item | None] | None = None,
+    ) -> Sequence[Item | None]:  # fmt: skip
+        """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
-        inputs = [self._required(i, scope) if i else None for i in proto.input]
+        if inputs is None:
+            inputs = [self._required(i, scope) if i else None for i in proto.input]
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
-        check_names(function, f"the function {function.name!r}")
+        if id(function) not in self.looked_at:
+            check_names(function, f"the function {function.name!r}")
+            self.looked_at[id(function)] = function
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
         wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
@@ -324,7 +329,9 @@ class _Walk:
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
             raise ModelError(f"[onnx] expected a body of {len(inputs)} inputs, got {len(body.input)}")
-        check_names(body, f"a body of {name!r}")
+        if id(body) not in self.looked_at:
+            check_names(body, f"a body of {name!r}")
+            self.looked_at[id(body)] = body
         tensors = {t.name: t for t in body.initializer}
         inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
         inner.depth = scope.depth + 1
@@ -362,15 +369,18 @@ class _Walk:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
 
-    def _by_definition(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Any]:
-        """An op without an importer function: by the body that the standard itself gives it, if it does."""
+    def _by_definition(
+        self, proto: Any, domain: str, opset: int, name: str, scope: Scope, inputs: Sequence[Item | None] | None = None
+    ) -> Sequence[Any]:
+        """An op without an importer function, or with one that only looks at its inputs: by the body that the standard
+        itself gives it, if it does."""
         body = self._standard_body(proto, domain, opset, scope)
         if body is None:
             for i in proto.input:
                 if i:
                     self._required(i, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
+        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset), inputs)
 
     def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
         try:
