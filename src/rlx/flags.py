@@ -102,7 +102,11 @@ max_nodes = _flag(
     "RLX_MAX_NODES", 1 << 15, _count, "nodes that a model file may come to, those of functions and unrolled loops too"
 )
 loop_trips = _flag(
-    "RLX_LOOP_TRIPS", 1 << 20, _count, "trips that all loops of a run together may take which data end, before it fails"
+    "RLX_LOOP_TRIPS",
+    0,
+    _count,
+    "trips that loops which data end may take in a run, all together; 0 takes what a device does in some seconds: 1048576 "
+    "where loops are native code, 65536 elsewhere",
 )
 check_indices = _flag(
     "RLX_CHECK_INDICES", True, _switch, "0 clamps indices that are out of range, which are an error otherwise"

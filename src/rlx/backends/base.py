@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -259,6 +259,8 @@ class Backend(ABC):
     """One way to run graphs. Instances are cheap; nothing heavy is imported before `compile`."""
 
     name: str = field(init=False)
+    loop_trips: ClassVar[int] = 1 << 16
+    """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 
     @abstractmethod
     def probe(self) -> Probe:

@@ -34,7 +34,7 @@ def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: i
     """The executable of a graph without measured dims. Raises UnsupportedOp, DeviceUnavailable, CompileError, and
     OutOfMemory for a value that no machine of this size holds."""
     Demands(graph).check()
-    made = add_checks(graph, options.check_indices, flags.loop_trips())
+    made = add_checks(graph, options.check_indices, most_trips(backend))
     return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
 
 
@@ -48,6 +48,11 @@ def sizes(graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = 
         for region in node.regions:
             sizes(region, found)
     return found
+
+
+def most_trips(backend: Backend) -> int:
+    """That loops which data end may take in a run."""
+    return flags.loop_trips() or backend.loop_trips
 
 
 class Demands:

@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx import flags
 from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
 from rlx.errors import ModelError
@@ -27,7 +26,7 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
-from rlx.runtime.checked import with_checks
+from rlx.runtime.checked import most_trips, with_checks
 from rlx.runtime.compiler import Compiler
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None
     header = json.dumps(
         {
             "device": compiled.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
-            "check_indices": compiler.options.check_indices if compiler else True, "loop_trips": flags.loop_trips(),
+            "check_indices": compiler.options.check_indices if compiler else True, "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
         }
     ).encode()  # fmt: skip
