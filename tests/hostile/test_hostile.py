@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from hostile.pool import BYTES, Outcome, run_all
+from hostile.pool import Outcome, memory, run_all
 from hostile.tables import CASES
 from support import why_absent
 
 SAMPLE = ("gather/", "scatter-nd", "loop/", "branch", "scan/", "reshape/", "expand/", "huge-value", "doubling/", "tile/")
-LIMITED = ("cpu", "reference")
-"""Devices whose libraries take little memory of their own: others are not limited."""
 
 _found: dict[str, dict[str, Outcome]] = {}
 
@@ -22,7 +20,7 @@ def outcomes(device: str) -> dict[str, Outcome]:
     """What came of the cases of a device: all run when the first is asked for."""
     if device not in _found:
         names = [name for name in CASES if device == "cpu" or name.startswith(SAMPLE)]
-        _found[device] = run_all(names, device, extra=BYTES if device in LIMITED else 0)
+        _found[device] = run_all(names, "hostile.worker", device, memory(device))
     return _found[device]
 
 
