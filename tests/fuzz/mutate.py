@@ -134,12 +134,13 @@ def mutated_header(rng: random.Random, data: bytes) -> bytes:
     """A file that begins with the length of a JSON header and the header, which says something else in places."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
+    inside = [part for part in header.values() if isinstance(part, (dict, list)) and part]
     for _ in range(rng.randint(1, 3)):
-        _change_json(rng, header)
-    text = json.dumps(header).encode()
-    if rng.random() < 0.7:
+        _change_json(rng, rng.choice(inside) if rng.random() < 0.95 else header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    if rng.random() < 0.95:
         text += b" " * (-(len(text) + 8) % 64)
-    size = len(text) if rng.random() < 0.9 else rng.choice(HOSTILE_NUMBERS) & ((1 << 64) - 1)
+    size = len(text) if rng.random() < 0.98 else rng.choice(HOSTILE_NUMBERS) & ((1 << 64) - 1)
     return size.to_bytes(8, "little") + text + data[8 + length :]
 
 

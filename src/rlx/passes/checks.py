@@ -60,7 +60,7 @@ def add_checks(graph: Graph, indices: bool, most_trips: int) -> Checked:
     """
     if not any(_concerned(node, indices) for node in graph.nodes):
         return Checked(graph, ())
-    body = _Body(graph, Intervals(graph.bounds), indices, most_trips, outermost=True)
+    body = _Body(graph, Intervals(graph.bounds), indices, most_trips)
     body.run()
     names = [_source(node) for node in _loops(graph)]
     if body.trips is not None:
@@ -98,18 +98,19 @@ def _loops(graph: Graph) -> Iterable[Node]:
 class _Body:
     """The graph, or one of a region, as it gets checks.
 
+    owner    the source of the node whose region it is; empty for the whole graph
     pieces   values of the new graph, i64 of one axis, that together are its vector of numbers
     trips    trips that loops took so far, i64 []; None while there are none
     """
 
     def __init__(
-        self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, outermost: bool = False
+        self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, owner: str = ""
     ) -> None:
         self.graph = graph
         self.intervals = intervals
         self.indices = indices
         self.most_trips = most_trips
-        self.outermost = outermost
+        self.owner = owner
         self.rebuild = Rebuild(graph)
         self.new = self.rebuild.new
         self.checks: list[Check] = []
@@ -147,6 +148,10 @@ class _Body:
             named.append((name, value))
         self.new.outputs = dict([*own[:position], *named, *own[position:]])
         self.new.prune()
+        kept = {id(v.node) for v in self.rebuild.map.values()}
+        for node in self.new.nodes:
+            if id(node) not in kept and node.source is None:
+                node.source = self.owner or self.checks[-1].words.source
         return self.new
 
     # numbers
@@ -199,7 +204,7 @@ class _Body:
     def _refuse_constant(self, value: Value, limit: Range, check: Check) -> None:
         """Raises GraphError for what the model itself gets wrong, where it surely runs."""
         array = value.constant
-        if array is None or not self.outermost or not (isinstance(limit.low, int) and isinstance(limit.high, int)):
+        if array is None or self.owner or not (isinstance(limit.low, int) and isinstance(limit.high, int)):
             return
         part = array if limit.component is None else array[..., limit.component]
         for number in (int(part.max()), int(part.min())):
@@ -227,7 +232,7 @@ class _Body:
 
     def _region(self, node: Node, region: Graph, counts: bool) -> _Body:
         body = _Body(region, Intervals(_joined(self.intervals.bounds, region.bounds), self._known(node, region)),
-                     self.indices, self.most_trips)  # fmt: skip
+                     self.indices, self.most_trips, _source(node))  # fmt: skip
         if counts:
             body.trips = body.input("rlx.trips", TRIPS)
         body.run()
@@ -298,7 +303,9 @@ class _Body:
         if test.trips is not None:
             left = build.le(test.trips, self.most_trips)
             (going,) = test.graph.outputs.values()
-            test.rebuild.map[going] = build.bitwise_and(test.rebuild[going], left)
+            both = build.bitwise_and(test.rebuild[going], left)
+            both.node.source = _source(node)
+            test.rebuild.map[going] = both
         if body.checks:
             test.input("rlx.checks", TensorType((2 * len(body.checks),), dtypes.i64))
             test.extra.insert(0, test.extra.pop())
