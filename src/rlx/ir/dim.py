@@ -41,6 +41,7 @@ class Call:
 
 MAX_TERMS = 4096  # of a product; sizes in models have a few
 MAX_DEPTH = 100  # of functions in each other; a pyramid of ten levels has some thirty
+MAX_DEGREE = 64  # of a product, as ranks go
 
 Factor = str | Call
 Monomial = tuple[Factor, ...]
@@ -180,6 +181,8 @@ def mul(a: Dim, b: Dim) -> Dim:
     terms: dict[Monomial, int] = {}
     for left, left_coefficient in _terms(a).items():
         for right, right_coefficient in _terms(b).items():
+            if len(left) + len(right) > MAX_DEGREE:
+                raise ShapeError(f"expected a dim of products of at most {MAX_DEGREE} factors")
             monomial = tuple(sorted(left + right, key=str))
             terms[monomial] = terms.get(monomial, 0) + left_coefficient * right_coefficient
     return _from_terms(terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.errors import GraphError
+from rlx.errors import GraphError, RlxError
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Composite
 from rlx.ir.type import TensorType
@@ -46,7 +46,10 @@ def _expand(graph: Graph, claims: Claims) -> Graph:
             continue
         operands = [rebuild[v] for v in node.inputs]
         first = len(rebuild.new.nodes)
-        made = node.op.decompose(*operands)
+        try:
+            made = node.op.decompose(*operands)
+        except RlxError as error:  # sizes of what it is made of may be beyond reason
+            raise type(error)(f"{error}, at node {node.source or node.name!r}") from None
         results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
         results = tuple(_as_typed(node, value, wanted) for value, wanted in zip(results, node.types, strict=True))
         for fresh in rebuild.new.nodes[first:]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends import interrupt
 from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
@@ -154,7 +155,7 @@ class XlaBound(Bound):
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             try:
-                results = program(*weights, *inputs)
+                results = interrupt.within_time(lambda: program(*weights, *inputs))
                 for asked, error in zip(results[len(self.dtypes) :], self.misfits):
                     if bool(asked):
                         raise ShapeError(str(error))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
 
+from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Item, Many, Nothing
-from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
+from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
+from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
@@ -25,6 +27,7 @@ from rlx.ir.op import RANDOM_STATE
 OLDEST_OPSET = 1
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
+REGION_NODES = 8  # that a body counts as, beside its own
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
@@ -116,12 +119,16 @@ class _Walk:
         self.failures: list[Failure] = []
         self.state: Value | None = None  # of random numbers
         self.streams = 0
+        self.looked_at: dict[int, Any] = {}  # functions and bodies whose names are defined once
+        self.most = flags.max_nodes()
+        self.count = 0  # of nodes, each as often as it is imported
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
         self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label)
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
         self._check_opset()
+        check_names(proto, self.file.label)
         scope = Scope(self.file.opsets, tensors={t.name: t for t in proto.initializer})
         for declared in proto.input:
             if declared.name not in scope.tensors:
@@ -194,10 +201,14 @@ class _Walk:
             self._node(node, name, scope)
 
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
+        self.count += 1
+        if self.count > self.most:
+            told = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
+            raise ModelError(f"[onnx] expected at most {told}, got more at node {name!r}")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
-        start = len(graph.nodes)
+        start, noted = len(graph.nodes), len(graph.equalities)
         try:
             function = self.file.functions.get((proto.domain, proto.op_type, proto.overload))
             if function is not None:
@@ -210,6 +221,8 @@ class _Walk:
             self._fail(name, f"{domain or 'ai.onnx'}.{proto.op_type}, opset {opset}", str(error))
             results = [None] * len(proto.output)
         except RlxError as error:
+            if self.count > self.most:
+                raise
             raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
         except _DAMAGE as error:
             told = f"{type(error).__name__}: {error}"
@@ -218,6 +231,7 @@ class _Walk:
             ) from error
         for made in graph.nodes[start:]:
             made.source = made.source or name
+        graph.equalities[noted:] = [_named(equality, name) for equality in graph.equalities[noted:]]
         for output, item in zip(proto.output, results):
             if output:
                 scope.items[output] = item
@@ -238,7 +252,7 @@ class _Walk:
                 return [found]
         result = importer.function(node, *_arguments(node, importer))
         if result is NotImplemented:
-            return self._by_definition(proto, domain, opset, name, scope)
+            return self._by_definition(proto, domain, opset, name, scope, node.inputs)
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
@@ -291,13 +305,17 @@ class _Walk:
     # bodies
 
     def _inline(
-        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None
-    ) -> Sequence[Item | None]:
-        """A model's own function, with its body in place of the call."""
+        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None,
+        inputs: Sequence[Item | None] | None = None,
+    ) -> Sequence[Item | None]:  # fmt: skip
+        """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
-        inputs = self._inputs(proto, scope)
+        inputs = self._inputs(proto, scope) if inputs is None else inputs
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
+        if id(function) not in self.looked_at:
+            check_names(function, f"the function {function.name!r}")
+            self.looked_at[id(function)] = function
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
         inner.absent = frozenset(function.input) - inner.items.keys()
@@ -316,6 +334,9 @@ class _Walk:
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
             raise ModelError(f"[onnx] expected a body of {len(inputs)} inputs, got {len(body.input)}")
+        if id(body) not in self.looked_at:
+            check_names(body, f"a body of {name!r}")
+            self.looked_at[id(body)] = body
         tensors = {t.name: t for t in body.initializer}
         inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
         inner.depth = scope.depth + 1
@@ -328,6 +349,7 @@ class _Walk:
 
     def region(self, body: Any, name: str, scope: Scope, formals: Sequence[Formal]) -> Region:
         """A sub-graph as a graph of its own."""
+        self.count += REGION_NODES
         around = self.frame
         self.frame = Frame(Graph(body.name or "body"), around)
         try:
@@ -352,13 +374,16 @@ class _Walk:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
 
-    def _by_definition(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Any]:
-        """An op without an importer function: by the body that the standard itself gives it, if it does."""
+    def _by_definition(
+        self, proto: Any, domain: str, opset: int, name: str, scope: Scope, inputs: Sequence[Item | None] | None = None
+    ) -> Sequence[Any]:
+        """An op without an importer function, or with one that only looks at its inputs: by the body that the standard
+        itself gives it, if it does."""
         body = self._standard_body(proto, domain, opset, scope)
         if body is None:
             self._inputs(proto, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
+        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset), inputs)
 
     def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
         try:
@@ -395,6 +420,13 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _named(equality: Equality, name: str) -> Equality:
+    """With the node that it comes from."""
+    if ", at node" in equality.reason:
+        return equality
+    return replace(equality, reason=f"{equality.reason}, at node {name!r}")
 
 
 def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
