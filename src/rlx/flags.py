@@ -113,8 +113,8 @@ loop_trips = _flag(
     "RLX_LOOP_TRIPS",
     0,
     _count,
-    "trips that loops which data end may take in a run, all together; 0 takes what a device does in some seconds: 1048576 "
-    "where loops are native code, 65536 elsewhere",
+    "trips that loops which data end may take in a run, all together; 0 takes what a device does in some seconds: "
+    "1048576 where loops are native code, 65536 elsewhere",
     decides_code=True,
 )
 check_indices = _flag(
