@@ -7,14 +7,13 @@ the kinds of kernels that it is made of, which all programs that were seen have 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rlx import disk
+from rlx import disk, locks
 from rlx.device import calibration
 from rlx.device.device import Device
 from rlx.errors import RlxError
@@ -93,7 +92,7 @@ class Observations:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self.measured_ns: dict[str, float] = {}
         self.ratios: dict[str, float] = {}
         self.samples: dict[str, Sample] = {}
@@ -174,7 +173,7 @@ def _sample(told: Mapping[str, object]) -> Sample:
 
 
 _all: dict[tuple[Device, str], Observations] = {}
-_making = threading.Lock()
+_making = locks.lock()
 
 
 def of(device: Device) -> Observations:

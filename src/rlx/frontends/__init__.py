@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlx import locks
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -90,7 +90,7 @@ class Model:
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     @property
     def compiled(self) -> CompiledGraph:

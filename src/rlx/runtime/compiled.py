@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rlx import locks
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.interrupt import deadline
 from rlx.errors import CapabilityError, InputError, OutOfMemory
@@ -59,9 +59,9 @@ class CompiledGraph:
         self._missing: frozenset[str] = frozenset(self._param_types)
         self._demands = Demands(graph)
         self._plans = Plans()
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
         self._mode = PLAIN
-        self._turn = threading.RLock()  # of runs that feed, and of changes of the mode
+        self._turn = locks.rlock()  # of runs that feed, and of changes of the mode
         self._pipeline: Pipeline[list[Array]] = Pipeline()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx import mapped
+from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
@@ -152,7 +151,7 @@ class _Weights:
         self.params = params
         self.packed: _Packed | None = None
         self._code = code
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     def pack(self) -> _Packed:
         with self._lock:
@@ -169,7 +168,7 @@ class CpuExecutable(Executable):
         self.artifact = code.artifact
         self.threads = code.threads
         self.weights = _Weights(code, params or {})
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     @staticmethod
     def of(artifact: Artifact, isa: Isa, threads: int | None) -> CpuExecutable:

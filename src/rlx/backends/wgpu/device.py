@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.backends.wgpu import instance
 from rlx.backends.wgpu.halves import exact
 from rlx.backends.wgpu.subgroups import usable
@@ -157,7 +156,7 @@ class Device:
         self.name = describe(adapter)
         self.software = adapter.info["adapter_type"] == "CPU"
         self.compiles_only = adapter.info["backend_type"] == "Null"
-        self.lock = threading.RLock()
+        self.lock = locks.rlock()
         asked = dict(_PORTABLE)
         if not portable:
             asked |= {name: adapter.limits[name] for name in _SIZES}

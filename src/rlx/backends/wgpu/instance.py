@@ -11,15 +11,16 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlx import locks
+
 WITHOUT_OPENGL = ("Primary",)
 OWN_LLVM = {"triton": "_C/libtriton.so"}
 """Packages with an LLVM whose symbols others can see, and where it lies in them."""
-_lock = threading.Lock()
+_lock = locks.lock()
 _made: dict[bool, Any] = {}
 
 

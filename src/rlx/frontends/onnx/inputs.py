@@ -19,7 +19,6 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
-
 MAX_DIM_NAME = 256  # characters that are kept
 
 

@@ -25,7 +25,6 @@ from rlx.ir.graph import Value
 from rlx.ir.type import MAX_RANK
 from rlx.ops import build, shorthand
 
-
 MOST_PADS = 1 << 40  # with an extent they add up in i64
 
 
