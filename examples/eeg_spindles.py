@@ -111,6 +111,8 @@ def draw(eeg: Samples, chance: Samples, path: str) -> None:
 
 
 def main() -> None:
+    if find_spec("matplotlib") is None:
+        sys.exit("the picture is drawn by matplotlib: pip install matplotlib")
     eeg = np.load(sys.argv[1]).astype(np.float64) if len(sys.argv) > 1 else made_eeg()
     picture = sys.argv[2] if len(sys.argv) > 2 else "spindles.png"
     chance = Detector().chance(eeg)

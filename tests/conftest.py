@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 import pytest
 
 import skips
 from backends.coreml import values
+from benchmarks.zoo import nets
 from rlx.backends.cpu import isa
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
+from rlx.ir import dtype as dtypes
 from support import kind_of, why_absent
 
 # programs of tests are compiled once; those that test the cache switch it on
@@ -25,10 +28,15 @@ os.environ.setdefault("RLX_COREML_RUN", "fold")
 os.environ.setdefault("RLX_COREML_PRECISION", "f32")
 
 HOME = ("reference", "cpu", "cpu-*")
+BYTES = ("i8", "u8")
 
 
 def narrower() -> list[str]:
-    """`cpu-<name>` for the instruction sets that this machine has below its widest, which is `cpu`."""
+    """`cpu-<name>` for the instruction sets that this machine has, except what `cpu` is already.
+
+    A level's code has no extras. So on a machine whose widest level multiplies bytes by an instruction of its own, that
+    level's name is what a machine without it runs: `only_bytes`.
+    """
     found = []
     for name in isa.LEVELS:
         try:
@@ -36,7 +44,18 @@ def narrower() -> list[str]:
         except DeviceUnavailable:
             continue
         found.append(f"cpu-{name}")
-    return [name for name in found if name != f"cpu-{isa.widest().name}"]
+    return [name for name in found if only_bytes(name) or name != f"cpu-{isa.widest().name}"]
+
+
+def only_bytes(device: str) -> bool:
+    """Whether products of bytes are all in which this device's code differs from that of `cpu`."""
+    widest = isa.widest()
+    return device == f"cpu-{widest.name}" and isa.forced(widest.name).byte_products != widest.byte_products
+
+
+def has_bytes(case: object) -> bool:
+    """Whether a case has operands of eight bits."""
+    return any(str(dtypes.of(array.dtype)) in BYTES for array in getattr(case, "arrays", ()))
 
 
 def expanded(names: Iterable[str]) -> list[str]:
@@ -46,6 +65,11 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="", help="comma list of devices that tests with a device run on")
+    parser.addoption(
+        "--require",
+        default="",
+        help="comma list of devices and packages that must be here; `nets` is all real models",
+    )
 
 
 def asked_devices(config: pytest.Config) -> list[str]:
@@ -53,7 +77,27 @@ def asked_devices(config: pytest.Config) -> list[str]:
     return expanded(name for name in str(config.getoption("--device")).split(",") if name)
 
 
+def absent(name: str) -> str:
+    """Why what `--require` names is not here; empty if it is."""
+    if name == "nets":
+        return "; ".join(why for net in nets().values() if (why := net.why_absent()) and not net.npm)
+    if kind_of(name) in registry.names():
+        return why_absent(name)
+    return "" if find_spec(name) else f"neither a device nor a package that is installed: pip install {name}"
+
+
+def require(config: pytest.Config) -> None:
+    """What is absent would be skipped: whoever says that it must be here is told."""
+    if hasattr(config, "workerinput"):
+        return  # the process that started this one has looked
+    asked = [name for name in str(config.getoption("--require")).split(",") if name]
+    missing = [f"{name}: {why}" for name in asked if (why := absent(name))]
+    if missing:
+        raise pytest.UsageError("--require " + "\n--require ".join(missing))
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    require(config)
     config.addinivalue_line("markers", "devices(*names): where a test with a device runs if --device names none")
     for name in asked_devices(config):
         try:
@@ -64,10 +108,14 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--device {name}: {reason}")
 
 
+def has_own_devices(item: pytest.Item) -> bool:
+    """Whether a test says itself which devices it is for."""
+    listed = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    return any("device" in (names.split(",") if isinstance(names, str) else names) for names in listed)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    listed = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    own = any("device" in (names.split(",") if isinstance(names, str) else names) for names in listed)
-    if "device" in metafunc.fixturenames and not own:
+    if "device" in metafunc.fixturenames and not has_own_devices(metafunc.definition):
         mark = metafunc.definition.get_closest_marker("devices")
         names = asked_devices(metafunc.config) or expanded(mark.args if mark else HOME)
         metafunc.parametrize("device", names, indirect=True, scope="session")
@@ -96,13 +144,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parameters = item.callspec.params
         if not isinstance(parameters.get("device"), str):
             continue
-        rules, case = skips.of(parameters["device"]), parameters.get("case")
+        device, asked = parameters["device"], config.getoption("--device")
+        rules, case = skips.of(device), parameters.get("case")
         reason = rules.wrong.get(item.originalname if case is None else str(case))
         if reason:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
         if item.originalname in rules.beyond:
-            item.add_marker(pytest.mark.skip(reason=f"{parameters['device']}: {rules.beyond[item.originalname]}"))
-        if case is not None and rules.sample not in ("", case.what) and not config.getoption("--device"):
+            item.add_marker(pytest.mark.skip(reason=f"{device}: {rules.beyond[item.originalname]}"))
+        beside = case is not None and rules.sample not in ("", case.what)
+        same = only_bytes(device) and not has_bytes(case) and not has_own_devices(item)
+        if (beside or same) and not asked:
             repeated.append(item)
     if repeated:
         config.hook.pytest_deselected(items=repeated)

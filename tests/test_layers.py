@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rlx"
 LAYERS = (
-    {"errors", "flags", "disk", "mapped"},
+    {"errors", "flags", "disk", "locks", "mapped"},
     {"ir"},
     {"ops"},
     {"passes", "transform", "kernel"},

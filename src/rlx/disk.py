@@ -1,10 +1,14 @@
-"""The cache on disk: entries by key in one folder, written whole or not at all, checked when read, bounded in bytes."""
+"""The cache on disk: entries by key in one folder, written whole or not at all, checked when read, bounded in bytes.
+
+It may fail in any way, with no folder, no right to write or no space left: then nothing is kept, and that is all.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 
@@ -13,23 +17,36 @@ from rlx import flags
 MAGIC = b"rlx-cache-1\n"
 SUFFIX = ".rlxc"
 DIGEST_BYTES = 32
+UNFINISHED = ".tmp"
+STALE_S = 3600
+"""No write takes longer: an unfinished file that is older was left by a process that was ended."""
+
+
+class NoFolder(OSError):
+    """There is no place for the cache."""
 
 
 def folder() -> Path:
-    """Where entries lie: RLX_CACHE_DIR, or the user's cache folder."""
+    """Where entries lie: RLX_CACHE_DIR, or the user's cache folder. Raises NoFolder for a user without a home."""
     if flags.cache_dir():
         return Path(flags.cache_dir())
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("rlx"))
+    try:
+        found = Path(platformdirs.user_cache_dir("rlx"))
+    except RuntimeError as error:
+        raise NoFolder(str(error)) from error
+    if not found.is_absolute():  # "~" stands where no home is known
+        raise NoFolder(f"no home folder is known, got {str(found)!r}")
+    return found
 
 
 def read(key: str) -> bytes | None:
     """The entry, or None if there is none or it is damaged (it is then removed)."""
     if not flags.cache():
         return None
-    path = folder() / f"{key}{SUFFIX}"
     try:
+        path = folder() / f"{key}{SUFFIX}"
         data = path.read_bytes()
     except OSError:
         return None
@@ -45,21 +62,41 @@ def read(key: str) -> bytes | None:
 
 
 def write(key: str, body: bytes) -> None:
-    """Keeps an entry. A folder that cannot be written to only means that nothing is kept."""
+    """Keeps an entry, if it can."""
     if not flags.cache():
         return
-    place = folder()
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=place, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(MAGIC + _digest(body) + body)
-        os.replace(unfinished, place / f"{key}{SUFFIX}")
+        replace(folder() / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
         # not at every small entry: it lists the folder
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
     except OSError:
         return
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path.parent)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(unfinished, path)
+    except BaseException:
+        _remove(Path(unfinished))
+        raise
+
+
+@cache
+def _sweep(place: Path) -> None:
+    """Removes what writers left that were ended, once in a process."""
+    for path in place.glob(f"*{UNFINISHED}"):
+        try:
+            if time.time() - path.stat().st_mtime > STALE_S:
+                path.unlink()
+        except OSError:
+            continue  # another process was quicker
 
 
 @cache

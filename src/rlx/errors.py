@@ -31,6 +31,10 @@ class InputError(RlxError, ValueError):
     """The arrays handed to `run` do not fit the graph's inputs: names, ranks, dims or dtypes."""
 
 
+class RunTimeout(RlxError, TimeoutError):
+    """A run took longer than its `timeout`, and was ended. Nothing that stays between runs has changed."""
+
+
 class FlagError(RlxError, ValueError):
     """An `RLX_*` variable holds a value that it does not admit."""
 

@@ -106,6 +106,20 @@ code_bytes = _flag(
 value_bytes = _flag(
     "RLX_VALUE_BYTES", 0, _count, "bytes that a value may take whose size a run tells; 0 takes the machine's memory"
 )
+max_nodes = _flag(
+    "RLX_MAX_NODES", 1 << 15, _count, "nodes that a model file may come to, those of functions and unrolled loops too"
+)
+loop_trips = _flag(
+    "RLX_LOOP_TRIPS",
+    0,
+    _count,
+    "trips that loops which data end may take in a run, all together; 0 takes what a device does in some seconds: "
+    "1048576 where loops are native code, 65536 elsewhere",
+    decides_code=True,
+)
+check_indices = _flag(
+    "RLX_CHECK_INDICES", True, _switch, "0 clamps indices that are out of range, which are an error otherwise"
+)
 wgpu_halves = _flag(
     "RLX_WGPU_HALVES",
     "auto",

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlx
+from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 
@@ -83,3 +84,11 @@ def test_products_do_not_explode() -> None:
     factor = "(" + "+".join(f"x{i}" for i in range(40)) + ")"
     with pytest.raises(rlx.ShapeError, match="at most 4096 terms"):
         dims.parse("*".join([factor] * 15))
+
+
+def test_nested_functions_are_refused_before_they_are_too_deep() -> None:
+    dim = dims.symbol("n")
+    with pytest.raises(ShapeError, match="at most 100 functions"):
+        for _ in range(1000):
+            dim = dims.maximum(dims.floordiv(dims.add(dim, -1), 2), 0)
+    assert dims.evaluate(dim, {"n": 1 << 40}) >= 0 and str(dim)

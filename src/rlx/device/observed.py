@@ -7,15 +7,13 @@ the kinds of kernels that it is made of, which all programs that were seen have 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from rlx import disk
+from rlx import disk, locks
 from rlx.device import calibration
 from rlx.device.device import Device
 from rlx.errors import RlxError
@@ -94,21 +92,20 @@ class Observations:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self.measured_ns: dict[str, float] = {}
         self.ratios: dict[str, float] = {}
         self.samples: dict[str, Sample] = {}
         self._factors: Factors | None = None
         self._read()
 
-    def _path(self) -> str:
+    def _path(self) -> Path:
         of = calibration.identity(self.device)
-        return str(calibration.path_of(self.device, of).with_suffix(".observed.json"))
+        return calibration.path_of(self.device, of).with_suffix(".observed.json")
 
     def _read(self) -> None:
         try:
-            with open(self._path(), encoding="utf-8") as file:
-                told = json.load(file)
+            told = json.loads(self._path().read_text(encoding="utf-8"))
             self.measured_ns = {str(k): float(v) for k, v in told["measured_ns"].items()}
             self.ratios = {str(k): float(v) for k, v in told["ratios"].items()}
             self.samples = {str(k): _sample(v) for k, v in told["samples"].items()}
@@ -116,14 +113,10 @@ class Observations:
             self.measured_ns, self.ratios, self.samples = {}, {}, {}
 
     def _write(self) -> None:
+        samples = {key: asdict(sample) for key, sample in self.samples.items()}
+        told = json.dumps({"measured_ns": self.measured_ns, "ratios": self.ratios, "samples": samples})
         try:
-            path = self._path()
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                samples = {key: asdict(sample) for key, sample in self.samples.items()}
-                json.dump({"measured_ns": self.measured_ns, "ratios": self.ratios, "samples": samples}, file)
-            os.replace(unfinished, path)
+            disk.replace(self._path(), told.encode())
         except OSError:
             return
 
@@ -180,12 +173,15 @@ def _sample(told: Mapping[str, object]) -> Sample:
 
 
 _all: dict[tuple[Device, str], Observations] = {}
-_making = threading.Lock()
+_making = locks.lock()
 
 
 def of(device: Device) -> Observations:
     """The observations of a device in this process."""
-    key = (device, str(disk.folder()))
+    try:
+        key = (device, str(disk.folder()))
+    except disk.NoFolder:
+        key = (device, "")
     with _making:
         if key not in _all:
             _all[key] = Observations(device)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
+from rlx import locks
 from rlx.backends.base import Backend, Options, Unsupported
 from rlx.device import registry
 from rlx.device.device import Device
@@ -68,7 +68,7 @@ class DispatchReport:
 
 
 _kept: OrderedDict[tuple[str, str, Options], DispatchReport] = OrderedDict()
-_lock = threading.Lock()
+_lock = locks.lock()
 
 
 def dispatch_report(graph: Graph, device: str | Device, options: Options | None = None) -> DispatchReport:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlx import locks
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -90,7 +90,7 @@ class Model:
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     @property
     def compiled(self) -> CompiledGraph:
@@ -104,22 +104,25 @@ class Model:
             return self._compiled
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
-        """Outputs by name; inputs as in `CompiledGraph.run`. Sequences are lists of arrays.
+        """Outputs by name; inputs and `timeout` as in `CompiledGraph.run`. Sequences are lists of arrays.
 
         The first call chooses the device, at its sizes.
         """
+        told = {"timeout": named.pop("timeout")} if "timeout" in named and "timeout" not in self.input_names else {}
         if self._sequences:
             positional, named = tuple(self._spread(positional)), self._spread_named(named)
         program = self._compiled or self._compile(named if named and not positional else positional or None)
-        made = program(*positional, **named)
+        made = program(*positional, **named, **told)
         return self._packed(made) if self._sequences else made
 
-    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Any]:
+    def run(
+        self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None
+    ) -> list[Any]:
         """As `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
-            return (self._compiled or self._compile(inputs)).run(inputs, outputs)
+            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout)
         flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
-        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat))))
+        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, timeout=timeout))))
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
@@ -192,6 +195,7 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,
+    check_indices: bool | None = None,
     **reader: Any,
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
@@ -199,7 +203,7 @@ def load(
     The options are those of `Session`, the rest goes to the format's reader. Nothing is compiled before the first use.
     Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
-    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache)
+    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices)
     return Model(read(source, **reader), session)
 
 

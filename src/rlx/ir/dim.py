@@ -24,6 +24,11 @@ class Call:
     right: Dim
 
     @cached_property
+    def depth(self) -> int:
+        """How deep functions are nested in it."""
+        return 1 + max(_depth(self.left), _depth(self.right))
+
+    @cached_property
     def text(self) -> str:
         if self.function in ("min", "max"):
             return f"{self.function}({self.left}, {self.right})"
@@ -35,6 +40,8 @@ class Call:
 
 
 MAX_TERMS = 4096  # of a product; sizes in models have a few
+MAX_DEPTH = 100  # of functions in each other; a pyramid of ten levels has some thirty
+MAX_DEGREE = 64  # of a product, as ranks go
 
 Factor = str | Call
 Monomial = tuple[Factor, ...]
@@ -132,6 +139,20 @@ def _terms(dim: Dim) -> dict[Monomial, int]:
     return dict(dim.terms) if isinstance(dim, Poly) else {(): dim}
 
 
+def _depth(dim: Dim) -> int:
+    if isinstance(dim, int):
+        return 0
+    return max((f.depth for monomial, _ in dim.terms for f in monomial if isinstance(f, Call)), default=0)
+
+
+def _called(function: str, left: Dim, right: Dim) -> Dim:
+    """A function of dims as a dim. Raises ShapeError where functions are nested too deep to be worked with."""
+    call = Call(function, left, right)
+    if call.depth > MAX_DEPTH:
+        raise ShapeError(f"expected a dim of at most {MAX_DEPTH} functions in each other, got one more ({function})")
+    return _from_terms({(call,): 1})
+
+
 def symbol(name: str) -> Dim:
     """The dim called `name`. Names are identifiers."""
     if not name.isidentifier():
@@ -160,6 +181,8 @@ def mul(a: Dim, b: Dim) -> Dim:
     terms: dict[Monomial, int] = {}
     for left, left_coefficient in _terms(a).items():
         for right, right_coefficient in _terms(b).items():
+            if len(left) + len(right) > MAX_DEGREE:
+                raise ShapeError(f"expected a dim of products of at most {MAX_DEGREE} factors")
             monomial = tuple(sorted(left + right, key=str))
             terms[monomial] = terms.get(monomial, 0) + left_coefficient * right_coefficient
     return _from_terms(terms)
@@ -221,9 +244,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
                 return low
             if b > 0:
                 return add(_from_terms(whole), low)
-        return add(_from_terms(whole), _from_terms({(Call("floordiv", rest, b),): 1}))
+        return add(_from_terms(whole), _called("floordiv", rest, b))
     exact = exact_div(a, b)
-    return exact if exact is not None else _from_terms({(Call("floordiv", a, b),): 1})
+    return exact if exact is not None else _called("floordiv", a, b)
 
 
 def mod(a: Dim, b: Dim) -> Dim:
@@ -234,7 +257,7 @@ def mod(a: Dim, b: Dim) -> Dim:
         return a % b
     if exact_div(a, b) is not None:
         return 0
-    return _from_terms({(Call("mod", a, b),): 1})
+    return _called("mod", a, b)
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -247,7 +270,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
     if isinstance(gap, int):
         return a if gap <= 0 else b
     left, right = sorted((a, b), key=str)
-    return _from_terms({(Call("min", left, right),): 1})
+    return _called("min", left, right)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -259,7 +282,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
     if b == 0 and _not_negative(a):
         return a
     left, right = sorted((a, b), key=str)
-    return _from_terms({(Call("max", left, right),): 1})
+    return _called("max", left, right)
 
 
 def _not_negative(dim: Dim) -> bool:

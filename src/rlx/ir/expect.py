@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.type import TensorType
@@ -128,6 +127,10 @@ def axes(indices: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ..
 
 
 def broadcastable(of: TensorType, to: Shape, name: str) -> None:
-    """`of` must broadcast to exactly `to`."""
-    if broadcast(of.shape, to) != to and dims.product(to) != dims.product(broadcast(of.shape, to)):
-        raise ShapeError(f"expected {name} to broadcast to {list(to)}, got {of}")
+    """`of` must broadcast to exactly `to`; notes which dims must be equal for that."""
+    what = f"expected {name} to broadcast to {list(to)}, got {of}"
+    if of.rank > len(to):
+        raise ShapeError(what)
+    for mine, target in zip(of.shape, to[len(to) - of.rank :]):
+        if mine != 1:
+            same_dim(mine, target, what)

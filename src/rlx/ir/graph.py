@@ -11,7 +11,7 @@ from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect, indexing
-from rlx.ir.dim import Shape
+from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
@@ -317,19 +317,32 @@ class Graph:
         with expect.noting() as noted:
             try:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
+                for made in types if isinstance(types, tuple) else (types,):
+                    made.check()
             except RlxError as error:
                 raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
-        for equality in (*noted, *inside):
-            if equality not in self._noted:
-                self._noted.add(equality)
-                self.equalities.append(equality)
+        self._note((*noted, *inside))
         several = types if isinstance(types, tuple) else (types,)
         node = Node(self, op, inputs, several, self._fresh(name or op.name, name), source, tuple(regions))
         self.nodes.append(node)
         for value in inputs:
             self._uses.setdefault(value, []).append(node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
+
+    def equal(self, left: Dim, right: Dim, reason: str) -> Dim:
+        """The simpler of two dims that must be equal; what cannot be told now is checked when dims get their values.
+        Raises ShapeError."""
+        with expect.noting() as noted:
+            made = expect.same_dim(left, right, reason)
+        self._note(noted)
+        return made
+
+    def _note(self, equalities: Iterable[Equality]) -> None:
+        for equality in equalities:
+            if equality not in self._noted:
+                self._noted.add(equality)
+                self.equalities.append(equality)
 
     def like(self) -> Graph:
         """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
@@ -375,6 +388,9 @@ class Graph:
         """Ids of the nodes that outputs need, and of inputs and params."""
         found = {id(v.node) for v in self.outputs.values()}
         measured = self.measured
+        if measured:  # what must be equal is checked, whether or not anything is made of it
+            spoken = [dims.symbols(d) for e in self.equalities for d in (e.left, e.right)]
+            found.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
         for node in reversed(self.nodes):
             if id(node) in found or isinstance(node.op, (Input, Param)):
                 found.add(id(node))

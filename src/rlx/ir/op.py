@@ -36,6 +36,37 @@ EXACT = Tolerance(0)
 
 
 @dataclass(frozen=True)
+class Range:
+    """What the integers of an operand must lie in: low ≤ n < high; `what` names them. A `component` is one place along
+    the operand's last axis, if it is for these alone."""
+
+    operand: int
+    low: Dim
+    high: Dim
+    what: str = "indices"
+    component: int | None = None
+
+    @staticmethod
+    def of_index(operand: int, extent: Dim, component: int | None = None) -> Range:
+        """An index into an axis of this extent, which may count from the back."""
+        return Range(operand, dims.mul(extent, -1), extent, "indices", component)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A number of a run that lies outside of what it must lie in, as words."""
+
+    label: str
+    what: str
+    source: str
+
+    def error(self, low: int, high: int, got: int) -> InputError:
+        wanted = f"[{low}, {high})" if high > low + 1 else str(low)
+        between = " in " if high > low + 1 else " of "
+        return InputError(f"[{self.label}] expected {self.what}{between}{wanted}, got {got}, at node {self.source!r}")
+
+
+@dataclass(frozen=True)
 class Cost:
     """Work of one op: floating or integer operations, transcendental calls, and bytes read plus written."""
 
@@ -76,6 +107,10 @@ class Op:
         """Default: one operation per output element, every operand read and every result written once."""
         moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
         return Cost(flops=sum((t.size for t in outputs), start=0), bytes=moved)
+
+    def ranges(self, *inputs: TensorType) -> tuple[Range, ...]:
+        """What data of a run must lie in for the op to mean anything; `passes.checks` sees to it."""
+        return ()
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from rlx.ir.dtype import DType
 
 MAX_RANK = 64
 MAX_DIM = 1 << 62
+MAX_BYTES = 1 << 56
+"""Of a value: offsets into several such still fit into i64."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def check(self) -> None:
+        """Raises ShapeError for a rank, a dim or a size that nothing has: libraries below would overflow."""
+        if len(self.shape) > MAX_RANK:
+            raise ShapeError(f"expected a rank of at most {MAX_RANK}, got {len(self.shape)}")
+        count = self.dtype.itemsize
+        for dim in self.shape:
+            if isinstance(dim, int):
+                if dim < 0:
+                    raise ShapeError(f"expected dims that are not negative, got {list(self.shape)}")
+                count *= dim or 1
+        if count > MAX_BYTES:
+            raise ShapeError(f"expected values of at most {MAX_BYTES} bytes, got {self}")
 
     @property
     def rank(self) -> int:

@@ -1,7 +1,7 @@
 """How much code fused values make, and where a kernel's expression has grown long enough.
 
 A value that is not in memory is computed again wherever its users need it at another index: a chain of shifted sums
-would double with every link. So what counts is a value's nodes once for every way of moving elements that leads to them.
+would double with every link. So a value's nodes count once for every way of moving elements that leads to them.
 """
 
 from __future__ import annotations

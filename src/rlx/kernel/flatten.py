@@ -33,6 +33,11 @@ def leaves(kernels: Iterable[Kernel]) -> list[Kernel]:
     return found
 
 
+def has_loop(kernel: Kernel) -> bool:
+    """Whether it is a loop or owns one."""
+    return isinstance(kernel.work, Loop) or any(map(has_loop, parts(kernel)))
+
+
 def touched(program: Program, kernels: Iterable[Kernel]) -> set[int]:
     """Buffers that the kernels, and those that they own, read and write; aliases and what they lie in."""
     found: set[int] = set()

@@ -46,7 +46,6 @@ from rlx.ops.reduce import Argmax, Argmin, Reduction
 from rlx.ops.shape import Concat
 from rlx.ops.transformer import Attention
 
-
 MANY_PARTS = 16
 """Operands of a concatenation that are worth buffers of their own, so that those alike share one function."""
 

@@ -67,6 +67,7 @@ __all__ = [
     "rearrange",
     "recurrent",
     "reduce",
+    "require",
     "resampling",
     "sampling",
     "selection",

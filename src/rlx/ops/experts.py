@@ -15,7 +15,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Value, call
-from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.op import Composite, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 
@@ -35,7 +35,7 @@ class GroupedMatmul(Composite):
 
     x         float [m, k]
     weights   like x [e, k, n]
-    experts   i32 or i64 [m]; counted from the back if negative, clamped
+    experts   i32 or i64 [m]; counted from the back if negative, clamped without checks
     result    like x [m, n]; narrow floats add up in f32
     """
 
@@ -50,6 +50,9 @@ class GroupedMatmul(Composite):
         expect.same_dim(x.shape[1], weights.shape[1], f"contracting dims differ: x is {x}, weights are {weights}")
         rows = expect.same_dim(x.shape[0], experts.shape[0], f"rows differ: x is {x}, experts are {experts}")
         return x.with_shape((rows, weights.shape[2]))
+
+    def ranges(self, x: TensorType, weights: TensorType, experts: TensorType) -> tuple[Range, ...]:
+        return (Range.of_index(2, weights.shape[0]),)
 
     def reference(self, x: Array, weights: Array, experts: Array) -> Array:
         count = weights.shape[0]

@@ -1,7 +1,7 @@
 """Ops whose operands say which elements: gather and scatter in their forms.
 
-Indices are checked where they are used: negative ones count from the back, a gather clamps what is still out of range
-to the nearest element, a scatter drops it.
+Negative indices count from the back. What is still out of range ends a run with an error (`ranges` says what is in it,
+`passes/checks.py` adds the check); without checks a gather clamps it to the nearest element, a scatter drops it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import expect
-from rlx.ir.op import Cost, Primitive, Tolerance, op
+from rlx.ir.dim import Shape
+from rlx.ir.op import Cost, Primitive, Range, Tolerance, op
 from rlx.ir.type import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +24,7 @@ Array = np.ndarray[Any, Any]
 class Gather(Primitive):
     """x taken at `indices` along `axis`: the axis is replaced by the axes of `indices`.
 
-    Negative indices count from the back; an index out of range is clamped to the nearest element.
+    Negative indices count from the back; without checks an index out of range is clamped to the nearest element.
     """
 
     axis: int = 0
@@ -41,6 +42,9 @@ class Gather(Primitive):
             return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
         return np.take(x, np.clip(_wide(indices, extent), 0, extent - 1), self.axis)
 
+    def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:
+        return (Range.of_index(1, x.shape[self.axis]),)
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return _moved(inputs[1], outputs[0])
 
@@ -56,6 +60,9 @@ class GatherElements(Primitive):
         expect.rank(indices, x.rank, "indices", at_most=x.rank)
         expect.axis(self.axis, x.rank)
         return x.with_shape(indices.shape)
+
+    def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:
+        return (Range.of_index(1, x.shape[self.axis]),)
 
     def reference(self, x: Array, indices: Array) -> Array:
         extent = x.shape[self.axis]
@@ -100,6 +107,9 @@ class GatherNd(Primitive):
         depth = _index_depth(x, indices, self.batch_dims)
         return x.with_shape((*indices.shape[:-1], *x.shape[self.batch_dims + depth :]))
 
+    def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:
+        return _by_component(x.shape[self.batch_dims :], indices)
+
     def reference(self, x: Array, indices: Array) -> Array:
         lead, depth = self.batch_dims, indices.shape[-1]
         covered = x.shape[lead : lead + depth]
@@ -113,6 +123,13 @@ class GatherNd(Primitive):
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return _moved(inputs[1], outputs[0])
+
+
+def _by_component(covered: Shape, indices: TensorType) -> tuple[Range, ...]:
+    """Of index vectors along the last axis: each number into an axis of its own."""
+    depth = indices.shape[-1]
+    assert isinstance(depth, int)  # the type rules ask for it
+    return tuple(Range.of_index(1, covered[i], i) for i in range(depth))
 
 
 def _moved(indices: TensorType, elements: TensorType) -> Cost:
@@ -169,6 +186,9 @@ class ScatterElements(_Scatter):
             expect.same_dim(a, b, f"expected updates of the shape of indices, got {updates} and {indices}")
         return x
 
+    def ranges(self, x: TensorType, indices: TensorType, updates: TensorType) -> tuple[Range, ...]:
+        return (Range.of_index(1, x.shape[self.axis]),)
+
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         out = np.array(x)
         axis = self.axis % x.ndim
@@ -202,6 +222,9 @@ class ScatterNd(_Scatter):
         for a, b in zip(updates.shape, wanted):
             expect.same_dim(a, b, f"expected updates of shape {list(wanted)}, got {updates}")
         return x
+
+    def ranges(self, x: TensorType, indices: TensorType, updates: TensorType) -> tuple[Range, ...]:
+        return _by_component(x.shape, indices)
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         out = np.array(x)

@@ -312,6 +312,9 @@ class L2Normalize(OverAxis):
         return div(wide, maximum(length, self.epsilon)).cast(x.dtype)
 
 
+MAX_NEIGHBOURS = 1 << 16  # channels that a local response norm adds up
+
+
 @op
 class LocalResponseNorm(Composite):
     """x / (bias + alpha / size · Σx²)^beta, the sum over `size` neighbouring channels.
@@ -329,8 +332,8 @@ class LocalResponseNorm(Composite):
     def infer(self, x: TensorType) -> TensorType:
         expect.floating(x)
         expect.rank(x, 2)
-        if self.size < 1:
-            raise ShapeError(f"expected a size of at least 1, got {self.size}")
+        if not 1 <= self.size <= MAX_NEIGHBOURS:
+            raise ShapeError(f"expected a size in [1, {MAX_NEIGHBOURS}], got {self.size}")
         return x
 
     def reference(self, x: Array) -> Array:

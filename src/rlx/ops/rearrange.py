@@ -12,7 +12,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
-from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.op import Composite, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 
@@ -36,6 +36,9 @@ class ReverseSequence(Composite):
         expect.rank(lengths, 1, "lengths", at_most=1)
         expect.same_dim(lengths.shape[0], x.shape[batch], f"expected a length for each batch element of {x}")
         return x
+
+    def ranges(self, x: TensorType, lengths: TensorType) -> tuple[Range, ...]:
+        return (Range(1, 0, dims.add(x.shape[self.time_axis], 1), "lengths"),)
 
     def reference(self, x: Array, lengths: Array) -> Array:
         moved = np.moveaxis(x, (self.batch_axis, self.time_axis), (0, 1))

@@ -26,7 +26,7 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Graph, Value, call
-from rlx.ir.op import Composite, Cost, Tolerance, op
+from rlx.ir.op import Composite, Cost, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.cell_activation import FORMS, Gate, check
@@ -111,6 +111,10 @@ class Recurrent(Composite):
             expect.same_dim(lengths.shape[0], batch, f"expected a length for each of {x}, got {lengths}")
         state = x.with_shape((self.directions, batch, hidden))
         return (x.with_shape((steps, self.directions, batch, hidden)), *([state] * self.states))
+
+    def ranges(self, *inputs: TensorType) -> tuple[Range, ...]:
+        at = self.operand_names.index("lengths")
+        return (Range(at, 0, dims.add(inputs[0].shape[0], 1), "lengths"),) if at < len(inputs) else ()
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """The products; functions of the gates."""

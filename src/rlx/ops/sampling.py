@@ -14,7 +14,7 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType, accumulator
 from rlx.ir.graph import Value
-from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.op import Composite, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.either import (
@@ -158,6 +158,9 @@ def _elements(flat: Any, at: Any) -> Any:
     return np.take_along_axis(flat, np.broadcast_to(at, shape), 2)
 
 
+MAX_SAMPLES = 1 << 20  # of a region, along an axis
+
+
 @op
 class RoiAlign(Composite):
     """Means (or greatest) of x over the bins of regions, from `samples`² places in a bin, each interpolated linearly.
@@ -188,9 +191,15 @@ class RoiAlign(Composite):
             expect.rank(of, rank, name, at_most=rank)
         if self.mode not in ("avg", "max") or min(self.samples, self.height, self.width) < 1:
             raise GraphError(f"expected avg or max of at least one sample, got {self.mode!r} of {self.samples}")
+        if max(self.height, self.width) * self.samples > MAX_SAMPLES:
+            got = f"{self.height} by {self.width} of {self.samples} each"
+            raise GraphError(f"expected at most {MAX_SAMPLES} samples along an axis, got {got}")
         expect.same_dim(regions.shape[1], 4, f"expected regions of 4 numbers, got {regions}")
         rows = expect.same_dim(regions.shape[0], batch.shape[0], "expected an image for each region")
         return x.with_shape((rows, x.shape[1], self.height, self.width))
+
+    def ranges(self, x: TensorType, regions: TensorType, batch: TensorType) -> tuple[Range, ...]:
+        return (Range(2, 0, x.shape[0], "batch indices"),)
 
     def reference(self, x: Array, regions: Array, batch: Array) -> Array:
         with np.errstate(all="ignore"):

@@ -59,7 +59,7 @@ def squeeze(x: Value, axes: Sequence[int] | None = None) -> Value:
     """x without these axes of 1; without all that are known to be 1 if none are given. Raises ShapeError."""
     at = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else expect.axes(axes, x.rank)
     for i in at:
-        expect.same_dim(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
+        x.graph.equal(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
     return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in at))
 
 
@@ -95,8 +95,11 @@ def split(x: Value, sizes: Sequence[Dim], axis: int = 0) -> tuple[Value, ...]:
         whole = [slice(None)] * x.rank
         parts.append((*whole[:at], slice(total, end), *whole[at + 1 :]))
         total = end
-    expect.same_dim(total, x.shape[at], f"[split] expected sizes that make up axis {axis} of {x.type}")
+    x.graph.equal(total, x.shape[at], f"[split] expected sizes that make up axis {axis} of {x.type}")
     return tuple(_part(x, part, at) for part in parts)
+
+
+MAX_WINDOW = 1 << 20  # elements of a window that is a constant
 
 
 def _part(x: Value, key: tuple[slice, ...], axis: int) -> Value:
@@ -180,7 +183,7 @@ def cosine_window(
     if isinstance(size, int) and size < 0:
         raise ShapeError(f"[cosine_window] expected a size of at least 0, got {size}")
     period = size if periodic else dims.add(size, -1)
-    if isinstance(size, int) and isinstance(period, int):
+    if isinstance(size, int) and isinstance(period, int) and size <= MAX_WINDOW:
         turn = np.arange(size) / max(period, 1)
         made = sum((-1) ** j * a * np.cos(2 * np.pi * j * turn) for j, a in enumerate(coefficients))
         return graph.constant(np.broadcast_to(made, (size,)), dtype)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.errors import GraphError
+from rlx.errors import GraphError, RlxError
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Composite
+from rlx.ir.type import TensorType
+from rlx.ops import build
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Claims = Callable[[Node], bool]
@@ -44,19 +46,28 @@ def _expand(graph: Graph, claims: Claims) -> Graph:
             continue
         operands = [rebuild[v] for v in node.inputs]
         first = len(rebuild.new.nodes)
-        made = node.op.decompose(*operands)
+        try:
+            made = node.op.decompose(*operands)
+        except RlxError as error:  # sizes of what it is made of may be beyond reason
+            raise type(error)(f"{error}, at node {node.source or node.name!r}") from None
         results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+        results = tuple(_as_typed(node, value, wanted) for value, wanted in zip(results, node.types, strict=True))
         for fresh in rebuild.new.nodes[first:]:
             rebuild.new.rename(fresh, f"{node.name}/{fresh.op.name}")
-        _check(node, results)
         rebuild.replace(node, *results, first=first)
     return rebuild.finish()
 
 
-def _check(node: Node, results: tuple[Value, ...]) -> None:
-    for wanted, got in zip(node.types, results, strict=True):
-        if got.type != wanted:
-            raise GraphError(f"[{node.op.name}] expected a definition of {wanted}, got {got.type}, at {node.name!r}")
+def _as_typed(node: Node, made: Value, wanted: TensorType) -> Value:
+    """What a definition made, with dims as the node's type writes them: a definition may find an open dim to be equal
+    to a known one. Raises GraphError where it made something else."""
+    if made.type == wanted:
+        return made
+    alike = made.dtype is wanted.dtype and made.rank == wanted.rank
+    unlike = [(d, w) for d, w in zip(made.shape, wanted.shape) if d != w]
+    if not alike or any(d == 1 or isinstance(d, int) == isinstance(w, int) for d, w in unlike):
+        raise GraphError(f"[{node.op.name}] expected a definition of {wanted}, got {made.type}, at {node.name!r}")
+    return build.broadcast_to(made, shape=wanted.shape)
 
 
 class Decompose(Pass):

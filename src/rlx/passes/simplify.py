@@ -64,13 +64,7 @@ rules.add(
 
 rules.add("multiply-by-one", Is(Mul, x, Const(1)), _keep, when=_same_type)
 rules.add("divide-by-one", Is(Div, x, Const(1)), _keep, when=_same_type)
-rules.add("add-negative-zero", Is(Add, x, Const(-0.0)), _keep, when=_same_type)
-rules.add(
-    "add-integer-zero",
-    Is(Add, x, Const(0)),
-    _keep,
-    when=lambda x, root: x.dtype.is_integer and x.type == root.type,
-)
+rules.add("add-negative-zero", Is(Add, x, Const(-0.0)), _keep, when=_same_type)  # integers have one zero
 rules.add("subtract-zero", Is(Sub, x, Const(0)), _keep, when=_same_type)
 rules.add("double-negation", Is(Neg, Is(Neg, x)), _keep)
 rules.add("double-not", Is(BitwiseNot, Is(BitwiseNot, x)), _keep)

@@ -95,7 +95,8 @@ class _Cutter:
                 light.add(id(node))
         kept = {id(v.node) for v in self.graph.outputs.values()}
         for node in reversed(nodes):
-            users = [self.level[id(user)] for value in node.outputs for user in self.graph.uses(value)]
+            uses = [user for value in node.outputs for user in self.graph.uses(value)]
+            users = [self.level[id(user)] for user in uses if id(user) in self.level]  # others no output needs
             if id(node) in light and id(node) not in kept and users:
                 self.level[id(node)] = max(self.level[id(node)], min(users))
 

@@ -6,7 +6,6 @@ extent comes to. Elsewhere each bucket has a program of its own, compiled when i
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx import locks
 from rlx.backends.base import shapes_at
 from rlx.errors import InputError
 from rlx.ir import dim as dims
@@ -89,7 +89,7 @@ class BucketedCache:
         self._programs: OrderedDict[Bucket, CompiledGraph] = OrderedDict()
         self._dropped: set[Bucket] = set()
         self._notes: list[Compile] = []
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
 
     def _check_dims(self) -> None:
         known = set(self.graph.symbols)

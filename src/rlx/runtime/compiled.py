@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rlx import locks
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
-from rlx.errors import CapabilityError, InputError
+from rlx.backends.interrupt import deadline
+from rlx.errors import CapabilityError, InputError, OutOfMemory
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
+from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.experts import Experts
 from rlx.runtime.extent import ActiveBound, Extents, check_extent
@@ -55,10 +57,11 @@ class CompiledGraph:
         self._param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
         self._params: dict[str, Array] = {}
         self._missing: frozenset[str] = frozenset(self._param_types)
+        self._demands = Demands(graph)
         self._plans = Plans()
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
         self._mode = PLAIN
-        self._turn = threading.RLock()  # of runs that feed, and of changes of the mode
+        self._turn = locks.rlock()  # of runs that feed, and of changes of the mode
         self._pipeline: Pipeline[list[Array]] = Pipeline()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
@@ -127,18 +130,31 @@ class CompiledGraph:
 
     # runs
 
-    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None) -> list[Array]:
+    def run(
+        self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None
+    ) -> list[Array]:
         """Runs the program: inputs by name or by position, results in the order of `output_names` or of `outputs`.
 
         Inputs are NumPy arrays or anything that speaks DLPack (CPU tensors of other libraries, taken without a copy).
         Those with a handle may be left out. Results that feed a handle are read-only.
-        Raises InputError before anything runs if names, dtypes, ranks or dims do not fit.
+
+        timeout   seconds after which a run that is not done ends with RunTimeout. Loops look at it between trips, the
+                  reference between nodes too; xla and Core ML go on behind, and what they give is dropped
+
+        Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and behind the run if its
+        data asked for an element that is not there.
         """
-        if self._mode is PLAIN:
-            bound, arrays = self._ready(inputs)
-            results = bound(arrays)
-        else:
-            results = self._run_in_mode(inputs)
+        if timeout is not None:
+            with deadline(timeout):
+                return self.run(inputs, outputs)
+        try:
+            if self._mode is PLAIN:
+                bound, arrays = self._ready(inputs)
+                results = bound(arrays)
+            else:
+                results = self._run_in_mode(inputs)
+        except MemoryError as error:
+            raise _out_of_memory(error, self.device) from None
         if outputs is None:
             return results
         return [results[i] for i in names_of(outputs, self.output_names)]
@@ -193,6 +209,7 @@ class CompiledGraph:
         if self._missing:
             self._refuse_missing()
         binding = self._signature.binding(arrays, self._params)
+        self._demands.check_at(binding)
         if not extents:
             return self.executable.bind(binding)
         active = self._signature.active(binding, extents)
@@ -386,7 +403,8 @@ class CompiledGraph:
         save_compiled(self, path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
-        """`run` with inputs as arguments; gives the outputs by name."""
+        """`run` with inputs as arguments, and its `timeout` if no input is called that; gives the outputs by name."""
+        timeout = None if "timeout" in self.input_names else named.pop("timeout", None)
         inputs: Inputs = named
         if positional:
             names = self.input_names
@@ -394,7 +412,7 @@ class CompiledGraph:
                 got = f"{len(positional)} by position and {list(named)}"
                 raise InputError(f"[run] expected each of the inputs {list(names)} once, got {got}")
             inputs = {**dict(zip(names, positional)), **named}
-        return dict(zip(self.output_names, self.run(inputs)))
+        return dict(zip(self.output_names, self.run(inputs, timeout=timeout)))
 
     @property
     def compile_count(self) -> int:
@@ -430,3 +448,8 @@ class CompiledGraph:
         takes = ", ".join(f"{name}: {of}" for name, of in self._signature.types.items())
         gives = ", ".join(f"{name}: {value.type}" for name, value in self.graph.outputs.items())
         return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
+
+
+def _out_of_memory(error: MemoryError, device: str) -> OutOfMemory:
+    """Python's error as ours."""
+    return error if isinstance(error, OutOfMemory) else OutOfMemory(f"[run] {error or 'no memory'}, on {device}")

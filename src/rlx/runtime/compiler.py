@@ -5,13 +5,12 @@ A program is kept without weights, so that whoever compiles an equal graph share
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.backends.base import Backend, Executable, Options
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
@@ -54,7 +53,7 @@ class CodeCache:
     def __init__(self, max_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Hashable, Executable] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self.hits = 0
         self.misses = 0
 

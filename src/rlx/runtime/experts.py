@@ -7,7 +7,6 @@ which reads them again should a row need them.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx import mapped
+from rlx import locks, mapped
 from rlx.backends.base import deliver
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
@@ -116,7 +115,7 @@ class Experts:
         self.layers: tuple[ExpertLayer, ...] = tuple(layer for layer, _ in found)
         self._choices = [chosen for _, chosen in found]
         self._owner, self._change = owner, change
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._captured: deque[tuple[Array, ...]] | None = None
         self._pools: list[ExpertPool] | None = None
         self._resident: list[Array] | None = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import gc
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlx import locks
 from rlx.backends.base import Options
 from rlx.device import explain, html, observed, registry, support
 from rlx.device.choice import Chooser, Decision
@@ -90,7 +90,7 @@ class GraphDevices:
         self._compiled: dict[Device, CompiledGraph] = {}
         self._decisions: dict[tuple[Any, ...], Decision] = {}
         self._chooser = Chooser(graph, self._policy, self.options)
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
 
     @staticmethod
     def from_env(graph: Graph, prefix: str = "RLX", options: Options | None = None) -> GraphDevices:

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from rlx import locks
+from rlx.errors import RlxError
+
 T = TypeVar("T")
 
 MOST_QUEUED = 16
@@ -48,6 +51,12 @@ class Pending(Generic[T]):
         finally:
             self._done.set()
 
+    def _lose(self) -> None:
+        """In the child of a fork, which has nobody to do it. Those of its parent that wait for it are not here."""
+        self._done = threading.Event()
+        self.error = RlxError("[run] expected a run of this process, got one that was queued before it was forked")
+        self._done.set()
+
 
 class Pipeline(Generic[T]):
     """The queue and its thread. Every method may be called from many threads."""
@@ -55,10 +64,12 @@ class Pipeline(Generic[T]):
     def __init__(self, most_queued: int = MOST_QUEUED) -> None:
         self._most = most_queued
         self._queue: deque[Pending[T]] = deque()
+        self._now: Pending[T] | None = None
         self._failed: list[Pending[T]] = []
         self._queued = self._finished = 0  # how many ever were
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        locks.after_fork(self._forget)
 
     def put(self, work: Callable[[], T]) -> Pending[T]:
         """Queues a run; waits while the queue is full."""
@@ -67,7 +78,7 @@ class Pipeline(Generic[T]):
             self._changed.wait_for(lambda: len(self._queue) < self._most)
             self._queue.append(pending)
             self._queued += 1
-            if self._thread is None or not self._thread.is_alive():  # after a fork the thread of the parent is none
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._loop, name="rlx-pipeline")
                 self._thread.start()
             self._changed.notify_all()
@@ -95,16 +106,25 @@ class Pipeline(Generic[T]):
         if untold and untold[0].error is not None:
             raise untold[0].error
 
+    def _forget(self) -> None:
+        """In the child of a fork: runs that wait there belong to the parent, which has the thread that does them."""
+        self._changed, self._thread = threading.Condition(), None
+        for pending in (*self._queue, *([self._now] if self._now is not None else [])):
+            pending._lose()
+        self._queue.clear()
+        self._now, self._finished = None, self._queued
+
     def _loop(self) -> None:
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: bool(self._queue), LINGER_S):
                     self._thread = None
                     return
-                pending = self._queue.popleft()
+                pending = self._now = self._queue.popleft()
                 self._changed.notify_all()
             pending._run()
             with self._changed:
+                self._now = None
                 self._finished += 1
                 if pending.error is not None and len(self._failed) < self._most:
                     self._failed.append(pending)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Any
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.backends.base import Bound
 
 Key = tuple[Any, ...]
@@ -21,7 +20,7 @@ class Plans:
         self.max_count = max_count
         self.max_bytes = flags.plan_bytes() if max_bytes is None else max_bytes
         self._plans: OrderedDict[Key, Bound] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
         self._latest: Bound | None = None
 
     def get(self, key: Key) -> Bound | None:

@@ -19,12 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx.backends.base import Executable, Options
+from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
 from rlx.errors import ModelError
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
+from rlx.passes.checks import add_checks
+from rlx.runtime.checked import most_trips, with_checks
 from rlx.runtime.compiler import Compiler
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None
     header = json.dumps(
         {
             "device": compiled.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
+            "check_indices": compiler.options.check_indices if compiler else True, "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
         }
     ).encode()  # fmt: skip
@@ -84,7 +87,7 @@ def load_compiled(path: str | os.PathLike[str], recompile: bool = False, threads
 
     file = _File(path)
     backend, ordinal = registry.backend(file.device)
-    options = Options(threads=threads, profile=file.profile)
+    options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices)
     compiler = Compiler(file.device, backend, options, ordinal)
     reason = file.damage or backend.code_misfit(file.facts, options)
     graph = file.graph()
@@ -94,7 +97,7 @@ def load_compiled(path: str | os.PathLike[str], recompile: bool = False, threads
         raise ModelError(
             f"[load_compiled] expected code that runs here, got {file.path}: {reason}; recompile=True helps"
         )
-    made: Executable = compiler.compile(graph) if reason else backend.load_code(file.code, file.facts, options)
+    made: Executable = compiler.compile(graph) if reason else file.program(backend, graph, options)
     return CompiledGraph(graph, file.device, made, compiler)
 
 
@@ -114,6 +117,8 @@ class _File:
             header: dict[str, Any] = json.loads(text)
             self.device = str(header["device"])
             self.profile = bool(header["profile"])
+            self.check_indices = bool(header["check_indices"])
+            self.loop_trips = int(header["loop_trips"])
             self.facts = {str(key): str(value) for key, value in header["facts"].items()}
             self.graph_digest = str(header["graph_digest"])
             size = int(header["code_bytes"])
@@ -128,6 +133,11 @@ class _File:
         self.code = bytes(data[first : first + size])
         self.damage = "" if _digest(self.code) == digest else "its code is damaged"
         self._rest = data[first + size + -size % ALIGN :]
+
+    def program(self, backend: Backend, graph: Graph, options: Options) -> Executable:
+        """The program of the code, with the checks that it was compiled with."""
+        checks = add_checks(graph, self.check_indices, self.loop_trips).checks
+        return with_checks(backend.load_code(self.code, self.facts, options), checks)
 
     def graph(self) -> Graph:
         return read_graph(self._rest, str(self.path))

@@ -26,6 +26,8 @@ class Session:
     threads   threads of the CPU backend; None takes RLX_NUM_THREADS
     isa       instruction set of the CPU backend; None takes RLX_CPU_ISA
     cache     whether to read and write the compile cache on disk; None takes RLX_CACHE
+    check_indices   whether an index that data put out of range is an error; if not it is clamped. None takes
+              RLX_CHECK_INDICES
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Session:
         threads: int | None = None,
         isa: str | None = None,
         cache: bool | None = None,
+        check_indices: bool | None = None,
     ) -> None:
         self.device = device
         isa = isa or flags.cpu_isa()
@@ -44,6 +47,7 @@ class Session:
             threads=threads or flags.num_threads() or None,
             isa=None if isa == "auto" else isa,
             cache=flags.cache() if cache is None else cache,
+            check_indices=flags.check_indices() if check_indices is None else check_indices,
         )
         if device != "auto":
             registry.parse(device)

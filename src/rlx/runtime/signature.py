@@ -217,6 +217,8 @@ def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> A
 def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
     take: Callable[[Any], Array] = np.from_dlpack
     try:
+        for lazy in ("resolve_conj", "resolve_neg"):  # of torch: signs that it has noted and not applied to the memory
+            value = getattr(value, lazy, lambda kept=value: kept)()
         return take(value)
     except Exception as error:  # whatever the exporter raises: a device that NumPy cannot read, a gradient, a dtype
         got = f"{type(value).__name__}, which DLPack cannot hand over"

@@ -7,27 +7,23 @@ stage measured, and checks them before anything that depends on them starts.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from rlx import flags
 from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options, deliver, shapes_at
-from rlx.errors import InputError, OutOfMemory
+from rlx.errors import InputError
 from rlx.ir import dim as dims
-from rlx.ir.dim import Dim
-from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Measured
+from rlx.ir.type import MAX_BYTES
 from rlx.ir.uses import has_measured
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
+from rlx.runtime.checked import check_sizes, compile_checked, memory_bytes
 from rlx.runtime.plans import Plans
-
-MOST_BYTES = 1 << 56
-"""Of a value inside of an op: offsets of several still fit into i64."""
 
 
 def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
@@ -36,9 +32,9 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
     Raises UnsupportedOp, DeviceUnavailable, CompileError.
     """
     if not has_measured(graph):
-        return backend.compile(graph, options, ordinal)
+        return compile_checked(graph, backend, options, ordinal)
     stages = cut(graph)
-    made = [backend.compile(stage.graph, options, ordinal) for stage in stages]
+    made = [compile_checked(stage.graph, backend, options, ordinal) for stage in stages]
     return StagedExecutable(graph, stages, made)
 
 
@@ -113,10 +109,8 @@ class _Stage:
             if left != right:
                 told = f"{equality.left} = {left} against {equality.right} = {right}"
                 raise InputError(f"[run] {equality.reason}: {told}")
-        limit = flags.value_bytes() or _memory_bytes()
-        for shapes, most in ((self.sizes, limit), (self.inner, MOST_BYTES)):
-            for shape, (itemsize, node) in shapes.items():
-                _check_size(shape, itemsize, node, binding, most)
+        check_sizes(self.sizes, binding, flags.value_bytes() or memory_bytes())
+        check_sizes(self.inner, binding, MAX_BYTES)
 
     def read(self, values: Mapping[Value, Array], binding: Mapping[str, int]) -> dict[str, int]:
         """The dims that the stage measured. Raises InputError for one out of bounds."""
@@ -127,24 +121,6 @@ class _Stage:
             op.check(number, found, source)
             found[op.symbol] = number
         return found
-
-
-def _check_size(shape: tuple[Dim, ...], itemsize: int, node: Node, binding: Mapping[str, int], most: int) -> None:
-    extents = [dims.evaluate(d, binding) for d in shape]
-    at = f"at node {(node.source or node.name)!r}"
-    if any(n < 0 for n in extents):
-        raise InputError(f"[{node.op.name}] expected dims that are not negative, got {extents}, {at}")
-    if math.prod(extents) * itemsize > most:
-        wanted = f"[{node.op.name}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
-        raise OutOfMemory(f"{wanted}, got {math.prod(extents) * itemsize} for {extents}, {at}")
-
-
-def _memory_bytes() -> int:
-    """Bytes of the machine's memory; where the system does not say, as much as counts as none too many."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 36
 
 
 class _StagedBound(Bound):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.cpu import gemm, isa
+from rlx.backends.base import Options
+from rlx.backends.cpu import build, gemm, isa, jit
+from rlx.backends.cpu.codegen import generate
 from rlx.backends.cpu.cores import BYTES
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
@@ -66,6 +69,29 @@ def test_convolutions(channels: int, stride: int, device: str) -> None:
     a, b = whole("u8", 2, channels, 7, 9), whole("i8", 20, channels, 3, 2, seed=1)
     wanted = g.outputs["y"].op.reference(a, b, np.uint8(77), np.int8(0))
     np.testing.assert_array_equal(run_on(device, g, {"x": a}, {"w": b})["y"], wanted)
+
+
+def disassembled(level: isa.Isa) -> str:
+    """The assembly of a product of bytes."""
+    g = Graph()
+    x, w = g.input("x", (16, 64), "u8"), g.param("w", (64, 32), "i8")
+    g.output(ops.dot_general(x, w, lhs_contract=(1,), rhs_contract=(0,), sum_dtype="i32"), name="y")
+    program, bounds = build.program_of(g, level, Options())
+    texts = generate(program, level, bounds, set(), reuse=True)
+    machine = jit._machine(level)
+    return "\n".join(machine.emit_assembly(llvm.parse_assembly(text, llvm.create_context())) for text in texts)
+
+
+def test_a_level_by_name_has_no_instructions_beyond_it() -> None:
+    """So `cpu-avx2` is what a machine without AVX-512 runs, `cpu-avx512` what one without VNNI does."""
+    for name in ISAS:
+        level = isa.forced(name)
+        text = disassembled(level)
+        assert "pmaddwd" in text or level.triple_arch != "x86_64"
+        assert "vpdpbusd" not in text
+        assert ("%zmm" in text) == (name == "avx512")
+    widest = isa.widest()
+    assert ("vpdpbusd" in disassembled(widest)) == (widest.byte_products == "fours")
 
 
 def test_neon_code_is_made() -> None:

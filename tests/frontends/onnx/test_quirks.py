@@ -176,3 +176,45 @@ def test_where_on_shapes_is_decided() -> None:
     fixed = {"minus": np.array([-1, -1]), "ones": np.array([1, 1]), "c": np.float32(3)}
     proto = model(nodes, {"x": (F, ["a", "b"])}, {"y": F}, fixed)
     assert run(proto, np.zeros((2, 3), "f4"))[0].tolist() == [[3] * 3] * 2
+
+
+def test_a_function_that_is_called_without_an_input_of_its_own() -> None:
+    """The body hands the absent input on to a node of its own, which leaves it out, too."""
+    body = [helper.make_node("Clip", ["x", "lo", "hi"], ["y"])]
+    limit = helper.make_function("own", "lim", ["x", "lo", "hi"], ["y"], body, [helper.make_opsetid("", 18)])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    inner = [helper.make_node("lim", ["x", "low", "high"], ["y"], domain="own")]
+    twice = helper.make_function("own", "twice", ["x", "low", "high"], ["y"], inner, opsets)
+    x = np.array([-3, 0.5, 3], np.float32)
+    for name, given, wanted in (
+        ("lim", ["x", "", "one"], [-3, 0.5, 1]),
+        ("lim", ["x", "one"], [1, 1, 3]),
+        ("twice", ["x", "", "one"], [-3, 0.5, 1]),
+        ("twice", ["x"], [-3, 0.5, 3]),
+    ):
+        call = helper.make_node(name, given, ["y"], domain="own")
+        proto = model(
+            [call], {"x": (F, (3,))}, {"y": F}, {"one": np.float32(1)}, functions=[limit, twice], domains=["own"]
+        )
+        assert run(proto, x)[0].tolist() == wanted
+
+
+def test_index_vectors_of_a_length_that_the_run_tells() -> None:
+    node = helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=1)
+    proto = model([node], {"x": (F, ("b", "n")), "i": (I64, ("c", "k"))}, {"y": F})
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert run(proto, x, np.array([[2], [-3]]))[0].tolist() == [2, 3]
+    with pytest.raises(rlx.RlxError, match=r"2|k"):
+        run(proto, x, np.array([[0, 1], [1, 2]]))
+
+
+def test_a_norm_over_an_open_dim_with_a_scale_of_known_size() -> None:
+    node = helper.make_node("LayerNormalization", ["x", "s"], ["y"])
+    proto = model([node], {"x": (F, ("b", "n"))}, {"y": F}, {"s": np.arange(4, dtype=np.float32)})
+    x = np.array([[1, 2, 3, 4]], np.float32)
+    centred = x - x.mean()
+    wanted = centred / np.sqrt((centred**2).mean() + 1e-5) * np.arange(4)
+    np.testing.assert_allclose(run(proto, x)[0], wanted, rtol=1e-5)
+    np.testing.assert_allclose(rlx.load(proto.SerializeToString(), device="cpu").run([x])[0], wanted, rtol=1e-5)
+    with pytest.raises(rlx.RlxError, match="5"):
+        run(proto, np.zeros((1, 5), np.float32))

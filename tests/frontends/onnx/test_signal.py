@@ -137,3 +137,12 @@ def test_mel_weights(bands: int, length: int, rate: int, low: float, high: float
 def test_damaged_nodes_are_named(node: Any, kinds: Any, fixed: Any, message: str) -> None:
     with pytest.raises(rlx.RlxError, match=message):
         rlx.load(model([node], kinds, {"y": F}, fixed, opset=20).SerializeToString())
+
+
+def test_a_signal_without_an_axis_of_parts() -> None:
+    """[batch, time], as exporters write real signals; [batch, time, 1] is the same."""
+    node = helper.make_node("STFT", ["x", "step", "", "length"], ["y"])
+    fixed = {"step": np.array(8), "length": np.array(32)}
+    x = noise(2, 128)
+    flat = run(model([node], {"x": (F, (2, 128))}, {"y": F}, fixed), x)[0]
+    assert np.array_equal(flat, run(model([node], {"x": (F, (2, 128, 1))}, {"y": F}, fixed), x[..., None])[0])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.backends.coreml import folding
 from rlx.backends.coreml.build import Port, build, worked_out
@@ -36,7 +35,7 @@ class CoremlExecutable(Executable):
         self.graph = graph
         self.legalise = legalise
         self.compile_count = 0
-        self._lock = threading.RLock()
+        self._lock = locks.rlock()
         self._params: dict[str, Array] = {}
         self._models: dict[tuple[str, tuple[tuple[str, int], ...]], Converted] = {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.errors import MissingExtra
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -34,7 +33,7 @@ HUGE, GREATEST_F16 = np.float32(1e38), np.float32(np.finfo(np.float16).max)
 LEAST, GREATEST = -(1 << 31), (1 << 31) - 1
 
 
-_LOCK = threading.RLock()
+_LOCK = locks.rlock()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ class CpuBackend(Backend):
     """The machine's own processor."""
 
     name = "cpu"
+    loop_trips = 1 << 20
 
     def probe(self) -> Probe:
         from rlx.backends.cpu import isa

@@ -14,7 +14,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Artifact:
     """Everything of a compiled program but its weights.
 
     `kept` are the buffers that `rlx_prepare` writes and `rlx_main` reads; `main_params` the params and constants that
-    `rlx_main` reads. `checks` are what to say if a run leaves their number, from 1, behind the table of buffers.
+    `rlx_main` reads. `checks` are what to say if a run leaves their number, from 1, behind the table of buffers;
+    `loops` whether the code has loops that ask whether to go on.
     """
 
     code: list[bytes]
@@ -45,6 +46,7 @@ class Artifact:
     main_params: list[int]
     report: dict[str, Any] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
+    loops: bool = False
 
 
 def to_bytes(artifact: Artifact) -> bytes:
@@ -60,6 +62,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         "main_params": artifact.main_params,
         "report": artifact.report,
         "checks": artifact.checks,
+        "loops": artifact.loops,
     }
     text = json.dumps(header).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *blobs])
@@ -87,6 +90,7 @@ def from_bytes(data: bytes) -> Artifact:
         return Artifact(
             code, tuple(header["symbols"]), header["buffers"], slots["inputs"], slots["params"], slots["outputs"],
             slots["kept"], constants, header["main_params"], header["report"], header["checks"],
+            header["loops"],
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"[cache] expected a compiled program, got {error}") from None

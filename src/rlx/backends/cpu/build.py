@@ -184,7 +184,7 @@ def _slot(program: Program, number: int) -> Slot:
 def _artifact(
     graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
 ) -> Artifact:
-    from rlx.kernel.flatten import leaves, touched
+    from rlx.kernel.flatten import has_loop, leaves, touched
 
     read = touched(program, program.main)
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
@@ -209,4 +209,5 @@ def _artifact(
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
         checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
+        loops=any(map(has_loop, (*program.prepare, *program.main))),
     )

@@ -119,7 +119,7 @@ def _write_entry(
         scratch = dims.maximum(scratch, _aligned(item.scratch))
         flat = isinstance(item, (nests.NestPlan, special.SpecialPlan)) and item.flat
         code[id(kernel)] = Code(function, item.positions, cycles_of(item, isa), flat)
-    Entry(f, program, memory, scratch, code, isa.clock if profile else "").write(kernels)
+    Entry(f, program, memory, scratch, code, isa.clock, profile).write(kernels)
     module.add(name, f.text())
     _write_arena(module, f"{name}_arena", memory, scratch)
 

@@ -12,6 +12,9 @@ from rlx.kernel.llvm.function import Function
 from rlx.kernel.nest import Branch, Kernel, Loop, Program
 from rlx.kernel.plan import MemoryPlan
 
+POLL_TICKS = {"llvm.readcyclecounter": 1 << 26, "llvm.readsteadycounter": 1 << 20}
+"""Of the processor's counter, from one question of a loop whether to go on to the next: some hundredths of a second."""
+
 GRAIN_CYCLES = 6000
 """Least work of a chunk that is worth handing to another thread (a fork and join costs some hundred cycles)."""
 
@@ -30,13 +33,15 @@ class Entry:
     """Writes the calls of kernels into a function of buffers, dims, arena, parallel and threads.
 
     code    by the kernel's id, for those that own no others
-    clock   the intrinsic that tells ticks, if kernels are to be timed; behind the table of buffers and the failed
-            check then stands the address of a table: ticks, calls and the first start of every kernel
+    clock   the intrinsic that tells ticks
+    timed   whether kernels are: behind the table of buffers and the failed check then stands the address of a table of
+            ticks, calls and the first start of every kernel. Behind that stands whom loops ask whether to go on.
     """
 
     def __init__(
-        self, f: Function, program: Program, memory: MemoryPlan, scratch: Dim, code: Mapping[int, Code], clock: str = ""
-    ) -> None:
+        self, f: Function, program: Program, memory: MemoryPlan, scratch: Dim, code: Mapping[int, Code], clock: str,
+        timed: bool,
+    ) -> None:  # fmt: skip
         self.f = f
         self.program = program
         self.memory = memory
@@ -51,6 +56,8 @@ class Entry:
         self.scratch_bytes = f.dim(scratch)
         self.args = ""
         self.clock = clock
+        self.timed = timed
+        self.due = ""  # where the tick stands at which a loop asks again
         self.numbers: dict[int, int] = {}
 
     def write(self, kernels: Sequence[Kernel]) -> None:
@@ -68,7 +75,7 @@ class Entry:
                 self._branch(kernel.work)
             elif isinstance(kernel.work, Loop):
                 self._loop(kernel.work)
-            elif self.clock:
+            elif self.timed:
                 self._timed(kernel)
             else:
                 self._call(kernel)
@@ -175,6 +182,7 @@ class Entry:
         spare_names = [[f.fresh("s") for _ in pair] for pair in turns]
         around = self.pointers
         self.pointers = {**around, **bases, **{c.now: name for c, name in zip(work.carried, names)}}
+        self._ask(label)
         self._test(work, trip, label)
         f.label(f"{label}.body")
         self._rows(work, trip)
@@ -192,6 +200,27 @@ class Entry:
         f.emit(f"br label %{label}.head")
         f.label(f"{label}.exit")
         self.pointers = {**around, **{c.last: name for c, name in zip(work.carried, names)}}
+
+    def _ask(self, label: str) -> None:
+        """Leaves the loop if whoever watches the run says so; asked now and then, then again at once."""
+        f = self.f
+        f.module.declare(f"declare i64 @{self.clock}()")
+        if not self.due:
+            self.due = f.at_entry("alloca i64, align 8")
+            start = f.at_entry(f"call i64 @{self.clock}()")
+            first = f.at_entry(f"add i64 {start}, {POLL_TICKS[self.clock]}")
+            f.entry.append(f"  store i64 {first}, ptr {self.due}, align 8")
+        now = f.value(f"call i64 @{self.clock}()")
+        late = f.value(f"icmp ugt i64 {now}, {f.value(f'load i64, ptr {self.due}, align 8')}")
+        f.emit(f"br i1 {late}, label %{label}.ask, label %{label}.go")
+        f.label(f"{label}.ask")
+        place = f.offset("%buffers", "ptr", str(len(self.program.buffers) + 2))
+        stop = f.value(f"call i64 {f.value(f'load ptr, ptr {place}, align 8')}()")
+        ends = f.value(f"icmp ne i64 {stop}, 0")
+        again = f.value(f"select i1 {ends}, i64 0, i64 {f.add(now, str(POLL_TICKS[self.clock]))}")
+        f.emit(f"store i64 {again}, ptr {self.due}, align 8")
+        f.emit(f"br i1 {ends}, label %{label}.exit, label %{label}.go")
+        f.label(f"{label}.go")
 
     def _test(self, work: Loop, trip: str, label: str) -> None:
         """Leaves the loop where no trip is left or the condition fails."""

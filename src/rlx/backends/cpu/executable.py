@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx import mapped
+from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
+from rlx.backends.interrupt import Watch
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -74,7 +74,8 @@ class _Frame:
     __slots__ = ("address", "arena", "nbytes", "table", "weights")
 
     def __init__(self, buffers: int, nbytes: int) -> None:
-        self.table = (ctypes.c_void_p * (buffers + 2))()  # behind them: which check failed, and where times go
+        # behind them: which check failed, where times go, and whom loops ask whether to go on
+        self.table = (ctypes.c_void_p * (buffers + 3))()
         try:
             self.arena = aligned_empty(nbytes)
         except MemoryError:
@@ -111,9 +112,13 @@ class _Code:
         frame = _Frame(artifact.buffers, self.bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)(), self.threads))
         for number, array in arrays.items():
             frame.table[number] = _address(array)
+        watch = Watch()
+        frame.table[artifact.buffers + 2] = watch.address
         entry = _Entry(self._loaded.address("rlx_prepare"))
         entry(frame.table, None, frame.address, self.pool.parallel_address, self.threads)
         mapped.release(params.values())
+        if watch.error is not None:
+            raise watch.error
         used = {*artifact.main_params, *kept}
         return _Packed({number: a for number, a in arrays.items() if number in used})
 
@@ -146,7 +151,7 @@ class _Weights:
         self.params = params
         self.packed: _Packed | None = None
         self._code = code
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     def pack(self) -> _Packed:
         with self._lock:
@@ -163,7 +168,7 @@ class CpuExecutable(Executable):
         self.artifact = code.artifact
         self.threads = code.threads
         self.weights = _Weights(code, params or {})
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     @staticmethod
     def of(artifact: Artifact, isa: Isa, threads: int | None) -> CpuExecutable:
@@ -228,6 +233,7 @@ class CpuBound(Bound):
         self._parallel = code.pool.parallel_address
         self._threads = executable.threads
         self._checks = artifact.checks
+        self._loops = artifact.loops
         self._times_shape = (len(artifact.report["kernels"]), 3) if "profile" in artifact.report else None
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
@@ -264,11 +270,16 @@ class CpuBound(Bound):
             table[number] = address_of(made)
         if times is not None:
             table[code.artifact.buffers + 1] = address_of(times)
+        watch = Watch() if self._loops else None
+        if watch is not None:
+            table[code.artifact.buffers + 2] = watch.address
         self._main(table, self.dims, frame.address, self._parallel, self._threads)
         failed = table[code.artifact.buffers] if self._checks else None
         if failed:
             table[code.artifact.buffers] = None
         code.give_frame(frame)
+        if watch is not None and watch.error is not None:
+            raise watch.error
         if failed:
             raise InputError(f"[run] {self._checks[failed - 1]}")
         return results

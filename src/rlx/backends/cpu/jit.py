@@ -6,6 +6,8 @@ once and thrown away, because emitting changes it.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,33 @@ from rlx.errors import CompileError
 
 OPTIMISATION_LEVEL = 2
 _lock = threading.Lock()  # LLVM's global tables are not ours to race on
+
+
+def _llvm_lock() -> Any:
+    """The lock that llvmlite holds while LLVM works; None if it is not loaded, or has none."""
+    ffi = sys.modules.get("llvmlite.binding.ffi")
+    return getattr(getattr(ffi, "lib", None), "_lock", None)
+
+
+def _before_fork() -> None:
+    """Waits until no other thread is in LLVM: in the child nobody would ever come out of it."""
+    _lock.acquire()
+    held = _llvm_lock()
+    if held is not None:
+        held.__enter__()
+    _held_by_fork.append(held)
+
+
+def _after_fork() -> None:
+    held = _held_by_fork.pop()
+    if held is not None:
+        held.__exit__(None, None, None)
+    _lock.release()
+
+
+_held_by_fork: list[Any] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def _machine(isa: Isa) -> Any:

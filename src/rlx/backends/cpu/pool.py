@@ -20,11 +20,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import threading
 import time
 from importlib import resources
 from string import Template
 
+from rlx import locks
 from rlx.backends.cpu import cpus
 from rlx.errors import RlxError
 
@@ -128,12 +128,10 @@ class ThreadPool:
 
 
 _shared: ThreadPool | None = None
-_making = threading.Lock()
+_making = locks.lock()
 
 
 def _after_fork_in_child() -> None:
-    global _making
-    _making = threading.Lock()
     if _shared is not None and _shared.has_workers:
         _shared._forget()
 

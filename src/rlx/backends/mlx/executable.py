@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from rlx import flags
+from rlx import flags, locks
 from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.mlx import scalar
 from rlx.backends.mlx.library import Value, mx, put, take
@@ -109,7 +108,7 @@ class MlxBound(Bound):
         self.binding = binding
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._program: Callable[..., Sequence[Value]] | None = None
 
     def _made(self) -> Callable[..., Sequence[Value]]:

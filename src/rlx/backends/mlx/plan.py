@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends import interrupt
 from rlx.backends.mlx import fused, places, scalar, sums
 from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
@@ -182,8 +183,11 @@ def _while(op: Any, node: Node, bodies: list[Plan], binding: Mapping[str, int]) 
         carried, rest = list(operands[: op.carried]), list(operands[op.carried :])
         trip = 0
         while trip < limit and test([*carried, *rest], weights)[0].item():
-            carried = body([*carried, *rest], weights)
+            interrupt.check()
+            carried = list(body([*carried, *rest], weights))
             trip += 1
+            if trip % UNEVALUATED == 0:  # the test may hang on none of them
+                mx.eval(carried)
         return carried
 
     return run
@@ -198,6 +202,7 @@ def _scan(op: Any, node: Node, bodies: list[Plan], binding: Mapping[str, int]) -
         carried, rest = list(operands[:first]), list(operands[behind:])
         rows: list[Sequence[Value]] = []
         for trip in range(length - 1, -1, -1) if op.reverse else range(length):
+            interrupt.check()
             made = bodies[0]([*carried, *(s[trip] for s in operands[first:behind]), *rest], weights)
             carried = list(made[:first])
             rows.append(made[first:])

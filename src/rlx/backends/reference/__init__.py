@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends import interrupt
 from rlx.backends.base import (
     Backend,
     Bound,
@@ -53,6 +54,7 @@ def evaluate(
     """
     values: dict[tuple[int, int], Array] = {}
     for node in graph.nodes:
+        interrupt.check()
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
         results = _run_node(node, operands, inputs, params, binding)
         if isinstance(node.op, Measured):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
-from rlx import flags
+from rlx import flags, locks
+from rlx.backends.wgpu import instance
 from rlx.backends.wgpu.halves import exact
 from rlx.backends.wgpu.subgroups import usable
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
@@ -58,11 +58,21 @@ def library() -> Any:
 
 
 def adapters(backend_type: str | None) -> list[Any]:
-    """Adapters of one kind of driver (`Vulkan`, `OpenGL`, `D3D12`, `Metal`), or of all, the best first."""
+    """Adapters of one kind of driver (`Vulkan`, `OpenGL`, `D3D12`, `Metal`), or the best first of all; OpenGL's are
+    among them only if there are no others."""
+    if backend_type is None:
+        return sorted(_enumerated(opengl=False) or _enumerated(opengl=True), key=_rank)
+    return [a for a in _enumerated(backend_type == "OpenGL") if a.info["backend_type"] == backend_type]
+
+
+def _enumerated(opengl: bool) -> list[Any]:
+    """What the library finds, with OpenGL loaded or not."""
+    wgpu = library()
+    from wgpu.backends.wgpu_native import _helpers, extras
+
     with _runtime_folder(), translated("enumerate"):
-        found = list(library().gpu.enumerate_adapters_sync())
-    wanted = [a for a in found if backend_type in (None, a.info["backend_type"])]
-    return sorted(wanted, key=_rank) if backend_type is None else wanted
+        instance.choose(_helpers, extras, opengl)
+        return list(wgpu.gpu.enumerate_adapters_sync())
 
 
 @contextmanager
@@ -146,7 +156,7 @@ class Device:
         self.name = describe(adapter)
         self.software = adapter.info["adapter_type"] == "CPU"
         self.compiles_only = adapter.info["backend_type"] == "Null"
-        self.lock = threading.RLock()
+        self.lock = locks.rlock()
         asked = dict(_PORTABLE)
         if not portable:
             asked |= {name: adapter.limits[name] for name in _SIZES}

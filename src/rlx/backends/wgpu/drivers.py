@@ -55,10 +55,19 @@ def _manifests() -> list[Path]:
     named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
     if named:
         return [p for p in map(Path, named.split(os.pathsep)) if p.exists()]
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
     shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
-    roots = [home, *map(Path, shared.split(":")), Path("/etc")]
+    roots = [*_own_data(), *map(Path, shared.split(":")), Path("/etc")]
     return [m for root in roots for m in sorted((root / "vulkan" / "icd.d").glob("*.json"))]
+
+
+def _own_data() -> list[Path]:
+    """The user's folder of data; a user may have no home."""
+    if os.environ.get("XDG_DATA_HOME"):
+        return [Path(os.environ["XDG_DATA_HOME"])]
+    try:
+        return [Path.home() / ".local/share"]
+    except RuntimeError:
+        return []
 
 
 def _library(*names: str) -> bool:

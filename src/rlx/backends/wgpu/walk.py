@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from rlx.backends import interrupt
 from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.sequence import Placed
 from rlx.errors import InputError
@@ -84,6 +85,7 @@ class Walk:
         trips = None if work.trips is None else dims.evaluate(work.trips, self.binding)
         trip = 0
         while trips is None or trip < trips:
+            interrupt.check()
             self.moved |= {c.now: place for c, place in zip(work.carried, now)}
             if work.condition is not None:
                 yield from self.go(work.test)

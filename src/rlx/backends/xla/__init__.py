@@ -25,6 +25,7 @@ class XlaBackend(Backend):
     """XLA on the processor."""
 
     name = "xla"
+    loop_trips = 1 << 20
     platform = "cpu"
 
     def probe(self) -> Probe:

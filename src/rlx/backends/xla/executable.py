@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rlx import locks
+from rlx.backends import interrupt
 from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
@@ -107,7 +108,7 @@ class XlaBound(Bound):
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
         self.misfits = walk.misfits(executable.graph, binding)
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._compiled: Any = None
 
         # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
@@ -154,7 +155,7 @@ class XlaBound(Bound):
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             try:
-                results = program(*weights, *inputs)
+                results = interrupt.within_time(lambda: program(*weights, *inputs))
                 for asked, error in zip(results[len(self.dtypes) :], self.misfits):
                     if bool(asked):
                         raise ShapeError(str(error))

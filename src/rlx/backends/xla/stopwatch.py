@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlx import locks
 from rlx.backends.base import KernelTime
 from rlx.backends.xla.scopes import Instructions
 from rlx.errors import ProfileError
@@ -16,7 +16,7 @@ from rlx.ir.graph import Graph
 
 MARK = "rlx.run"
 """The annotation that a run stands in."""
-_recording = threading.Lock()
+_recording = locks.lock()
 Span = tuple[float, float]
 
 

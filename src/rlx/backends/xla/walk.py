@@ -101,10 +101,13 @@ def _fitted(op: Op, made: Any, dtype: DType) -> Any:
 
 
 def _held(array: Any) -> Any:
-    """A constant, in its carrier."""
+    """A constant, in its carrier. Floats are hidden from XLA's algebra: it would drop `+ 0`, and join the constants of
+    `(x * 1e30) * 1e30` to an infinity."""
     import jax.numpy as jnp
+    from jax import lax
 
-    return jnp.asarray(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
+    held = jnp.asarray(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
+    return lax.optimization_barrier(held) if jnp.issubdtype(held.dtype, jnp.inexact) else held
 
 
 # shapes

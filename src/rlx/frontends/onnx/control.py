@@ -116,7 +116,8 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
     if started is False and stacked == 0:
         return list(carried)
     if isinstance(trips, int) and started and 0 < trips <= MAX_UNROLLED_TRIPS:
-        unrolled = _unrolled(node, body, trips, carried) if trips * len(body.node) <= MAX_UNROLLED_NODES else None
+        few = trips * _most_nodes(body) <= MAX_UNROLLED_NODES
+        unrolled = _unrolled(node, body, trips, carried) if few else None
         if unrolled is not None:
             return unrolled
     if any(isinstance(item, (Many, Nothing)) for item in carried):
@@ -132,6 +133,15 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
     if stacked:
         raise node.unsupported("how many results it collects is known only when the graph runs")
     return _while(node, body, count, condition, carried)
+
+
+def _most_nodes(body: Any) -> int:
+    """Nodes of a body, those of loops in it as often as they may be unrolled."""
+    total = len(body.node)
+    for inner in body.node:
+        times = MAX_UNROLLED_TRIPS if inner.op_type == "Loop" else 1
+        total += sum(times * _most_nodes(a.g) for a in inner.attribute if a.HasField("g"))
+    return total
 
 
 def _truth(item: Item) -> bool | None:

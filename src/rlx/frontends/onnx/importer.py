@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
 
+from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Item, Many, Nothing
-from rlx.frontends.onnx.model import ModelFile, dtype_of, opsets_of
+from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dtype as dtypes
+from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
@@ -25,6 +27,7 @@ from rlx.ir.op import RANDOM_STATE
 OLDEST_OPSET = 1
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting
 MAX_INLINE_DEPTH = 32
+REGION_NODES = 8  # that a body counts as, beside its own
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 FAMILIES = (
@@ -64,6 +67,7 @@ class Scope:
     items: dict[str, Item | None] = field(default_factory=dict)  # None: made by a node that could not be imported
     tensors: dict[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
+    absent: frozenset[str] = frozenset()  # a function's inputs that it was called without
     outer: Scope | None = None
     depth: int = 0
 
@@ -115,12 +119,16 @@ class _Walk:
         self.failures: list[Failure] = []
         self.state: Value | None = None  # of random numbers
         self.streams = 0
+        self.looked_at: dict[int, Any] = {}  # functions and bodies whose names are defined once
+        self.most = flags.max_nodes()
+        self.count = 0  # of nodes, each as often as it is imported
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
         self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label)
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
         self._check_opset()
+        check_names(proto, self.file.label)
         scope = Scope(self.file.opsets, tensors={t.name: t for t in proto.initializer})
         for declared in proto.input:
             if declared.name not in scope.tensors:
@@ -193,10 +201,14 @@ class _Walk:
             self._node(node, name, scope)
 
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
+        self.count += 1
+        if self.count > self.most:
+            told = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
+            raise ModelError(f"[onnx] expected at most {told}, got more at node {name!r}")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
-        start = len(graph.nodes)
+        start, noted = len(graph.nodes), len(graph.equalities)
         try:
             function = self.file.functions.get((proto.domain, proto.op_type, proto.overload))
             if function is not None:
@@ -209,6 +221,8 @@ class _Walk:
             self._fail(name, f"{domain or 'ai.onnx'}.{proto.op_type}, opset {opset}", str(error))
             results = [None] * len(proto.output)
         except RlxError as error:
+            if self.count > self.most:
+                raise
             raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
         except _DAMAGE as error:
             told = f"{type(error).__name__}: {error}"
@@ -217,6 +231,7 @@ class _Walk:
             ) from error
         for made in graph.nodes[start:]:
             made.source = made.source or name
+        graph.equalities[noted:] = [_named(equality, name) for equality in graph.equalities[noted:]]
         for output, item in zip(proto.output, results):
             if output:
                 scope.items[output] = item
@@ -229,7 +244,7 @@ class _Walk:
         bodies = _Bodies(self, name, scope)
         node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
         node.may_measure = self.frame.parent is None
-        node.inputs = [self._required(i, scope) if i else None for i in proto.input]
+        node.inputs = self._inputs(proto, scope)
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" and opset >= NUMPY_OPSET else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
             found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
@@ -237,7 +252,7 @@ class _Walk:
                 return [found]
         result = importer.function(node, *_arguments(node, importer))
         if result is NotImplemented:
-            return self._by_definition(proto, domain, opset, name, scope)
+            return self._by_definition(proto, domain, opset, name, scope, node.inputs)
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
@@ -268,6 +283,10 @@ class _Walk:
             scope = scope.outer
         return None
 
+    def _inputs(self, proto: Any, scope: Scope) -> list[Item | None]:
+        """Inputs of a node; None for those that it leaves out, or that a function around it was called without."""
+        return [self._required(i, scope) if i and not _is_absent(i, scope) else None for i in proto.input]
+
     def _required(self, name: str, scope: Scope) -> Item:
         item = self._lookup(name, scope)
         if item is None:
@@ -286,15 +305,20 @@ class _Walk:
     # bodies
 
     def _inline(
-        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None
-    ) -> Sequence[Item | None]:
-        """A model's own function, with its body in place of the call."""
+        self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None,
+        inputs: Sequence[Item | None] | None = None,
+    ) -> Sequence[Item | None]:  # fmt: skip
+        """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
-        inputs = [self._required(i, scope) if i else None for i in proto.input]
+        inputs = self._inputs(proto, scope) if inputs is None else inputs
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
+        if id(function) not in self.looked_at:
+            check_names(function, f"the function {function.name!r}")
+            self.looked_at[id(function)] = function
         inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
+        inner.absent = frozenset(function.input) - inner.items.keys()
         wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
         self._nodes(function.node, inner, [formal for formal in wanted if formal])
         return [self._result(formal, inner) if formal else None for formal in wanted]
@@ -310,6 +334,9 @@ class _Walk:
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
             raise ModelError(f"[onnx] expected a body of {len(inputs)} inputs, got {len(body.input)}")
+        if id(body) not in self.looked_at:
+            check_names(body, f"a body of {name!r}")
+            self.looked_at[id(body)] = body
         tensors = {t.name: t for t in body.initializer}
         inner = Scope(scope.opsets, f"{name}/", tensors=tensors, attributes=scope.attributes, outer=scope)
         inner.depth = scope.depth + 1
@@ -322,6 +349,7 @@ class _Walk:
 
     def region(self, body: Any, name: str, scope: Scope, formals: Sequence[Formal]) -> Region:
         """A sub-graph as a graph of its own."""
+        self.count += REGION_NODES
         around = self.frame
         self.frame = Frame(Graph(body.name or "body"), around)
         try:
@@ -346,15 +374,16 @@ class _Walk:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
 
-    def _by_definition(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Any]:
-        """An op without an importer function: by the body that the standard itself gives it, if it does."""
+    def _by_definition(
+        self, proto: Any, domain: str, opset: int, name: str, scope: Scope, inputs: Sequence[Item | None] | None = None
+    ) -> Sequence[Any]:
+        """An op without an importer function, or with one that only looks at its inputs: by the body that the standard
+        itself gives it, if it does."""
         body = self._standard_body(proto, domain, opset, scope)
         if body is None:
-            for i in proto.input:
-                if i:
-                    self._required(i, scope)
+            self._inputs(proto, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset))
+        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset), inputs)
 
     def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
         try:
@@ -365,7 +394,7 @@ class _Walk:
             return schema.function_body
         if not schema.has_context_dependent_function:
             return None
-        types = [self._type_bytes(self._required(i, scope)) if i else b"" for i in proto.input]
+        types = [b"" if item is None else self._type_bytes(item) for item in self._inputs(proto, scope)]
         resolved = onnx.NodeProto()
         resolved.CopyFrom(proto)
         del resolved.attribute[:]
@@ -391,6 +420,13 @@ class _Walk:
         count = len(self.file.proto.graph.node)
         got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
         return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+
+
+def _named(equality: Equality, name: str) -> Equality:
+    """With the node that it comes from."""
+    if ", at node" in equality.reason:
+        return equality
+    return replace(equality, reason=f"{equality.reason}, at node {name!r}")
 
 
 def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
@@ -491,6 +527,17 @@ def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
     if item.known is None:
         raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
     return item.known
+
+
+def _is_absent(name: str, scope: Scope | None) -> bool:
+    """Whether a name is that of an input which the function around was called without."""
+    while scope is not None:
+        if name in scope.items or name in scope.tensors:
+            return False
+        if name in scope.absent:
+            return True
+        scope = scope.outer
+    return False
 
 
 def _countable(item: Item) -> bool:

@@ -9,6 +9,7 @@ from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Value
+from rlx.ir.type import MAX_DIM
 from rlx.ops import build, shorthand
 
 _COMBINE = {"none": None, "add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -26,7 +27,12 @@ def gather_elements(node: OnnxNode, x: Value, indices: Value) -> Value:
 
 @onnx_op("GatherND")
 def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
-    return build.gather_nd(x, indices, batch_dims=node.integer("batch_dims", 0))
+    """How long index vectors are decides the rank of the result; where a single length is possible it need not be
+    known here."""
+    batch = node.integer("batch_dims", 0)
+    if indices.rank and not isinstance(indices.shape[-1], int) and x.rank - batch == 1:
+        indices = build.reshape(indices, shape=(*indices.shape[:-1], 1))
+    return build.gather_nd(x, indices, batch_dims=batch)
 
 
 @onnx_op("ScatterElements", "Scatter")
@@ -49,11 +55,15 @@ def _combine(node: OnnxNode) -> str | None:
 @onnx_op("OneHot")
 def one_hot(node: OnnxNode, indices: Value, depth: Item, values: Value) -> Value:
     """`values` holds what stands for off and for on; the depth may be a float."""
+    if values.rank != 1 or (isinstance(values.shape[0], int) and values.shape[0] != 2):
+        raise node.wrong(f"expected the two values for off and on, got {values.type}")
     array = depth.known if depth.known is not None else depth.value.constant
     if array is None:
         count = measure(node, depth.value.cast("i64"))
     else:
         number = array.reshape(-1)[0]
+        if array.size != 1 or (not isinstance(number, Poly) and not 0 <= number <= MAX_DIM):
+            raise node.wrong(f"expected a depth that is not negative, got {array.reshape(-1)[:8].tolist()}")
         count = number if isinstance(number, (int, Poly)) else int(number)
     whole = indices if indices.dtype.is_integer else indices.cast("i64")
     axis = node.axis(indices.rank + 1, -1)

@@ -19,6 +19,8 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
+MAX_DIM_NAME = 256  # characters that are kept
+
 
 class Inputs:
     """Makes inputs. `dims` are names of dims in the file with ours; `sequences` gets the names of elements."""
@@ -35,6 +37,7 @@ class Inputs:
         self.graph, self.leaves, self.label = graph, leaves, label
         self.shapes, self.values, self.sequences = shapes, values, sequences
         self.dims: dict[str, str] = {}
+        self._taken: set[str] = set()
 
     def item(self, name: str, of: Any) -> Item | None:
         """An input of a type. Sequences are as many inputs as they have elements; an optional has its element unless
@@ -89,14 +92,15 @@ class Inputs:
         name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
         if name not in self.dims:
             ours = _identifier(name)
-            while ours in self.dims.values():
+            while ours in self._taken:
                 ours += "_"
+            self._taken.add(ours)
             self.dims[name] = ours
         return self.dims[name]
 
 
 def _identifier(name: str) -> str:
     """A name that dims may have: `seq-len` → `seq_len`, `2x` → `d2x`."""
-    made = re.sub(r"\W", "_", name, flags=re.ASCII) or "d"
+    made = re.sub(r"\W", "_", name[:MAX_DIM_NAME], flags=re.ASCII) or "d"
     made = made if made.isidentifier() else f"d{made}"
     return f"{made}_" if keyword.iskeyword(made) else made

@@ -22,31 +22,48 @@ from rlx.frontends.onnx.table import Item, OnnxNode
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Value
+from rlx.ir.type import MAX_RANK
 from rlx.ops import build, shorthand
+
+MOST_PADS = 1 << 40  # with an extent they add up in i64
 
 
 def reshape(node: OnnxNode, x: Value, wanted: Value, zero_stays: bool) -> Value:
     """A single number that is not known follows from the others, as -1 does."""
     known = elements(wanted)
+    if len(known) > MAX_RANK:
+        raise node.wrong(f"expected a rank of at most {MAX_RANK}, got {len(known)}")
     if zero_stays:
         known = [x.shape[i] if d == 0 and i < x.rank else d for i, d in enumerate(known)]
     unknown = [i for i, d in enumerate(known) if d is None]
     rest = dims.product(d for d in known if d is not None)
-    if len(unknown) == 1 and -1 not in known and rest != 0 and dims.exact_div(x.type.size, rest) is not None:
-        return x.reshape(tuple(-1 if d is None else d for d in known))
+    left = dims.exact_div(x.type.size, rest)
+    if len(unknown) == 1 and -1 not in known and rest != 0 and left is not None:
+        x = _as_asked(node, x, wanted[unknown[0]], left, zero_stays and unknown[0])
+        return x.reshape(tuple(left if d is None else d for d in known))
     count = length(node, wanted)
     if zero_stays:
         shape = extents(node, (*x.shape[:count], *[0] * (count - x.rank)))
         wanted = build.select(build.eq(wanted, 0), shape, wanted)
     fixed = build.reduce_prod(build.select(build.eq(wanted, -1), 1, wanted), axes=(0,))
-    left = build.div(number(node, x.type.size), build.maximum(fixed, 1))
-    wanted = build.select(build.eq(wanted, -1), left, wanted)
+    inferred = build.div(number(node, x.type.size), build.maximum(fixed, 1))
+    wanted = build.select(build.eq(wanted, -1), inferred, wanted)
     return x.reshape(
         tuple(
             d if d is not None and (isinstance(d, Poly) or d >= 0) else measure(node, wanted[i])
             for i, d in enumerate(known)
         )
     )
+
+
+def _as_asked(node: OnnxNode, x: Value, asked: Value, left: Dim, zero_at: int | bool) -> Value:
+    """x, if the number for an axis is what is left for it: itself, or -1, or 0 where that keeps an axis so long."""
+    fits = build.bitwise_or(build.eq(asked, -1), build.eq(asked, number(node, left)))
+    if zero_at is not False and zero_at < x.rank:
+        same = build.eq(number(node, x.shape[zero_at]), number(node, left))
+        fits = build.bitwise_or(fits, build.bitwise_and(build.eq(asked, 0), same))
+    told = build.select(fits, number(node, left), asked)
+    return node.require(x, told, left, dims.add(left, 1), f"a dim of {x.type} reshaped")
 
 
 def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
@@ -61,25 +78,34 @@ def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
         asked = known[at] if at >= 0 else 1
         if here != 1 or asked == 1:
             target.append(here)
+            if asked is None:
+                told = build.select(build.eq(wanted[at], 1), number(node, here), wanted[at])
+                x = node.require(x, told, here, dims.add(here, 1), f"axis {axis} of the shape")
         else:
             target.append(measure(node, wanted[at]) if asked is None else asked)
     return x if tuple(target) == x.shape else build.broadcast_to(x, shape=tuple(target))
 
 
 def line(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
-    """start, start + delta, … short of limit: how many there are is measured. A step of zero is out of bounds."""
+    """start, start + delta, … short of limit: how many there are is measured. A step of zero and ends that are no
+    numbers are out of bounds."""
     first, last, step = (item.value.reshape(()) for item in (start, limit, delta))
     dtype = first.dtype
     if dtype.is_float:
         wide = [v.cast("f64") for v in (first, last, step)]
         count = build.ceil((wide[1] - wide[0]) / wide[2])
-        count = build.select(build.eq(wide[2], 0), -1.0, build.maximum(count, 0)).cast("i64")
+        none = build.bitwise_or(build.eq(wide[2], 0), build.is_nan(count))
+        count = build.select(none, -1.0, build.clamp(count, 0.0, float(1 << 40))).cast("i64")
         places = build.iota(node.graph, shape=(measure(node, count),), dtype="i64")
         return (places.cast("f64") * wide[2] + wide[0]).cast(dtype)
     begin, end, by = (v.cast("i64") for v in (first, last, step))
-    span = build.select(by > 0, end - begin, begin - end)
-    count = build.select(span > 0, build.div(span - 1, build.maximum(abs(by), 1)) + 1, 0)
-    count = build.select(build.eq(by, 0), -1, count)
+    up = by > 0
+    some = build.select(up, begin < end, end < begin)
+    # as numbers without a sign, since ends may be further from each other than i64 reaches
+    span = build.select(up, end - begin, begin - end).cast("u64")
+    step = build.maximum(build.select(up, by, -by).cast("u64"), 1)
+    count = build.minimum(build.div(span - 1, step), 1 << 40).cast("i64") + 1
+    count = build.select(build.eq(by, 0), -1, build.select(some, count, 0))
     places = build.iota(node.graph, shape=(measure(node, count),), dtype="i64")
     return (places * by + begin).cast(dtype)
 
@@ -107,13 +133,15 @@ def _slice_axis(node: OnnxNode, x: Value, axis: int, start: Value, end: Value, s
     extent = x.shape[axis]
     size = number(node, extent)
     forward = step > 0
+    (by,) = elements(step)
+    step = build.clamp(step, -1 - size, size + 1)  # a longer one takes no more than the first element either
     low = build.select(forward, node.graph.constant(0, "i64"), -1)
     high = build.select(forward, size, size - 1)
     begin, stop = (build.clamp(build.select(v < 0, v + size, v), low, high) for v in (start, end))
     span = build.select(forward, stop - begin, begin - stop)
     count = build.select(span > 0, build.div(span - 1, build.maximum(abs(step), 1)) + 1, 0)
     count = build.select(build.eq(step, 0), -1, count)
-    (first,), (by,) = elements(start), elements(step)
+    (first,) = elements(start)
     taken = measure(node, count, extent)
     if by == 1 and isinstance(first, int) and first >= 0:
         starts = tuple(first if i == axis else 0 for i in range(x.rank))
@@ -142,6 +170,7 @@ def pad(node: OnnxNode, x: Value, pads: Value, axes: Item | None, mode: str, fil
 
 def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Value, high: Value, mode: str, fill: Value | None) -> Value:
     size = number(node, x.shape[axis])
+    x = node.require(x, build.concat(low.reshape(1), high.reshape(1), axis=0), -MOST_PADS, MOST_PADS, "pads")
     total = measure(node, size + low + high)
     at = build.iota(node.graph, shape=(total,), dtype="i64") - low
     made = build.gather(x, folded(at, size, mode), axis=axis)

@@ -95,10 +95,17 @@ def vector(item: Item) -> Value:
 
 def marked(node: OnnxNode, axes: Value, rank: int) -> Value:
     """Whether each of `rank` axes is among those of a vector, which may count from the back: bool [rank]."""
+    hits = _hits(node, axes, rank)
+    return node.require(hits, hits, 0, 2, "how often an axis comes") > 0
+
+
+def _hits(node: OnnxNode, axes: Value, rank: int) -> Value:
+    """How often each of `rank` axes is among those of a vector, i64 [rank]. Other axes fail the run."""
     count = length(node, axes)
     wrapped = build.select(axes < 0, axes + rank, axes)
     line = build.iota(node.graph, shape=(1, rank), dtype="i64", axis=1)
-    return build.reduce_any(build.eq(line, wrapped.reshape(count, 1)), axes=(0,))
+    hits = build.reduce_sum(build.eq(line, wrapped.reshape(count, 1)).cast("i64"), axes=(0,))
+    return node.require(hits, axes, -rank, rank, "axes")
 
 
 def unmarked_first(node: OnnxNode, mask: Value, count: int) -> Value:
@@ -109,7 +116,9 @@ def unmarked_first(node: OnnxNode, mask: Value, count: int) -> Value:
 def spread(node: OnnxNode, axes: Value, values: Value, rest: Value) -> Value:
     """`rest` [rank] with the elements of `values` at `axes`, which may count from the back."""
     count = length(node, axes)
-    return build.scatter_nd(rest, axes.reshape(count, 1), values)
+    assert isinstance(rest.shape[0], int)  # a rank
+    told = node.require(rest, _hits(node, axes, rest.shape[0]), 0, 2, "how often an axis comes")
+    return build.scatter_nd(told, axes.reshape(count, 1), values)
 
 
 def split_axes(node: OnnxNode, x: Value, axes: Value) -> tuple[Value, Value]:

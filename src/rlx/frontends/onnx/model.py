@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from rlx import flags
 from rlx.errors import ModelError, UnsupportedOp
 from rlx.frontends.files import map_file
 from rlx.frontends.onnx.external import Folder
@@ -20,7 +22,6 @@ from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 
 MAX_SKELETON_BYTES = 1 << 30
-MAX_NODES = 1 << 20
 
 # TensorProto.DataType → dtype
 DTYPES: dict[int, DType] = {
@@ -60,6 +61,9 @@ class ModelFile:
         self.lifted.skeleton = b""
         self.opsets = opsets_of(self.proto.opset_import)
         self.functions = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
+        if len(self.functions) < len(self.proto.functions):
+            twice = _first_twice(f"{f.domain}.{f.name}" for f in self.proto.functions)
+            raise ModelError(f"[onnx] expected functions of names of their own, got {twice!r} twice")
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The tensor as an array, a view of the file where that is possible. Raises ModelError, UnsupportedOp."""
@@ -139,11 +143,46 @@ def _parse(skeleton: bytes, label: str) -> Any:
         raise ModelError(f"[onnx] expected an ONNX model, got {label}, which is damaged or none: {error}") from None
     if not proto.ir_version or not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"[onnx] expected an ONNX model, got {label}, which holds no graph")
-    if len(proto.graph.node) > MAX_NODES:
-        raise ModelError(f"[onnx] expected at most {MAX_NODES} nodes, got {len(proto.graph.node)}")
+    most = flags.max_nodes()
+    if len(proto.graph.node) > most:
+        raise ModelError(f"[onnx] expected at most {most} nodes (RLX_MAX_NODES), got {len(proto.graph.node)}")
     return proto
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Domain → version; the default domain is called `` (empty)."""
-    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
+    """Domain → version; the default domain is called `` (empty). Raises ModelError for two versions of one."""
+    found: dict[str, int] = {}
+    for each in imports:
+        domain = "" if each.domain == "ai.onnx" else each.domain
+        if found.setdefault(domain, each.version) != each.version:
+            got = f"{found[domain]} and {each.version} of {domain or 'ai.onnx'!r}"
+            raise ModelError(f"[onnx] expected one opset of each domain, got {got}")
+    return found
+
+
+def _first_twice(names: Iterable[str]) -> str:
+    counted = Counter(names)
+    return next(name for name, count in counted.items() if count > 1)
+
+
+def check_names(graph: Any, label: str) -> None:
+    """Raises ModelError for a name of a graph's or a function's values that is defined twice."""
+    makers: dict[str, str] = {}
+    for tensor in getattr(graph, "initializer", ()):
+        if tensor.name in makers:
+            raise ModelError(f"[onnx] expected names that are defined once, got the initializer {tensor.name!r} twice")
+        makers[tensor.name] = "an initializer"
+    inputs: set[str] = set()
+    for declared in graph.input:
+        name = declared if isinstance(declared, str) else declared.name
+        if name in inputs:
+            raise ModelError(f"[onnx] expected names that are defined once, got the input {name!r} twice, in {label}")
+        inputs.add(name)
+        makers.setdefault(name, "an input")
+    for index, node in enumerate(graph.node):
+        place = f"node {(node.name or f'{node.op_type}_{index}')!r}"
+        for name in node.output:
+            if name and name in makers:
+                got = f"{name!r} from {makers[name]} and from {place}"
+                raise ModelError(f"[onnx] expected names that are defined once, got {got}, in {label}")
+            makers[name] = place

@@ -50,6 +50,7 @@ def _running(node: OnnxNode, ours: str, x: Value, axis: Item) -> Value:
     if x.rank == 1:
         return run(x, axis=0, **_direction(node))
     at = axis.value.cast("i64").reshape(())
+    x = node.require(x, at, -x.rank, x.rank, "an axis")
     at = build.select(at < 0, at + x.rank, at)
     line, shape = build.iota(node.graph, shape=(x.rank,), dtype="i64"), extents(node, x.shape)
     parts = [build.select(where, shape, 1) for where in (line < at, build.eq(line, at), line > at)]

@@ -31,9 +31,6 @@ def cell_attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any
         for kind, default in (("alpha", FORMS[name].alpha), ("beta", FORMS[name].beta)):
             taken = given[kind].pop(0) if default is not None and given[kind] else default
             numbers[kind].append(0.0 if taken is None else taken)
-    hidden = node.integer("hidden_size", None)
-    if hidden is not None and hidden < 0:
-        raise node.wrong(f"expected a hidden size that is not negative, got {hidden}")
     return {
         "direction": direction, "activations": tuple(names), "alphas": tuple(numbers["alpha"]),
         "betas": tuple(numbers["beta"]), "clip": node.real("clip", None) or None,
@@ -51,6 +48,9 @@ class Net:
         self.batch_first = node.flag("layout")
         self.x = x.transpose(1, 0, 2) if self.batch_first else x
         self.directions, self.hidden, self.gates = r.shape[0], r.shape[hidden_axis], gates
+        declared = node.integer("hidden_size", None)
+        if declared is not None and isinstance(self.hidden, int) and declared != self.hidden:
+            raise node.wrong(f"expected R of the hidden_size {declared}, got {r.type}")
         self.weights = (w, r)
 
     def bias(self, b: Value | None) -> Value:

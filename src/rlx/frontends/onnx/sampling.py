@@ -57,15 +57,21 @@ def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Item | None) ->
     """Elements go back to where a pool took them from, all else is 0. Indices count the elements of all of the image
     that the pool would have had; a larger one that is asked for has zeros behind it."""
     kernel = node.integers("kernel_shape")
-    rank = len(kernel)
+    rank = x.rank - 2
     strides, pads = node.integers("strides", (1,) * rank), node.integers("pads", (0,) * (2 * rank))
+    fits = rank >= 1 and len(kernel) == len(strides) == rank and len(pads) == 2 * rank
+    if not fits or any(n < 1 for n in (*kernel, *strides)) or any(n < 0 for n in pads):
+        told = f"a kernel {list(kernel)}, strides {list(strides)}, pads {list(pads)}"
+        raise node.wrong(f"expected a kernel, strides and pads for the {rank} spatial axes of {x.type}, got {told}")
     spatial = [
         dims.add(dims.mul(dims.add(d, -1), s), k - a - b)
         for d, s, k, a, b in zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:])
     ]
     shape = (*x.shape[:2], *spatial)
-    zero = build.broadcast_to(node.graph.constant(0, x.dtype), shape=(dims.product(shape),))
-    made = build.scatter_elements(zero, indices.reshape(-1), x.reshape(-1), axis=0).reshape(shape)
+    count = dims.product(shape)
+    zero = build.broadcast_to(node.graph.constant(0, x.dtype), shape=(count,))
+    flat = node.require(indices.reshape(-1), indices, 0, count, "indices")
+    made = build.scatter_elements(zero, flat, x.reshape(-1), axis=0).reshape(shape)
     if wanted is None:
         return made
     asked = measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))

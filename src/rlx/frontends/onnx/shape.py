@@ -72,6 +72,8 @@ def flatten(node: OnnxNode, x: Value) -> Value:
 @onnx_op("Transpose")
 def transpose(node: OnnxNode, x: Value) -> Value:
     order = node.integers("perm", None) or tuple(reversed(range(x.rank)))
+    if sorted(order) != list(range(x.rank)):
+        raise node.wrong(f"expected perm to be a permutation of {x.rank} axes, got {list(order)[:64]}")
     return x if order == tuple(range(x.rank)) else x.transpose(*order)
 
 
@@ -315,6 +317,8 @@ def trilu(node: OnnxNode, x: Value, offset: Item | None) -> Value:
 @onnx_op("EyeLike")
 def eye_like(node: OnnxNode, x: Item) -> Value:
     code = node.integer("dtype", 0)
+    if len(x.shape) != 2:
+        raise node.wrong(f"expected a matrix, got {x.type}")
     row, column = (build.iota(node.graph, shape=x.shape, dtype="i64", axis=a) for a in (0, 1))
     return build.eq(column - row, node.integer("k", 0)).cast(dtype_of(code) if code else x.dtype)
 
@@ -323,8 +327,10 @@ def eye_like(node: OnnxNode, x: Item) -> Value:
 def depth_to_space(node: OnnxNode, x: Value) -> Value:
     n, c, h, w = _image(x)
     b = node.integer("blocksize")
+    if b < 1:
+        raise node.wrong(f"expected a blocksize of at least 1, got {b}")
     rest = dims.floordiv(c, b * b)
-    if node.text("mode", "DCR") == "DCR":
+    if _depth_first(node):
         split_up, order = x.reshape(n, b, b, rest, h, w), (0, 3, 4, 1, 5, 2)
     else:
         split_up, order = x.reshape(n, rest, b, b, h, w), (0, 1, 4, 2, 5, 3)
@@ -335,10 +341,19 @@ def depth_to_space(node: OnnxNode, x: Value) -> Value:
 def space_to_depth(node: OnnxNode, x: Value) -> Value:
     n, c, h, w = _image(x)
     b = node.integer("blocksize")
+    if b < 1:
+        raise node.wrong(f"expected a blocksize of at least 1, got {b}")
     rows, columns = dims.floordiv(h, b), dims.floordiv(w, b)
-    order = (0, 3, 5, 1, 2, 4) if node.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if _depth_first(node) else (0, 1, 3, 5, 2, 4)
     moved = x.reshape(n, c, rows, b, columns, b).transpose(*order)
     return moved.reshape(n, dims.mul(c, b * b), rows, columns)
+
+
+def _depth_first(node: OnnxNode) -> bool:
+    mode = node.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise node.wrong(f"expected the mode DCR or CRD, got {mode!r}")
+    return bool(mode == "DCR")
 
 
 def _image(x: Value) -> tuple[Dim, Dim, Dim, Dim]:

@@ -68,10 +68,13 @@ def _half(x: Value, axis: int) -> Value:
 
 @onnx_op("STFT")
 def stft(node: OnnxNode, x: Value, step: Known, window: Value | None, length: Known | None) -> Value:
-    """[batch, time, 1 or 2] to [batch, frames, bins, 2]; a length goes with a window of that length, or with none."""
-    real, imaginary = _parts(node, x)
+    """[batch, time, 1 or 2] to [batch, frames, bins, 2]; a length goes with a window of that length, or with none.
+
+    The standard wants a last axis for real and imaginary parts; exporters write [batch, time] for real signals too.
+    """
+    real, imaginary = (x, None) if x.rank == 2 else _parts(node, x)
     if real.rank != 2:
-        raise node.wrong(f"expected a signal [batch, time, 1 or 2], got {x.type}")
+        raise node.wrong(f"expected a signal [batch, time, 1 or 2] or [batch, time], got {x.type}")
     size = real.shape[1] if length is None else _one(node, length, "a frame_length")
     if length is None and window is not None:
         size = window.shape[0]

@@ -21,8 +21,9 @@ from rlx.frontends.onnx.bodies import Bodies
 from rlx.frontends.onnx.item import Item
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
+from rlx.ops import build
 
 Known = Array  # an object array of dims or bools
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,6 +200,10 @@ class OnnxNode:
         """Says that the op measures a dim. Raises UnsupportedOp where none can be: in a body that becomes a region."""
         if not self.may_measure:
             raise self.unsupported(f"{what} is known only when the graph runs, inside of a body")
+
+    def require(self, x: Value, numbers: Value, low: Dim, high: Dim, what: str) -> Value:
+        """x, in runs whose `numbers` all lie in [low, high); any other fails."""
+        return build.require(x, numbers, label=self.op_type, what=what, low=low, high=high)
 
     def wrong(self, reason: str) -> ModelError:
         """The error to raise for a node that the format forbids."""

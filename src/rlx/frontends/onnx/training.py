@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from rlx.frontends.onnx.table import OnnxNode, onnx_op
+from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir.graph import Value
 from rlx.ops import build
 
@@ -67,3 +68,14 @@ def momentum(node: OnnxNode, rate: Value, count: Value, *values: Value) -> list[
         return x - rate * (gradient + moving * alpha if nesterov else moving), moving
 
     return _each(rate, values, 1, step)
+
+
+@onnx_op("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def loss(node: OnnxNode, scores: Value, labels: Value, weights: Value | None) -> Any:
+    """The standard's own definition, for labels that are classes or the one to ignore."""
+    node.text("reduction", "mean")
+    ignored = node.integer("ignore_index", None)
+    classes = scores.shape[1]
+    asked = labels if ignored is None else build.select(build.eq(labels, ignored), 0, labels)
+    node.inputs[1] = Item.of(node.require(labels, asked, 0, classes, "labels"))
+    return NotImplemented

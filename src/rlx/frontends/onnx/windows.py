@@ -15,6 +15,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ops import build
 
+MAX_WINDOW = 1 << 24  # elements of a window: larger than any picture
 MAX_TAPS = 64  # of a window whose greatest elements are asked for by place: each is written out
 
 
@@ -38,11 +39,33 @@ def window_of(node: OnnxNode, x: Value, kernel: Sequence[int]) -> Window:
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank or any(not isinstance(k, int) or k < 1 for k in kernel):
         raise node.wrong(f"expected a kernel for the {rank} spatial axes of {x.type}, got {list(kernel)}")
+    if math.prod(kernel) > MAX_WINDOW:
+        raise node.wrong(f"expected a kernel of at most {MAX_WINDOW} elements, got {list(kernel)}")
     strides = _numbers(node, "strides", rank)
     dilations = _numbers(node, "dilations", rank)
     made = Window(tuple(kernel), strides, dilations, (), (), (0,) * rank)
     made.low, made.high = _pads(node, x.shape[2:], made)
+    _check_inside(node, x, made)
     return made
+
+
+def _check_inside(node: OnnxNode, x: Value, window: Window) -> None:
+    """Raises ModelError for pads that are negative, and for a window that fits nowhere."""
+    for axis, (extent, low, high) in enumerate(zip(x.shape[2:], window.low, window.high)):
+        if any(isinstance(pad, int) and pad < 0 for pad in (low, high)):
+            raise node.wrong(f"expected pads that are not negative, got {[*window.low, *window.high]}")
+        inside = dims.add(extent, dims.add(low, high))
+        if isinstance(inside, int) and window.reach(axis) > inside:
+            raise node.wrong(f"expected a window of at most {inside} elements with pads, got {window.reach(axis)}")
+
+
+def pool_of(node: OnnxNode, x: Value) -> Window:
+    """The window of a pool: each of its places has an element of x in it."""
+    window = window_of(node, x, node.integers("kernel_shape"))
+    for axis, pads in enumerate(zip(window.low, window.high)):
+        if any(isinstance(pad, int) and pad >= window.reach(axis) for pad in pads):
+            raise node.wrong(f"expected pads smaller than the kernel {list(window.kernel)}, got {list(pads)}")
+    return rounded_up(node, x, window)
 
 
 def _numbers(node: OnnxNode, name: str, rank: int) -> tuple[int, ...]:
@@ -102,9 +125,15 @@ def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) 
     """`output_shape` and SAME pads say how large the result is; pads follow from that."""
     rank = x.rank - 2
     kernel = kernel_of_weight(node, x, weight)
+    if len(kernel) != rank or rank < 1:
+        raise node.wrong(f"expected a kernel for the {rank} spatial axes of {x.type}, got {list(kernel)}")
     strides, dilations = _numbers(node, "strides", rank), _numbers(node, "dilations", rank)
     extra = tuple(node.integers("output_padding", (0,) * rank))
     mode = node.text("auto_pad", "NOTSET")
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
+        raise node.wrong(f"expected auto_pad to be NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {mode!r}")
+    if len(extra) != rank or any(e < 0 for e in extra):
+        raise node.wrong(f"expected output_padding of at least 0 for {rank} spatial axes, got {list(extra)}")
     wanted = node.integers("output_shape", None)
     full = [
         dims.add(dims.mul(dims.add(d, -1), s), (k - 1) * g + 1 + e)
@@ -117,8 +146,13 @@ def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) 
         less, more = [dims.floordiv(c, 2) for c in cut], [dims.ceildiv(c, 2) for c in cut]
         low, high = (less, more) if mode == "SAME_UPPER" else (more, less)
     else:
-        pads = node.integers("pads", (0,) * (2 * rank)) if mode == "NOTSET" else (0,) * (2 * rank)
+        pads = node.integers("pads", (0,) * (2 * rank)) if mode in ("NOTSET", "") else (0,) * (2 * rank)
         low, high = list(pads[:rank]), list(pads[rank:])
+        if len(pads) != 2 * rank:
+            raise node.wrong(f"expected {2 * rank} pads, got {list(pads)}")
+    left = [dims.add(f, dims.mul(dims.add(a, b), -1)) for f, a, b in zip(full, low, high)]
+    if any(isinstance(d, int) and d < 0 for d in left):
+        raise node.wrong(f"expected a result of at least no elements along each axis, got {left}")
     made = build.conv_transpose(
         x, weight, strides=strides, dilations=dilations, low=tuple(low), high=tuple(high), extra=extra,
         groups=node.integer("group", 1),
@@ -146,7 +180,7 @@ def rounded_up(node: OnnxNode, x: Value, window: Window) -> Window:
 
 @onnx_op("MaxPool")
 def max_pool(node: OnnxNode, x: Value) -> list[Value]:
-    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
+    window = pool_of(node, x)
     made = build.reduce_window(
         x, combine="max", window=window.kernel, strides=window.strides, dilations=window.dilations,
         low=window.low, high=window.high,
@@ -195,7 +229,7 @@ def _numbered(x: Value, by_columns: bool) -> Value:
 
 @onnx_op("AveragePool")
 def average_pool(node: OnnxNode, x: Value) -> Value:
-    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
+    window = pool_of(node, x)
     return build.average_pool(
         x, window=window.kernel, strides=window.strides, dilations=window.dilations, low=window.low, high=window.high,
         count_pads=node.flag("count_include_pad"), beyond=window.beyond,
@@ -205,7 +239,9 @@ def average_pool(node: OnnxNode, x: Value) -> Value:
 @onnx_op("LpPool")
 def lp_pool(node: OnnxNode, x: Value) -> Value:
     p = float(node.integer("p", 2))
-    window = rounded_up(node, x, window_of(node, x, node.integers("kernel_shape")))
+    if p < 1:
+        raise node.wrong(f"expected p of at least 1, got {p:g}")
+    window = pool_of(node, x)
     powers = build.pow(abs(x), p) if p != 1 else abs(x)
     total = build.reduce_window(
         powers, combine="add", window=window.kernel, strides=window.strides, dilations=window.dilations,

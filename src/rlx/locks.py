@@ -1,0 +1,48 @@
+"""Locks that a fork leaves free, and what else a child must start afresh.
+
+The child of a fork has one thread. A lock that another thread of the parent held stays locked in it for ever, unless
+it is made anew there; what that lock guards is as the other thread left it between two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakMethod, WeakSet
+
+_locks: WeakSet[Any] = WeakSet()
+_resets: set[WeakMethod[Callable[[], None]]] = set()
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in the child of a fork."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> threading.RLock:
+    """As `lock`; the thread that holds it may take it again."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def after_fork(reset: Callable[[], None]) -> None:
+    """Calls a method in the child of a fork, as long as its object lives."""
+    _resets.add(WeakMethod(reset, _resets.discard))
+
+
+def _in_child() -> None:
+    for each in list(_locks):
+        each._at_fork_reinit()
+    for kept in list(_resets):
+        reset = kept()
+        if reset is not None:
+            reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
