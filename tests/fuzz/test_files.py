@@ -21,4 +21,6 @@ def test_damaged_files() -> None:
     found = run_all(numbers, "fuzz.worker", str(BYTES), until=time.monotonic() + SECONDS)
     wrong = {number: each for number, each in found.items() if each.what != "right"}
     assert found
-    assert not wrong, "\n".join(f"file {number}: {each.what}: {each.told}" for number, each in sorted(wrong.items())[:5])
+    assert not wrong, "\n".join(
+        f"file {number}: {each.what}: {each.told}" for number, each in sorted(wrong.items())[:5]
+    )

@@ -24,8 +24,11 @@ import numpy as np
 import rlx
 from rlx.backends.cpu import isa as isas
 from rlx.backends.cpu import jit
-from rlx.errors import DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, InputError, RlxError, UnsupportedOp
+from rlx.ir import dim as dims
+from rlx.ir.graph import Value
 from rlx.ir.literal import Array
+from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
 from tools.fuzz import oracle
@@ -72,7 +75,7 @@ def _session(program: Program, device: str, cache: bool = False) -> Session:
     how = program.how
     jit.OPTIMISATION_LEVEL = how.level
     isa = how.isa if device == "cpu" and how.isa in _isas() else None
-    return Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache)
+    return Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps)
 
 
 def _isas() -> list[str]:
@@ -98,7 +101,7 @@ def _check(program: Program, device: str) -> Failure | None:
             failure = _equal(program, binding, before, got, stage)
             if failure is not None:
                 return failure
-        return _looser(program, compiled, device, binding)
+        return _state(program, compiled, binding) or _looser(program, compiled, device, binding)
     return None
 
 
@@ -179,6 +182,58 @@ def _beside(
             yield "cached", other.run(inputs)
 
 
+def _state(program: Program, compiled: CompiledGraph, binding: Binding) -> Failure | None:
+    """What stays between runs, against runs that are brought the same."""
+    inputs, extras, graph = program.arrays(binding)[0], program.how.extras, program.graph
+    pairs = [
+        (o, i.name) for o, v in graph.outputs.items() for i in graph.inputs if i.type == v.type and v.type.is_static
+    ]
+    if "feed" in extras and pairs:
+        output, fed = pairs[0]
+        at, brought, wanted = list(graph.outputs).index(output), dict(inputs), []
+        for _ in range(3):
+            wanted.append([np.array(a) for a in compiled.run(brought)])
+            brought[fed] = wanted[-1][at]
+        state = compiled.clone() if compiled.capabilities.shared_code else compiled
+        state.bind_handle(fed, inputs[fed])
+        state.set_feeds({output: fed})
+        rest = {name: array for name, array in inputs.items() if name != fed}
+        for before in wanted:
+            failure = _equal(program, binding, before, state.run(rest), "feed")
+            if failure is not None:
+                return failure
+        state.set_feeds({})
+        state.unbind_handle(fed)
+    if "active" in extras and compiled.capabilities.active_extent:
+        return _active(program, compiled, binding)
+    return None
+
+
+def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Failure | None:
+    graph, inputs = program.graph, program.arrays(binding)[0]
+    for name, size in binding.items():
+        part = {**binding, name: size // 2}
+        try:
+            compiled.set_active_extent(name, size // 2)
+            graph.bind(part)
+        except InputError:
+            continue  # it stands in a param or a product, or not at this size
+        got = [np.array(a) for a in compiled.run(inputs)]
+        compiled.set_active_extent(name, None)
+        few = compiled.run({v.name: inputs[v.name][_front(v, part)] for v in graph.inputs})
+        for (key, value), whole, short in zip(graph.outputs.items(), got, few):
+            filled = np.zeros_like(whole)
+            filled[_front(value, part)] = short
+            if filled.tobytes() != whole.tobytes():
+                what = f"{size // 2} of {size} active along {name!r} give other bits than a run on these"
+                return Failure("wrong", what, key, tuple(binding.items()), "active")
+    return None
+
+
+def _front(value: Value, binding: Binding) -> tuple[slice, ...]:
+    return tuple(slice(0, dims.evaluate(d, binding)) for d in value.shape)
+
+
 def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Binding) -> Failure | None:
     """Results that need not be the same bits."""
     inputs, extras = program.arrays(binding)[0], program.how.extras
@@ -190,6 +245,15 @@ def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Bin
             failure = _compare(program, binding, got, {name: wanted[name]}, device, "fewer")
             if failure is not None:
                 return failure
+    inner = [v for node in program.graph.nodes if node.inputs for v in node.outputs]
+    if "more" in extras and len(inner) > 1:
+        graph = ending_at(program.graph, inner, [f"v{i}" for i in range(len(inner))])
+        watched = dataclasses.replace(program, graph=graph)
+        other = _session(watched, device).compile(graph)
+        other.set_params(_params(program))
+        failure = _compare(watched, binding, other.run(inputs), _wanted(watched, binding, device, 0), device, "more")
+        if failure is not None:
+            return failure
     if "weights" in extras and program.graph.params:
         try:
             wanted = _expected(program, binding, device, change=1)
@@ -199,11 +263,3 @@ def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Bin
         compiled.set_params(_params(program, 1))
         return _compare(program, binding, compiled.run(inputs), wanted, device, "weights", change=1)
     return None
-
-
-def without(program: Program, *extras: str) -> Program:
-    """The program without these things asked of it."""
-    how = program.how
-    return dataclasses.replace(
-        program, how=dataclasses.replace(how, extras=tuple(e for e in how.extras if e not in extras))
-    )

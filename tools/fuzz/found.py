@@ -23,6 +23,7 @@ def write(program: Program, what: str = "") -> str:
     lines = [f"# {line}" for line in what.splitlines()]
     words = [f"isa={how.isa}"] * bool(how.isa) + [f"threads={how.threads}"] * (how.threads != 1)
     words += [f"level={how.level}"] * (how.level != 2)
+    words += ["clamps=1"] * how.clamps
     words += [f"disable={','.join(how.disable)}"] * bool(how.disable)
     words += [f"extras={','.join(how.extras)}"] * bool(how.extras)
     lines += ["how " + " ".join(words)] * bool(words)
@@ -48,7 +49,7 @@ def read(text: str) -> Program:
             said = dict(part.split("=", 1) for part in rest.split())
             numbers = {key: int(said[key]) for key in ("level", "threads") if key in said}
             lists = {key: _names(said.get(key)) for key in ("disable", "extras")}
-            how = How(said.get("isa"), **numbers, **lists)
+            how = How(said.get("isa"), clamps="clamps" in said, **numbers, **lists)
         elif word == "at":
             bindings.append({k: int(v) for k, v in (part.split("=") for part in rest.split())})
         elif word == "data":

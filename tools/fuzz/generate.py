@@ -79,6 +79,7 @@ class Maker:
         self.binding: Binding = self.bindings[0]
         self._inputs: dict[str, Array] = {}
         self._params: dict[str, Array] = {}
+        self._clamps = [self.chance(0.2)]  # regions share it
         self.is_region = False
         if self.symbols:
             self.leaf(tuple(dims.symbol(name) for name in self.symbols))  # so that each dim has an input
@@ -136,6 +137,10 @@ class Maker:
         inner.recipes, inner.arrays, inner.pool, inner.made = {}, {}, [], []
         inner.is_region = True
         return inner
+
+    def clamp(self) -> None:
+        """From now on there may be indices out of range."""
+        self._clamps[0] = True
 
     # leaves
 
@@ -432,12 +437,16 @@ class Maker:
             isa=self.random.choice((None, None, "avx512", "avx2", "sse")),
             level=self.random.choice((0, 0, 2)),
             threads=self.random.choice((1, 1, 2)),
+            clamps=self._clamps[0],
             disable=disable,
             extras=tuple(e for e, p in EXTRAS.items() if self.chance(p)),
         )
 
 
-EXTRAS = {"weights": 0.3, "saved": 0.02, "fewer": 0.02, "cached": 0.02, "slots": 0.05, "clone": 0.02}
+EXTRAS = {
+    "weights": 0.3, "saved": 0.02, "fewer": 0.02, "cached": 0.02, "slots": 0.05, "clone": 0.02, "more": 0.03,
+    "feed": 0.2, "active": 0.3,
+}  # fmt: skip
 """What is asked beside the results, and how often: see `check`."""
 
 

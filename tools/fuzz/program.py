@@ -15,11 +15,12 @@ Binding = dict[str, int]
 @dataclass(frozen=True)
 class How:
     """Options of the compiler, and what is asked beside the results. `level` is LLVM's: at 0 the same text takes a
-    third of the time to become code."""
+    third of the time to become code. With `clamps` indices may be out of range."""
 
     isa: str | None = None
     level: int = 2
     threads: int = 1
+    clamps: bool = False
     disable: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 

@@ -73,8 +73,8 @@ def _sizes(program: Program) -> Iterator[Program]:
 
 def _options(program: Program) -> Iterator[Program]:
     how = program.how
-    if how != How():
-        yield _with(program, how=How())
+    if how != How(clamps=how.clamps):
+        yield _with(program, how=How(clamps=how.clamps))
     for name in how.disable:
         yield _with(program, how=dataclasses.replace(how, disable=tuple(n for n in how.disable if n != name)))
     for name in how.extras:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -117,8 +118,9 @@ class ActiveBound(Bound):
         return self.inner.profile(self._cut(inputs))
 
 
-def _front(shape: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(n) for n in shape)
+def _front(shape: Sequence[int]) -> tuple[Any, ...]:
+    """The index of what lies in front; of an array without axes too it gives a view, not a number."""
+    return (*(slice(n) for n in shape), ...)
 
 
 def _clear_behind(whole: Array, shape: Sequence[int]) -> None:
