@@ -149,8 +149,8 @@ def _running(op: Any, x: Value) -> Value:
     of = known(x)
     if x.size == 0:
         return x
-    sums = op.combine in ("add", "mul")
-    wide = x.astype(dtype_of(dtypes.accumulator(of))) if sums else x
+    # running extrema of narrow floats lose NaN in mlx
+    wide = x.astype(dtype_of(dtypes.accumulator(of)))
     table = {"add": mx.cumsum, "mul": mx.cumprod, "max": mx.cummax, "min": mx.cummin}
     axis = op.axis % x.ndim
     made = table[op.combine](wide, axis, reverse=op.reverse).astype(x.dtype)
