@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlx import mapped
 from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
 from rlx.errors import ModelError
@@ -74,18 +74,22 @@ def _with_weights(compiled: CompiledGraph) -> Graph:
     return made
 
 
-def load_compiled(path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None) -> CompiledGraph:
+def load_compiled(
+    path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
+) -> CompiledGraph:
     """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
 
     recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
     threads     as of `Session`
+    mmap        weights may stay in the file, which nobody will write to
 
     Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
     DeviceUnavailable.
     """
     from rlx.runtime.compiled import CompiledGraph
 
-    file = _File(path)
+    with mapped.trusting(mmap):
+        file = _File(path)
     backend, ordinal = registry.backend(file.device)
     options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices)
     compiler = Compiler(file.device, backend, options, ordinal)
@@ -147,7 +151,7 @@ def _mapped(path: Path) -> memoryview:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size >= ALIGN:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return memoryview(mapped.Mapping.of(file.fileno(), path))
     except OSError as error:
         raise ModelError(f"[load_compiled] expected a file that can be read, got {str(path)!r}: {error}") from None
     raise ModelError(f"[load_compiled] expected a file that CompiledGraph.save wrote, got {path}")
