@@ -458,6 +458,8 @@ def drop_unused(graph: Graph) -> None:
         else:
             idle.add(value.name)
     graph.drop_leaves(idle)
+    known = set(graph.symbols)
+    graph.equalities = [e for e in graph.equalities if dims.symbols(e.left) | dims.symbols(e.right) <= known]
 
 
 def generate(seed: int) -> Program:

@@ -13,6 +13,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import accumulator
+from rlx.ir.expr import INSTRUCTIONS
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
 from rlx.ir.type import TensorType
@@ -235,7 +236,7 @@ class ReduceMean(Statistic):
         total = np.sum(x, **over, dtype=x.dtype)
         number = np.asarray(np.prod([x.shape[a] for a in over["axis"]], dtype=np.int64)).astype(x.dtype)
         if x.dtype.kind in "iu":
-            return np.trunc(total.astype(np.float64) / number) if number else np.zeros_like(total)
+            return np.asarray(INSTRUCTIONS["div"].numpy(total, number))  # f64 would not hold all of an i64
         return np.asarray(total / number)
 
     def formula(self, x: Value) -> Value:
