@@ -87,7 +87,7 @@ def _layer_norm(op: Any, x: Value, scale: Value | None = None, bias: Value | Non
 @lowers("attention")
 def _attention_of_wide(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
     mask = None if mask is None else widened(mask)
-    return rounded_as(q, _attend(op, *(widened(part) for part in (q, k, v)), mask))
+    return rounded_as(q, _attend(op, widened(q), widened(k), widened(v), mask))
 
 
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:

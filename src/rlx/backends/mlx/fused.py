@@ -76,7 +76,8 @@ def _attention_of_wide(op: Any, q: Value, k: Value, v: Value, mask: Value | None
         return _attend(op, q, k, v, mask)
     if mask is not None and mask.dtype != mx.bool_:
         mask = mask.astype(mx.float32)
-    return _attend(op, *(part.astype(mx.float32) for part in (q, k, v)), mask).astype(q.dtype)
+    wide = [part.astype(mx.float32) for part in (q, k, v)]
+    return _attend(op, wide[0], wide[1], wide[2], mask).astype(q.dtype)
 
 
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
