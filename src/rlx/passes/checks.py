@@ -25,7 +25,7 @@ from rlx.ops import build
 from rlx.ops.control import If, Scan, While
 from rlx.ops.require import Require
 from rlx.passes.driver import Rebuild
-from rlx.passes.intervals import NOTHING, Interval, Intervals
+from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
 
 OUTPUT = "rlx.checks"
 LEAST = np.iinfo(np.int64).min
@@ -193,13 +193,11 @@ class _Body:
             made.source = _source(node)
 
     def _is_inside(self, value: Value, limit: Range) -> bool:
-        array = value.constant
-        if array is not None and limit.component is not None and array.size:
-            part = array[..., limit.component]
-            return Interval(int(part.min()), int(part.max())).inside(limit.low, limit.high, self.intervals.bounds)
         if value.type.size == 0:
             return True
-        return self.intervals.of(value).inside(limit.low, limit.high, self.intervals.bounds)
+        intervals, place = self.intervals, limit.component
+        known = intervals.of(value) if place is None else intervals.of_component(value, place)
+        return known.inside(limit.low, limit.high, with_elements(value, intervals.bounds))
 
     def _refuse_constant(self, value: Value, limit: Range, check: Check) -> None:
         """Raises GraphError for what the model itself gets wrong, where it surely runs."""
