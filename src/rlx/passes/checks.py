@@ -103,9 +103,7 @@ class _Body:
     trips    trips that loops took so far, i64 []; None while there are none
     """
 
-    def __init__(
-        self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, owner: str = ""
-    ) -> None:
+    def __init__(self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, owner: str = "") -> None:
         self.graph = graph
         self.intervals = intervals
         self.indices = indices
@@ -285,11 +283,16 @@ class _Body:
     def _scan(self, node: Node, op: Scan, body: _Body) -> bool | None:
         if not body.checks and body.trips is None:
             return None
-        carried = op.carried + bool(body.checks) + (body.trips is not None)
-        made = body.carry(op.carried)
-        self._put(node, dataclasses.replace(op, carried=carried), [self.rebuild[v] for v in node.inputs], [made],
-                  op.carried, op.carried, body.checks, body.trips is not None, self.nothing(2 * len(body.checks)))  # fmt: skip
+        self._loop(node, op, [body.carry(op.carried)], body)
         return True
+
+    def _loop(self, node: Node, op: Scan | While, regions: Sequence[Graph], body: _Body) -> None:
+        """The loop with more carried values."""
+        carried = op.carried + bool(body.checks) + (body.trips is not None)
+        made = dataclasses.replace(op, carried=carried)
+        operands = [self.rebuild[v] for v in node.inputs]
+        vector = self.nothing(2 * len(body.checks))
+        self._put(node, made, operands, regions, op.carried, op.carried, body.checks, body.trips is not None, vector)
 
     def _while(self, node: Node, op: While, test: _Body, body: _Body) -> bool | None:
         """The condition is asked before every trip, and whether trips are left."""
@@ -308,10 +311,7 @@ class _Body:
             test.input("rlx.checks", TensorType((2 * len(body.checks),), dtypes.i64))
             test.extra.insert(0, test.extra.pop())
         test.order(op.carried)
-        carried = op.carried + bool(body.checks) + (body.trips is not None)
-        self._put(node, dataclasses.replace(op, carried=carried), [self.rebuild[v] for v in node.inputs],
-                  [test._with_outputs([]), made], op.carried, op.carried, body.checks, body.trips is not None,
-                  self.nothing(2 * len(body.checks)))  # fmt: skip
+        self._loop(node, op, [test._with_outputs([]), made], body)
         return True
 
     def carry(self, at: int) -> Graph:
@@ -359,4 +359,3 @@ def _is_integer(value: Value) -> bool:
 def _joined(a: Bounds, b: Bounds) -> Bounds:
     found: Mapping[str, tuple[int, int | None]] = {**a, **b}
     return found
-

@@ -89,12 +89,12 @@ class Intervals:
                 (flags,) = value.node.inputs[0].node.inputs
                 return Interval(0, dims.add(flags.shape[place], -1))
             case Concat(axis=axis) if axis in (-1, value.rank - 1):
-                for part in value.node.inputs:
-                    width = part.shape[-1]
+                for operand in value.node.inputs:
+                    width = operand.shape[-1]
                     if not isinstance(width, int):
                         break
                     if place < width:
-                        return self.of_component(part, place)
+                        return self.of_component(operand, place)
                     place -= width
         return self.of(value)
 
@@ -219,4 +219,7 @@ def _fitting(made: Interval, narrow: Interval) -> Interval:
 def with_elements(value: Value, bounds: Bounds) -> Bounds:
     """The bounds where the value has an element: what is said of its elements need not hold if it has none."""
     named = [name for dim in value.shape if not isinstance(dim, int) for name in dims.symbols(dim) if str(dim) == name]
-    return {**bounds, **{name: (max(bounds.get(name, (0, None))[0], 1), bounds.get(name, (0, None))[1]) for name in named}}
+    return {
+        **bounds,
+        **{name: (max(bounds.get(name, (0, None))[0], 1), bounds.get(name, (0, None))[1]) for name in named},
+    }
