@@ -26,7 +26,7 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
-from rlx.runtime.checked import most_trips, with_checks
+from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class _File:
     def program(self, backend: Backend, graph: Graph, options: Options) -> Executable:
         """The program of the code, with the checks that it was compiled with."""
         checks = add_checks(graph, self.check_indices, self.loop_trips).checks
-        return with_checks(backend.load_code(self.code, self.facts, options), checks)
+        made = backend.load_code(self.code, self.facts, options)
+        return made.with_checks(checks) if checks else made
 
     def graph(self) -> Graph:
         return read_graph(self._rest, str(self.path))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 import rlx
-from fuzz import mutate
+from hostile import mutate
 from hostile.case import Gives
 from hostile.tables import CASES
 
@@ -125,7 +125,9 @@ def attempt(number: int, seconds: float) -> None:
         return
     path = folder() / "damaged"
     if kind in ("saved", "header"):
-        path.write_bytes(mutate.mutated_header(rng, saved()) if kind == "header" else mutate.mutated(rng, saved(), [saved()]))
+        path.write_bytes(
+            mutate.mutated_header(rng, saved()) if kind == "header" else mutate.mutated(rng, saved(), [saved()])
+        )
         rlx.load(path, device=device, cache=False).run([x], timeout=seconds)
     elif kind == "compiled":
         path.write_bytes(mutate.mutated(rng, compiled(), [compiled()]))
@@ -138,8 +140,12 @@ def attempt(number: int, seconds: float) -> None:
         if rng.random() < 0.5:
             mutate._change_json(rng, config)
         else:
-            weights = mutate.mutated_header(rng, weights) if rng.random() < 0.6 else mutate.mutated(rng, weights, [weights])
+            weights = (
+                mutate.mutated_header(rng, weights) if rng.random() < 0.6 else mutate.mutated(rng, weights, [weights])
+            )
         (place / "config.json").write_text(json.dumps(config))
         (place / "model.safetensors").write_bytes(weights)
         ids = np.array([[1, 2, 3]])
-        rlx.load(place, device=device, cache=False).run([ids, np.ones_like(ids), np.zeros_like(ids)][:2], timeout=seconds)
+        rlx.load(place, device=device, cache=False).run(
+            [ids, np.ones_like(ids), np.zeros_like(ids)][:2], timeout=seconds
+        )

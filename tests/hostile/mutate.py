@@ -6,8 +6,35 @@ import json
 import random
 from typing import Any
 
-HOSTILE_NUMBERS = [0, 1, -1, 2, 255, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 64]
-HOSTILE_LEAVES: list[Any] = [*HOSTILE_NUMBERS, None, True, 1.5, float("inf"), "", "x" * 5000, [], {}, [[]], "__import__", [0] * 100]
+HOSTILE_NUMBERS = [
+    0,
+    1,
+    -1,
+    2,
+    255,
+    1 << 31,
+    (1 << 31) - 1,
+    1 << 32,
+    1 << 40,
+    1 << 62,
+    (1 << 63) - 1,
+    -(1 << 63),
+    1 << 64,
+]
+HOSTILE_LEAVES: list[Any] = [
+    *HOSTILE_NUMBERS,
+    None,
+    True,
+    1.5,
+    float("inf"),
+    "",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    "__import__",
+    [0] * 100,
+]
 
 
 def mutated(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
