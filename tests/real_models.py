@@ -46,13 +46,13 @@ def exported_minilm(exporter: str) -> Path:
 
 
 def opened(net: Net | str, device: str = "cpu", **options: Any) -> rlx.Model:
-    """The model, compiled for a device; a skip if the package, the device or an op is not there."""
+    """The model, compiled for a device; a skip if the package or the device is not there, or refuses it as known."""
     net = nets()[net] if isinstance(net, str) else net
     path = path_of(net)
     found = registry.probe(device)
     if not found.devices:
         pytest.skip(f"{device}: {found.reason}")
-    with supported():
+    with supported(net, device):
         model = rlx.load(path, device=device, **options)
         _ = model.compiled
     if not skips.of(device).computes:
@@ -122,13 +122,14 @@ def assert_same_answers(model: rlx.Model, session: Any, inputs: Mapping[str, Arr
 
 
 @contextmanager
-def supported() -> Iterator[None]:
-    """Skips the test where a model that is opened in here needs an op that is missing."""
+def supported(net: Net, device: str) -> Iterator[None]:
+    """Skips the test where the device refuses what is done with the net in here, if `skips.py` knows that it does."""
     try:
         yield
-    except UnsupportedOp as why:
-        listed = str(why).splitlines()
-        pytest.skip("\n".join(listed[:4]) + ("" if len(listed) < 5 else f"\n  and {len(listed) - 4} more"))
+    except UnsupportedOp:
+        if net.name not in skips.of(device).nets:
+            raise
+        pytest.skip(f"{device}: {skips.of(device).nets[net.name]}")
 
 
 def spoken(text: str, path: Path) -> Path:

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--file", type=int)
     given = parser.parse_args()
     if given.file is not None:
-        from fuzz.corpus import attempt
+        from hostile.corpus import attempt
 
         attempt(given.file, 10.0)
         return 0
@@ -37,7 +37,7 @@ def main() -> int:
         if time.monotonic() > end:
             break
         numbers = [str(given.seed + 1000 * batch + i) for i in range(1000)]
-        found = run_all(numbers, "fuzz.worker", str(BYTES), workers=given.workers, until=end)
+        found = run_all(numbers, "hostile.damaging", str(BYTES), workers=given.workers, until=end)
         for number, each in found.items():
             if each.what != "right":
                 wrong += 1

@@ -1,15 +1,122 @@
-"""Arrays in mapped files: their pages can be given back to the system, which reads them again when they are needed."""
+"""Arrays in mapped files. Mapped memory is as the file is *now*: whoever writes to the file changes it, and where the
+file was cut off, a read ends the process.
+
+So arrays are read into memory before a program gets them (`private`), from a file that is found to be as it was when it
+was mapped. Whoever trusts the file (`trusting`) has his programs read the mapped memory itself; its pages can be given
+back to the system then, which reads them again when they are needed.
+"""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from rlx.errors import ModelError
+
 Array = np.ndarray[Any, Any]
 PAGE = mmap.PAGESIZE
+_trusts: ContextVar[bool] = ContextVar("trusts", default=False)
+
+
+@contextmanager
+def trusting(trust: bool) -> Iterator[None]:
+    """Files that are mapped in here will stay as they are, if `trust` holds."""
+    token = _trusts.set(trust)
+    try:
+        yield
+    finally:
+        _trusts.reset(token)
+
+
+class Mapping(mmap.mmap):
+    """A file mapped for reading, and what tells whether it was written to since."""
+
+    path: Path
+    state: tuple[int, ...]
+    trusted: bool
+    copies: WeakValueDictionary[tuple[int, int], Array]
+
+    @staticmethod
+    def of(descriptor: int, path: Path) -> Mapping:
+        """Maps an open file. Raises OSError, ValueError for an empty one."""
+        kept = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # older ones keep a descriptor of their own
+        made = Mapping(descriptor, 0, access=mmap.ACCESS_READ, **kept)
+        made.path, made.state, made.trusted = path.absolute(), _state(os.fstat(descriptor)), _trusts.get()
+        made.copies = WeakValueDictionary()
+        return made
+
+    def check(self, now: os.stat_result) -> None:
+        """Raises ModelError if the file was written to."""
+        if _state(now) != self.state:
+            raise ModelError(
+                f"[load] expected weights as they were when {str(self.path)!r} was opened, got a file that was written "
+                "to since: load it again"
+            )
+
+    def check_by_name(self) -> None:
+        """Raises ModelError if the file was written to; nobody writes to one that has lost its name."""
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return
+        if _state(now)[:2] == self.state[:2]:
+            self.check(now)
+
+    def bytes_at(self, offset: int, count: int) -> Array:
+        """Bytes of the file in memory of their own; whoever asks for the same ones shares them."""
+        found = self.copies.get((offset, count))
+        made = self._fresh_bytes_at(offset, count) if found is None else found
+        self.copies[offset, count] = made
+        return made
+
+    def _fresh_bytes_at(self, offset: int, count: int) -> Array:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:  # a file that has no name any more stays as it is
+            return np.frombuffer(self, np.uint8, count, offset).copy()
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            now = os.fstat(file.fileno())
+            if _state(now)[:2] != self.state[:2]:  # another file bears its name; nobody finds the old one
+                return np.frombuffer(self, np.uint8, count, offset).copy()
+            self.check(now)
+            made = np.empty(count, np.uint8)
+            left = made.data
+            file.seek(offset)
+            while left and (got := file.readinto(left)):
+                left = left[got:]
+            self.check(os.fstat(file.fileno()))
+            return made
+
+
+def _state(of: os.stat_result) -> tuple[int, ...]:
+    return (of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns)
+
+
+def private(array: Array) -> Array:
+    """The array in memory that no file is behind; itself if it is, or if it lies in a file that is trusted.
+
+    Raises ModelError if the file was written to since it was mapped.
+    """
+    mapping = _mapping_of(array)
+    if not isinstance(mapping, Mapping) or not array.nbytes:
+        return array
+    if mapping.trusted:
+        mapping.check_by_name()
+        return array
+    flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    if flat is not array:
+        return flat
+    made = mapping.bytes_at(_place(array, mapping), array.nbytes)
+    return made.view(array.dtype).reshape(array.shape)
 
 
 def release(arrays: Iterable[Array]) -> int:
@@ -33,7 +140,7 @@ def _advise(array: Array, name: str, inside: bool) -> int:
     view = memoryview(mapping)
     if not view.readonly:
         return 0
-    start: int = array.__array_interface__["data"][0] - _address(view)
+    start = _place(array, mapping)
     end = start + array.nbytes
     first, last = (-(-start // PAGE), end // PAGE) if inside else (start // PAGE, -(-end // PAGE))
     first, last = first * PAGE, min(last * PAGE, len(mapping))
@@ -41,6 +148,12 @@ def _advise(array: Array, name: str, inside: bool) -> int:
         return 0
     mapping.madvise(advice, first, last - first)
     return last - first
+
+
+def _place(array: Array, mapping: mmap.mmap) -> int:
+    """Where in its file an array begins."""
+    start: int = array.__array_interface__["data"][0] - _address(memoryview(mapping))
+    return start
 
 
 def _mapping_of(array: Array) -> mmap.mmap | None:

@@ -65,3 +65,17 @@ def test_what_is_close() -> None:
     half = np.array([1.0], ml_dtypes.bfloat16)
     assert mismatch(half, half + half, Tolerance(1)) is not None
     assert mismatch(np.array([1, 2]), np.array([1, 3]), Tolerance(99)) is not None
+
+
+@pytest.mark.parametrize("dtype", [rlx.f16, rlx.bf16, rlx.f8e4m3, rlx.f8e5m2])
+def test_narrow_floats_may_be_one_step_off_and_no_more(dtype: dtypes.DType) -> None:
+    """They are computed in f32: rounding to what is stored is all that they lose."""
+    bits = np.uint8 if dtype.itemsize == 1 else np.uint16
+    one = np.asarray([1, 2, 0.5], dtype.numpy)
+    near, far = ((one.view(bits) + bits(n)).view(dtype.numpy) for n in (1, 2))
+    assert mismatch(near, one, Tolerance(64)) is None and mismatch(near, one, EXACT) is not None
+    assert mismatch(far, one, Tolerance(64)) is not None and mismatch(far, one, Tolerance(64, stored=2)) is None
+    none = np.zeros(3, dtype.numpy)
+    least = np.ones(3, bits)
+    assert mismatch(least.view(dtype.numpy), none, Tolerance(64)) is None
+    assert mismatch((least + bits(1)).view(dtype.numpy), none, Tolerance(64)) is not None

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import rlx
+import skips
 from benchmarks.zoo import Net, nets
 from real_models import assert_close, assert_same_answers, opened, path_of, peer, supported
+from rlx.errors import UnsupportedOp
 from support import why_absent
 
 NETS = list(nets().values())
@@ -38,8 +40,24 @@ def test_int8_nets_decide_as_onnxruntime(net: Net) -> None:
 @pytest.mark.devices("reference", "vulkan", "mlx", "ane")
 def test_small_nets_on_other_devices(net: Net, device: str) -> None:
     model, session = opened(net, device), peer(net)
-    with supported():  # some see only at their sizes what they do not take
+    with supported(net, device):  # some see only at their sizes what they do not take
         assert_same_answers(model, session, net.inputs())
+    assert net.name not in skips.of(device).nets, "tests/skips.py lists what is refused no longer"
+
+
+def test_nets_of_the_table_are_nets() -> None:
+    for device, rules in skips.RULES.items():
+        assert set(rules.nets) <= {net.name for net in SMALL}, device
+
+
+def test_a_net_that_is_refused_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the table says so."""
+    net = SMALL[0]
+    with pytest.raises(UnsupportedOp), supported(net, "cpu"):
+        raise UnsupportedOp("[conv] expected, got, at node 'x'")
+    monkeypatch.setitem(skips.RULES, "cpu", skips.Rules(nets={net.name: "it is only a test"}))
+    with pytest.raises(pytest.skip.Exception, match="only a test"), supported(net, "cpu"):
+        raise UnsupportedOp("[conv] expected, got, at node 'x'")
 
 
 def test_results_do_not_depend_on_what_ran_before() -> None:
@@ -62,7 +80,7 @@ def test_subnormal_weights_are_flushed(name: str) -> None:
     """A copy of a net, its weights scaled into subnormal numbers: it runs, and as if they were zero."""
     net = nets()[name]
     onnx = pytest.importorskip("onnx")
-    opened(net)  # skips where an op is missing
+    path_of(net)
     tiny, zero = (_scaled(onnx, net, factor) for factor in (1e-38, 0.0))
     inputs = net.inputs()
     got = rlx.load(tiny, device="cpu").run(inputs)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.zoo import nets
 from examples import eeg_spindles, speech_activity
-from real_models import assert_same_answers, opened, path_of, peer, spoken, supported
+from real_models import assert_same_answers, opened, path_of, peer, spoken
 from rlx.ir.literal import Array
 
 VARIANTS = ("voice", "voice-ifless", "voice-16k", "voice-half", "voice-static")
@@ -31,8 +31,7 @@ def resident_bytes() -> int:
 def test_spindles_are_found_where_they_are() -> None:
     path_of(nets()["eeg-spindle"])
     bursts_s = (6.0, 15.0, 24.0)
-    with supported():
-        chance = eeg_spindles.Detector("cpu").chance(eeg_spindles.made_eeg(bursts_s))
+    chance = eeg_spindles.Detector("cpu").chance(eeg_spindles.made_eeg(bursts_s))
     spans = eeg_spindles.spans(chance)
     assert len(spans) == len(bursts_s)
     assert all(start < at < stop for (start, stop), at in zip(spans, bursts_s))
@@ -102,8 +101,7 @@ def test_a_seizure_is_told_from_noise(name: str) -> None:
 @pytest.fixture(scope="module")
 def listener() -> speech_activity.Listener:
     path_of(nets()["voice-sequence"])
-    with supported():
-        return speech_activity.Listener("cpu")
+    return speech_activity.Listener("cpu")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.zoo import nets
-from real_models import assert_same_answers, opened, path_of, peer, supported
+from real_models import assert_same_answers, opened, path_of, peer
 
 TEXT = "The quick brown fox 2026"
 PAGE = (
@@ -39,8 +39,7 @@ def ocr() -> tuple[Any, Any]:
     from examples import ocr_image
 
     path_of(nets()["ocr-detector"])
-    with supported():
-        return ocr_image, ocr_image.Reader("cpu")
+    return ocr_image, ocr_image.Reader("cpu")
 
 
 def test_a_drawn_line_is_read(ocr: tuple[Any, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.passes.checks import Check
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,12 @@ class Executable(ABC):
         with those of this one. Raises CapabilityError."""
         self.capabilities.require("shared_code", type(self).__name__)
         raise NotImplementedError
+
+    def with_checks(self, checks: Sequence[Check]) -> Executable:
+        """This program, of a graph whose last output is for checks, as one of the graph without it."""
+        from rlx.backends.checked import CheckedExecutable
+
+        return CheckedExecutable(self, tuple(checks))
 
     def code(self) -> bytes:
         """The program without its weights, for `Backend.load_code`. Raises CapabilityError."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import rlx
+from rlx import mapped
 from rlx.backends.reference import bind_op, evaluate
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
@@ -120,7 +121,8 @@ class Checker:
                 self.binding = {**self.binding, node.op.symbol: int(results[0])}
             step()
 
-        evaluate(self.graph, self.inputs, self.graph.data, self.binding, watch)
+        weights = {name: mapped.private(array) for name, array in self.graph.data.items()}
+        evaluate(self.graph, self.inputs, weights, self.binding, watch)
 
     def _outputs(self) -> dict[str, Difference]:
         compiled = self.session.compile(self.graph)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlx import locks
+from rlx import locks, mapped
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -53,8 +53,10 @@ class Format(Protocol):
 FORMATS: tuple[str, ...] = ("rlx.frontends.saved", "rlx.models.bert", "rlx.frontends.onnx")
 
 
-def read(source: Source, **options: Any) -> Imported:
+def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
     """The program in a file, in bytes, or in a folder. Options are those of the format's reader.
+
+    With `mmap` weights are read where they lie in the file, which nobody may write to while the model lives.
 
     Raises ModelError for what cannot be read, UnsupportedOp for nodes that rlx has no op for.
     """
@@ -64,7 +66,8 @@ def read(source: Source, **options: Any) -> Imported:
     for name in FORMATS:
         module: Any = importlib.import_module(name)
         if module.recognises(place):
-            found: Imported = module.read(place, **options)
+            with mapped.trusting(mmap):
+                found: Imported = module.read(place, **options)
             return found
     wanted = "an ONNX or rlx file, or a folder with config.json and model.safetensors"
     raise ModelError(f"[load] expected {wanted}, got {describe(place)}")
@@ -196,15 +199,16 @@ def load(
     isa: str | None = None,
     cache: bool | None = None,
     check_indices: bool | None = None,
+    mmap: bool = False,
     **reader: Any,
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
 
-    The options are those of `Session`, the rest goes to the format's reader. Nothing is compiled before the first use.
-    Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    The options are those of `Session` and `read`, the rest goes to the format's reader. Nothing is compiled before the
+    first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices)
-    return Model(read(source, **reader), session)
+    return Model(read(source, mmap, **reader), session)
 
 
 __all__: Sequence[str] = ("Imported", "Model", "describe", "load", "read")

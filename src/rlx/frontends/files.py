@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -33,8 +32,7 @@ def map_descriptor(descriptor: int, path: Path) -> Array:
         raise ModelError(f"[load] expected a regular file, got {str(path)!r}")
     if found.st_size == 0:
         raise ModelError(f"[load] expected a model, got the empty file {str(path)!r}")
-    mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, np.uint8)
+    return np.frombuffer(mapped.Mapping.of(descriptor, path), np.uint8)
 
 
 # Bits of the magnitude, and the greatest magnitude of a subnormal number.

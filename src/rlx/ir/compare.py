@@ -34,9 +34,28 @@ def epsilon(dtype: DType) -> float:
     return float(bits.view(dtype.numpy).astype(np.float64)) - 1.0
 
 
+def spacing(array: Array, dtype: DType) -> Array:
+    """The distance of each number to the next of the dtype, away from zero, as f64."""
+    size = np.abs(array.astype(np.float64))
+    least = float(np.asarray(1, f"u{dtype.itemsize}").view(dtype.numpy))
+    _, exponent = np.frexp(size)
+    return np.where(size > 0, np.maximum(np.ldexp(epsilon(dtype), exponent - 1), least), least)
+
+
+def bound(wanted: Array, tolerance: Tolerance) -> Array:
+    """How far each element may be off."""
+    dtype = dtypes.of(wanted.dtype)
+    wide = wanted.astype(np.complex128 if dtype.is_complex else np.float64)
+    computed = epsilon(dtypes.f32 if dtype.itemsize < 4 else dtype)
+    allowed = tolerance.ulps * computed * (np.abs(wide) + tolerance.scale)
+    if dtype.itemsize < 4 and tolerance.ulps:
+        allowed = allowed + tolerance.stored * spacing(wanted, dtype)
+    return np.asarray(allowed)
+
+
 def mismatch(got: Array, wanted: Array, tolerance: Tolerance) -> Mismatch | None:
-    """None if `got` has the dtype and shape of `wanted` and |got - wanted| ≤ ulps · eps · (|wanted| + scale) holds for
-    every element; NaN equals NaN, an infinity itself. Integers and bools must be equal."""
+    """None if `got` has the dtype and shape of `wanted` and every element is within its bound; NaN equals NaN, an
+    infinity itself. Integers and bools must be equal."""
     if got.dtype != wanted.dtype or got.shape != wanted.shape:
         return Mismatch(f"expected {wanted.dtype}{list(wanted.shape)}, got {got.dtype}{list(got.shape)}")
     dtype = dtypes.of(wanted.dtype)
@@ -48,7 +67,7 @@ def mismatch(got: Array, wanted: Array, tolerance: Tolerance) -> Mismatch | None
     with np.errstate(all="ignore"):
         off = np.abs(a - b) / (epsilon(dtype) * (np.abs(b) + tolerance.scale))
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        wrong = ~(same | (np.abs(a - b) <= tolerance.ulps * epsilon(dtype) * (np.abs(b) + tolerance.scale)))
+        wrong = ~(same | (np.abs(a - b) <= bound(wanted, tolerance)))
         # An infinite expectation admits any difference above; only the same infinity is right.
         wrong |= np.isinf(b) & ~same
     return _describe(got, wanted, wrong, np.where(np.isnan(off), np.inf, off)) if wrong.any() else None

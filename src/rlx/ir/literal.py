@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.type import TensorType
+from rlx.mapped import private
 
 Array = np.ndarray[Any, Any]
 
@@ -19,7 +20,7 @@ class Literal:
     __slots__ = ("_digest", "array")
 
     def __init__(self, array: Any) -> None:
-        read = np.asarray(array)
+        read = private(np.asarray(array))
         kept = read if read.flags.c_contiguous and not read.flags.writeable else np.array(read, order="C", copy=True)
         if kept.dtype.byteorder == ">":
             kept = kept.astype(kept.dtype.newbyteorder("="))

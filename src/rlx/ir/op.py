@@ -23,13 +23,16 @@ Types = TensorType | tuple[TensorType, ...]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a compiled result may be from the reference: |a - b| ≤ ulps · eps(dtype) · (|b| + scale).
+    """How far a compiled result may be from the reference: |a - b| ≤ ulps · eps · (|b| + scale), of the dtype that is
+    computed in. Floats below 32 bits are computed in f32, and what is stored may be `stored` steps of theirs beside.
 
-    `scale` is 1 where cancellation makes relative error meaningless (sums), else 0; `exact` dtypes ignore both.
+    `scale` is 1 where cancellation makes relative error meaningless (sums), else 0. Integers, bools and ops without any
+    ulps are exact.
     """
 
     ulps: float
     scale: float = 0.0
+    stored: int = 1
 
 
 EXACT = Tolerance(0)

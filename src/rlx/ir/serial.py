@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import Op, lookup
 from rlx.ir.type import TensorType
+from rlx.mapped import Mapping, private
 
 VERSION = 1
 ALIGN = 64
@@ -66,7 +66,7 @@ def write_graph(graph: Graph, file: BinaryIO) -> None:
     file.write(len(header).to_bytes(8, "little"))
     file.write(header)
     for array in tensors.arrays:
-        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        file.write(np.ascontiguousarray(private(array)).reshape(-1).view(np.uint8).data)
         file.write(b"\0" * (-array.nbytes % ALIGN))
 
 
@@ -139,7 +139,7 @@ def _write_attribute(value: Any, tensors: _Tensors) -> Any:
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """Reads a graph; its constants and data lie in the mapped file, read-only, which must not be changed meanwhile.
+    """Reads a graph; its data lie in the mapped file, read-only (`rlx.mapped`), its constants in memory.
 
     Raises ModelError for a file that is no such graph, is damaged or hostile; OSError.
     """
@@ -147,8 +147,8 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
             raise ModelError(f"[load] expected a saved graph, got a file of {size} bytes: {path}")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return read_graph(memoryview(mapped), str(path))
+        found = Mapping.of(file.fileno(), Path(path))
+    return read_graph(memoryview(found), str(path))
 
 
 def read_graph(data: memoryview, name: str) -> Graph:

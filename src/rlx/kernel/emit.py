@@ -49,7 +49,8 @@ class Emitter:
 
     strides_of   strides of a value that lies in memory, None for others
     slot_of      the kernel's slot for that value's buffer
-    known        values that the kernel itself holds (a row's reduction, the accumulator), whatever the index
+    known        values that the kernel itself holds (a row's reduction, its temporaries, the accumulator), each as the
+                 index at which it does and the expression of the element there
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Emitter:
     ) -> None:
         self.strides_of = strides_of
         self.slot_of = slot_of
-        self.known: dict[Key, Expr] = {}
+        self.known: dict[Key, tuple[Index, Expr]] = {}
         self._memo: dict[tuple[Key, Index], Expr] = {}
 
     def forget(self) -> None:
@@ -91,8 +92,9 @@ class Emitter:
         return made
 
     def _emit(self, value: Value, index: Index) -> Step:
-        if key_of(value) in self.known:
-            return self.known[key_of(value)]
+        held = self.known.get(key_of(value))
+        if held is not None and is_same_place(value.shape, held[0], index):
+            return held[1]
         op = value.node.op
         if isinstance(op, Constant) and is_scalar_constant(value):
             return ex.const(op.value.array.reshape(-1)[0], value.dtype)
@@ -238,6 +240,14 @@ def guarded(root: Expr, guard: Expr) -> Expr:
         return load(access.slot, Linear(access.const, access.axes, tuple(zip(others, access.scales))), node.dtype, both)
 
     return ex.rewrite(root, rule)
+
+
+def is_same_place(shape: Shape, a: Index, b: Index) -> bool:
+    """Whether two indices are of one element: along axes of 1 there is only one. A row's index may have axes more than
+    its result, which drops those that were reduced."""
+    if len(shape) != len(a):
+        return a == b
+    return all(d == 1 or mine is other for d, mine, other in zip(shape, a, b))
 
 
 def operand_index(shape: Shape, index: Index) -> Index:

@@ -276,7 +276,7 @@ class Lowering:
         value = group.results[0]
         index = tuple(axis(i) for i in range(rank))
         emitter = Emitter(lambda v: None if v.node is value.node else self._strides_of(v), self._emitter().slot_of)
-        emitter.known[key_of(group.lead.outputs[0])] = accumulated(group.lead.outputs[0].dtype)
+        emitter.known[key_of(group.lead.outputs[0])] = (index, accumulated(group.lead.outputs[0].dtype))
         return Store(0, self._contiguous(value, index), emitter.emit(value, index), False)
 
     def _lower_window(self, group: Group) -> None:
@@ -363,13 +363,13 @@ class _RowStages:
                 total = dtypes.accumulator(value.dtype) if node.op.combine in ("add", "mul") else value.dtype
                 body = ex.cast(self.emitter.emit(node.inputs[0], self.full), total)
                 self.stages.append(Reduce(node.op.combine, body, total))
-                self._know(value, ex.cast(row(len(self.stages) - 1, total), value.dtype))
+                self._know(value, self.rows, ex.cast(row(len(self.stages) - 1, total), value.dtype))
         for value in self.group.results:
             self._store(value, repeated)
         return self.stages
 
-    def _know(self, value: Value, expression: Expr) -> None:
-        self.emitter.known[key_of(value)] = expression
+    def _know(self, value: Value, index: Index, expression: Expr) -> None:
+        self.emitter.known[key_of(value)] = (index, expression)
         self.emitter.forget()
 
     def _before(self, value: Value, repeated: dict[Key, Value]) -> None:
@@ -377,7 +377,7 @@ class _RowStages:
         for found in self._below(value):
             if key_of(found) in repeated and key_of(found) not in self.emitter.known:
                 self.stages.append(Temp(self.emitter.emit(found, self.full)))
-                self._know(found, temp(len(self.stages) - 1, found.dtype))
+                self._know(found, self.full, temp(len(self.stages) - 1, found.dtype))
 
     def _store(self, value: Value, repeated: dict[Key, Value]) -> None:
         is_row = value.shape != self.x.shape

@@ -82,6 +82,7 @@ class PackedMatmul(Composite):
         step = scale.astype(np.float64)[..., None]
         with np.errstate(all="ignore"):
             weight = whole * step + moved if self.added else (whole - moved) * step
+            weight = weight.astype(scale.dtype).astype(x.dtype).astype(np.float64)
             rows = weight.reshape(w.shape[0], self.blocks * self.block)[:, : self.depth]
             return np.asarray(np.matmul(x.astype(np.float64), rows.T)).astype(x.dtype)
 

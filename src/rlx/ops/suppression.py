@@ -17,7 +17,7 @@ __all__ = ["non_max_suppression"]
 
 Number = Value | int | float
 FAR = (1 << 31) - 1
-"""A place behind all candidates, of which gathering takes the last."""
+"""A place behind all candidates."""
 
 
 def non_max_suppression(
@@ -46,7 +46,7 @@ def non_max_suppression(
         raise ShapeError(f"[nms] expected boxes [batch, n, 4] and scores [batch, classes, n], got {got}")
     for at, other in ((0, 0), (1, 2)):
         what = f"expected scores of the boxes {boxes.type}, got {scores.type}"
-        expect.same_dim(boxes.shape[at], scores.shape[other], what)
+        boxes.graph.equal(boxes.shape[at], scores.shape[other], f"[nms] {what}")
     order, alive = _candidates(scores, threshold)
     low_high = [_of_boxes(side, order) for side in _sides(boxes, centered)]
     limit = scores.shape[2] if most is None else most
@@ -103,7 +103,9 @@ def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Valu
     # no argmax: there may be no candidates, and then the loop makes no trip
     first = build.reduce_min(build.select(left, place, FAR), axes=(2,), keepdims=True)
     here = build.bitwise_and(build.eq(place, first), left)
-    best = [build.gather_elements(side, first, axis=2) for side in around]
+    last = build.dims_tensor(body, values=(dims.add(left.shape[2], -1),), dtype="i32").reshape(())
+    at = build.minimum(first, last)  # a class without candidates covers nothing, whatever stands there
+    best = [build.gather_elements(side, at, axis=2) for side in around]
     left = build.bitwise_and(left, build.bitwise_not(build.bitwise_or(here, _covers(best, around, ratio))))
     body.output(trip + 1, left, build.bitwise_or(kept, here))
     made = call("while", *operands, regions=(test, body), carried=3)

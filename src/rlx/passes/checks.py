@@ -1,9 +1,10 @@
 """What data of a run must be, as one more output of the graph: numbers that the runtime looks at behind the run.
 
-An op says what its indices, lengths and so on must lie in (`Op.ranges`); where intervals do not prove that they do, the
-greatest of the numbers and of their complements (-1 - n) are worked out, by ordinary ops that every backend has. In
-bodies of loops and conditionals too: the greatest of all trips is carried on, a branch that is not taken gives the
-least number there is. Loops that data end count their trips, all of a run together.
+An op says what its indices, lengths and so on must lie in, [low, high) (`Op.ranges`). Where intervals do not prove that
+they do, the greatest n - low of all numbers n is worked out, without a sign, by ordinary ops that every backend has: it
+is below high - low if all are in range, and tells a number that is not if one is. In bodies of loops and conditionals
+too: the greatest of all trips is carried on, a branch that is not taken gives 0. Loops that data end count their trips,
+all of a run together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import GraphError
+from rlx.errors import GraphError, InputError
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Bounds, Dim
 from rlx.ir.graph import Graph, Node, Value
@@ -25,26 +27,39 @@ from rlx.ops import build
 from rlx.ops.control import If, Scan, While
 from rlx.ops.require import Require
 from rlx.passes.driver import Rebuild
-from rlx.passes.intervals import NOTHING, Interval, Intervals
+from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
 
 OUTPUT = "rlx.checks"
-LEAST = np.iinfo(np.int64).min
 TRIPS = TensorType((), dtypes.i64)
 NAMED = 4  # loops that an error lists
 
 
 @dataclass(frozen=True)
 class Check:
-    """Numbers of which the runtime gets `-1 - least` and the greatest, and what they must lie in."""
+    """Numbers of which the runtime gets the greatest n - low, modulo 2⁶⁴, and what they must lie in; `count` is how many
+    there are, None where that hangs on what runs."""
 
     low: Dim
     high: Dim
     words: Violation
+    count: Dim | None = None
+
+    def most(self, binding: Mapping[str, int]) -> int:
+        """The greatest result of a run in which all is in range. Of no numbers it is 0, as of the least in range."""
+        span = dims.evaluate(self.high, binding) - dims.evaluate(self.low, binding)
+        nothing = self.count is None or dims.evaluate(self.count, binding) == 0
+        return max(span - 1, 0) if nothing else span - 1
+
+    def error(self, number: int, binding: Mapping[str, int]) -> InputError:
+        """What to say of a result that is greater."""
+        low, high = dims.evaluate(self.low, binding), dims.evaluate(self.high, binding)
+        got = (number + low + (1 << 63)) % (1 << 64) - (1 << 63)
+        return self.words.error(low, high, got)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A graph whose last output has, for each check, two i64 numbers; the graph as it was where there is none."""
+    """A graph whose last output, u64, has a number for each check; the graph as it was where there is none."""
 
     graph: Graph
     checks: tuple[Check, ...]
@@ -99,13 +114,11 @@ class _Body:
     """The graph, or one of a region, as it gets checks.
 
     owner    the source of the node whose region it is; empty for the whole graph
-    pieces   values of the new graph, i64 of one axis, that together are its vector of numbers
+    pieces   values of the new graph, u64 of one axis, that together are its vector of numbers
     trips    trips that loops took so far, i64 []; None while there are none
     """
 
-    def __init__(
-        self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, owner: str = ""
-    ) -> None:
+    def __init__(self, graph: Graph, intervals: Intervals, indices: bool, most_trips: int, owner: str = "") -> None:
         self.graph = graph
         self.intervals = intervals
         self.indices = indices
@@ -158,17 +171,16 @@ class _Body:
 
     def add(self, check: Check, number: Value) -> None:
         """A check of one number of the new graph."""
-        line = number.reshape((1,))
         self.checks.append(check)
-        self.pieces += [build.bitwise_not(line), line]
+        self.pieces.append(number.reshape((1,)).cast("u64"))
 
-    def vector(self, like: int = 0) -> Value:
-        """All numbers so far, i64 [2 · checks]; the least of all for `like` more checks."""
-        parts = [*self.pieces, *([self.nothing(2 * like)] if like else [])]
+    def vector(self, before: int = 0, behind: int = 0) -> Value:
+        """All numbers so far, u64 [checks], with zeros for checks of others before and behind them."""
+        parts = [*[self.nothing(before)] * bool(before), *self.pieces, *[self.nothing(behind)] * bool(behind)]
         return parts[0] if len(parts) == 1 else build.concat(*parts, axis=0)
 
     def nothing(self, count: int) -> Value:
-        return self.new.constant(np.full(count, LEAST, np.int64))
+        return self.new.constant(np.zeros(count, np.uint64))
 
     def _look(self, node: Node, limit: Range) -> None:
         """A check of an operand's numbers, unless they are known to be in range."""
@@ -177,6 +189,8 @@ class _Body:
             return
         label = node.op.label if isinstance(node.op, Require) else node.op.name
         check = Check(limit.low, limit.high, Violation(label, limit.what, _source(node)))
+        if not self.owner:
+            check = dataclasses.replace(check, count=value.type.size)
         self._refuse_constant(value, limit, check)
         first = len(self.new.nodes)
         numbers = self.rebuild[value]
@@ -184,22 +198,26 @@ class _Body:
             numbers = numbers[..., limit.component]
         if numbers.dtype is dtypes.u64:  # its upper half would be negative
             numbers = build.minimum(numbers, self.new.constant(np.uint64(np.iinfo(np.int64).max)))
-        flat = numbers.reshape((numbers.type.size,)).cast("i64")
+        flat = self._shifted(numbers.reshape((numbers.type.size,)).cast("i64"), limit.low).cast("u64")
         self.checks.append(check)
-        for each in (build.bitwise_not(flat), flat):
-            one = isinstance(flat.shape[0], int) and flat.shape[0] == 1
-            self.pieces.append(each if one else build.reduce_max(each, axes=(0,), keepdims=True))
+        self.pieces.append(flat if flat.shape == (1,) else build.reduce_max(flat, axes=(0,), keepdims=True))
         for made in self.new.nodes[first:]:
             made.source = _source(node)
 
+    def _shifted(self, numbers: Value, low: Dim) -> Value:
+        """n - low, which may wrap."""
+        if low == 0:
+            return numbers
+        if isinstance(low, int):
+            return build.sub(numbers, low)
+        return numbers + build.dims_tensor(self.new, values=(dims.mul(low, -1),), dtype="i64")
+
     def _is_inside(self, value: Value, limit: Range) -> bool:
-        array = value.constant
-        if array is not None and limit.component is not None and array.size:
-            part = array[..., limit.component]
-            return Interval(int(part.min()), int(part.max())).inside(limit.low, limit.high, self.intervals.bounds)
         if value.type.size == 0:
             return True
-        return self.intervals.of(value).inside(limit.low, limit.high, self.intervals.bounds)
+        intervals, place = self.intervals, limit.component
+        known = intervals.of(value) if place is None else intervals.of_component(value, place)
+        return known.inside(limit.low, limit.high, with_elements(value, intervals.bounds))
 
     def _refuse_constant(self, value: Value, limit: Range, check: Check) -> None:
         """Raises GraphError for what the model itself gets wrong, where it surely runs."""
@@ -273,9 +291,7 @@ class _Body:
             more: list[Value] = []
             if count:
                 before, behind = (0, len(no.checks)) if body is yes else (len(yes.checks), 0)
-                parts = [body.nothing(2 * before)] * bool(before) + [*body.pieces]
-                parts += [body.nothing(2 * behind)] * bool(behind)
-                more.append(parts[0] if len(parts) == 1 else build.concat(*parts, axis=0))
+                more.append(body.vector(before, behind))
             if body.trips is not None:
                 more.append(body.trips)
             body.order(len(body.graph.inputs))
@@ -287,11 +303,16 @@ class _Body:
     def _scan(self, node: Node, op: Scan, body: _Body) -> bool | None:
         if not body.checks and body.trips is None:
             return None
-        carried = op.carried + bool(body.checks) + (body.trips is not None)
-        made = body.carry(op.carried)
-        self._put(node, dataclasses.replace(op, carried=carried), [self.rebuild[v] for v in node.inputs], [made],
-                  op.carried, op.carried, body.checks, body.trips is not None, self.nothing(2 * len(body.checks)))  # fmt: skip
+        self._loop(node, op, [body.carry(op.carried)], body)
         return True
+
+    def _loop(self, node: Node, op: Scan | While, regions: Sequence[Graph], body: _Body) -> None:
+        """The loop with more carried values."""
+        carried = op.carried + bool(body.checks) + (body.trips is not None)
+        made = dataclasses.replace(op, carried=carried)
+        operands = [self.rebuild[v] for v in node.inputs]
+        vector = self.nothing(len(body.checks))
+        self._put(node, made, operands, regions, op.carried, op.carried, body.checks, body.trips is not None, vector)
 
     def _while(self, node: Node, op: While, test: _Body, body: _Body) -> bool | None:
         """The condition is asked before every trip, and whether trips are left."""
@@ -307,13 +328,10 @@ class _Body:
             both.node.source = _source(node)
             test.rebuild.map[going] = both
         if body.checks:
-            test.input("rlx.checks", TensorType((2 * len(body.checks),), dtypes.i64))
+            test.input("rlx.checks", TensorType((len(body.checks),), dtypes.u64))
             test.extra.insert(0, test.extra.pop())
         test.order(op.carried)
-        carried = op.carried + bool(body.checks) + (body.trips is not None)
-        self._put(node, dataclasses.replace(op, carried=carried), [self.rebuild[v] for v in node.inputs],
-                  [test._with_outputs([]), made], op.carried, op.carried, body.checks, body.trips is not None,
-                  self.nothing(2 * len(body.checks)))  # fmt: skip
+        self._loop(node, op, [test._with_outputs([]), made], body)
         return True
 
     def carry(self, at: int) -> Graph:
@@ -361,4 +379,3 @@ def _is_integer(value: Value) -> bool:
 def _joined(a: Bounds, b: Bounds) -> Bounds:
     found: Mapping[str, tuple[int, int | None]] = {**a, **b}
     return found
-

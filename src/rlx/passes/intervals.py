@@ -78,6 +78,26 @@ class Intervals:
             self._found[value] = Interval(low, narrow.high if made.high is None else made.high)
         return self._found[value]
 
+    def of_component(self, value: Value, place: int) -> Interval:
+        """That of one place along the last axis."""
+        array = value.constant
+        if array is not None and array.size:
+            part = array[..., place]
+            return Interval(int(part.min()), int(part.max()))
+        match value.op:
+            case Transpose(permutation=(1, 0)) if isinstance(value.node.inputs[0].op, Positions):
+                (flags,) = value.node.inputs[0].node.inputs
+                return Interval(0, dims.add(flags.shape[place], -1))
+            case Concat(axis=axis) if axis in (-1, value.rank - 1):
+                for operand in value.node.inputs:
+                    width = operand.shape[-1]
+                    if not isinstance(width, int):
+                        break
+                    if place < width:
+                        return self.of_component(operand, place)
+                    place -= width
+        return self.of(value)
+
     def _of(self, value: Value, depth: int) -> Interval:
         array = value.constant
         if array is not None:
@@ -194,3 +214,12 @@ def _fitting(made: Interval, narrow: Interval) -> Interval:
         elif end is not None and len(str(end)) > MAX_TEXT:
             return NOTHING
     return made
+
+
+def with_elements(value: Value, bounds: Bounds) -> Bounds:
+    """The bounds where the value has an element: what is said of its elements need not hold if it has none."""
+    named = [name for dim in value.shape if not isinstance(dim, int) for name in dims.symbols(dim) if str(dim) == name]
+    return {
+        **bounds,
+        **{name: (max(bounds.get(name, (0, None))[0], 1), bounds.get(name, (0, None))[1]) for name in named},
+    }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx import locks
+from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.interrupt import deadline
 from rlx.errors import CapabilityError, InputError, OutOfMemory
@@ -105,15 +105,17 @@ class CompiledGraph:
         if unknown:
             raise InputError(f"[set_param] expected names among {list(self._param_types)}, got {unknown}")
         made = {name: check_param(name, array, self._param_types[name]) for name, array in params.items()}
+        held = {name: mapped.private(array) for name, array in made.items()}
         self._pipeline.drain()
         with self._lock:
             for program in (self, *self._selected.values()):
-                program._take(made)
+                program._take(made, held)
         return None
 
-    def _take(self, made: Mapping[str, Array]) -> None:
+    def _take(self, made: Mapping[str, Array], held: Mapping[str, Array]) -> None:
+        """The weights as they were given, and as the program gets them."""
         with self._lock:
-            self.executable.set_params(made)
+            self.executable.set_params(held)
             if any(not self._param_types[name].is_static for name in made):
                 self._plans.clear()
             self._params = {**self._params, **made}
@@ -365,7 +367,7 @@ class CompiledGraph:
             made = CompiledGraph(part, self.device, self.compiler.compile(part), self.compiler)
             made._owner = self
             made._signature.random = self._signature.random  # one row of random numbers for all
-            made._take(self._params)
+            made._take(self._params, {name: mapped.private(array) for name, array in self._params.items()})
             self._selected[names] = made
             return made
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlx import mapped
 from rlx.backends.base import Backend, Executable, Options
 from rlx.device import registry
 from rlx.errors import ModelError
@@ -26,7 +26,7 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
-from rlx.runtime.checked import most_trips, with_checks
+from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
 
 if TYPE_CHECKING:
@@ -74,18 +74,22 @@ def _with_weights(compiled: CompiledGraph) -> Graph:
     return made
 
 
-def load_compiled(path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None) -> CompiledGraph:
+def load_compiled(
+    path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
+) -> CompiledGraph:
     """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
 
     recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
     threads     as of `Session`
+    mmap        weights may stay in the file, which nobody will write to
 
     Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
     DeviceUnavailable.
     """
     from rlx.runtime.compiled import CompiledGraph
 
-    file = _File(path)
+    with mapped.trusting(mmap):
+        file = _File(path)
     backend, ordinal = registry.backend(file.device)
     options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices)
     compiler = Compiler(file.device, backend, options, ordinal)
@@ -137,7 +141,8 @@ class _File:
     def program(self, backend: Backend, graph: Graph, options: Options) -> Executable:
         """The program of the code, with the checks that it was compiled with."""
         checks = add_checks(graph, self.check_indices, self.loop_trips).checks
-        return with_checks(backend.load_code(self.code, self.facts, options), checks)
+        made = backend.load_code(self.code, self.facts, options)
+        return made.with_checks(checks) if checks else made
 
     def graph(self) -> Graph:
         return read_graph(self._rest, str(self.path))
@@ -147,7 +152,7 @@ def _mapped(path: Path) -> memoryview:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size >= ALIGN:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return memoryview(mapped.Mapping.of(file.fileno(), path))
     except OSError as error:
         raise ModelError(f"[load_compiled] expected a file that can be read, got {str(path)!r}: {error}") from None
     raise ModelError(f"[load_compiled] expected a file that CompiledGraph.save wrote, got {path}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from rlx.backends.base import Options
 from rlx.backends.claims import Dispatch
 from rlx.backends.mlx.executable import translated
 from rlx.errors import CompileError, OutOfMemory
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import epsilon
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from support import assert_close_on, run_on, why_absent
@@ -255,7 +258,10 @@ def test_packed_products_go_to_mlxs_own(graph: Graph, monkeypatch: pytest.Monkey
             left = {node.op.name for node in made.executable.graph.nodes}
             assert left <= {"input", "param", "packed_matmul", "cast", "pad"}, left
     assert len(calls) == 1 and calls[0]["group_size"] in (32, 64, 128)
-    assert_close_on("mlx", *results, rlx.ops.linalg.Matmul.tolerance)
+    # weights stay f32 where the definition rounds them to the dtype of x
+    rounded = epsilon(dtypes.of(results[1].dtype)) / epsilon(dtypes.f32)
+    wide = rlx.ops.linalg.Matmul.tolerance
+    assert_close_on("mlx", *results, replace(wide, ulps=max(wide.ulps, 2 * rounded)))
 
 
 @here

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.coreml import compressed
-from rlx.backends.coreml.library import Value, constant, known, mb, number, shape_of
+from rlx.backends.coreml.library import Value, constant, known, mb, number, rounded_as, shape_of, widened
 from rlx.backends.coreml.scalar import broadcast, choose
 from rlx.backends.coreml.shapes import lowers, reshaped
 from rlx.ir import dtype as dtypes
@@ -69,12 +69,12 @@ _CLAIMS: dict[type, Callable[[Node], str]] = {
 
 @lowers("softmax")
 def _softmax(op: Any, x: Value) -> Value:
-    return mb.softmax(x=x, axis=op.axis)
+    return rounded_as(x, mb.softmax(x=widened(x), axis=op.axis))
 
 
 @lowers("gelu")
 def _gelu(op: Any, x: Value) -> Value:
-    return mb.gelu(x=x, mode="TANH_APPROXIMATION" if op.approximate else "EXACT")
+    return rounded_as(x, mb.gelu(x=widened(x), mode="TANH_APPROXIMATION" if op.approximate else "EXACT"))
 
 
 @lowers("layer_norm")
@@ -85,6 +85,11 @@ def _layer_norm(op: Any, x: Value, scale: Value | None = None, bias: Value | Non
 
 
 @lowers("attention")
+def _attention_of_wide(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    mask = None if mask is None else widened(mask)
+    return rounded_as(q, _attend(op, widened(q), widened(k), widened(v), mask))
+
+
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
     """MIL's op scales by the root of the head size, wants as many heads of keys as of queries, and gives NaN to queries
     that may attend to no key."""

@@ -91,6 +91,17 @@ def known(value: Value) -> DType:
     return _BY_NAME[mil_types().builtin_to_string(value.dtype)]
 
 
+def widened(value: Value) -> Value:
+    """f16 as f32, in which sums keep their digits; others as they are. Where a model computes in f16 the conversion
+    takes these casts out again."""
+    return mb.cast(x=value, dtype="fp32") if known(value) is dtypes.f16 else value
+
+
+def rounded_as(like: Value, made: Value) -> Value:
+    """What was computed of `widened(like)` in the dtype of `like`."""
+    return mb.cast(x=made, dtype="fp16") if known(like) is dtypes.f16 else made
+
+
 _BY_NAME = {"fp32": dtypes.f32, "fp16": dtypes.f16, "int32": dtypes.i32, "bool": dtypes.bool_}
 
 

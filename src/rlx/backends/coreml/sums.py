@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.coreml.library import Value, constant, is_compressed, known, mb, shape_of
+from rlx.backends.coreml.library import Value, constant, is_compressed, known, mb, rounded_as, shape_of, widened
 from rlx.backends.coreml.shapes import TABLE, along, as_numbers, joined, lowers, padded, reshaped, sliced, turned
 from rlx.ops.reduce import identity
 
@@ -169,7 +169,7 @@ def _running(op: Any, x: Value) -> Value:
     if op.combine == "add":
         if op.exclusive:  # coremltools 9.0 fails on constants if it is left to MIL
             x = _moved(x, axis, 1, op.reverse, 0)
-        return mb.cumsum(x=x, axis=axis, reverse=op.reverse)
+        return rounded_as(x, mb.cumsum(x=widened(x), axis=axis, reverse=op.reverse))
     return as_numbers(x, lambda v: _doubled(op, v, axis, identity(op.combine, known(v).numpy)))
 
 

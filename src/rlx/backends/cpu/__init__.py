@@ -21,7 +21,7 @@ class CpuBackend(Backend):
     """The machine's own processor."""
 
     name = "cpu"
-    loop_trips = 1 << 20
+    loop_trips = 1 << 25
 
     def probe(self) -> Probe:
         from rlx.backends.cpu import isa

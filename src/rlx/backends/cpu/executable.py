@@ -11,6 +11,7 @@ import numpy as np
 
 from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.checked import look
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.isa import Isa
@@ -20,6 +21,7 @@ from rlx.backends.interrupt import Watch
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
+from rlx.passes.checks import Check
 
 PAGE = 4096
 IDLE_FRAMES = 4
@@ -71,7 +73,7 @@ class _Packed:
 class _Frame:
     """What one call in progress owns: the table of buffer addresses and an arena."""
 
-    __slots__ = ("address", "arena", "nbytes", "table", "weights")
+    __slots__ = ("address", "arena", "nbytes", "numbers", "numbers_address", "table", "weights")
 
     def __init__(self, buffers: int, nbytes: int) -> None:
         # behind them: which check failed, where times go, and whom loops ask whether to go on
@@ -83,6 +85,8 @@ class _Frame:
         self.nbytes = nbytes
         self.address = _address(self.arena)
         self.weights: _Packed | None = None
+        self.numbers: Any = None  # of checks
+        self.numbers_address = 0
 
 
 class _Code:
@@ -163,7 +167,8 @@ class _Weights:
 class CpuExecutable(Executable):
     """Runs an artifact. Weights are swapped as a whole, so that a run sees the old ones or the new ones."""
 
-    def __init__(self, code: _Code, params: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, code: _Code, params: Mapping[str, Array] | None = None, checks: Sequence[Check] = ()) -> None:
+        self.checks = checks
         self.loaded = code
         self.artifact = code.artifact
         self.threads = code.threads
@@ -199,8 +204,13 @@ class CpuExecutable(Executable):
     def weight_bytes(self) -> int:
         return sum(s.type.nbytes() for s in self.artifact.kept) if self.weights.packed else 0
 
+    def with_checks(self, checks: Sequence[Check]) -> CpuExecutable:
+        made = self.clone()
+        made.checks = checks
+        return made
+
     def clone(self, weights: bool = True) -> CpuExecutable:
-        made = CpuExecutable(self.loaded)
+        made = CpuExecutable(self.loaded, checks=self.checks)
         if weights:
             made.weights = self.weights
         made.compile_ns, made.from_cache = self.compile_ns, self.from_cache
@@ -223,10 +233,14 @@ class CpuBound(Bound):
         self.arena_bytes = code.bytes_of("rlx_main_arena", dims_array, executable.threads)
         artifact = executable.artifact
         self.inputs = [s.number for s in artifact.inputs]
+        checks = executable.checks
         self.outputs = [
             (s.number, tuple(dims.evaluate(d, binding) for d in s.type.shape), s.type.dtype.numpy)
-            for s in artifact.outputs
+            for s in (artifact.outputs[:-1] if checks else artifact.outputs)
         ]
+        self._watched = artifact.outputs[-1].number if checks else 0
+        self._most = [check.most(binding) for check in checks]
+        self._binding = binding
         self.shapes = tuple(shape for _, shape, _ in self.outputs)
         self._code = code
         self._main = code.main
@@ -270,6 +284,11 @@ class CpuBound(Bound):
             table[number] = address_of(made)
         if times is not None:
             table[code.artifact.buffers + 1] = address_of(times)
+        if self._most:
+            if frame.numbers is None:
+                frame.numbers = (ctypes.c_uint64 * len(self._most))()
+                frame.numbers_address = ctypes.addressof(frame.numbers)
+            table[self._watched] = frame.numbers_address
         watch = Watch() if self._loops else None
         if watch is not None:
             table[code.artifact.buffers + 2] = watch.address
@@ -277,9 +296,16 @@ class CpuBound(Bound):
         failed = table[code.artifact.buffers] if self._checks else None
         if failed:
             table[code.artifact.buffers] = None
+        wrong = None
+        for number, most in zip(frame.numbers or (), self._most):
+            if number > most:
+                wrong = list(frame.numbers or ())
+                break
         code.give_frame(frame)
         if watch is not None and watch.error is not None:
             raise watch.error
         if failed:
             raise InputError(f"[run] {self._checks[failed - 1]}")
+        if wrong is not None:
+            look(wrong, self._most, self.executable.checks, self._binding)
         return results

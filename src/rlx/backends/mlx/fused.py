@@ -70,6 +70,16 @@ CLAIMED = frozenset(cls.name for cls in _CLAIMS)  # type: ignore[attr-defined]  
 
 
 @lowers("attention")
+def _attention_of_wide(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    """On processors mlx keeps scores in the operands' dtype: a score of 64 in bf16 is off by a quarter."""
+    if q.dtype not in (mx.float16, mx.bfloat16) or mx.default_device() != mx.Device(mx.cpu):
+        return _attend(op, q, k, v, mask)
+    if mask is not None and mask.dtype != mx.bool_:
+        mask = mask.astype(mx.float32)
+    wide = [part.astype(mx.float32) for part in (q, k, v)]
+    return _attend(op, wide[0], wide[1], wide[2], mask).astype(q.dtype)
+
+
 def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
     """Rows without a key are filled in here: mlx takes the mean of all values for them."""
     shape = (*q.shape[:3], v.shape[3])

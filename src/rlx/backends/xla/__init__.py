@@ -25,7 +25,7 @@ class XlaBackend(Backend):
     """XLA on the processor."""
 
     name = "xla"
-    loop_trips = 1 << 20
+    loop_trips = 1 << 25
     platform = "cpu"
 
     def probe(self) -> Probe:

@@ -173,9 +173,10 @@ def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Value, high: Value, mode
     x = node.require(x, build.concat(low.reshape(1), high.reshape(1), axis=0), -MOST_PADS, MOST_PADS, "pads")
     total = measure(node, size + low + high)
     at = build.iota(node.graph, shape=(total,), dtype="i64") - low
-    made = build.gather(x, folded(at, size, mode), axis=axis)
     if mode != "constant":
-        return made
+        return build.gather(x, folded(at, size, mode), axis=axis)
+    longer = build.pad(x, low=(0,) * x.rank, high=tuple(int(i == axis) for i in range(x.rank)))
+    made = build.gather(longer, build.clamp(at, 0, size), axis=axis)  # there may be no element to take
     inside = build.bitwise_and(at >= 0, at < size).reshape(tuple(total if i == axis else 1 for i in range(x.rank)))
     outside = node.graph.constant(0, x.dtype) if fill is None else fill.cast(x.dtype).reshape(())
     return build.select(inside, made, outside)
@@ -203,6 +204,7 @@ def unsqueeze(node: OnnxNode, x: Value, axes: Value) -> Value:
     if x.rank == 0:
         return x.reshape((1,) * rank)
     before = build.cumsum(build.bitwise_not(mask).cast("i64"), axis=0, exclusive=True)
+    before = build.minimum(before, x.rank - 1)  # behind the last axis that stays there are new ones alone
     shape = build.select(mask, 1, build.gather(extents(node, x.shape), before, axis=0))
     return x.reshape(tuple(measure_all(node, shape)))
 

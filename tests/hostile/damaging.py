@@ -1,4 +1,4 @@
-"""Opens and runs damaged files by number: `python -m fuzz.worker BYTES`. Answers as `hostile.worker` does."""
+"""Opens and runs damaged files by number: `python -m hostile.damaging BYTES`. Answers as `hostile.worker` does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import traceback
 
 import rlx
-from fuzz import corpus
+from hostile import corpus
 from hostile.worker import limit_memory
 from rlx.errors import RlxError
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 import rlx
-from fuzz import mutate
+from hostile import mutate
 from hostile.case import Gives
 from hostile.tables import CASES
 

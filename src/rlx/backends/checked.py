@@ -1,0 +1,96 @@
+"""Executables whose programs tell, by one more result, what data of a run must be (`passes/checks.py`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
+from rlx.ir.literal import Array
+from rlx.passes.checks import Check
+
+FEW = 16  # numbers that are compared one by one: what NumPy does with so few takes longer
+
+
+class CheckedExecutable(Executable):
+    """The program, and the checks of its last result. Runs that fail them fail as a whole."""
+
+    def __init__(self, inner: Executable, checks: tuple[Check, ...]) -> None:
+        self.inner = inner
+        self.checks = checks
+        self.compile_ns = inner.compile_ns
+        self.from_cache = inner.from_cache
+
+    @property
+    def compile_count(self) -> int:  # type: ignore[override]  # it may grow with every size
+        return self.inner.compile_count
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        self.inner.set_params(params)
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return _CheckedBound(self.inner.bind(binding), self.checks, binding)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.inner.weight_bytes
+
+    def clone(self, weights: bool = True) -> CheckedExecutable:
+        return CheckedExecutable(self.inner.clone(weights), self.checks)
+
+    def code(self) -> bytes:
+        return self.inner.code()
+
+    def write_package(self, path: str | os.PathLike[str], sizes: Mapping[str, int]) -> None:
+        self.inner.write_package(path, sizes)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.inner.describe(), "checks": len(self.checks)}
+
+
+class _CheckedBound(Bound):
+    """A bound whose last result is looked at and kept back."""
+
+    def __init__(self, inner: Bound, checks: tuple[Check, ...], binding: Mapping[str, int]) -> None:
+        self.inner = inner
+        self.checks = checks
+        self.binding = dict(binding)
+        self.shapes = None if inner.shapes is None else inner.shapes[:-1]
+        self._most = [check.most(binding) for check in checks]
+        self._limits = np.array([max(most, 0) for most in self._most], np.uint64)
+        self._few = len(checks) <= FEW or min(self._most) < 0
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # it may grow
+        return self.inner.nbytes
+
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        if out is None:
+            results = self.inner(inputs)
+        else:
+            results = self.inner(inputs, [*out, np.empty(len(self._most), np.uint64)])
+        numbers = results.pop()
+        if self._few or (numbers > self._limits).any():
+            look(numbers.tolist(), self._most, self.checks, self.binding)
+        return results
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        return self.inner.profile(inputs)
+
+
+def look(numbers: Sequence[int], most: Sequence[int], checks: Sequence[Check], binding: Mapping[str, int]) -> None:
+    """Raises InputError for the first of the checks that does not hold."""
+    for number, limit, check in zip(numbers, most, checks):
+        if number > limit:
+            raise check.error(number, binding)
