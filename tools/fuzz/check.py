@@ -24,7 +24,7 @@ import numpy as np
 import rlx
 from rlx.backends.cpu import isa as isas
 from rlx.backends.cpu import jit
-from rlx.errors import DeviceUnavailable, InputError, RlxError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, InputError, RlxError, ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
 from rlx.ir.literal import Array
@@ -214,9 +214,9 @@ def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Fail
     for name, size in binding.items():
         part = {**binding, name: size // 2}
         try:
-            compiled.set_active_extent(name, size // 2)
             graph.bind(part)
-        except InputError:
+            compiled.set_active_extent(name, size // 2)
+        except (InputError, ShapeError):
             continue  # it stands in a param or a product, or not at this size
         got = [np.array(a) for a in compiled.run(inputs)]
         compiled.set_active_extent(name, None)

@@ -182,7 +182,7 @@ def rotary(make: Maker) -> None:
 def indices(make: Maker, shape: tuple[object, ...], extent: int) -> Value:
     """Whole numbers that say places, some counted from the back, a few beyond."""
     wild = 3 if make.chance(0.15) else 0
-    if wild or make.symbols:  # at other sizes what fits here does not
+    if wild or extent == 0 or make.symbols:  # at other sizes what fits here does not
         make.clamp()
     return make.leaf(
         shape,  # type: ignore[arg-type]

@@ -222,7 +222,8 @@ class Expected:
         else:
             a, b = got.astype(wide), wanted.astype(wide)
             same = (a == b) | (np.isnan(a) & np.isnan(b))
-            off = np.where(same, 0.0, np.abs(a - b))
+            with np.errstate(all="ignore"):
+                off = np.where(same, 0.0, np.abs(a - b))
         wrong = ~(same | (off <= self.bound) | np.isinf(self.bound))
         if not wrong.any():
             return None
