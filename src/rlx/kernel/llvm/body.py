@@ -311,6 +311,11 @@ class Body:
         if mask is None:
             self.f.emit(f"store {wide} {value}, ptr {where}, align {align}")
             return
+        if self._find(("first lane", mask)) is not None:
+            # LLVM 22 stores such a lane as wide as it was before it was cut to its 8 or 16 bits, beyond the end
+            first = self.f.value(f"extractelement {wide} {value}, i64 0")
+            self.f.emit(f"store {kind} {first}, ptr {where}, align {align}")
+            return
         name = f"@llvm.masked.store.v{self.lanes}{_suffix(kind)}.p0"
         self.f.module.declare(f"declare void {name}({wide}, ptr, i32, <{self.lanes} x i1>)")
         self.f.emit(f"call void {name}({wide} {value}, ptr {where}, i32 {align}, <{self.lanes} x i1> {mask})")
@@ -452,7 +457,10 @@ def lane_mask(body: Body, left: str) -> str:
     kind = body.kind("i64", True)
     lanes = "<" + ", ".join(f"i64 {i}" for i in range(body.lanes)) + ">"
     limit = body.splat(Reg(left, dtypes.i64, False)).name
-    return body.f.value(f"icmp slt {kind} {lanes}, {limit}")
+    mask = body.f.value(f"icmp slt {kind} {lanes}, {limit}")
+    if left == "1":
+        body._remember(("first lane", mask), Reg(mask, dtypes.bool_, True))
+    return mask
 
 
 def _lies_along(node: Expr, axis: int) -> bool:
