@@ -39,6 +39,8 @@ llvm.set_option("rlx", "-fast-isel=0")
 
 LEAST_ULPS = {"vulkan": 4.0, "opengl": 4.0, "webgpu": 4.0, "gpu": 4.0, "xla": 4.0, "mlx": 4.0}
 """What a device's own elementary functions, quotients and roots are off at most."""
+AROUND = 256
+"""Bytes that are looked at on both sides of a result."""
 FLUSHES = ("vulkan", "opengl", "webgpu", "gpu", "xla", "mlx")
 """Devices whose floats below the normal range may become zeros."""
 
@@ -168,8 +170,11 @@ def _beside(
         yield "clone", compiled.run(inputs)
     if "slots" in extras and program.graph.outputs:
         first = compiled.run(inputs)
-        given = [np.full_like(np.array(a), 1) for a in first]
+        memory = [np.full(a.nbytes + 2 * AROUND, 0x5A, np.uint8) for a in first]
+        given = [m[AROUND : m.size - AROUND].view(a.dtype).reshape(a.shape) for m, a in zip(memory, first)]
         yield "slots", compiled.run_slots([inputs[n] for n in compiled.input_names], given)
+        if any((edge != 0x5A).any() for m in memory for edge in (m[:AROUND], m[m.size - AROUND :])):
+            raise AssertionError("the program wrote beyond its results")
     if "saved" in extras and compiled.capabilities.saved_code:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "program.rlx"

@@ -444,7 +444,7 @@ class Maker:
 
 
 EXTRAS = {
-    "weights": 0.3, "saved": 0.02, "fewer": 0.02, "cached": 0.02, "slots": 0.05, "clone": 0.02, "more": 0.03,
+    "weights": 0.3, "saved": 0.02, "fewer": 0.02, "cached": 0.02, "slots": 0.5, "clone": 0.02, "more": 0.03,
     "feed": 0.2, "active": 0.3,
 }  # fmt: skip
 """What is asked beside the results, and how often: see `check`."""
