@@ -114,7 +114,7 @@ loop_trips = _flag(
     0,
     _count,
     "trips that loops which data end may take in a run, all together; 0 takes what a device does in some seconds: "
-    "2**25 on cpu and xla, 2**16 elsewhere",
+    "2**25 on cpu and xla, 2**13 by WebGPU, 2**16 elsewhere",
     decides_code=True,
 )
 check_indices = _flag(

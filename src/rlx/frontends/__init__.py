@@ -118,9 +118,7 @@ class Model:
         made = program(*positional, **named, **told)
         return self._packed(made) if self._sequences else made
 
-    def run(
-        self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None
-    ) -> list[Any]:
+    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None) -> list[Any]:
         """As `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
             return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout)

@@ -36,8 +36,8 @@ NAMED = 4  # loops that an error lists
 
 @dataclass(frozen=True)
 class Check:
-    """Numbers of which the runtime gets the greatest n - low, modulo 2⁶⁴, and what they must lie in; `count` is how many
-    there are, None where that hangs on what runs."""
+    """Numbers of which the runtime gets the greatest n - low, modulo 2⁶⁴, and what they must lie in; `count` is how
+    many there are, None where that hangs on what runs."""
 
     low: Dim
     high: Dim
@@ -79,8 +79,8 @@ def add_checks(graph: Graph, indices: bool, most_trips: int) -> Checked:
     body.run()
     names = [_source(node) for node in _loops(graph)]
     if body.trips is not None:
-        told = ", ".join(map(repr, names[:NAMED])) + (" and more" if len(names) > NAMED else "")
-        words = Violation("while", "trips (RLX_LOOP_TRIPS)", told.strip("'"))
+        told = " or ".join(names[:NAMED]) + (" or another" if len(names) > NAMED else "")
+        words = Violation("while", "trips (RLX_LOOP_TRIPS)", told)
         body.add(Check(0, most_trips + 1, words), body.trips)
     return body.finish()
 

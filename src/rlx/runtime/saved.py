@@ -47,7 +47,8 @@ def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None
     header = json.dumps(
         {
             "device": compiled.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
-            "check_indices": compiler.options.check_indices if compiler else True, "loop_trips": most_trips(compiler.backend) if compiler else 0,
+            "check_indices": compiler.options.check_indices if compiler else True,
+            "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
         }
     ).encode()  # fmt: skip

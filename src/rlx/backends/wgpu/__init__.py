@@ -28,6 +28,7 @@ class WgpuBackend(Backend):
 
     adapter_type: str | None = None
     portable: bool = False
+    loop_trips = 1 << 13  # each is waited for
 
     def look(self) -> tuple[str, ...]:
         """What drivers may find."""
