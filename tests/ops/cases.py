@@ -175,6 +175,13 @@ def _gather(name: str) -> Iterator[Case]:
     yield case(name, "nothing", x, np.zeros((0, 2), np.int64), axis=0)
 
 
+@specimen("require")
+def _require(name: str) -> Iterator[Case]:
+    x = array((4, 3))
+    yield case(name, "inside", x, np.array([0, 2, -1]), label="test", what="numbers", low=-1, high=3)
+    yield case(name, "nothing", x, np.zeros((0, 2), np.int32), label="test", what="numbers", low=0, high=0)
+
+
 @specimen("gather_elements")
 def _gather_elements(name: str) -> Iterator[Case]:
     yield case(name, "rows", array((3, 4)), np.array([[0, -1, 2, 1]]), axis=0)

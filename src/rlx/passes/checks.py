@@ -25,7 +25,7 @@ from rlx.ir.op import Input, Range, Violation
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.control import If, Scan, While
-from rlx.ops.require import Require
+from rlx.ops.precondition import Require
 from rlx.passes.driver import Rebuild
 from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
 

@@ -13,8 +13,8 @@ from rlx.ops.cumulative import Cummax, Cummin
 from rlx.ops.elementwise import Abs, Add, Cast, Clamp, Maximum, Minimum, Mod, Mul, Neg, Select, Sub
 from rlx.ops.index import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from rlx.ops.ordering import Argsort, Sort, TopK
+from rlx.ops.precondition import Require
 from rlx.ops.reduce import Argmax, Argmin, ReduceMax, ReduceMin
-from rlx.ops.require import Require
 from rlx.ops.selection import Positions
 from rlx.ops.shape import BroadcastTo, Concat, DimsTensor, Frames, Iota, Reshape, Slice, Transpose
 
