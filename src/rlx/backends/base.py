@@ -268,7 +268,7 @@ class Backend(ABC):
     """One way to run graphs. Instances are cheap; nothing heavy is imported before `compile`."""
 
     name: str = field(init=False)
-    looks: ClassVar[bool] = True
+    tells_checks: ClassVar[bool] = True
     """Whether programs can tell by one more result, of u64, what their data were; else nobody looks at indices."""
     loop_trips: ClassVar[int] = 1 << 16
     """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""

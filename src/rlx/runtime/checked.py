@@ -29,7 +29,7 @@ def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: i
     """The executable of a graph without measured dims. Raises UnsupportedOp, DeviceUnavailable, CompileError, and
     OutOfMemory for a value that no machine of this size holds."""
     Demands(graph).check()
-    if not backend.looks:
+    if not backend.tells_checks:
         return backend.compile(graph, options, ordinal)
     made = add_checks(graph, options.check_indices, most_trips(backend))
     executable = backend.compile(made.graph, options, ordinal)

@@ -27,7 +27,7 @@ class CoremlBackend(Backend):
     """The Neural Engine with what else Core ML uses; elsewhere than on macOS, a converter."""
 
     name = "ane"
-    looks = False  # it has no u64, and its models are for other programs too
+    tells_checks = False  # it has no u64, and its models are for other programs too
 
     def probe(self) -> Probe:
         if importlib.util.find_spec("coremltools") is None:

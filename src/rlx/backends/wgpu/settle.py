@@ -28,7 +28,7 @@ def settle(program: Program, target: Target = PLAIN) -> None:
                 carried = []
                 for value in work.carried:
                     if reals(program, value.start) & static:
-                        copy, target = _copy(program, program.buffers[value.start])
+                        copy, target = _copy(program, program.buffers[value.start], kernel.sources)
                         yield copy
                         value = _restarted(program, value, target)
                         kernel = dataclasses.replace(kernel, slots=(*kernel.slots, target.number))
@@ -39,12 +39,12 @@ def settle(program: Program, target: Target = PLAIN) -> None:
     program.main[:] = list(settled(program.main))
 
 
-def _copy(program: Program, source: Buffer) -> tuple[Kernel, Buffer]:
-    """A copy of a buffer in memory of its own, in the form of temporaries."""
+def _copy(program: Program, source: Buffer, nodes: tuple[str, ...]) -> tuple[Kernel, Buffer]:
+    """A copy of a buffer in memory of its own, in the form of temporaries; `nodes` are those that it is for."""
     target = program.new_buffer("temp", source.dtype, source.size, f"{source.name}.copy")
     place = linear(axis(0))
     nest = Nest((source.size,), (), (Store(0, place, load(1, place, source.dtype), False),))
-    return Kernel("copy", nest, (target.number, source.number), 1, (source.name,)), target
+    return Kernel("copy", nest, (target.number, source.number), 1, nodes), target
 
 
 def _restarted(program: Program, value: Carried, target: Buffer) -> Carried:
@@ -60,7 +60,7 @@ def _unpack(program: Program, target: Target) -> None:
     bases = {n for held in program.holds.values() for n in held} & packed
     swapped: dict[int, int] = {}
     for number in sorted(bases):
-        copy, made = _copy(program, program.buffers[number])
+        copy, made = _copy(program, program.buffers[number], (program.buffers[number].name,))
         swapped[number] = made.number
         (program.main if program.buffers[number].kind == "input" else program.prepare).insert(0, copy)
     if not swapped:
