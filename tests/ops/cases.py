@@ -27,7 +27,7 @@ from ops.case import DTYPES, FLOATS, NARROW, SPECIMENS, Case, array, case, speci
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import REGISTRY, Elementwise, Op
+from rlx.ir.op import REGISTRY, Elementwise, Op, lookup
 from rlx.kernel import narrow
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
@@ -178,8 +178,8 @@ def _gather(name: str) -> Iterator[Case]:
 @specimen("require")
 def _require(name: str) -> Iterator[Case]:
     x = array((4, 3))
-    yield case(name, "inside", x, np.array([0, 2, -1]), label="test", what="numbers", low=-1, high=3)
-    yield case(name, "nothing", x, np.zeros((0, 2), np.int32), label="test", what="numbers", low=0, high=0)
+    for what, low, numbers in (("inside", -1, np.array([0, 2, -1])), ("nothing", 3, np.zeros((0, 2), np.int32))):
+        yield Case(lookup(name)(label="test", what="numbers", low=low, high=3), (x, numbers), what)
 
 
 @specimen("gather_elements")
