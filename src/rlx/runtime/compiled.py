@@ -141,7 +141,8 @@ class CompiledGraph:
         Those with a handle may be left out. Results that feed a handle are read-only.
 
         timeout   seconds after which a run that is not done ends with RunTimeout. Loops look at it between trips, the
-                  reference between nodes too; xla and Core ML go on behind, and what they give is dropped
+                  reference between nodes too; xla goes on behind, and what it gives is dropped. A run without loops
+                  ends when it is done on the other devices, and Core ML never looks
 
         Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and behind the run if its
         data asked for an element that is not there.
