@@ -74,6 +74,14 @@ for word, pads in {
 for mode in ("reflect", "edge", "wrap"):
     each(f"pad/{mode}-of-nothing", "Pad", (np.zeros((0, 3), "f4"), np.array([1, 0, 1, 0])), (1,), "fixed run",
          mode=mode, want=Refused("hostile"))  # fmt: skip
+each(
+    "pad/constant-of-nothing",
+    "Pad",
+    (np.zeros((0, 3), "f4"), np.array([1, 0, 1, 0])),
+    (1,),
+    "fixed run",
+    want=gives(np.zeros((2, 3))),
+)
 one("pad/reflect-too-far", "Pad", X, np.array([0, 0, FAR, 0]), mode="reflect", want=Refused("hostile"))
 one("pad/axes-twice", "Pad", X, np.array([1, 1, 1, 1]), None, np.array([0, 0]), want=Refused("hostile"))
 one("pad/axis-out", "Pad", X, np.array([1, 1]), None, np.array([7]), want=Refused("hostile"))
