@@ -58,7 +58,16 @@ one("Conv/bias", "Conv", X, W, np.ones(7, "f4"), run=(0,), want=BAD)
 
 A = np.ones((4, 3), "f4")
 for word, axis in {"over": 2, "under": -3, "most": MOST, "least": LEAST}.items():
-    for op in ("Softmax", "LogSoftmax", "Concat", "ArgMax", "Gather", "GatherElements", "LayerNormalization", "Hardmax"):
+    for op in (
+        "Softmax",
+        "LogSoftmax",
+        "Concat",
+        "ArgMax",
+        "Gather",
+        "GatherElements",
+        "LayerNormalization",
+        "Hardmax",
+    ):
         operands = {
             "Concat": (A, A), "Gather": (A, np.array([0])), "GatherElements": (A, np.zeros((4, 3), "i8")),
             "LayerNormalization": (A, np.ones(3, "f4")),

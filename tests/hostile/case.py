@@ -131,7 +131,9 @@ def one(
             nodes.append(helper.make_node("Split", [f"twice{i}"], [f"first{i}", f"second{i}"], axis=0, num_outputs=2))
             nodes.append(helper.make_node("Max", [f"first{i}", f"second{i}"], [f"made{i}"]))
             names[i] = f"made{i}"
-        nodes.append(helper.make_node(op, names, [f"y{i}" for i in range(outputs)], "hostile", domain=domain, **attributes))
+        nodes.append(
+            helper.make_node(op, names, [f"y{i}" for i in range(outputs)], "hostile", domain=domain, **attributes)
+        )
         fixed = {f"x{i}": a for i, a in given.items() if i not in brought}
         inputs = {f"x{i}": (code_of(a), a.shape) for i, a in brought.items()}
         return graph(nodes, inputs, {"y0": 0}, fixed, opset)

@@ -22,6 +22,7 @@ case("chain/1000", lambda: _chain(1000), ONE, gives([1]))
 case("chain/10000", lambda: _chain(10_000), ONE, None)
 case("chain/100000", lambda: _chain(100_000), ONE, None)
 
+
 def _raw_chain(count: int) -> bytes:
     """Built by hand, because the protobuf library takes longer for it than the limit is."""
     names = [f"v{i}".encode() for i in range(count)]

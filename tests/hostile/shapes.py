@@ -16,7 +16,9 @@ case("warm", lambda: graph([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [
      gives([1, 1]))  # fmt: skip
 
 
-def each(name: str, op: str, arrays: tuple[Any, ...], at: tuple[int, ...], places: str = "fixed run computed", **more: Any) -> None:
+def each(
+    name: str, op: str, arrays: tuple[Any, ...], at: tuple[int, ...], places: str = "fixed run computed", **more: Any
+) -> None:
     """A case for each way in which the operands `at` may come: with the model, with the run, out of other nodes."""
     for place in places.split():
         keywords = {} if place == "fixed" else {place: at}
@@ -61,7 +63,14 @@ for word, ends in {
          want=gives(np.zeros(0)) if word == "endless-step" else Refused("hostile"))  # fmt: skip
 V = np.array([0, 1], "f4")
 for word, depth in {"huge": FAR, "negative": -3, "least": LEAST, "most": MOST}.items():
-    each(f"one-hot/depth-{word}", "OneHot", (np.array([0, 1]), np.int64(depth), V), (1,), "fixed run", want=Refused("hostile"))
+    each(
+        f"one-hot/depth-{word}",
+        "OneHot",
+        (np.array([0, 1]), np.int64(depth), V),
+        (1,),
+        "fixed run",
+        want=Refused("hostile"),
+    )
 one("one-hot/depth-nan", "OneHot", np.array([0, 1]), np.float32(np.nan), V, want=Refused("hostile"))
 one("one-hot/depth-inf", "OneHot", np.array([0, 1]), np.float32(np.inf), V, want=Refused("hostile"))
 one("one-hot/values", "OneHot", np.array([0, 1]), np.int64(3), np.zeros(1, "f4"), want=Refused("hostile"))
@@ -86,7 +95,14 @@ one("pad/reflect-too-far", "Pad", X, np.array([0, 0, FAR, 0]), mode="reflect", w
 one("pad/axes-twice", "Pad", X, np.array([1, 1, 1, 1]), None, np.array([0, 0]), want=Refused("hostile"))
 one("pad/axis-out", "Pad", X, np.array([1, 1]), None, np.array([7]), want=Refused("hostile"))
 each("pad/axis-out-late", "Pad", (X, np.array([1, 1]), None, np.array([7])), (3,), "run", want=Refused("hostile"))
-each("pad/axes-twice-late", "Pad", (X, np.array([1, 1, 1, 1]), None, np.array([0, -2])), (3,), "run", want=Refused("hostile"))
+each(
+    "pad/axes-twice-late",
+    "Pad",
+    (X, np.array([1, 1, 1, 1]), None, np.array([0, -2])),
+    (3,),
+    "run",
+    want=Refused("hostile"),
+)
 
 for word, (starts, ends, axes, steps) in {
     "axes-twice": ([0, 0], [2, 2], [0, 0], [1, 1]), "axes-twice-negative": ([0, 0], [2, 2], [0, -2], [1, 1]),
@@ -113,7 +129,12 @@ for word, repeats in {
 }.items():  # fmt: skip
     each(f"tile/{word}", "Tile", (X, np.array(repeats)), (1,), "fixed run", want=Refused("hostile"))
 IMAGE = np.ones((1, 1, 2, 2), "f4")
-for word, sizes in {"huge": [1, 1, FAR, 2], "negative": [1, 1, -2, 2], "zero-batch": [0, 1, 2, 2], "count": [1, 1, 2]}.items():
+for word, sizes in {
+    "huge": [1, 1, FAR, 2],
+    "negative": [1, 1, -2, 2],
+    "zero-batch": [0, 1, 2, 2],
+    "count": [1, 1, 2],
+}.items():
     want = Refused("") if word != "zero-batch" else None
     each(f"resize/sizes-{word}", "Resize", (IMAGE, None, None, np.array(sizes)), (3,), "fixed run", want=want)
 for word, scale in {"nan": np.nan, "endless": np.inf, "zero": 0, "negative": -1, "huge": 1e20}.items():
@@ -128,7 +149,14 @@ for word, axes in {"out": [4], "twice": [0, 0], "twice-negative": [0, -4], "unde
 for word, image in {"mismatch": [5, 6], "huge": [FAR, 5], "negative": [-5, 5]}.items():
     each(f"col2im/{word}", "Col2Im", (np.ones((1, 5, 5), "f4"), np.array(image), np.array([1, 5])), (1,), "fixed run",
          want=Refused("hostile"))  # fmt: skip
-one("col2im/block-of-none", "Col2Im", np.ones((1, 5, 5), "f4"), np.array([5, 5]), np.array([0, 5]), want=Refused("hostile"))
+one(
+    "col2im/block-of-none",
+    "Col2Im",
+    np.ones((1, 5, 5), "f4"),
+    np.array([5, 5]),
+    np.array([0, 5]),
+    want=Refused("hostile"),
+)
 one("compress/longer", "Compress", X, np.ones(9, bool), axis=0, run=(1,), want=Refused(""))
 one("compress/axis", "Compress", X, np.ones(2, bool), axis=4, run=(1,), want=Refused("hostile"))
 one("eye-like/rank", "EyeLike", np.zeros((2, 2, 2), "f4"), want=Refused(""))

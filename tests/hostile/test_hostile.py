@@ -11,7 +11,18 @@ from hostile.pool import Outcome, memory, run_all
 from hostile.tables import CASES
 from support import why_absent
 
-SAMPLE = ("gather/", "scatter-nd", "loop/", "branch", "scan/", "reshape/", "expand/", "huge-value", "doubling/", "tile/")
+SAMPLE = (
+    "gather/",
+    "scatter-nd",
+    "loop/",
+    "branch",
+    "scan/",
+    "reshape/",
+    "expand/",
+    "huge-value",
+    "doubling/",
+    "tile/",
+)
 
 _found: dict[str, dict[str, Outcome]] = {}
 
