@@ -58,7 +58,7 @@ def case(
     name: str,
     build: Callable[[], bytes],
     inputs: Sequence[Any] = (),
-    want: Want | None = Refused(),  # noqa: B008  # it is frozen
+    want: Want | None = Refused(),  # it is frozen
     timeout: float | None = None,
     **options: Any,
 ) -> None:
@@ -110,7 +110,7 @@ def one(
     name: str,
     op: str,
     *arrays: Any,
-    want: Want | None = Refused(),  # noqa: B008
+    want: Want | None = Refused(),
     run: Sequence[int] = (),
     computed: Sequence[int] = (),
     outputs: int = 1,

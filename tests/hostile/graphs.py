@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ def _raw_chain(count: int) -> bytes:
     nodes = b"".join(
         b"\x0a" + bytes([len(a) + len(b) + 10]) + b"\x0a" + bytes([len(a)]) + a + b"\x12" + bytes([len(b)]) + b
         + b"\x22\x04Relu"
-        for a, b in zip(names, names[1:])
+        for a, b in itertools.pairwise(names)
     )  # fmt: skip
     whole = nodes + _declared(names[0], 11) + _declared(names[-1], 12)
     return b"\x08\x08" + b"\x3a" + _varint(len(whole)) + whole + b"\x42\x02\x10\x12"
@@ -180,7 +181,7 @@ case("unrolled/16-8", lambda: _unrolled(16, 8), ONE, None)
 
 def _named(names: list[str], outputs: list[str] | None = None) -> bytes:
     nodes = [helper.make_node("Neg", ["x" if i == 0 else names[i - 1]], [n]) for i, n in enumerate(names)]
-    return graph(nodes, {"x": (F, [1])}, {n: F for n in outputs or [names[-1]]})
+    return graph(nodes, {"x": (F, [1])}, dict.fromkeys(outputs or [names[-1]], F))
 
 
 case("names/long", lambda: _named(["n" * 1_000_000, "y"]), ONE, gives([1]))

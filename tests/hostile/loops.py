@@ -86,7 +86,7 @@ case("scan/inputs-most", lambda: _scan(0, MOST), S, Refused("hostile"))
 def _body_of(outputs: int, inputs: int) -> bytes:
     names = [f"i{i}" for i in range(inputs)]
     nodes = [helper.make_node("Constant", [], [f"o{i}"], value_float=1.0) for i in range(outputs)]
-    body = sub(nodes, {n: F for n in names}, {f"o{i}": F for i in range(outputs)})
+    body = sub(nodes, dict.fromkeys(names, F), {f"o{i}": F for i in range(outputs)})
     node = helper.make_node("Loop", ["", "yes", "x"], ["y"], "hostile", body=body)
     return graph([node], {"x": (F, [1])}, {"y": F}, {"yes": np.array(True)})
 

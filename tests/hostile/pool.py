@@ -82,7 +82,7 @@ class Worker:
 def run_all(
     names: Sequence[str], *command: str, workers: int = 2, seconds: float = SECONDS, until: float = float("inf")
 ) -> dict[str, Outcome]:
-    """What came of each case that began before the clock says `until`; `command` is the module of workers, and words."""
+    """What came of each case that began before the clock says `until`; `command` is the workers' module and words."""
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         waiting.put(name)
