@@ -139,7 +139,7 @@ def _running(lowering: Lowering, group: Group) -> None:
     joined = collapse(Nest(outer, (x.shape[at],), (store,)))
     (kept,) = joined.stages
     assert isinstance(kept, Store)
-    total = dtypes.accumulator(x.dtype)
+    total = dtypes.accumulator(x.dtype) if op.combine in ("add", "mul") else x.dtype
     body = ex.cast(kept.body, total)
     work = Running(joined.outer, x.shape[at], kept.offset, body, op.combine, total, x.dtype, op.exclusive, op.reverse)
     lowering._add(writes, op.name, work, (group.lead,))
