@@ -16,7 +16,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
-from rlx.kernel import maths
+from rlx.kernel import maths, narrow
 from rlx.kernel.llvm.body import Body, Reg, Vector, float_literal, lane_mask
 from rlx.kernel.llvm.function import Function, Module, register_type
 from rlx.kernel.nest import Nest, Reduce, Stage, Store, Temp
@@ -64,7 +64,9 @@ def plan(nest: Nest, lanes: int) -> NestPlan:
     for number, stage in enumerate(nest.stages):
         if isinstance(stage, Temp):
             temps.append((number, total))
-            size = dims.mul(dims.mul(inside, lanes if across else 1), stage.body.dtype.itemsize)
+            dtype = stage.body.dtype
+            held = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
+            size = dims.mul(dims.mul(inside, lanes if across else 1), held)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
     return NestPlan(nest, across, flat, dims.product(parallel), weight, total, tuple(temps))
 
