@@ -15,10 +15,9 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 def run(text: str, seconds: float = 120) -> str:
     """What a script prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)],
-        capture_output=True, text=True, timeout=seconds, env={**os.environ, "PYTHONPATH": str(SOURCE), "RLX_CACHE": "0"},
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "RLX_CACHE": "0"}
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
