@@ -39,7 +39,7 @@ entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]
-  call void %parallel(ptr @rlx_bench_work, ptr %frame, i64 %chunks)
+  call void %parallel(ptr @rlx_bench_work, ptr %frame, i64 %chunks, i64 64)
   %i.next = add i64 %i, 1
   %more = icmp ult i64 %i.next, %calls
   br i1 %more, label %loop, label %leave

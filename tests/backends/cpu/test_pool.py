@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+import rlx
 from rlx.backends.cpu import cpus, pool
 from rlx.backends.cpu.pool import ThreadPool, ir_for
 from rlx.errors import RlxError
@@ -61,7 +62,20 @@ define void @nest(ptr %frame, i64 %chunk, i64 %thread) {
   %inner = load ptr, ptr %inner.at
   %function.at = getelementptr i64, ptr %frame, i64 2
   %function = load ptr, ptr %function.at
-  call void %parallel(ptr %function, ptr %inner, i64 5)
+  call void %parallel(ptr %function, ptr %inner, i64 5, i64 64)
+  ret void
+}
+define void @who(ptr %frame, i64 %chunk, i64 %thread) {
+  %cell = getelementptr i64, ptr %frame, i64 %thread
+  %old = atomicrmw add ptr %cell, i64 1 seq_cst
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %0 ], [ %i.next, %loop ]
+  %ignored = load atomic i64, ptr %cell seq_cst, align 8
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, 300
+  br i1 %more, label %loop, label %leave
+leave:
   ret void
 }
 define void @add(ptr %frame, i64 %chunk, i64 %thread) {
@@ -87,9 +101,11 @@ def shared() -> Iterator[ThreadPool]:
     found.set_threads(before)
 
 
-def call(found: ThreadPool, function: int, frame: Any, chunks: int) -> None:
-    parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(found.parallel_address)
-    parallel(function, frame.ctypes.data, chunks)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def call(found: ThreadPool, function: int, frame: Any, chunks: int, most: int = 64) -> None:
+    PARALLEL(found.parallel_address)(function, frame.ctypes.data, chunks, most)
 
 
 def count(found: ThreadPool, kernels: dict[str, int], chunks: int, rounds: int) -> None:
@@ -107,6 +123,48 @@ def test_every_chunk_runs_once(shared: ThreadPool, kernels: dict[str, int], thre
     shared.set_threads(threads)
     assert shared.threads == threads
     count(shared, kernels, chunks, 3000 if chunks < 100 else 300)
+
+
+@linux
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_threads_take_part_than_a_call_has_room_for(
+    shared: ThreadPool, kernels: dict[str, int], most: int
+) -> None:
+    """Others' calls, which may have all threads, do not change that."""
+    shared.set_threads(7)
+    few, all_of_them = np.zeros(64, np.int64), np.zeros(64, np.int64)
+    for _ in range(400):
+        call(shared, kernels["rlx_test_who"], all_of_them, 30)
+        call(shared, kernels["rlx_test_who"], few, 30, most)
+    assert few[:most].sum() == 400 * 30 and not few[most:].any()
+    assert all_of_them[:7].sum() == 400 * 30
+
+
+@linux
+@pytest.mark.parametrize("idle_ms", [0, 3, 30])
+def test_those_that_may_take_part_are_woken(shared: ThreadPool, kernels: dict[str, int], idle_ms: int) -> None:
+    """Of many that sleep: two chunks that wait for each other need the one worker that a call has room for."""
+    shared.set_threads(7)
+    for _ in range(5):
+        time.sleep(idle_ms / 1000)
+        frame = np.zeros(8, np.int64)
+        call(shared, kernels["rlx_test_meet"], frame, 2, 2)
+        assert frame[:3].tolist() == [2, 1, 1]
+
+
+@linux
+def test_programs_of_few_threads_on_a_pool_of_many(shared: ThreadPool) -> None:
+    """Their scratch memory has room for their own threads alone."""
+    graph = rlx.Graph("rows")
+    graph.output(rlx.softmax(graph.input("x", (400, 500)), axis=-1), name="y")
+    data = np.random.default_rng(0).normal(size=(400, 500)).astype(np.float32)
+    wanted = np.exp(data - data.max(-1, keepdims=True))
+    wanted /= wanted.sum(-1, keepdims=True)
+    shared.set_threads(7)
+    for threads in (7, 2, 3, 1):
+        made = rlx.Session("cpu", threads=threads, cache=False).compile(graph)
+        for _ in range(50):
+            np.testing.assert_allclose(made.run([data])[0], wanted, rtol=1e-5)
 
 
 def test_more_chunks_than_the_counter_holds(shared: ThreadPool, kernels: dict[str, int]) -> None:
@@ -194,7 +252,7 @@ def test_threads_change_while_others_call(shared: ThreadPool, kernels: dict[str,
 
 @linux
 def test_setting_threads_refuses_nonsense_and_a_busy_pool(shared: ThreadPool) -> None:
-    with pytest.raises(RlxError, match="from 1 to 4096, got 0"):
+    with pytest.raises(RlxError, match="from 1 to 4095, got 0"):
         shared.set_threads(0)
     assert shared._acquire()
     try:
@@ -235,9 +293,10 @@ from rlx.backends.cpu import pool
 address = pool.load_forever({KERNELS.replace("@", "@rlx_test_")!r})["rlx_test_add"]
 shared = pool.ThreadPool.shared()
 frame = (ctypes.c_int64 * 64)()
-parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(shared.parallel_address)
+kinds = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+parallel = ctypes.CFUNCTYPE(None, *kinds)(shared.parallel_address)
 time.sleep(SLEEP)
-parallel(address, ctypes.addressof(frame), 64)
+parallel(address, ctypes.addressof(frame), 64, 64)
 time.sleep(SLEEP)
 print(sum(frame))
 """

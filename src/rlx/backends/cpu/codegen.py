@@ -217,7 +217,7 @@ fork:
   store ptr %base, ptr %p4, align 8
   %p5 = getelementptr i64, ptr %frame, i64 5
   store i64 %stride, ptr %p5, align 8
-  call void %parallel(ptr @rlx_chunk, ptr %frame, i64 %count)
+  call void %parallel(ptr @rlx_chunk, ptr %frame, i64 %count, i64 %threads)
   br label %end
 end:
   ret void

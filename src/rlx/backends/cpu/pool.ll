@@ -1,25 +1,26 @@
 ; A process-wide thread pool: one caller at a time gives out chunks 0 .. n-1, workers and the caller claim them one by
 ; one. pool.py fills in $pause and $futex, and explains the Python side; this file explains the memory order.
 ;
-; @state is generation:24 | count:20 | next:20. A job is posted by exchanging the whole word; a chunk is claimed by
-; adding 1 to it. Three things have to be right:
+; @state is generation:20 | limit:12 | count:16 | next:16. A job is posted by exchanging the whole word; a chunk is
+; claimed by exchanging a word that was looked at for the same one with next + 1, if it still stands there. Only threads
+; whose number is below the limit claim: scratch memory of a job has room for so many. Two things have to be right:
 ;
-; 1. A claim and the job that it belongs to. A worker may look at generation g, be preempted, and add 1 when generation
-;    g+1 is posted. That is a claim in g+1, because the value that the addition returns says so: whether there was a
-;    chunk, and which, is decided by that value alone, never by the look before. The job's fields are read after the
-;    claim. They were written before the exchange that posted g+1 (release), and every addition continues that
-;    exchange's release sequence (acquire), so they are at least as new as g+1; and they are not newer, because the
-;    caller overwrites them only after @done has reached the count of g+1, which needs this very chunk. A worker that
-;    claims nothing reads no field.
+; 1. A claim and the job that it belongs to. A worker may look at generation g and be preempted while g+1 is posted: then
+;    its exchange fails. So the limit and the count that it looked at are those of the job that it claims from. The job's
+;    fields are read after the claim. They were written before the exchange that posted the job (release), and every
+;    claim continues that exchange's release sequence (acquire), so they are at least as new; and they are not newer,
+;    because the caller overwrites them only after @done has reached the count, which needs this very chunk. A worker
+;    that claims nothing reads no field. Should the word have come back to what it was after 2^20 jobs, the claim is one
+;    of the job that stands there now, with the same limit.
 ; 2. @done. It is set to 0 before posting, when nobody can be adding to it: each addition belongs to a claimed chunk, and
 ;    the caller has waited for all of those.
-; 3. `next` must not run into `count`. A thread adds only after it saw next < count. If the addition finds no chunk, then
-;    next >= count holds for the rest of that generation, so that thread adds no more in it: next <= count + threads.
-;    With count <= 2^19 and threads <= 2^12 that fits 20 bits. Longer jobs are posted in several batches.
+;
+; Jobs of more than 2^15 chunks are posted in several batches.
 ;
 ; Sleep: a worker counts itself in @sleepers, then the kernel compares the upper half of @state with what the worker saw
 ; and sleeps only if it is equal; the caller changes @state, then reads @sleepers. Both orders are seq_cst, so one of the
-; two notices. Generations repeat after 2^24 jobs; a worker that sleeps because of that misses one job, no more: the
+; two notices. Only sleepers below the limit are woken: each waits for a bit of its own (all from 31 on share one).
+; Generations repeat after 2^20 jobs; a worker that sleeps because of that misses one job, no more: the
 ; caller takes every chunk that nobody else takes, and waits only for claimed ones. Nothing depends on a worker.
 ;
 ; Every word has 128 bytes for itself (two cache lines: x86 prefetches them in pairs).
@@ -43,24 +44,33 @@ declare i32 @sched_yield()
 declare i64 @syscall(i64, ...)
 $declare_pause
 
+; Whether there is a chunk for this thread.
+define internal i1 @mine(i64 %seen, i64 %thread) alwaysinline {
+  %next = and i64 %seen, 65535
+  %above = lshr i64 %seen, 16
+  %count = and i64 %above, 65535
+  %left = icmp ult i64 %next, %count
+  %upper = lshr i64 %seen, 32
+  %limit = and i64 %upper, 4095
+  %below = icmp ult i64 %thread, %limit
+  %both = and i1 %left, %below
+  ret i1 %both
+}
+
 define internal void @drain(i64 %thread) noinline {
 entry:
   br label %look
 look:
   %seen = load atomic i64, ptr @state acquire, align 8
-  %seen.next = and i64 %seen, 1048575
-  %seen.above = lshr i64 %seen, 20
-  %seen.count = and i64 %seen.above, 1048575
-  %maybe = icmp ult i64 %seen.next, %seen.count
-  br i1 %maybe, label %claim, label %empty
+  %some = call i1 @mine(i64 %seen, i64 %thread)
+  br i1 %some, label %claim, label %empty
 claim:
-  %old = atomicrmw add ptr @state, i64 1 acq_rel
-  %next = and i64 %old, 1048575
-  %above = lshr i64 %old, 20
-  %count = and i64 %above, 1048575
-  %claimed = icmp ult i64 %next, %count
-  br i1 %claimed, label %run, label %empty
+  %wanted = add i64 %seen, 1
+  %pair = cmpxchg ptr @state, i64 %seen, i64 %wanted acq_rel monotonic
+  %claimed = extractvalue { i64, i1 } %pair, 1
+  br i1 %claimed, label %run, label %look
 run:
+  %next = and i64 %seen, 65535
   %function = load ptr, ptr @job
   %frame = load ptr, ptr getelementptr (i8, ptr @job, i64 8)
   %first = load i64, ptr getelementptr (i8, ptr @job, i64 16)
@@ -75,6 +85,10 @@ empty:
 define internal ptr @worker(ptr %argument) {
 entry:
   %thread = ptrtoint ptr %argument to i64
+  %high = icmp ugt i64 %thread, 31
+  %place = select i1 %high, i64 31, i64 %thread
+  %wide = shl i64 1, %place
+  %bit = trunc i64 %wide to i32
   br label %work
 work:
   call void @drain(i64 %thread)
@@ -83,11 +97,8 @@ work:
 idle:
   %spun = phi i64 [ 0, %work ], [ %spun.next, %again ]
   %seen = load atomic i64, ptr @state acquire, align 8
-  %next = and i64 %seen, 1048575
-  %above = lshr i64 %seen, 20
-  %count = and i64 %above, 1048575
-  %maybe = icmp ult i64 %next, %count
-  br i1 %maybe, label %work, label %nothing
+  %some = call i1 @mine(i64 %seen, i64 %thread)
+  br i1 %some, label %work, label %nothing
 nothing:
   ; after the look at @state: the stop that goes with it is visible, so no worker sleeps through it
   %stop = load atomic i64, ptr @stop monotonic, align 8
@@ -104,8 +115,8 @@ sleep:
   %before = atomicrmw add ptr @sleepers, i64 1 seq_cst
   %upper = lshr i64 %seen, 32
   %expected = trunc i64 %upper to i32
-  ; 128 is FUTEX_WAIT | FUTEX_PRIVATE_FLAG
-  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr getelementptr (i8, ptr @state, i64 4), i32 128, i32 %expected, ptr null)
+  ; 137 is FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr getelementptr (i8, ptr @state, i64 4), i32 137, i32 %expected, ptr null, ptr null, i32 %bit)
   %after = atomicrmw sub ptr @sleepers, i64 1 seq_cst
   br label %work
 leave:
@@ -150,36 +161,43 @@ finish:
   ret void
 }
 
-; Makes @state a new generation with %count chunks and wakes up to %helpers sleepers.
-define internal void @post(i64 %count, i64 %helpers) {
+; Makes @state a new generation with %count chunks for threads below %limit and wakes up to %helpers of them.
+define internal void @post(i64 %count, i64 %limit, i64 %helpers) {
 entry:
   %old = load atomic i64, ptr @state monotonic, align 8
-  %generation = lshr i64 %old, 40
+  %generation = lshr i64 %old, 44
   %generation.next = add i64 %generation, 1
-  %high = shl i64 %generation.next, 40
-  %middle = shl i64 %count, 20
-  %new = or i64 %high, %middle
+  %high = shl i64 %generation.next, 44
+  %limited = shl i64 %limit, 32
+  %middle = shl i64 %count, 16
+  %low = or i64 %limited, %middle
+  %new = or i64 %high, %low
   %replaced = atomicrmw xchg ptr @state, i64 %new seq_cst
   %sleepers = load atomic i64, ptr @sleepers seq_cst, align 8
   %asleep = icmp ne i64 %sleepers, 0
   br i1 %asleep, label %wake, label %leave
 wake:
-  ; 129 is FUTEX_WAKE | FUTEX_PRIVATE_FLAG
   %wanted = trunc i64 %helpers to i32
-  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr getelementptr (i8, ptr @state, i64 4), i32 129, i32 %wanted)
+  %all = icmp ugt i64 %limit, 31
+  %place = select i1 %all, i64 32, i64 %limit
+  %wide = shl i64 1, %place
+  %below = sub i64 %wide, 1
+  %bits = trunc i64 %below to i32
+  ; 138 is FUTEX_WAKE_BITSET | FUTEX_PRIVATE_FLAG
+  %woken = call i64 (i64, ...) @syscall(i64 $futex, ptr getelementptr (i8, ptr @state, i64 4), i32 138, i32 %wanted, ptr null, ptr null, i32 %bits)
   br label %leave
 leave:
   ret void
 }
 
-define internal void @batch(ptr %function, ptr %frame, i64 %first, i64 %count) {
+define internal void @batch(ptr %function, ptr %frame, i64 %first, i64 %count, i64 %limit) {
 entry:
   store atomic i64 0, ptr @done monotonic, align 8
   store ptr %function, ptr @job
   store ptr %frame, ptr getelementptr (i8, ptr @job, i64 8)
   store i64 %first, ptr getelementptr (i8, ptr @job, i64 16)
   %helpers = sub i64 %count, 1
-  call void @post(i64 %count, i64 %helpers)
+  call void @post(i64 %count, i64 %limit, i64 %helpers)
   call void @drain(i64 0)
   %spins = load atomic i64, ptr @spins monotonic, align 8
   br label %wait
@@ -229,11 +247,14 @@ define void @rlx_pool_release() {
   ret void
 }
 
-; Whoever finds the pool taken (another caller, or a chunk that calls again) runs its chunks itself.
-define void @rlx_parallel(ptr %function, ptr %frame, i64 %chunks) {
+; Chunks run under numbers below %most. Whoever finds the pool taken (another caller, or a chunk that calls again) runs
+; its chunks itself.
+define void @rlx_parallel(ptr %function, ptr %frame, i64 %chunks, i64 %most) {
 entry:
   %threads = load atomic i64, ptr @threads monotonic, align 8
-  %lonely = icmp ule i64 %threads, 1
+  %fewer = icmp ult i64 %most, %threads
+  %limit = select i1 %fewer, i64 %most, i64 %threads
+  %lonely = icmp ule i64 %limit, 1
   %few = icmp sle i64 %chunks, 1
   %alone = or i1 %lonely, %few
   br i1 %alone, label %serially, label %try
@@ -256,9 +277,9 @@ loop:
   %more = icmp sgt i64 %left, 0
   br i1 %more, label %run, label %release
 run:
-  %large = icmp ugt i64 %left, 524288
-  %count = select i1 %large, i64 524288, i64 %left
-  call void @batch(ptr %function, ptr %frame, i64 %first, i64 %count)
+  %large = icmp ugt i64 %left, 32768
+  %count = select i1 %large, i64 32768, i64 %left
+  call void @batch(ptr %function, ptr %frame, i64 %first, i64 %count, i64 %limit)
   %first.next = add i64 %first, %count
   br label %loop
 release:
@@ -273,7 +294,7 @@ serially:
 define void @rlx_pool_resize(i64 %threads, i64 %spins) {
 entry:
   store atomic i64 1, ptr @stop monotonic, align 8
-  call void @post(i64 0, i64 2147483647)
+  call void @post(i64 0, i64 4095, i64 2147483647)
   br label %wait
 wait:
   %alive = load atomic i64, ptr @alive acquire, align 8
@@ -293,9 +314,9 @@ set:
 ; In the child of a fork there are no workers, and whoever owned the pool is not there to give it back.
 define void @rlx_pool_forget() {
   %old = load i64, ptr @state
-  %generation = lshr i64 %old, 40
+  %generation = lshr i64 %old, 44
   %generation.next = add i64 %generation, 1
-  %idle = shl i64 %generation.next, 40
+  %idle = shl i64 %generation.next, 44
   store i64 %idle, ptr @state
   store i64 0, ptr @sleepers
   store i64 0, ptr @alive

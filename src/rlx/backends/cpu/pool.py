@@ -1,9 +1,9 @@
-"""The process's threads: generated code calls `rlx_parallel(fn, frame, chunks)`, which runs fn once per chunk.
+"""The process's threads: generated code calls `rlx_parallel(fn, frame, chunks, most)`, which runs fn once per chunk.
 
 `fn` is `void(ptr frame, i64 chunk, i64 thread)`. The chunks of a call are claimed one by one by the caller and the
 workers. What a kernel may rely on:
 
-- `thread` is below `ThreadPool.threads`, and no two chunks of one call run under the same number at once. The caller
+- `thread` is below `most` and below `ThreadPool.threads`, and no two chunks of one call run under the same number at once. The caller
   has number 0, and so has a call that runs serially: scratch memory is indexed by `thread` and belongs to the *call*
   (to its frame), because two callers may both be number 0 at the same time.
 - A call returns when all its chunks are done, and their writes are visible then.
@@ -28,7 +28,7 @@ from rlx import locks
 from rlx.backends.cpu import cpus
 from rlx.errors import RlxError
 
-MOST_THREADS = 4096
+MOST_THREADS = 4095
 SPINS = 3000
 """Pauses before a worker sleeps (tens of microseconds): the time between two kernels, not between two calls."""
 
@@ -40,7 +40,7 @@ _MACHINES = {
 }  # fmt: skip
 
 _SERIAL = """
-define void @rlx_parallel(ptr %function, ptr %frame, i64 %chunks) {
+define void @rlx_parallel(ptr %function, ptr %frame, i64 %chunks, i64 %most) {
 entry:
   br label %loop
 loop:
@@ -74,7 +74,7 @@ class ThreadPool:
         self._why_none = "" if self.has_workers else f"no workers on {system} {machine}: they need Linux futexes"
         addresses = load_forever(ir_for(system, machine))
         self.parallel_address = addresses["rlx_parallel"]
-        """Address of `void rlx_parallel(fn, frame, chunks)`; it stays valid as long as the process lives."""
+        """Address of `void rlx_parallel(fn, frame, chunks, most)`; it stays valid as long as the process lives."""
         if self.has_workers:
             self._acquire = ctypes.CFUNCTYPE(ctypes.c_int64)(addresses["rlx_pool_acquire"])
             self._release = ctypes.CFUNCTYPE(None)(addresses["rlx_pool_release"])
@@ -108,7 +108,7 @@ class ThreadPool:
         """Ends the workers; as many as asked for start at the next call. Waits for a call in progress.
 
         With more threads than CPUs nobody spins, because a spinning thread keeps a working one from its CPU.
-        Raises RlxError if the pool is not idle within `patience_s`, or for a number that is not in 1 .. 4096.
+        Raises RlxError if the pool is not idle within `patience_s`, or for a number that is not in 1 .. 4095.
         """
         if not 1 <= threads <= MOST_THREADS:
             raise RlxError(f"[threads] expected a number from 1 to {MOST_THREADS}, got {threads}")
