@@ -34,8 +34,11 @@ def whole(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
 
 
 @pytest.mark.devices("cpu", "cpu-*", "vulkan", "xla", "mlx")
-@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.f16, dtypes.i32], ids=str)
-@pytest.mark.parametrize("kind", ["input", "param"])
+@pytest.mark.parametrize(
+    "kind, dtype",
+    [("input", dtypes.f32), ("param", dtypes.f32), ("input", dtypes.f64), ("param", dtypes.f16), ("input", dtypes.i32)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", list(RESIDUALS))
 def test_products_with_their_own_operands(device: str, name: str, kind: str, dtype: DType) -> None:
     graph = Graph(name)

@@ -176,7 +176,7 @@ def test_nothing_to_choose_from(shape: tuple[int, int, int], disable: tuple[str,
     picked = ops.gather(g.param("w", shape), chosen, axis=0)
     axes = {"lhs_contract": (2,), "rhs_contract": (1,), "lhs_batch": (0,), "rhs_batch": (0,)}
     g.output(ops.dot_general(x, picked, **axes), name="y")
-    made = rlx.Session("cpu", disable=disable).compile(g)
+    made = rlx.Session("cpu", disable=disable, check_indices=False).compile(g)
     made.set_params({"w": np.ones(shape, np.float32)})
     (got,) = made.run([np.ones((20, 2, k), np.float32), np.arange(20)])
     np.testing.assert_array_equal(got, np.zeros((20, 2, n), np.float32))

@@ -29,7 +29,7 @@ def assert_close(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices(*DEVICES)
 def test_minilm_at_any_batch_and_length(exporter: str, device: str) -> None:
     path = exported_minilm(exporter)
     model = rlx.load(path, device=device)
@@ -60,7 +60,7 @@ def features(content: bytes) -> Any:
     return out
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices(*DEVICES)
 def test_the_byte_type_classifier(device: str) -> None:
     path, labels = classifier()
     model = rlx.load(path, device=device)

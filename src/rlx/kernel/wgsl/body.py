@@ -42,7 +42,8 @@ def _hide(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
     if node.kind not in ALGEBRA or not node.dtype.is_float:
         return None
     twice = [a.kind == "sqrt" and a in args[:i] for i, a in enumerate(args)]
-    hidden = [Expr("opaque", a.dtype, (a,)) if a.kind == "const" or again else a for a, again in zip(args, twice)]
+    known = ("const", "row")  # a row of nothing is a constant, too
+    hidden = [Expr("opaque", a.dtype, (a,)) if a.kind in known or again else a for a, again in zip(args, twice)]
     return Expr(node.kind, node.dtype, tuple(hidden), node.attr)
 
 
