@@ -3,9 +3,9 @@
 `fn` is `void(ptr frame, i64 chunk, i64 thread)`. The chunks of a call are claimed one by one by the caller and the
 workers. What a kernel may rely on:
 
-- `thread` is below `most` and below `ThreadPool.threads`, and no two chunks of one call run under the same number at once. The caller
-  has number 0, and so has a call that runs serially: scratch memory is indexed by `thread` and belongs to the *call*
-  (to its frame), because two callers may both be number 0 at the same time.
+- `thread` is below `most` and below `ThreadPool.threads`, and no two chunks of one call run under the same number at
+  once. The caller has number 0, and so has a call that runs serially: scratch memory is indexed by `thread` and belongs
+  to the *call* (to its frame), because two callers may both be number 0 at the same time.
 - A call returns when all its chunks are done, and their writes are visible then.
 - One call at a time has the workers. A call that finds them taken (from another thread, or from inside a chunk) runs
   all its chunks itself, in order.
