@@ -18,7 +18,7 @@ from tools.fuzz.program import Program
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.txt"))
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60
+SECONDS = 40
 
 
 def _base() -> int:

@@ -39,6 +39,7 @@ RING = SUMS - {"reduce_mean", "average_pool", "packed_matmul"} | {
     "add", "sub", "mul", "square", "reduce_prod", "cumprod", "reduce_window",
 }  # fmt: skip
 """Ops that give whole numbers for whole numbers."""
+ACCUMULATE = SUMS | {"cumprod", "reduce_prod"}
 MEETS_ZEROS = ("conv_transpose", "attention")
 """Ops whose definition multiplies zeros by operands that the reference may leave out, as it is more exact."""
 EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
@@ -63,6 +64,8 @@ class Noise:
     def after(self, op: Op, operands: list[Array], result: Array) -> Array:
         """The result with noise, as its node may be off."""
         dtype = dtypes.of(result.dtype)
+        if op.name == "bitcast":
+            return self._bits_of_nan(operands[0], result)
         if not dtype.is_inexact:
             return result
         result = self.flushed(result)
@@ -76,11 +79,22 @@ class Noise:
             # what is beyond all bounds times what is below them may be anything
             safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
             moved = np.where(safe | (signs > 0), moved, np.where(np.isnan(wide), 0.0, np.nan))
+        if (op.is_composite or op.name in ACCUMULATE) and any(map(_extreme, operands)):
+            # the reference, in f64, neither overflows nor underflows on its way
+            moved = np.where(signs > 0, moved, np.nan)
         # what is nearly a simple number may be just that, which comparisons see
         simple = np.round(wide * 8) / 8
         nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
         moved = np.where(nearly, simple, moved)
         return moved.astype(result.dtype)
+
+    def _bits_of_nan(self, operand: Array, result: Array) -> Array:
+        """The bits of a NaN may be any NaN's."""
+        of = dtypes.of(operand.dtype)
+        if not of.is_float or operand.shape != result.shape or not dtypes.of(result.dtype).is_integer:
+            return result
+        other = np.where(self.random.random(result.shape) < 0.5, np.zeros_like(result), result)
+        return np.where(np.isnan(operand.astype(np.float64)), other, result)
 
     def before(self, op: Op, operands: list[Array]) -> list[Array]:
         """The operands of a composite with noise: how much it makes of roundings on its way."""
@@ -99,6 +113,15 @@ class Noise:
         return np.where(np.abs(array) < TINY, np.zeros_like(array), array)
 
 
+def _extreme(array: Array) -> bool:
+    """Whether squares or products of some such numbers leave the range of f32."""
+    of = dtypes.of(array.dtype)
+    if not of.is_float or of.bits > 32:
+        return False
+    size = np.abs(array.astype(np.float64))
+    return bool((((size > 1e15) & np.isfinite(size)) | ((size > 0) & (size < 1e-15))).any())
+
+
 def _finite(array: Array) -> bool:
     return dtypes.of(array.dtype).is_integer or bool(np.isfinite(array.astype(np.complex128)).all())
 
@@ -108,17 +131,24 @@ def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) ->
     tolerance = op.tolerance
     if tolerance.ulps == 0 and not (op.regions or op.is_composite):
         return None
-    if op.name in RING and _whole(op, operands, result):
+    if op.name in RING and _whole(op, operands, result) and not _by_winograd(op, operands):
         return None
     dtype = dtypes.of(result.dtype)
     own, wide = epsilon(dtype), epsilon(dtypes.accumulator(dtype))
     size = np.abs(result.astype(np.complex128 if dtype.is_complex else np.float64))
     if op.name in SUMS:
         terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
+        if op.name == "packed_matmul":  # its weights are rounded to the dtype that it computes for
+            wide = own
         return np.asarray(max(least_ulps, 1) * own * size + (3 + np.sqrt(terms)) * wide * _sum_of_sizes(op, operands))
     ulps = max(min(tolerance.ulps, 64) if own < 1e-5 else min(tolerance.ulps, 4), least_ulps)
     least = float(ml_dtypes.finfo(result.dtype).smallest_subnormal)
     return np.asarray(ulps * (own * (size + min(tolerance.scale, 1)) + least))
+
+
+def _by_winograd(op: Op, operands: list[Array]) -> bool:
+    """Whether a convolution may be worked out by transforms, whose factors are no whole numbers."""
+    return op.name == "conv" and operands[1].shape[2:] == (3, 3) and operands[1].dtype == np.float32
 
 
 def _sum_of_sizes(op: Op, operands: list[Array]) -> Array:
