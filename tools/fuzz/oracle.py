@@ -39,6 +39,7 @@ RING = SUMS - {"reduce_mean", "average_pool", "packed_matmul"} | {
     "add", "sub", "mul", "square", "reduce_prod", "cumprod", "reduce_window",
 }  # fmt: skip
 """Ops that give whole numbers for whole numbers."""
+COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 ACCUMULATE = SUMS | {"cumprod", "reduce_prod"}
 MEETS_ZEROS = ("conv_transpose", "attention")
 """Ops whose definition multiplies zeros by operands that the reference may leave out, as it is more exact."""
@@ -66,6 +67,8 @@ class Noise:
         dtype = dtypes.of(result.dtype)
         if op.name == "bitcast":
             return self._bits_of_nan(operands[0], result)
+        if op.name in COMPARE:
+            return self._nearly_equal(operands, result)
         if not dtype.is_inexact:
             return result
         result = self.flushed(result)
@@ -95,6 +98,16 @@ class Noise:
             return result
         other = np.where(self.random.random(result.shape) < 0.5, np.zeros_like(result), result)
         return np.where(np.isnan(operand.astype(np.float64)), other, result)
+
+    def _nearly_equal(self, operands: list[Array], result: Array) -> Array:
+        """Numbers that are about the same, and not simple ones, may be equal or not."""
+        if not all(dtypes.of(a.dtype).is_float for a in operands):
+            return result
+        a, b = (np.broadcast_to(x.astype(np.float64), result.shape) for x in operands)
+        own = max(epsilon(dtypes.of(x.dtype)) for x in operands)
+        about = np.abs(a - b) <= max(16 * own, 1e-5) * np.maximum(np.abs(a), np.abs(b))
+        simple = (np.round(a * 8) == a * 8) & (np.round(b * 8) == b * 8)
+        return np.where(about & ~simple & (self.random.random(result.shape) < 0.5), ~result, result)
 
     def before(self, op: Op, operands: list[Array]) -> list[Array]:
         """The operands of a composite with noise: how much it makes of roundings on its way."""
