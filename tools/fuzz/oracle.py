@@ -82,7 +82,7 @@ class Noise:
             # what is beyond all bounds times what is below them may be anything
             safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
             moved = np.where(safe | (signs > 0), moved, np.where(np.isnan(wide), 0.0, np.nan))
-        if (op.is_composite or op.name in ACCUMULATE) and any(map(_extreme, operands)):
+        if (op.is_composite or op.name in ACCUMULATE) and (any(map(_extreme, operands)) or _runs_away(op, operands)):
             # the reference, in f64, neither overflows nor underflows on its way
             moved = np.where(signs > 0, moved, np.nan)
         # what is nearly a simple number may be just that, which comparisons see
@@ -133,6 +133,15 @@ def _extreme(array: Array) -> bool:
         return False
     size = np.abs(array.astype(np.float64))
     return bool((((size > 1e15) & np.isfinite(size)) | ((size > 0) & (size < 1e-15))).any())
+
+
+def _runs_away(op: Op, operands: list[Array]) -> bool:
+    """Whether a product of many leaves the range of f32 on its way."""
+    if op.name not in ("reduce_prod", "cumprod") or not dtypes.of(operands[0].dtype).is_float:
+        return False
+    size = np.abs(operands[0].astype(np.float64))
+    logarithms = np.log10(size[np.isfinite(size) & (size > 0)])
+    return bool(max(logarithms.clip(min=0).sum(), -logarithms.clip(max=0).sum()) > 30)
 
 
 def _finite(array: Array) -> bool:
