@@ -16,6 +16,7 @@ LAYERS = (
     {"ir"},
     {"ops"},
     {"passes", "transform", "kernel"},
+    {"codegen"},
     {"backends"},
     {"device"},
     {"runtime"},

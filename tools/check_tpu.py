@@ -27,8 +27,8 @@ def compiled(graph: Any, binding: dict[str, int], sharding: Any) -> Any:
     from rlx.backends.base import Options
     from rlx.backends.xla import TpuBackend
     from rlx.backends.xla.executable import traced
+    from rlx.codegen.scalar import emulation as carriers
     from rlx.ir import dim as dims
-    from rlx.kernel import carriers
 
     def struct(value: Any) -> Any:
         shape = tuple(dims.evaluate(d, binding) for d in value.shape)

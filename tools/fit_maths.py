@@ -1,6 +1,6 @@
-"""Fits the coefficients of `rlx.kernel.maths` and prints `src/rlx/kernel/coefficients.py`.
+"""Fits the coefficients of `rlx.codegen.scalar.maths` and prints `src/rlx/codegen/scalar/coefficients.py`.
 
-    python tools/fit_maths.py > src/rlx/kernel/coefficients.py
+    python tools/fit_maths.py > src/rlx/codegen/scalar/coefficients.py
 
 Each function is written as leading terms that float32 holds exactly, plus a correction; the correction is a minimax
 polynomial, weighted so that the *relative* error of the whole function is levelled. Lawson's iteration (least squares,

@@ -1,4 +1,4 @@
-"""Measures the functions of `rlx.kernel.maths` in ulps, with `fma` rounding twice and once.
+"""Measures the functions of `rlx.codegen.scalar.maths` in ulps, with `fma` rounding twice and once.
 
     python tools/maths_error.py > docs/design/maths.md
 
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.codegen.scalar import maths
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import INSTRUCTIONS, Expr, apply, evaluate, walk
-from rlx.kernel import maths
 
 Floats = NDArray[np.float32]
 

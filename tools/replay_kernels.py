@@ -28,10 +28,10 @@ from ops.cases import cases_of_every_op
 from rlx.backends.base import Options
 from rlx.backends.cpu import build as cpu
 from rlx.backends.cpu import isa as isas
-from rlx.backends.cpu.codegen import generate
-from rlx.backends.cpu.isa import Isa
 from rlx.backends.wgpu import build as wgpu
 from rlx.backends.wgpu.device import PORTABLE_BINDING
+from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.module import generate
 from rlx.errors import RlxError
 from rlx.ir.graph import Graph
 
@@ -43,7 +43,7 @@ def llvm(isa: Isa, graph: Graph) -> list[str]:
     """LLVM IR of a graph for an instruction set."""
     options = Options()
     program, bounds = cpu.program_of(graph, isa, options)
-    return generate(program, isa, bounds, cpu._kept(program), reuse=True)
+    return generate(program, isa, bounds, cpu._kept(program), reuse=True, threads=2)
 
 
 def wgsl(target: wgpu.Target, graph: Graph) -> list[str]:

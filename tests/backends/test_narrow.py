@@ -7,12 +7,12 @@ import pytest
 
 from ops.cases import array
 from rlx import ops
+from rlx.codegen.scalar import emulation as carriers
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
-from rlx.kernel import carriers
 from support import assert_close, run_on
 
 DTYPES = [d for d in dtypes.ALL.values() if carriers.is_carried(d)]

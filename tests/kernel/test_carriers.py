@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlx.codegen.scalar import emulation as carriers
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.literal import Array
-from rlx.kernel import carriers
 
 CARRIED = [dtype for dtype in dtypes.ALL.values() if carriers.is_carried(dtype)]
 OTHERS = [dtypes.bool_, dtypes.i8, dtypes.u8, dtypes.i64, dtypes.u64, dtypes.f16, dtypes.f32, dtypes.f64]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from rlx import ops
 from rlx.backends.claims import PREFER_NATIVE
-from rlx.backends.cpu import claims, gemm
+from rlx.backends.cpu import claims
 from rlx.backends.cpu.isa import widest
+from rlx.codegen.simd import gemm
 from rlx.ir.graph import Graph
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction
-from rlx.kernel.pack import pack_weights
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.passes.pack import Pack
+from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 
 
@@ -24,8 +25,8 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
         "high": (0,) * rank,
     }
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
-    program = lower(optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)[0])
-    pack_weights(program, lambda work: (16 if gemm.form_of(work, widest()) else 0, 1))
+    ready, _ = optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)
+    program = to_kernels(ready, passes=[Pack(lambda work: (16 if gemm.form_of(work, widest()) else 0, 1))])
     (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     return found
 

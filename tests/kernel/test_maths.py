@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.codegen.scalar import maths
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import INSTRUCTIONS, Expr, apply, evaluate, walk
-from rlx.kernel import maths
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 

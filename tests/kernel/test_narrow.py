@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.codegen.scalar import small_floats as narrow
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
-from rlx.kernel import narrow
 from support import run_on
 
 

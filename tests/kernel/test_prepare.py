@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from rlx import ops
 from rlx.ir.graph import Graph
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction, Program
-from rlx.kernel.pack import pack_weights
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.program import Program
+from rlx.kernel.passes.pack import Pack
+from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 
 
 def lowered(graph: Graph) -> Program:
-    program = lower(optimise(graph)[0])
-    pack_weights(program, lambda work: (4, 1))
-    return program
+    return to_kernels(optimise(graph)[0], passes=[Pack(lambda work: (4, 1))])
 
 
 def test_a_stride_of_a_run_keeps_a_kernel_out_of_prepare() -> None:

@@ -14,7 +14,7 @@ import rlx
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa
-from rlx.backends.cpu.codegen import generate
+from rlx.codegen.simd.module import generate
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Tolerance
 from support import assert_close, run_on

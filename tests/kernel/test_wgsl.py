@@ -14,19 +14,21 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.wgpu.build import Plan, build
 from rlx.backends.wgpu.device import STORAGE_BUFFERS, in_two_dimensions
+from rlx.codegen.scalar.int_ranges import Check, Ranges, fits, overflows
+from rlx.codegen.scalar.small_floats import decode, encode
+from rlx.codegen.simt import library
+from rlx.codegen.simt import loops as nest
+from rlx.codegen.simt.body import float_literal, legal
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
+from rlx.codegen.simt.shader import FUNCTIONS
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
-from rlx.kernel.narrow import decode, encode
-from rlx.kernel.nest import Linear, Nest, Store, axis, dim_value, load
-from rlx.kernel.wgsl import library, nest
-from rlx.kernel.wgsl.body import float_literal, legal
-from rlx.kernel.wgsl.code import WORKGROUP, Binding, Check, Code, Shader, Slot
-from rlx.kernel.wgsl.ranges import Ranges, fits, overflows
-from rlx.kernel.wgsl.shader import FUNCTIONS
+from rlx.kernel.ir.index import Linear, axis, dim_value, load
+from rlx.kernel.ir.loops import LoopNest, Store
 
 BUILTINS = {
     "abs", "min", "max", "clamp", "select", "fma", "dot", "sqrt", "floor", "ceil", "trunc", "round",
@@ -161,7 +163,7 @@ def test_rendering_is_deterministic(graph: Callable[[], Graph]) -> None:
 def test_dims_come_with_the_dispatch() -> None:
     """The numbers of a shader's record are the dims that its text asks for, in order."""
     body = load(1, Linear(0, ((0, N), (1, 1))), dtypes.f32)
-    work = Nest((N, dims.mul(N, 2)), (), (Store(0, Linear(0, ((0, dims.mul(N, 2)), (1, 1))), body, False),))
+    work = LoopNest((N, dims.mul(N, 2)), (), (Store(0, Linear(0, ((0, dims.mul(N, 2)), (1, 1))), body, False),))
     slots = [Slot(dtypes.f32, 0), Slot(dtypes.f32, 1)]
     made = nest.render(work, slots, [Binding("u32", True), Binding("u32", False)], "copy")
     assert made.positions == dims.mul(dims.mul(N, N), 2)

@@ -24,11 +24,11 @@ from ops import (
     cases_windows,
 )
 from ops.case import DTYPES, FLOATS, NARROW, SPECIMENS, Case, array, case, specimen
+from rlx.codegen.scalar import small_floats as narrow
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import REGISTRY, Elementwise, Op, lookup
-from rlx.kernel import narrow
 from rlx.ops.activation import Activation
 from rlx.ops.reduce import Reduction, Statistic
 

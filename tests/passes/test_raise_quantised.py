@@ -12,7 +12,7 @@ from rlx import ops
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Tolerance
-from rlx.kernel.lower import lower
+from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 from support import assert_close, run_on
 
@@ -80,7 +80,7 @@ def test_products_of_bytes(make: Callable[..., Value], left: str, right: str, de
 def test_one_kernel_from_bytes_to_bytes() -> None:
     g = Graph()
     g.output(dense(g, "u8", "i8"))
-    assert len(lower(optimise(g)[0]).main) == 1
+    assert len(to_kernels(optimise(g)[0]).main) == 1
 
 
 def test_pools_move_bytes() -> None:

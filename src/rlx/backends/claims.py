@@ -52,7 +52,7 @@ MOST_FEATURES = 256
 
 
 def attention_misfit(node: Node) -> str:
-    """What `kernel.nest.AttentionWork` does not say of an attention, or no kernel takes; empty if there is nothing."""
+    """What `FusedAttention` does not say of an attention, or no kernel takes; empty if there is nothing."""
     assert isinstance(node.op, Attention)
     sizes = [node.inputs[i].type.shape[3] for i in (0, 2)]
     if not all(isinstance(size, int) for size in sizes):

@@ -17,9 +17,12 @@ from rlx.backends.surface import points_of, product_amounts, surfaces_of, togeth
 from rlx.ir import dim as dims
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
-from rlx.kernel.fourier import points as transform_points
-from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program, Reduce
-from rlx.kernel.special import Fourier, Ranking, Running, Update
+from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.loops import LoopNest, Reduce
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.passes.twiddles import points as transform_points
 from rlx.kernel.work import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
 from rlx.passes.decompose import Claims, no_claims
 
@@ -30,13 +33,13 @@ class GenericEstimator(Estimator):
     """Prices kernels by kind. `claims` as in `passes.pipeline`: composites that are lowered as one kernel."""
 
     def __init__(self, graph: Graph, options: Options, rates: Rates, claims: Claims = no_claims) -> None:
-        from rlx.kernel.lower import lower
+        from rlx.kernel.pipeline import to_kernels
         from rlx.passes.pipeline import optimise
 
         disable = options.disable | frozenset(flags.disable())
         ready, _ = optimise(graph, claims, disable=disable, channels_last=True)
         self.graph = graph
-        self.program = lower(ready, disable)
+        self.program = to_kernels(ready, disable)
         self.rates = rates
         self.surfaces = surfaces_of(rates)
         self.points = points_of(rates)
@@ -91,9 +94,9 @@ class GenericEstimator(Estimator):
         match work:
             case Contraction():
                 compute, flops, points = self._contraction(work, binding)
-            case AttentionWork():
+            case FusedAttention():
                 compute, flops, points = 0.0, 0.0, 0
-            case Nest():
+            case LoopNest():
                 compute, flops, points = self._nest(work, binding)
             case _:
                 compute, flops, points = self._special(work, binding)
@@ -143,7 +146,7 @@ class GenericEstimator(Estimator):
             each = each + count(store.body, work.n_axis)[0]
         return ns + self._instructions(each, batch * m * n), flops, points
 
-    def _nest(self, nest: Nest, binding: Binding) -> tuple[float, float, int]:
+    def _nest(self, nest: LoopNest, binding: Binding) -> tuple[float, float, int]:
         outer, inner = extents(nest.outer, binding), extents(nest.inner, binding)
         positions, inside = math.prod(outer), math.prod(inner)
         axis = len(outer) + len(inner) - 1
@@ -153,9 +156,9 @@ class GenericEstimator(Estimator):
         if windowed(nest):
             flops = 2.0 * positions * inside
             return flops / self.near("depthwise", (inside,)), flops, positions * max(inside, 1)
-        for stage in nest.stages:
+        for stage in nest.statements:
             each, _ = count(stage.body, max(axis, 0), range(len(outer) + len(inner)))
-            points = positions * (inside if not hasattr(stage, "whole_row") or stage.whole_row else 1)
+            points = positions * (inside if not hasattr(stage, "per_element") or stage.per_element else 1)
             if hasattr(stage, "offset"):
                 each = each + store_counts(stage.offset, stage.body, max(axis, 0))
             reduces += isinstance(stage, Reduce)
@@ -178,16 +181,16 @@ class GenericEstimator(Estimator):
 
     def _special(self, work: object, binding: Binding) -> tuple[float, float, int]:
         match work:
-            case Ranking():
+            case TopKSelection():
                 points = math.prod(extents((*work.outer, work.length), binding))
                 return points / self.rates.get("rank_per_ns", 0.01), points, points
-            case Running():
+            case PrefixScan():
                 points = math.prod(extents((*work.outer, work.length), binding))
                 return points / self.rates.get("running_per_ns", 0.01), points, points
-            case Update():
+            case Scatter():
                 points = math.prod(extents((*work.outer, *work.inner), binding))
                 return points / self.rates["gather_per_ns"], points, points
-            case Fourier():
+            case FourierTransform():
                 flops = probes.transform_flops(math.prod(extents(work.outer, binding)), transform_points(work))
                 return flops / self.rates.get("transform_per_ns", self.rates["plain_per_ns"]), flops, int(flops)
         return 0.0, 0.0, 0
@@ -222,9 +225,9 @@ def _kind(work: object, compute: float, memory: float) -> str:
     match work:
         case Contraction():
             return "convolution" if work.taps else "product"
-        case AttentionWork():
+        case FusedAttention():
             return "attention"
-        case Nest():
+        case LoopNest():
             if windowed(work):
                 return "window"
             bound = "reduction" if work.reduces else "elementwise"
@@ -232,10 +235,10 @@ def _kind(work: object, compute: float, memory: float) -> str:
     return "order"
 
 
-def windowed(nest: Nest) -> bool:
+def windowed(nest: LoopNest) -> bool:
     """Whether it sums over windows, as depthwise convolutions and pooling do: the window has axes of its own, or what
     is summed are products of elements."""
-    sums = [stage for stage in nest.stages if isinstance(stage, Reduce)]
+    sums = [stage for stage in nest.statements if isinstance(stage, Reduce)]
     return bool(sums) and (len(nest.inner) > 1 or any(_product(stage.body) for stage in sums))
 
 

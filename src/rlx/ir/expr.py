@@ -1,7 +1,7 @@
 """Scalar expressions: the bodies of loops. An elementwise op says in this language what it does to one element.
 
 `Expr` is an immutable DAG over a small instruction set (`INSTRUCTIONS`), typed by `DType`. Renderers implement the
-instructions; whatever a renderer lacks is rewritten into simpler instructions first (`kernel/maths.py`).
+instructions; whatever a renderer lacks is rewritten into simpler instructions first (`codegen/scalar/maths.py`).
 Integer arithmetic wraps. Comparisons give bool. Loop-level leaves (`axis`, `load`, `row`, …) are made in `kernel/`.
 """
 

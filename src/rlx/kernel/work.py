@@ -12,8 +12,9 @@ from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr
-from rlx.kernel.flatten import leaves
-from rlx.kernel.nest import Access, Branch, Kernel, Linear, Loop, Program, offset_of
+from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.index import Access, Linear, offset_of
+from rlx.kernel.ir.program import Kernel, Program, leaves
 
 Binding = Mapping[str, int]
 SLOW = ("div", "sqrt", "rem")
@@ -152,7 +153,7 @@ def _trips(loop: Loop, binding: Binding) -> float:
 
 
 def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
-    """The kernels in the order of `kernel.flatten.leaves`, with how often each runs."""
+    """The kernels in the order of `kernel.ir.program.leaves`, with how often each runs."""
     found: list[Placed] = []
 
     def visit(kernel: Kernel, times: float, chance: float) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 import rlx
 from rlx.backends.base import Options
-from rlx.backends.cpu import attention, isa
+from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.codegen import plan_of
 from rlx.backends.reference import evaluate
+from rlx.codegen.simd import attention
+from rlx.codegen.simd.module import plan_of
 from rlx.ir.graph import Graph
-from rlx.kernel.nest import AttentionWork
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.ops import build
 from support import run_on
 
@@ -78,7 +79,7 @@ def test_only_the_code_that_may_run_is_made() -> None:
         q, k = graph.input("q", (1, 2, queries, 8)), graph.input("k", (1, 2, 30, 8))
         graph.output(build.attention(q, k, k))
         program, _ = program_of(graph, isa.detect(), Options())
-        (kernel,) = [k for k in program.main if isinstance(k.work, AttentionWork)]
+        (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
         planned = plan_of(kernel, isa.detect())
         assert isinstance(planned, attention.AttentionPlan)
         found[queries] = planned.may_be_few, planned.may_be_many

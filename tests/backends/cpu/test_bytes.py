@@ -10,13 +10,14 @@ import pytest
 
 from rlx import ops
 from rlx.backends.base import Options
-from rlx.backends.cpu import build, gemm, isa, jit
-from rlx.backends.cpu.codegen import generate
-from rlx.backends.cpu.cores import BYTES
+from rlx.backends.cpu import build, isa, jit
+from rlx.codegen.simd import gemm
+from rlx.codegen.simd.microkernels import BYTES
+from rlx.codegen.simd.module import generate
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 from support import backend, run_on
 
@@ -104,7 +105,7 @@ def test_bytes_take_the_core_for_bytes() -> None:
     x, w = g.input("x", ("rows", 64), "i8"), g.param("w", (64, 32), "u8")
     zero = (g.constant(np.int8(3)), g.constant(np.uint8(128)))
     g.output(ops.integer_matmul(x, w, *zero))
-    program = lower(optimise(g)[0])
+    program = to_kernels(optimise(g)[0])
     (work,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     assert gemm.form_of(work, isa.widest()) is BYTES
     assert backend("cpu").unsupported(g) == []

@@ -11,9 +11,9 @@ import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import calibrate, rates
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.codegen import plan_of
 from rlx.backends.cpu.cost import KernelWork, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
+from rlx.codegen.simd.module import plan_of
 from rlx.ir.graph import Graph
 
 OPTIONS = Options(cache=False)

@@ -15,7 +15,7 @@ from rlx.backends.cpu import BACKEND, build, isa
 from rlx.backends.cpu.claims import claim
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
-from rlx.kernel import fourier
+from rlx.kernel.passes import twiddles as fourier
 from support import binding_of
 
 LONG = (1024, 4096, 65536, 3 * 5 * 7 * 11, 2 * 13 * 17 * 31, 1009, 2 * 509, 44100)

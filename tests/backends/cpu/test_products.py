@@ -10,14 +10,15 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.base import Options
-from rlx.backends.cpu import gemm, isa
+from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.cores import BRAINS, DOUBLES, FLOATS, HALVES
+from rlx.codegen.simd import gemm
+from rlx.codegen.simd.microkernels import BRAINS, DOUBLES, FLOATS, HALVES
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
-from rlx.kernel.flatten import leaves
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import Contraction
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.program import leaves
+from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 from support import run_on
 
@@ -122,7 +123,7 @@ def test_forms_by_dtype() -> None:
     for dtype, form in (("f32", FLOATS), ("f64", DOUBLES), ("f16", HALVES), ("bf16", BRAINS)):
         g = Graph()
         g.output(g.input("x", (4, 8), dtype) @ g.param("w", (8, 32), dtype))
-        (work,) = [k.work for k in lower(optimise(g)[0]).main if isinstance(k.work, Contraction)]
+        (work,) = [k.work for k in to_kernels(optimise(g)[0]).main if isinstance(k.work, Contraction)]
         assert gemm.form_of(work, target) is form
         assert gemm.takes(work, target) == (dtype in ("f32", "f64"))
         width, group = gemm.panels(work, target)

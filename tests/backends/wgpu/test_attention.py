@@ -18,8 +18,7 @@ from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
-from rlx.kernel.nest import AttentionWork
-from rlx.kernel.split import AttentionJoin, AttentionParts
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 
 from .conftest import Check, compiled
 
@@ -44,8 +43,8 @@ def inputs_of(graph: Graph) -> dict[str, Array]:
     return made
 
 
-def works(plan: Plan) -> list[AttentionWork]:
-    return [step.kernel.work for step in plan.main if isinstance(step.kernel.work, AttentionWork)]
+def works(plan: Plan) -> list[FusedAttention]:
+    return [step.kernel.work for step in plan.main if isinstance(step.kernel.work, FusedAttention)]
 
 
 @pytest.mark.parametrize("size", [1, 6, 64, 130, 256])
@@ -145,7 +144,7 @@ def test_lengths_that_only_a_run_knows(check: Check) -> None:
 
 def ways(graph: Graph) -> list[type]:
     """The kinds of kernels that attention becomes."""
-    kinds = (AttentionWork, AttentionParts, AttentionJoin)
+    kinds = (FusedAttention, SplitKvPartial, SplitKvCombine)
     return [
         type(step.kernel.work) for step in build(graph, Options(), 1 << 24).main if isinstance(step.kernel.work, kinds)
     ]
@@ -156,7 +155,7 @@ def ways(graph: Graph) -> list[type]:
 def test_few_queries(size: int, queries: int, keys: int, groups: int, check: Check) -> None:
     graph, sides = attention((2, 4, queries, size), keys, groups)
     graph.output(ops.attention(*sides))
-    assert ways(graph) == [AttentionParts, AttentionJoin]
+    assert ways(graph) == [SplitKvPartial, SplitKvCombine]
     check(graph, [({}, inputs_of(graph))])
 
 
@@ -217,7 +216,7 @@ def test_a_run_takes_the_way_of_its_queries(check: Check) -> None:
     q = graph.input("q", ("b", "s", 4, 16)).transpose(0, 2, 1, 3)
     k, v = (graph.input(name, ("b", "t", 2, 16)).transpose(0, 2, 1, 3) for name in "kv")
     graph.output(ops.attention(q, k, v, causal=True, empty="nan").transpose(0, 2, 1, 3) + 1.0)
-    assert ways(graph) == [AttentionWork, AttentionParts, AttentionJoin]
+    assert ways(graph) == [FusedAttention, SplitKvPartial, SplitKvCombine]
     calls = []
     for b, s, t in ((1, 8, 300), (1, 9, 300), (2, 1, 700), (1, 1, 1), (1, 3, 0), (0, 3, 3), (1, 0, 3)):
         arrays = {"q": numbers(b, s, 4, 16), "k": numbers(b, t, 2, 16, seed=1), "v": numbers(b, t, 2, 16, seed=2)}

@@ -14,7 +14,7 @@ from rlx.backends.wgpu import BACKENDS, drivers
 def test_a_probe_imports_nothing_heavy() -> None:
     code = (
         "import sys; from rlx.backends.wgpu import BACKENDS; [b().probe() for b in BACKENDS.values()]; "
-        "print(sorted({'wgpu', 'numpy.linalg.lapack_lite', 'rlx.kernel.wgsl', 'cffi'} & set(sys.modules)))"
+        "print(sorted({'wgpu', 'numpy.linalg.lapack_lite', 'rlx.codegen.simt', 'cffi'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "wgpu" not in done.stdout and "wgsl" not in done.stdout and "cffi" not in done.stdout

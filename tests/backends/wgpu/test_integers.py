@@ -8,11 +8,11 @@ import pytest
 import skips
 from rlx.backends.base import Options
 from rlx.backends.wgpu import BACKENDS
+from rlx.codegen.scalar import small_floats as narrow
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import REGISTRY, Elementwise, Op
-from rlx.kernel import narrow
 from support import assert_close
 
 WHOLE = [

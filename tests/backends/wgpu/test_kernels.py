@@ -15,7 +15,7 @@ from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
-from rlx.kernel.nest import Contraction
+from rlx.kernel.ir.contraction import Contraction
 
 from .conftest import Check, compiled
 

@@ -9,12 +9,12 @@ import pytest
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.wgpu.build import build
+from rlx.codegen.simt.irregular import IN_ORDER
+from rlx.codegen.simt.types import Target
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
-from rlx.kernel.special import Update
-from rlx.kernel.wgsl.special import IN_ORDER
-from rlx.kernel.wgsl.types import Target
+from rlx.kernel.ir.irregular import Scatter
 
 from .conftest import Check, compiled
 
@@ -103,15 +103,15 @@ def test_edges_of_floats(combine: str, check: Check) -> None:
 def test_rows_have_their_winners_once() -> None:
     """Of whole rows that replace others, the winner is looked for once a row, not once an element."""
     works = [s.kernel.work for s in build(points("f32", None, (50, 64), MANY), Options(), 1 << 20).main]
-    find, write = (work for work in works if isinstance(work, Update))
-    assert find.together and not write.together
+    find, write = (work for work in works if isinstance(work, Scatter))
+    assert find.atomic and not write.atomic
     assert (*find.outer, *find.inner) == (1, MANY) and write.outer == (64, MANY)
 
 
 def test_short_ones_and_products_go_in_order() -> None:
     for graph in (points("f32", "add", (50,), IN_ORDER), points("f32", "mul", (50,), MANY)):
         works = [step.kernel.work for step in build(graph, Options(), 1 << 20).main]
-        assert [work.together for work in works if isinstance(work, Update)] == [False]
+        assert [work.atomic for work in works if isinstance(work, Scatter)] == [False]
 
 
 @pytest.mark.parametrize("combine", [None, "add", "max"])
@@ -122,8 +122,8 @@ def test_drivers_in_software_go_through_rows_in_order(combine: str | None) -> No
         x, at = graph.input("x", (50, beside)), graph.input("at", (count, 1), "i32")
         graph.output(ops.scatter_nd(x, at, graph.input("updates", (count, beside)), combine=combine))
         steps = build(graph, Options(), 1 << 28, Target(software=True)).main
-        kinds = [step.kernel.work for step in steps if isinstance(step.kernel.work, Update)]
-        assert in_order == ([work.together for work in kinds] == [False])
+        kinds = [step.kernel.work for step in steps if isinstance(step.kernel.work, Scatter)]
+        assert in_order == ([work.atomic for work in kinds] == [False])
 
 
 @pytest.mark.parametrize("combine", [None, "add"])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.codegen.simt.irregular import COUNTED
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance
-from rlx.kernel.special import Exchanges, Ranking
-from rlx.kernel.wgsl.special import COUNTED
+from rlx.kernel.ir.irregular import BitonicSort, TopKSelection
 
 from .conftest import Check, compiled
 
@@ -76,7 +76,7 @@ def test_how_rankings_are_done(kind: str) -> None:
     x = graph.input("x", (4, COUNTED + 1))
     graph.output(ops.sort(x, axis=1), ops.sort(x[:, 1:], axis=1))
     works = [type(step.kernel.work) for step in compiled(kind, graph).plan.main]
-    assert works.count(Ranking) == 1 and works.count(Exchanges) == 1
+    assert works.count(TopKSelection) == 1 and works.count(BitonicSort) == 1
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i64", "u8"])

@@ -14,7 +14,7 @@ from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Ra
 from rlx.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.isa import Isa
+    from rlx.codegen.simd.isa import Isa
 
 
 class CpuBackend(Backend):

@@ -18,8 +18,9 @@ from rlx import disk, flags
 from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
-from rlx.backends.cpu.isa import Isa, forced, host_features
+from rlx.backends.cpu.isa import forced, host_features
 from rlx.backends.cpu.jit import emit_objects
+from rlx.codegen.simd.isa import Isa
 from rlx.errors import DeviceUnavailable, UnsupportedOp
 from rlx.ir.dim import Bounds
 from rlx.ir.fingerprint import fingerprint
@@ -27,7 +28,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
-    from rlx.kernel.nest import Program
+    from rlx.kernel.ir.program import Program
 
 
 def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
@@ -98,21 +99,24 @@ def load_code(data: bytes, facts: Mapping[str, str], options: Options) -> CpuExe
 def _interface_digest() -> str:
     """Changes with the code that calls machine code and is called by it, wherever it is installed."""
     hasher = hashlib.blake2b(digest_size=8)
-    for name in ("artifact.py", "executable.py", "entry.py", "pool.ll", "pool.py"):
-        hasher.update((Path(__file__).parent / name).read_bytes())
+    here = Path(__file__).parent
+    entry = here.parents[1] / "codegen" / "simd" / "entry.py"
+    for path in (*(here / name for name in ("artifact.py", "executable.py", "pool.ll", "pool.py")), entry):
+        hasher.update(path.read_bytes())
     return hasher.hexdigest()
 
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    from rlx.backends.cpu.codegen import generate
+    from rlx.backends.cpu import cpus
+    from rlx.codegen.simd.module import generate
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
     program, bounds = program_of(graph, isa, options, clock)
     kept = _kept(program)
     clock.lap("lower")
-    texts = generate(program, isa, bounds, kept, reuse="memory-reuse" not in disable, profile=options.profile)
+    texts = generate(program, isa, bounds, kept, "memory-reuse" not in disable, cpus.usable(), options.profile)
     clock.lap("codegen")
     machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
@@ -127,25 +131,28 @@ def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
 
 def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = None) -> tuple[Program, Bounds]:
     """The kernels of a graph, scheduled for an instruction set, and the bounds of its dims. Raises UnsupportedOp."""
-    from rlx.backends.cpu import claims, gemm, winograd
-    from rlx.kernel.fourier import add_tables
-    from rlx.kernel.lower import lower
-    from rlx.kernel.pack import pack_weights
-    from rlx.kernel.winograd import use_winograd
+    from rlx.backends.cpu import claims
+    from rlx.codegen.simd import gemm, winograd
+    from rlx.ir.rewriting import Context
+    from rlx.kernel.passes.pack import Pack
+    from rlx.kernel.passes.twiddles import Twiddles
+    from rlx.kernel.passes.winograd import Winograd
+    from rlx.kernel.pipeline import to_kernels
     from rlx.passes.pipeline import optimise
 
     disable = options.disable | frozenset(flags.disable())
-    made, _ = optimise(graph, options.dispatch.claims(claims.claim), disable=disable, channels_last=True)
+    optimised, report = optimise(graph, options.dispatch.claims(claims.claim), disable=disable, channels_last=True)
     if clock is not None:
         clock.lap("passes")
-    program = lower(made, disable, chosen="pack" not in disable)
+    passes = (
+        Winograd(lambda work: winograd.panel_width(work, isa)),
+        Pack(lambda work: gemm.panels(work, isa)),
+        Twiddles(isa.lanes),
+    )
+    context = Context.after(report, disable)
+    program = to_kernels(optimised, passes=passes, context=context, indirect="pack" not in disable)
     _refuse_dtypes(program)
-    if "winograd" not in disable:
-        use_winograd(program, lambda work: winograd.panel_width(work, isa))
-    if "pack" not in disable:
-        pack_weights(program, lambda work: gemm.panels(work, isa))
-    add_tables(program, isa.lanes)
-    return program, made.bounds
+    return program, optimised.bounds
 
 
 class _Clock:
@@ -170,10 +177,10 @@ def _refuse_dtypes(program: Program) -> None:
 
 def _kept(program: Program) -> set[int]:
     """Buffers that `prepare` writes and `main` reads."""
-    from rlx.kernel.flatten import touched
+    from rlx.kernel.ir.program import buffers_used
 
     written = {n for k in program.prepare for n in k.slots[: k.writes]}
-    return written & (touched(program, program.main) | set(program.outputs))
+    return written & (buffers_used(program, program.main) | set(program.outputs))
 
 
 def _slot(program: Program, number: int) -> Slot:
@@ -184,9 +191,9 @@ def _slot(program: Program, number: int) -> Slot:
 def _artifact(
     graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
 ) -> Artifact:
-    from rlx.kernel.flatten import has_loop, leaves, touched
+    from rlx.kernel.ir.program import buffers_used, has_loop, leaves
 
-    read = touched(program, program.main)
+    read = buffers_used(program, program.main)
     outputs = [Slot(n, v.type, name) for n, (name, v) in zip(program.outputs, graph.outputs.items())]
     kernels = leaves(program.main)
     if report.get("profile"):

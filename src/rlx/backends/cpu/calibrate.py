@@ -16,9 +16,10 @@ from rlx.backends import probes
 from rlx.backends.base import Options, Rates
 from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
-from rlx.backends.cpu.isa import Isa, detect
+from rlx.backends.cpu.isa import detect
 from rlx.backends.measure import BUDGET_S, TYPICAL, times_ns
 from rlx.backends.surface import OVERLAP
+from rlx.codegen.simd.isa import Isa
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ops import build

@@ -6,7 +6,7 @@ from rlx.backends.base import Unsupported
 from rlx.backends.claims import attention_misfit
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
-from rlx.kernel.fourier import gains
+from rlx.kernel.passes.twiddles import gains
 from rlx.ops.control import Control
 from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.transformer import Attention
@@ -52,7 +52,7 @@ def claim(node: Node) -> str | None:
 
 def refused(graph: Graph) -> list[Unsupported]:
     """Nodes of a legalised graph that the CPU cannot take."""
-    from rlx.kernel.fuse import SPECIALS, untaken
+    from rlx.kernel.lower.fuse import SPECIALS, untaken
 
     found = [
         Unsupported(node, f"no kernel for {node.op.name}")

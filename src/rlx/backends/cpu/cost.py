@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlx.backends.cpu import attention, gemm, winograd
-from rlx.backends.cpu.codegen import Planned, cycles_of
-from rlx.backends.cpu.entry import GRAIN_CYCLES
-from rlx.backends.cpu.isa import Isa
+from rlx.codegen.scalar import maths
+from rlx.codegen.simd import attention, fourier, gemm, winograd
+from rlx.codegen.simd import irregular as special
+from rlx.codegen.simd import loops as nests
+from rlx.codegen.simd import transpose as turns
+from rlx.codegen.simd.entry import GRAIN_CYCLES
+from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.module import Planned, cycles_of
+from rlx.codegen.simd.top_k import LEAST_ROOM
 from rlx.ir import dim as dims
-from rlx.kernel import maths
-from rlx.kernel.fourier import passes
-from rlx.kernel.fourier import points as points_of
-from rlx.kernel.llvm import fourier, special
-from rlx.kernel.llvm import nest as nests
-from rlx.kernel.llvm import turn as turns
-from rlx.kernel.llvm.ranking import LEAST_ROOM
-from rlx.kernel.nest import Kernel, Program, Reduce, Store
-from rlx.kernel.special import Ranking, Running, Update
-from rlx.kernel.winograd import POINTS, TILE
+from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.loops import Reduce, Store
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.ir.winograd import POINTS, TILE
+from rlx.kernel.passes.twiddles import passes
+from rlx.kernel.passes.twiddles import points as points_of
 from rlx.kernel.work import Binding, Counts, count, extents, footprint, store_counts
 
 Amounts = dict[str, float]
@@ -61,7 +62,7 @@ def work_of(
         case attention.AttentionPlan():
             made.kind = "attention"
             points = _attention(made, planned, isa, binding)
-        case turns.TurnPlan():
+        case turns.TransposePlan():
             made.kind = "move"
             points = _turn(made, planned, isa, binding)
         case nests.NestPlan():
@@ -244,9 +245,9 @@ def _nest(made: KernelWork, planned: nests.NestPlan, isa: Isa, binding: Binding)
         axis, length = len(outer) + len(inner) - 1, inner[-1] if inner else 1
         rows = positions * (inside // max(length, 1))
     vectors = rows * -(-length // isa.lanes)
-    for stage in nest.stages:
+    for stage in nest.statements:
         each, once = count(stage.body, axis, inner_axes if planned.across else ())
-        single = isinstance(stage, Store) and not stage.whole_row and bool(inner)
+        single = isinstance(stage, Store) and not stage.per_element and bool(inner)
         if isinstance(stage, Store):
             each = each + store_counts(stage.offset, stage.body, axis)
         elif isinstance(stage, Reduce):
@@ -266,11 +267,11 @@ def _nest(made: KernelWork, planned: nests.NestPlan, isa: Isa, binding: Binding)
     return positions * max(inside, 1)
 
 
-def _turn(made: KernelWork, planned: turns.TurnPlan, isa: Isa, binding: Binding) -> int:
+def _turn(made: KernelWork, planned: turns.TransposePlan, isa: Isa, binding: Binding) -> int:
     nest = planned.inner.nest
     outer = extents(nest.outer, binding)
     points = math.prod(outer)
-    store = nest.stages[0]
+    store = nest.statements[0]
     each, _ = count(store.body, len(outer) - 1)
     turned = len(planned.turned)
     each = Counts(each.plain, each.slow, each.library, each.near + 1, max(0.0, each.apart - turned))
@@ -292,7 +293,7 @@ def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: 
     work = planned.work
     outer = math.prod(extents(work.outer, binding))
     match work:
-        case Ranking():
+        case TopKSelection():
             length, k = extents((work.length, work.k), binding)
             # in a long row most elements are no better than the k best so far, and passed by in vectors
             room = max(min(length, max(2 * k, LEAST_ROOM)), 1)
@@ -300,11 +301,11 @@ def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: 
             steps = taken * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
             made.add("ranked", outer * steps)
             return outer * length
-        case Update():
+        case Scatter():
             points = outer * math.prod(extents(work.inner, binding))
             made.add("updated", points / (isa.lanes if planned.across else 1))
             return points
-        case Running():
+        case PrefixScan():
             points = outer * dims.evaluate(work.length, binding)
             each, _ = count(work.body, len(work.outer))
             _instructions(made, each, points / isa.lanes, isa)

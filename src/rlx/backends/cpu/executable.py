@@ -14,10 +14,10 @@ from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.checked import look
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
-from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
 from rlx.backends.interrupt import Watch
+from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array

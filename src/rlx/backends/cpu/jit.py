@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlx.backends.cpu.isa import Isa, host_arch
+from rlx.backends.cpu.isa import host_arch
+from rlx.codegen.simd.isa import Isa
 from rlx.errors import CompileError
 
 OPTIMISATION_LEVEL = 2

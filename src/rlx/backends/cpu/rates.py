@@ -14,15 +14,16 @@ import numpy as np
 
 from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
 from rlx.backends.cpu import cpus
-from rlx.backends.cpu.codegen import CHUNKS_A_THREAD, plan_of
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
-from rlx.backends.cpu.isa import Isa, detect, forced
+from rlx.backends.cpu.isa import detect, forced
 from rlx.backends.surface import OVERLAP, together
+from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.module import CHUNKS_A_THREAD, plan_of
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.kernel.flatten import leaves
-from rlx.kernel.plan import plan_memory
+from rlx.kernel.ir.program import leaves
+from rlx.kernel.passes.memory import plan_memory
 from rlx.kernel.work import Binding, made_by_runs, placed
 
 RIDGE = 0.05

@@ -14,10 +14,10 @@ from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
 from rlx.backends.mlx.stopwatch import Stopwatch
 from rlx.backends.op_by_op import WeightsAsArguments
+from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.kernel import carriers
 
 MEMORY_WORDS = ("attempting to allocate", "unable to allocate", "out of memory", "insufficient memory", "bad_alloc")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import MissingExtra
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
-from rlx.kernel import carriers
 
 Value = Any
 """An array of mlx."""

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.mlx.library import Value, dtype_of, known, mx, put
+from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import maths
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel import carriers, maths
 
 Made = Callable[..., Value]
 INEXACT = frozenset({"erf"})
-"""Instructions whose errors mlx bounds by their size near 1: small results have few right digits. `kernel.maths` has
+"""Instructions whose errors mlx bounds by their size near 1: small results have few right digits. `scalar.maths` has
 better ones of f32; of f64 there are none."""
 
 

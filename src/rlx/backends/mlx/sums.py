@@ -65,9 +65,7 @@ def _sides(x: Value, batch: Sequence[int], contract: Sequence[int]) -> tuple[Val
     return (mx.transpose(x, (*batch, *free, *contract)) if x.ndim else x), [x.shape[a] for a in free]
 
 
-def _spans(
-    space: Sequence[int], window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> list[int]:
+def _spans(space: Sequence[int], window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
     """From the first to the last element that a place of the window meets; 0 where the window does not fit."""
     return [max((n - (k - 1) * d - 1) // s * s + 1, 0) for n, k, s, d in zip(space, window, strides, dilations)]
 

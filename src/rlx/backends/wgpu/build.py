@@ -19,24 +19,30 @@ from rlx.backends.wgpu.layout import (
     plan_arena,
     split_arena,
 )
-from rlx.backends.wgpu.settle import settle
+from rlx.codegen.simt import contraction
+from rlx.codegen.simt import irregular as special
+from rlx.codegen.simt import loops as nest
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.types import PLAIN, Target, why_unsupported
 from rlx.errors import CompileError, UnsupportedOp
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
+from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
-from rlx.kernel.flatten import leaves
-from rlx.kernel.fuse import SPECIALS, untaken
-from rlx.kernel.lower import lower
-from rlx.kernel.nest import AttentionWork, Contraction, Kernel, Nest, Program
-from rlx.kernel.ordering import spread_rankings
-from rlx.kernel.pack import pack_weights
-from rlx.kernel.plan import MemoryPlan
-from rlx.kernel.scatter import spread_updates
-from rlx.kernel.special import Exchanges, Ranking, Running, Update
-from rlx.kernel.split import AttentionJoin, AttentionParts, split_attention
-from rlx.kernel.wgsl import contraction, nest, special
-from rlx.kernel.wgsl.code import Binding, Shader, Slot
-from rlx.kernel.wgsl.types import PLAIN, Target, why_unsupported
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.program import Kernel, Program, leaves
+from rlx.kernel.lower.fuse import SPECIALS, untaken
+from rlx.kernel.passes.aliases import LegaliseAliases
+from rlx.kernel.passes.atomic_scatter import AtomicScatter
+from rlx.kernel.passes.bitonic import Bitonic
+from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.memory import MemoryPlan
+from rlx.kernel.passes.pack import Pack
+from rlx.kernel.passes.split_kv import SplitKv
+from rlx.kernel.pipeline import to_kernels
 from rlx.ops.control import Control
 from rlx.passes.pipeline import optimise
 
@@ -92,7 +98,7 @@ def unsupported(graph: Graph) -> list[Unsupported]:
         reasons.setdefault(id(original), Unsupported(original, reason))
     if not reasons:
         try:
-            _render(ready, frozenset(), PORTABLE_BINDING, PLAIN)
+            _render(ready, Context(), PORTABLE_BINDING, PLAIN)
         except UnsupportedOp as error:
             last = next(iter(graph.outputs.values())).node
             reasons[id(last)] = Unsupported(last, str(error))
@@ -105,12 +111,12 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
     Raises UnsupportedOp, CompileError.
     """
     disable = options.disable | frozenset(flags.disable())
-    ready, _ = optimise(graph, options.dispatch.claims(claim), disable, channels_last=True)
+    ready, report = optimise(graph, options.dispatch.claims(claim), disable, channels_last=True)
     refused = _refused(ready)
     if refused:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
         raise UnsupportedOp(f"[wgpu] {listed}")
-    made = _render(ready, disable, limit, target)
+    made = _render(ready, Context.after(report, disable), limit, target)
     if not made.program.symbols:
         heaps = made.fitting({}, limit)
         made = made if heaps is made.heaps else made.with_heaps(heaps)
@@ -147,25 +153,24 @@ def _origin(graph: Graph, node: Node) -> Node:
     return next(iter(graph.outputs.values())).node
 
 
-def _render(ready: Graph, disable: frozenset[str], limit: int, target: Target) -> Plan:
-    program = lower(ready, disable)
-    adapt(program, target)
-    if "pack" not in disable:
-        pack_weights(program, contraction.panels)
+def _render(ready: Graph, context: Context, limit: int, target: Target) -> Plan:
+    program = to_kernels(ready, passes=[*kernel_passes(target), Pack(contraction.panels)], context=context)
     heaps = choose_heaps(program, limit, target)
-    memory = plan_arena(program, heaps, ready.bounds, "memory-reuse" not in disable)
+    memory = plan_arena(program, heaps, ready.bounds, context.enabled("memory-reuse"))
     prepare = tuple(_step(program, heaps, kernel, True) for kernel in program.prepare)
     main = tuple(_step(program, heaps, kernel, False) for kernel in leaves(program.main))
     return Plan(tuple(v.type for v in ready.outputs.values()), program, heaps, memory, prepare, main)
 
 
-def adapt(program: Program, target: Target = PLAIN) -> None:
-    """Makes of a program one for this device: regions that one arena can hold, and attention of few queries, long
-    rankings and scatters as what many invocations can share."""
-    settle(program, target)
-    split_attention(program)
-    spread_rankings(program, special.is_long)
-    spread_updates(program, partial(special.is_long_scatter, target=target))
+def kernel_passes(target: Target = PLAIN) -> list[KernelPass]:
+    """What makes of a program one for this device: regions that one arena can hold, and attention of few queries, long
+    selections and scatters as what many invocations can share."""
+    return [
+        LegaliseAliases(partial(is_packed, target=target)),
+        SplitKv(),
+        Bitonic(special.is_long),
+        AtomicScatter(partial(special.is_long_scatter, target=target)),
+    ]
 
 
 def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) -> Step:
@@ -199,10 +204,18 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
 
 def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding], target: Target) -> Shader:
     match kernel.work:
-        case Nest():
+        case LoopNest():
             return nest.render(kernel.work, slots, bindings, kernel.name, target)
         case Contraction():
             return contraction.render(kernel.work, slots, bindings, kernel.name, target)
-        case AttentionWork() | AttentionParts() | AttentionJoin() | Update() | Running() | Ranking() | Exchanges():
+        case (
+            FusedAttention()
+            | SplitKvPartial()
+            | SplitKvCombine()
+            | Scatter()
+            | PrefixScan()
+            | TopKSelection()
+            | BitonicSort()
+        ):
             return special.render(kernel.work, slots, bindings, kernel.name, target)
     raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.backends.claims import attention_misfit
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
-from rlx.kernel.split import FEW_QUERIES
+from rlx.kernel.passes.split_kv import FEW_QUERIES
 from rlx.ops.transformer import Attention
 
 MANY_QUERIES = 32

@@ -13,18 +13,21 @@ from rlx.backends.base import Backend, Estimate, KernelEstimate, Options, Rates
 from rlx.backends.generic import GenericEstimator
 from rlx.backends.measure import LEAST_PART, Runner
 from rlx.backends.probes import Body, ProbeGraph
-from rlx.backends.wgpu.build import adapt
+from rlx.backends.wgpu.build import kernel_passes
 from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
+from rlx.codegen.simt.attention import TILE
+from rlx.codegen.simt.types import Target
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
-from rlx.kernel.nest import AttentionWork, Kernel, Program
-from rlx.kernel.special import Exchanges, Ranking, Update
-from rlx.kernel.split import AttentionJoin, AttentionParts, chunk_of, part_length, parts_of
-from rlx.kernel.wgsl.attention import TILE
-from rlx.kernel.wgsl.types import Target
+from rlx.ir.rewriting import Context
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.irregular import BitonicSort, Scatter, TopKSelection
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.passes.driver import run_kernel_passes
+from rlx.kernel.passes.split_kv import chunk_of, part_length, parts_of
 from rlx.kernel.work import Binding, extents, footprint, questions
 from rlx.ops import build
 
@@ -138,7 +141,7 @@ class WgpuEstimator(GenericEstimator):
     def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
         super().__init__(graph, options, rates, options.dispatch.claims(claim))
         target = Target(**{field.name: rates.get(field.name, 0.0) > 0 for field in dataclasses.fields(Target)})
-        adapt(self.program, target)
+        run_kernel_passes(self.program, kernel_passes(target), Context(options.disable))
         self.heaps = choose_heaps(self.program, PORTABLE_BINDING, target)
         self.memory = plan_arena(self.program, self.heaps, self.graph.bounds, True)
 
@@ -150,16 +153,16 @@ class WgpuEstimator(GenericEstimator):
         return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked), arena_bytes=arena)
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
-        of_attention = isinstance(kernel.work, (AttentionWork, AttentionParts, AttentionJoin))
+        of_attention = isinstance(kernel.work, (FusedAttention, SplitKvPartial, SplitKvCombine))
         kind = "attention" if of_attention else "order"
         match kernel.work:
-            case AttentionWork() as work:
+            case FusedAttention() as work:
                 ns, flops, points = self._attention(work, TILE, binding)
-            case AttentionParts(work):
+            case SplitKvPartial(work):
                 ns, flops, points = self._attention(work, chunk_of(work), binding)
-            case AttentionJoin(work):
+            case SplitKvCombine(work):
                 ns, flops, points = 0.0, 0.0, self._joined(work, binding)
-            case Ranking() | Exchanges() | Update() as work:
+            case TopKSelection() | BitonicSort() | Scatter() as work:
                 ns, flops, points = self._ordered(work, binding)
             case _:
                 return super()._kernel(program, kernel, binding, looped)
@@ -167,7 +170,7 @@ class WgpuEstimator(GenericEstimator):
         memory = touched / (8 * self.near("stream", (touched / 8,)))
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 
-    def _attention(self, work: AttentionWork, tile: int, binding: Binding) -> tuple[float, float, int]:
+    def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:
         """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs; a window
         leaves its own keys and those of a tile."""
         rows = dims.product((work.live, work.batch, work.heads))
@@ -181,19 +184,19 @@ class WgpuEstimator(GenericEstimator):
         points = heads * max(queries, keys) * max(work.features, work.value_features)
         return flops / self.near("attention", size), flops, points
 
-    def _joined(self, work: AttentionWork, binding: Binding) -> int:
+    def _joined(self, work: FusedAttention, binding: Binding) -> int:
         """Elements of the parts that are joined."""
         rows = dims.product((work.live, work.batch, work.heads, work.queries))
         return math.prod(extents((rows, parts_of(work)), binding)) * part_length(work)
 
-    def _ordered(self, work: Ranking | Exchanges | Update, binding: Binding) -> tuple[float, float, int]:
+    def _ordered(self, work: TopKSelection | BitonicSort | Scatter, binding: Binding) -> tuple[float, float, int]:
         outer = math.prod(extents(work.outer, binding))
-        if isinstance(work, Update):
+        if isinstance(work, Scatter):
             inner = math.prod(extents(work.inner, binding))
-            rate = self.rates["joined_per_ns"] if work.together or not inner else self.near("update", (outer, inner))
+            rate = self.rates["joined_per_ns"] if work.atomic or not inner else self.near("update", (outer, inner))
             return outer * inner / rate, outer * inner, outer * inner
         length = dims.evaluate(work.length, binding)
-        if isinstance(work, Ranking):
+        if isinstance(work, TopKSelection):
             made = float(outer * length * length)
             return made / self.rates["counted_per_ns"], made, outer * length
         made = outer * _comparisons(length)

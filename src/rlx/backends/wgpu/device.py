@@ -14,10 +14,10 @@ from rlx import flags, locks
 from rlx.backends.wgpu import instance
 from rlx.backends.wgpu.halves import exact
 from rlx.backends.wgpu.subgroups import usable
+from rlx.codegen.simt.code import WORKGROUP, Binding, Shader
+from rlx.codegen.simt.irregular import MOST_ITERATIONS
+from rlx.codegen.simt.types import Target
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
-from rlx.kernel.wgsl.code import WORKGROUP, Binding, Shader
-from rlx.kernel.wgsl.special import MOST_ITERATIONS
-from rlx.kernel.wgsl.types import Target
 
 STORAGE_BUFFERS = 8
 """Storage bindings of a shader that every WebGPU device has."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rlx.codegen.simt.types import HALF_BYTES, PLAIN, WORD_BYTES, Target, can_pack, element_words
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Bounds, Dim
-from rlx.kernel.flatten import reals, touched
-from rlx.kernel.nest import Buffer, Program
-from rlx.kernel.plan import MemoryPlan, plan_memory
-from rlx.kernel.wgsl.types import HALF_BYTES, PLAIN, WORD_BYTES, Target, can_pack, element_words
+from rlx.kernel.ir.program import Buffer, Program, buffers_used, storage_roots
+from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 
 ARENA = 0
 HALVES = -1
@@ -68,13 +67,13 @@ def choose_heaps(program: Program, limit: int, target: Target = PLAIN) -> Heaps:
     """Puts weights into heaps of at most `limit` bytes (a bigger one gets a heap of its own); halves lie apart."""
     made = [n for kernel in program.prepare for n in kernel.slots[: kernel.writes]]
     static = list(dict.fromkeys([*program.params, *program.constants, *made]))
-    read = touched(program, program.main)
+    read = buffers_used(program, program.main)
     native = {b.number for b in program.buffers if target.is_native(b.dtype)}
     kept = _fill(program, [n for n in static if n in read], limit, target)
     sources = _fill(program, [n for n in static if n not in read], limit, target)
     of = {b.number: HALVES if b.number in native else ARENA for b in program.buffers}
     of |= {n: 1 + i for i, heap in enumerate((*kept, *sources)) for n in heap}
-    of |= {n: of[min(reals(program, n))] for n in program.holds}
+    of |= {n: of[min(storage_roots(program, n))] for n in program.holds}
     return Heaps(of, kept, sources, target, frozenset(of[n] for n in native))
 
 
@@ -194,7 +193,7 @@ def split_arena(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Map
     of = dict(heaps.of)
     for group, (numbers, _) in zip(together, parts):
         of |= dict.fromkeys(numbers, heap_of[group])
-    of |= {n: of[min(reals(program, n))] for n in program.holds}
+    of |= {n: of[min(storage_roots(program, n))] for n in program.holds}
     return replace(heaps, of=of, halves=frozenset(halves))
 
 
@@ -203,6 +202,6 @@ def _joined(program: Program, parts: Sequence[tuple[int, ...]]) -> list[int]:
     part_of = {number: i for i, numbers in enumerate(parts) for number in numbers}
     group = list(range(len(parts)))
     for alias in program.holds:
-        met = {group[part_of[n]] for n in reals(program, alias) if n in part_of}
+        met = {group[part_of[n]] for n in storage_roots(program, alias) if n in part_of}
         group = [min(met) if g in met else g for g in group]
     return group

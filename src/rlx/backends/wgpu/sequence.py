@@ -10,10 +10,10 @@ import numpy as np
 
 from rlx.backends.wgpu.build import Step
 from rlx.backends.wgpu.device import Device, in_two_dimensions
+from rlx.codegen.scalar.int_ranges import overflows
+from rlx.codegen.simt.code import WORKGROUP, Shader
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
-from rlx.kernel.wgsl.code import WORKGROUP, Shader
-from rlx.kernel.wgsl.ranges import overflows
 
 MAX_INDEX = (1 << 31) - 1
 Dispatch = tuple[Any, Any, int, tuple[int, int]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlx.backends.wgpu.trial import Trial
-from rlx.kernel.wgsl.code import WORKGROUP
+from rlx.codegen.simt.code import WORKGROUP
 
 if TYPE_CHECKING:
     from rlx.backends.wgpu.device import Device

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.codegen.simt.code import WORKGROUP
 from rlx.ir.literal import Array
-from rlx.kernel.wgsl.code import WORKGROUP
 
 if TYPE_CHECKING:
     from rlx.backends.wgpu.device import Device

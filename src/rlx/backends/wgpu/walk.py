@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rlx.backends import interrupt
 from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.sequence import Placed
+from rlx.codegen.simt.types import element_words
 from rlx.errors import InputError
 from rlx.ir import dim as dims
-from rlx.kernel.flatten import parts
-from rlx.kernel.nest import Branch, Kernel, Loop
-from rlx.kernel.wgsl.types import element_words
+from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.program import Kernel
 
 Ask = Callable[[int, int], bool]
 """Tells the bool in a buffer that starts at a word, after all steps that were given out have run."""
@@ -26,7 +26,7 @@ def depends_on_data(kernels: Sequence[Kernel]) -> bool:
     return any(
         isinstance(k.work, Branch)
         or (isinstance(k.work, Loop) and k.work.condition is not None)
-        or depends_on_data(parts(k))
+        or depends_on_data(k.children)
         for k in kernels
     )
 
@@ -81,7 +81,7 @@ class Walk:
     def _loop(self, work: Loop) -> Iterator[Placed]:
         around = dict(self.moved)
         now = [self.start(c.start) for c in work.carried]
-        spares = [[self.start(n) for n in c.spares] for c in work.carried]
+        ping_pong = [[self.start(n) for n in c.ping_pong] for c in work.carried]
         trips = None if work.trips is None else dims.evaluate(work.trips, self.binding)
         trip = 0
         while trips is None or trip < trips:
@@ -92,12 +92,12 @@ class Walk:
                 if not self.ask(work.condition, self.start(work.condition)):
                     break
             at = trips - 1 - trip if work.reverse and trips is not None else trip
-            for row in work.rows:
+            for row in work.views:
                 offset, step = (dims.evaluate(d, self.binding) for d in (row.offset, row.step))
                 self.moved[row.number] = self._inside(row.base, offset + at * step)
-            self.moved |= {c.following: pair[0] for c, pair in zip(work.carried, spares) if pair}
+            self.moved |= {c.following: pair[0] for c, pair in zip(work.carried, ping_pong) if pair}
             yield from self.go(work.body)
             now = [self.start(c.following) for c in work.carried]
-            spares = [pair[::-1] for pair in spares]
+            ping_pong = [pair[::-1] for pair in ping_pong]
             trip += 1
         self.moved = {**around, **{c.last: place for c, place in zip(work.carried, now)}}

@@ -16,10 +16,10 @@ from rlx.backends import interrupt
 from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
+from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import CompileError, OutOfMemory, RlxError, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.kernel import carriers
 
 
 @cache

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.xla.whole import kept_apart
+from rlx.codegen.scalar import emulation as carriers
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel import carriers
 
 Made = Callable[..., Any]
 

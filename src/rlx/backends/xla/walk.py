@@ -12,6 +12,7 @@ from rlx.backends.op_by_op import Lower, Table
 from rlx.backends.reference import bind_op
 from rlx.backends.xla import fourier, scalar, whole, windows
 from rlx.backends.xla.scopes import node_scope, region_scope
+from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -19,7 +20,6 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
-from rlx.kernel import carriers
 from rlx.ops.reduce import identity
 
 TABLE = Table(windows.TABLE | fourier.TABLE)

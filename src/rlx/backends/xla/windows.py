@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.op_by_op import Table
+from rlx.codegen.scalar import emulation as carriers
 from rlx.ir import dtype as dtypes
-from rlx.kernel import carriers
 from rlx.ops.reduce import identity
 
 TABLE = Table()

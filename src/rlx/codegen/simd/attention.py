@@ -1,0 +1,420 @@
+"""Attention on the CPU: per head, keys transposed once into panels; per tile of queries, scores, softmax and the
+product with the values, all in cache. A position is one (batch, head).
+
+Whole score rows are kept (no online softmax): for the lengths at which attention on a CPU is used they stay in L2. Few
+queries, as a decoder's step has, read keys and values where they lie: panels would be read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rlx.codegen.scalar import maths
+from rlx.codegen.simd import gemm
+from rlx.codegen.simd.body import Body, Reg, Vector, float_literal, lane_mask
+from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, join_lanes
+from rlx.codegen.simd.microkernels import Tile, call_core, tile_at, tiles_of
+from rlx.codegen.simd.packing import Source, pack_panel
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.index import Linear, load
+
+BATCH, HEAD, PLACE, FEATURE = 0, 1, 2, 3
+FEW = 4
+"""Queries up to which nothing is packed."""
+MOST_SUMS = 8
+"""Vectors of sums over keys at a time."""
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """How attention is run; fields as in `codegen.simd.loops.NestPlan`."""
+
+    work: FusedAttention
+    rows: int
+    key_vectors: int
+    value_vectors: int
+    positions: Dim
+    weight: Dim
+    scratch: Dim
+
+    @property
+    def may_be_few(self) -> bool:
+        """Whether there is code for few queries: their number may be one, and features lie side by side."""
+        work = self.work
+        close = all(side[1].coefficient(FEATURE) == 1 for side in (work.k, work.v))
+        return close and not (isinstance(work.queries, int) and work.queries > FEW)
+
+    @property
+    def may_be_many(self) -> bool:
+        """Whether there is code for others."""
+        return not (self.may_be_few and isinstance(self.work.queries, int))
+
+
+def takes(work: FusedAttention) -> bool:
+    """Whether the kernel fits: f32 with neighbouring features of queries side by side."""
+    return work.dtype is dtypes.f32 and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
+
+
+def plan(work: FusedAttention, isa: Isa) -> AttentionPlan:
+    key_vectors = isa.gemm_vectors
+    value_vectors = gemm.panel_vectors(work.value_features, isa)
+    width = key_vectors * isa.lanes
+    padded = dims.mul(dims.ceildiv(work.keys, width), width)
+    value_width = -(-work.value_features // (value_vectors * isa.lanes)) * value_vectors * isa.lanes
+    floats = dims.add(
+        dims.mul(padded, isa.gemm_rows + work.features),
+        dims.add(dims.mul(work.keys, value_width), isa.gemm_rows * (value_vectors * isa.lanes + 16)),
+    )
+    pairs = dims.mul(work.queries, work.keys)
+    weight = dims.floordiv(dims.mul(pairs, work.features + work.value_features + 24), isa.lanes)
+    positions = dims.mul(work.batch, work.heads)
+    return AttentionPlan(work, isa.gemm_rows, key_vectors, value_vectors, positions, weight, dims.mul(floats, 4))
+
+
+def render(module: Module, stem: str, planned: AttentionPlan, slots: int) -> str:
+    """Adds the function of an attention to the module and gives its name."""
+    return module.define(stem, lambda name: _AttentionWriter(module, name, planned, slots).write())
+
+
+class _AttentionWriter:
+    def __init__(self, module: Module, name: str, planned: AttentionPlan, slots: int) -> None:
+        self.plan = planned
+        self.work = planned.work
+        self.f = Function(module, name, PARAMETERS)
+        self.lanes = module.target.lanes
+        self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.kind = self.body.kind("float", True)
+        self.key_width = planned.key_vectors * self.lanes
+        self.value_width = planned.value_vectors * self.lanes
+        self.value_panels = -(-self.work.value_features // self.value_width)
+
+    def write(self) -> Function:
+        f, work = self.f, self.work
+        keys, width = f.dim(work.keys), str(self.key_width)
+        self.panels = f.ceil_divide(keys, width)
+        self.padded = f.mul(self.panels, width)
+        # scratch: score rows, transposed keys, values in panels, one tile of the result
+        self.scores = "%scratch"
+        self.k_panels = f.offset(self.scores, "float", f.mul(self.padded, str(self.plan.rows)))
+        self.v_panels = f.offset(self.k_panels, "float", f.mul(self.padded, str(work.features)))
+        values = f.mul(keys, str(self.value_panels * self.value_width))
+        self.tile = f.offset(self.v_panels, "float", values)
+        self.sums = f.offset(self.tile, "float", str(self.plan.rows * self.value_width))
+        f.loop("%begin", "%end", 1, [], self._position)
+        return f
+
+    def _position(self, position: str, _: list[str]) -> list[str]:
+        f, plan = self.f, self.plan
+        heads = f.dim(self.work.heads)
+        batch, head = f.divide(position, heads), f.remainder(position, heads)
+        if plan.may_be_few and plan.may_be_many:
+            few = f.value(f"icmp sle i64 {f.dim(self.work.queries)}, {FEW}")
+            f.when(few, lambda: self._few(batch, head), lambda: self._many(batch, head))
+        elif plan.may_be_few:
+            self._few(batch, head)
+        else:
+            self._many(batch, head)
+        return []
+
+    def _many(self, batch: str, head: str) -> None:
+        f, work = self.f, self.work
+        self.body.push()
+        self.body.axes[BATCH] = batch
+        self.body.axes[HEAD] = f.divide(head, str(work.repeat))
+        self._pack()
+        self.body.pop()
+        self.body.push()
+        self.body.axes[BATCH], self.body.axes[HEAD] = batch, head
+        count, base, extra = tiles_of(f, f.dim(work.queries), self.plan.rows)
+        f.loop("0", count, 1, [], lambda tile, _: self._tile(tile, base, extra))
+        self.body.pop()
+
+    # few queries
+
+    def _few(self, batch: str, head: str) -> None:
+        """Query by query: sums along the features of each key, the softmax, sums over the values of all keys."""
+        f, work = self.f, self.work
+        source = f.divide(head, str(work.repeat))
+
+        def one(query: str, _: list[str]) -> list[str]:
+            self.body.push()
+            self.body.axes[BATCH], self.body.axes[HEAD], self.body.axes[PLACE] = batch, head, query
+            last = f.dim(work.keys)
+            if work.causal:
+                last = f.smax(f.smin(f.add(f.add(query, "1"), f.dim(work.offset)), last), "0")
+            row = self._row(work.q)
+            vectors = [self._part(row, j, work.features) for j in range(-(-work.features // self.lanes))]
+
+            def score(key: str, _: list[str]) -> list[str]:
+                with self._at(source, key):
+                    place = self._row(work.k)
+                total = self._splat("0.0")
+                for j, vector in enumerate(vectors):
+                    total = f.multiply_add(self.kind, vector, self._part(place, j, work.features), total)
+                made = join_lanes(self.body, "add", dtypes.f32, total)
+                f.emit(f"store float {made}, ptr {f.offset(self.scores, 'float', key)}, align 4")
+                return []
+
+            f.loop("0", last, 1, [], score)
+            self._softmax("0", query, last)
+            factor = f.value(f"load float, ptr {self.sums}, align 4")
+            scale = self.body.splat(Reg(factor, dtypes.f32, False)).name
+            for first in range(0, -(-work.value_features // self.lanes), MOST_SUMS):
+                self._weighted(source, query, last, first, scale)
+            self.body.pop()
+            return []
+
+        f.loop("0", f.dim(work.queries), 1, [], one)
+
+    def _weighted(self, source: str, query: str, last: str, first: int, scale: str) -> None:
+        """The values of all keys by their scores, for vectors of features from `first` on."""
+        f, work = self.f, self.work
+        parts = range(first, min(first + MOST_SUMS, -(-work.value_features // self.lanes)))
+
+        def add(key: str, sums: list[str]) -> list[str]:
+            with self._at(source, key):
+                place = self._row(work.v)
+                score = f.value(f"load float, ptr {f.offset(self.scores, 'float', key)}, align 4")
+                wide = self.body.splat(Reg(score, dtypes.f32, False)).name
+                return [
+                    f.multiply_add(self.kind, wide, self._part(place, j, work.value_features), now)
+                    for j, now in zip(parts, sums)
+                ]
+
+        sums = f.loop("0", last, 1, [(self.kind, "zeroinitializer")] * len(parts), add)
+        for j, total in zip(parts, sums):
+            self._write(query, j * self.lanes, f.value(f"fmul {self.kind} {total}, {scale}"))
+
+    @contextmanager
+    def _at(self, head: str, key: str) -> Iterator[None]:
+        """At a key instead of a query."""
+        axes = self.body.axes
+        before = axes[HEAD], axes[PLACE]
+        self.body.push()
+        axes[HEAD], axes[PLACE] = head, key
+        yield
+        self.body.pop()
+        axes[HEAD], axes[PLACE] = before
+
+    def _row(self, side: tuple[int, Linear]) -> str:
+        """Where the features of a row begin."""
+        slot, offset = side
+        return self.body.pointer(slot, self.work.dtype, Linear(offset.const, _without_features(offset)))
+
+    def _part(self, row: str, j: int, features: int) -> str:
+        """A vector of a row's features, zeros behind the last."""
+        left = features - j * self.lanes
+        mask = lane_mask(self.body, str(left)) if left < self.lanes else None
+        return self.body.load_vector(self.f.offset(row, "float", str(j * self.lanes)), "float", 4, mask)
+
+    # tiles of queries
+
+    def _pack(self) -> None:
+        """Keys as [panel][feature][width], values as [panel][key][width]."""
+        f, work = self.f, self.work
+        keys = f.dim(work.keys)
+
+        def key_panel(panel: str, _: list[str]) -> list[str]:
+            column = f.mul(panel, str(self.key_width))
+            target = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
+            source = Source(work.k[0], work.k[1], column, target, True)
+            extents = (str(work.features), f.sub(keys, column))
+            pack_panel(self.body, (FEATURE, PLACE), self.plan.key_vectors, extents, source)
+            return []
+
+        f.loop("0", self.panels, 1, [], key_panel)
+        ragged = work.value_features % self.value_width != 0
+        for panel in range(self.value_panels):
+            column = panel * self.value_width
+            target = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
+            source = Source(work.v[0], work.v[1], str(column), target, ragged)
+            extents = (keys, str(work.value_features - column))
+            pack_panel(self.body, (PLACE, FEATURE), self.plan.value_vectors, extents, source)
+
+    def _tile(self, tile: str, base: str, extra: str) -> list[str]:
+        f, work = self.f, self.work
+        self.body.push()
+        first, height = tile_at(f, tile, base, extra)
+        self.body.axes[PLACE] = first
+        offset = work.q[1]
+        queries = self._row(work.q)
+        keys = f.dim(work.keys)
+        last = keys
+        if work.causal:
+            past = f.add(f.add(first, height), f.dim(work.offset))
+            last = f.smax(f.smin(past, keys), "0")
+        used = f.ceil_divide(last, str(self.key_width))
+
+        def score_panel(panel: str, _: list[str]) -> list[str]:
+            column = f.mul(panel, str(self.key_width))
+            right = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
+            target = f.offset(self.scores, "float", column)
+            lda = f.dim(offset.coefficient(PLACE))
+            operands = Tile(queries, lda, right, target, self.padded, str(work.features), right)
+            call_core(f, height, self.plan.rows, self.plan.key_vectors, operands)
+            return []
+
+        f.loop("0", used, 1, [], score_panel)
+        f.loop("0", height, 1, [], lambda row, _: self._softmax(row, f.add(first, row), last))
+        for panel in range(self.value_panels):
+            self._values(panel, first, height, last)
+        self.body.pop()
+        return []
+
+    # softmax of one row of scores
+
+    def _softmax(self, row: str, query: str, last: str) -> list[str]:
+        f = self.f
+        self.body.push()
+        self.body.axes[PLACE] = query
+        scores = f.offset(self.scores, "float", f.mul(row, self.padded))
+        least = self._splat(float_literal(float("-inf")))
+
+        def largest(at: str, mask: str | None, values: list[str]) -> list[str]:
+            return [self._masked_max(scores, query, at, mask, values[0])]
+
+        top = self._along(last, [(self.kind, least)], largest)
+        peak = join_lanes(self.body, "max", dtypes.f32, top[0])
+        if self.work.empty_zero:
+            # a row of -inf alone: shifting by a finite number leaves exp(-inf) = 0 everywhere
+            nothing = f.value(f"fcmp oeq float {peak}, {float_literal(float('-inf'))}")
+            peak = f.value(f"select i1 {nothing}, float 0.0, float {peak}")
+        shift = self.body.splat(Reg(peak, dtypes.f32, False)).name
+        zero = self._splat("0.0")
+
+        def exponential(at: str, mask: str | None, values: list[str]) -> list[str]:
+            return [self._exponential(scores, shift, at, mask, values[0])]
+
+        total = self._along(last, [(self.kind, zero)], exponential)
+        sum_ = join_lanes(self.body, "add", dtypes.f32, total[0])
+        inverse = f.value(f"fdiv float 1.0, {sum_}")
+        if self.work.empty_zero:
+            none = f.value(f"fcmp oeq float {sum_}, 0.0")
+            inverse = f.value(f"select i1 {none}, float 0.0, float {inverse}")
+        f.emit(f"store float {inverse}, ptr {f.offset(self.sums, 'float', row)}, align 4")
+        self.body.pop()
+        return []
+
+    def _splat(self, literal: str) -> str:
+        return "<" + ", ".join([f"float {literal}"] * self.lanes) + ">"
+
+    def _along(self, last: str, carried: list[tuple[str, str]], visit: _Visit) -> list[str]:
+        """Whole vectors of a score row, then one masked."""
+        f = self.f
+        whole = f.mul(f.divide(last, str(self.lanes)), str(self.lanes))
+        now = f.loop("0", whole, self.lanes, carried, lambda at, v: visit(at, None, v))
+        rest = [(kind, value) for (kind, _), value in zip(carried, now)]
+
+        def masked(at: str, values: list[str]) -> list[str]:
+            return visit(at, lane_mask(self.body, f.sub(last, at)), values)
+
+        return f.loop(whole, last, self.lanes, rest, masked)
+
+    def _masked_max(self, scores: str, query: str, at: str, mask: str | None, best: str) -> str:
+        """Scales a vector of scores, applies the masks, writes it back; gives the greatest so far."""
+        f, work = self.f, self.work
+        self.body.push()
+        where = f.offset(scores, "float", at)
+        raw = f.value(f"load {self.kind}, ptr {where}, align 4")
+        score: Expr = Expr("register", dtypes.f32, (), "score")
+        self._know(score, Reg(raw, dtypes.f32, True), mask)
+        self.body.axes[3] = at
+        made = score * work.scale
+        if work.mask is not None:
+            slot, offset, dtype = work.mask
+            element = load(slot, offset, dtype)
+            if dtype is dtypes.bool_:
+                made = ex.select(element, made, ex.const(work.fill, dtypes.f32))
+            else:
+                made = made + element
+        if work.causal:
+            limit = Expr("register", dtypes.i64, (), "limit")
+            self.body.remember(limit, Reg(f.add(query, f.dim(work.offset)), dtypes.i64, False))
+            allowed = ex.apply("le", Expr("axis", dtypes.i64, (), 3), limit)
+            made = ex.select(allowed, made, ex.const(work.fill, dtypes.f32))
+        value = self.body.gen(made).name
+        if mask is not None:
+            least = self._splat(float_literal(float("-inf")))
+            value = f.value(f"select <{self.lanes} x i1> {mask}, {self.kind} {value}, {self.kind} {least}")
+        f.emit(f"store {self.kind} {value}, ptr {where}, align 4")
+        greater = f.value(f"fcmp ogt {self.kind} {best}, {value}")
+        self.body.vector = None
+        self.body.pop()
+        # a NaN score makes every exponential of its row NaN, whichever way the maximum goes
+        return f.value(f"select <{self.lanes} x i1> {greater}, {self.kind} {best}, {self.kind} {value}")
+
+    def _know(self, leaf: Expr, reg: Reg, mask: str | None) -> None:
+        self.body.vector = Vector(3, mask)
+        self.body.remember(leaf, reg)
+
+    def _exponential(self, scores: str, shift: str, at: str, mask: str | None, total: str) -> str:
+        f = self.f
+        self.body.push()
+        where = f.offset(scores, "float", at)
+        raw = f.value(f"load {self.kind}, ptr {where}, align 4")
+        leaf = Expr("register", dtypes.f32, (), "shifted")
+        self._know(leaf, Reg(f.value(f"fsub {self.kind} {raw}, {shift}"), dtypes.f32, True), mask)
+        value = self.body.gen(maths.legalise(ex.apply("exp", leaf))).name
+        if mask is not None:
+            value = f.value(f"select <{self.lanes} x i1> {mask}, {self.kind} {value}, {self.kind} zeroinitializer")
+        f.emit(f"store {self.kind} {value}, ptr {where}, align 4")
+        self.body.vector = None
+        self.body.pop()
+        return f.value(f"fadd {self.kind} {total}, {value}")
+
+    # the product with the values
+
+    def _values(self, panel: int, first: str, height: str, last: str) -> None:
+        f, work = self.f, self.work
+        keys, width = f.dim(work.keys), str(self.value_width)
+        column = panel * self.value_width
+        right = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
+        operands = Tile(self.scores, self.padded, right, self.tile, width, last, right)
+        call_core(f, height, self.plan.rows, self.plan.value_vectors, operands)
+
+        def one(row: str, _: list[str]) -> list[str]:
+            self.body.push()
+            factor = f.value(f"load float, ptr {f.offset(self.sums, 'float', row)}, align 4")
+            scale = self.body.splat(Reg(factor, dtypes.f32, False)).name
+            for j in range(self.plan.value_vectors):
+                start = column + j * self.lanes
+                if start < work.value_features:
+                    self._store(f.add(first, row), f.mul(row, width), start, j, scale)
+            self.body.pop()
+            return []
+
+        f.loop("0", height, 1, [], one)
+
+    def _store(self, query: str, offset: str, start: int, j: int, scale: str) -> None:
+        f = self.f
+        where = f.offset(self.tile, "float", f.add(offset, str(j * self.lanes)))
+        raw = f.value(f"load {self.kind}, ptr {where}, align 4")
+        self._write(query, start, f.value(f"fmul {self.kind} {raw}, {scale}"))
+
+    def _write(self, query: str, start: int, value: str) -> None:
+        """A vector of the result, features from `start` on."""
+        work = self.work
+        self.body.push()
+        self.body.axes[PLACE], self.body.axes[FEATURE] = query, str(start)
+        left = work.value_features - start
+        mask = lane_mask(self.body, str(left)) if left < self.lanes else None
+        self.body.vector = Vector(FEATURE, mask)
+        self.body.store(work.out[0], work.out[1], Reg(value, dtypes.f32, True))
+        self.body.vector = None
+        self.body.pop()
+
+
+def _without_features(offset: Linear) -> tuple[tuple[int, Dim], ...]:
+    return tuple((n, c) for n, c in offset.axes if n != FEATURE)
+
+
+_Visit = Callable[[str, "str | None", list[str]], list[str]]

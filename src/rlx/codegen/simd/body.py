@@ -1,0 +1,758 @@
+"""Scalar expressions as LLVM IR, on single elements or on vectors along one loop axis.
+
+Every register is either scalar or a vector of the target's lanes; an expression is a vector exactly where it depends on
+the vector axis. What does not change in a loop is made before it (`Body.hoist`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rlx.codegen.scalar import small_floats as narrow
+from rlx.codegen.scalar.reads import Reads
+from rlx.codegen.simd.function import Function, memory_type, register_type
+from rlx.errors import CompileError
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
+from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.kernel.ir.index import Access, Linear, offset_of
+
+UNSUPPORTED = "complex numbers"
+
+
+@dataclass(frozen=True)
+class Reg:
+    """A value in a register: its SSA name or literal, dtype, and whether it is a vector."""
+
+    name: str
+    dtype: DType
+    vector: bool
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The axis along which vectors lie, and a mask (`<lanes x i1>`) of positions that are inside."""
+
+    axis: int
+    mask: str | None = None
+
+
+class Body:
+    """Writes expressions into a function.
+
+    bases    pointer of each slot
+    axes     current position of each loop axis (i64 names); a vector axis holds the first lane's
+    rows     results of reductions; `load_temp` loads what a Temp stage kept
+
+    What was made once is reused. It is kept under its expression *and the present values of everything that the
+    expression reads* (`codegen/scalar/reads.py`): an axis that gets another position makes other values of the same
+    expression.
+    """
+
+    def __init__(self, function: Function, bases: list[str]) -> None:
+        self.f = function
+        self.lanes = function.module.target.lanes
+        self.bases = bases
+        self.axes: dict[int, str] = {}
+        self.vector: Vector | None = None
+        self.rows: dict[int, Reg] = {}
+        self.accumulated: Reg | None = None
+        self.load_temp: Callable[[int, DType], Reg] | None = None
+        self._reads = Reads()
+        self._scopes: list[dict[object, Reg]] = [{}]
+
+    # scopes
+
+    def push(self) -> None:
+        self._scopes.append({})
+
+    def pop(self) -> None:
+        self._scopes.pop()
+
+    def find(self, node: Expr) -> Reg | None:
+        """The register that holds an expression at the present positions, if it was made."""
+        return self._find(self._present(node))
+
+    def remember(self, node: Expr, reg: Reg) -> Reg:
+        """Keeps the register of an expression, at the present positions, until the scope ends."""
+        return self._remember(self._present(node), reg)
+
+    def _find(self, key: object) -> Reg | None:
+        for scope in reversed(self._scopes):
+            if key in scope:
+                return scope[key]
+        return None
+
+    def _remember(self, key: object, reg: Reg) -> Reg:
+        self._scopes[-1][key] = reg
+        return reg
+
+    def _present(self, node: Expr) -> object:
+        """An expression together with the present values of what it reads. A register is what was remembered of it."""
+        reads = () if node.kind == "register" else self._reads.of(node)
+        return (node, *[self._value_of(leaf) for leaf in reads]) if reads else node
+
+    def _value_of(self, leaf: Expr) -> object:
+        match leaf.kind:
+            case "axis":
+                lanes = self.vector if self.vector is not None and self.vector.axis == leaf.attr else None
+                return (self.axes.get(leaf.attr), lanes)
+            case "row":
+                return self.rows.get(leaf.attr)
+            case "acc":
+                return self.accumulated
+        return self._find(leaf)
+
+    def _pointer_key(self, slot: int, line: Linear) -> object:
+        """A scalar address: it depends on positions, not on which lanes are on."""
+        positions = [self.axes.get(number) for number, _ in line.axes]
+        return ("pointer", slot, line, *positions, *[self._present(e) for e, _ in line.others])
+
+    def hoist(self, roots: Iterable[Expr], varies: Callable[[Expr], bool], loop_axes: set[int]) -> None:
+        """Makes here what `roots` need and what does not vary in the loop that follows."""
+        order = ex.walk(list(roots))
+        varying: set[Expr] = set()
+        for node in order:
+            if varies(node) or any(a in varying for a in node.args):
+                varying.add(node)
+        for node in order:
+            if node in varying:
+                for a in node.args:
+                    if a not in varying and a.kind not in ("const", "axis"):
+                        self.gen(a)
+                if node.kind == "load":
+                    self._hoist_pointer(node, loop_axes, varying)
+        for root in roots:
+            if root not in varying and root.kind not in ("const", "axis"):
+                self.gen(root)
+
+    def _hoist_pointer(self, node: Expr, loop_axes: set[int], varying: set[Expr]) -> None:
+        line = offset_of(node)
+        if any(e in varying or self.is_vector(e) for e, _ in line.others):
+            return
+        self.pointer(node.attr.slot, node.dtype, _without(line, loop_axes))
+
+    # addresses
+
+    def pointer(self, slot: int, dtype: DType, line: Linear) -> str:
+        """Address of the element at a scalar offset; the part that is known from outside loops is reused."""
+        key = self._pointer_key(slot, line)
+        found = self._find(key)
+        if found is not None:
+            return found.name
+        base, rest = self.bases[slot], line
+        for number in sorted((n for n, _ in line.axes), reverse=True):
+            outer = _without(line, {number})
+            known = self._find(self._pointer_key(slot, outer))
+            if known is not None:
+                base, rest = known.name, Linear(0, tuple((n, c) for n, c in line.axes if n == number))
+                break
+        offset = self.offset(rest)
+        made = self.f.offset(base, memory_type(dtype), offset)
+        self._remember(key, Reg(made, dtypes.i64, False))
+        return made
+
+    def offset(self, line: Linear) -> str:
+        """A linear offset of scalar parts, as an i64."""
+        f = self.f
+        total = f.dim(line.const)
+        for number, coefficient in line.axes:
+            total = f.add(total, f.mul(self.axes[number], f.dim(coefficient)))
+        for expression, coefficient in line.others:
+            total = f.add(total, f.mul(self.gen(expression).name, f.dim(coefficient)))
+        return total
+
+    # expressions
+
+    def is_vector(self, node: Expr) -> bool:
+        """Whether an expression depends on the vector axis."""
+        if self.vector is None:
+            return False
+        axis = self.vector.axis
+
+        def known(part: Expr) -> Reg | None:
+            return self._find(("vector?", axis, part))
+
+        for part in ex.walk([node], below=lambda part: known(part) is None and not _lies_along(part, axis)):
+            if known(part) is None:
+                self._remember(("vector?", axis, part), Reg("", dtypes.bool_, self._is_vector(part, axis, known)))
+        found = known(node)
+        assert found is not None
+        return found.vector
+
+    def _is_vector(self, node: Expr, axis: int, known: Callable[[Expr], Reg | None]) -> bool:
+        if _lies_along(node, axis) or node.kind in ("temp", "acc"):
+            return True
+        if node.kind == "row":
+            return self.rows[node.attr].vector
+        if node.kind == "register":
+            kept = self._find(node)
+            return kept is not None and kept.vector
+        args = [known(a) for a in node.args]
+        return any(a is not None and a.vector for a in args)
+
+    def gen(self, node: Expr) -> Reg:
+        """The register that holds an expression."""
+        found = self._made(node)
+        if found is not None:
+            return found
+        for part in ex.walk([node], below=lambda part: self._made(part) is None):
+            if self._made(part) is None:
+                self.remember(part, self._make(part))
+        found = self._made(node)
+        assert found is not None
+        return found
+
+    def _made(self, node: Expr) -> Reg | None:
+        """The register of an expression that needs no instruction any more."""
+        if node.kind == "const":
+            return Reg(literal(node), node.dtype, False)
+        if node.kind == "axis" and not self.is_vector(node):
+            return Reg(self.axes[node.attr], dtypes.i64, False)
+        return self.find(node)
+
+    def _make(self, node: Expr) -> Reg:
+        match node.kind:
+            case "axis":
+                return self._positions(self.axes[node.attr])
+            case "dim":
+                return Reg(self.f.dim(node.attr), dtypes.i64, False)
+            case "load":
+                return self._load(node)
+            case "row":
+                return self.rows[node.attr]
+            case "temp":
+                assert self.load_temp is not None
+                return self.load_temp(node.attr, node.dtype)
+            case "acc":
+                assert self.accumulated is not None
+                return self.accumulated
+        args = [self.gen(a) for a in node.args]
+        vector = any(a.vector for a in args)
+        names = [self.splat(a).name if vector else a.name for a in args]
+        return Writer(self, vector).instruction(node, args, names)
+
+    def _positions(self, first: str) -> Reg:
+        kind = self.kind("i64", True)
+        start = self.splat(Reg(first, dtypes.i64, False)).name
+        steps = ", ".join(f"i64 {i}" for i in range(self.lanes))
+        return Reg(self.f.value(f"add {kind} {start}, <{steps}>"), dtypes.i64, True)
+
+    # registers
+
+    def kind(self, scalar: str, vector: bool) -> str:
+        return f"<{self.lanes} x {scalar}>" if vector else scalar
+
+    def type_of(self, reg: Reg) -> str:
+        return self.kind(register_type(reg.dtype), reg.vector)
+
+    def splat(self, reg: Reg) -> Reg:
+        """The register as a vector."""
+        if reg.vector:
+            return reg
+        found = self._find(("splat", reg.name, reg.dtype.name))
+        if found is not None:
+            return found
+        scalar = register_type(reg.dtype)
+        kind = self.kind(scalar, True)
+        if not reg.name.startswith("%"):
+            made = "<" + ", ".join([f"{scalar} {reg.name}"] * self.lanes) + ">"
+            return Reg(made, reg.dtype, True)
+        first = self.f.value(f"insertelement {kind} poison, {scalar} {reg.name}, i64 0")
+        made = self.f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
+        return self._remember(("splat", reg.name, reg.dtype.name), Reg(made, reg.dtype, True))
+
+    def mask(self) -> str:
+        """The mask of the current vector, all true where nothing is masked."""
+        if self.vector is not None and self.vector.mask is not None:
+            return self.vector.mask
+        return "<" + ", ".join(["i1 true"] * self.lanes) + ">"
+
+    # memory
+
+    def _load(self, node: Expr) -> Reg:
+        access: Access = node.attr
+        line = offset_of(node)
+        guard = self.gen(node.args[0]) if access.guarded else None
+        if not self.is_vector(node):
+            return self._load_scalar(node, line, guard)
+        assert self.vector is not None
+        step = line.coefficient(self.vector.axis)
+        straight = step == 1 and not any(self.is_vector(e) for e, _ in line.others)
+        mask = self.vector.mask
+        if guard is not None:
+            wide = self.splat(guard).name
+            mask = wide if mask is None else self.f.value(f"and <{self.lanes} x i1> {mask}, {wide}")
+        kind = memory_type(node.dtype)
+        if straight:
+            raw = self._load_straight(access, node.dtype, line, kind, mask)
+        else:
+            raw = self._gather(node.dtype, access.slot, line, kind, mask)
+        return self.decode(Reg(raw, node.dtype, True))
+
+    def _load_straight(self, access: Access, dtype: DType, line: Linear, kind: str, mask: str | None) -> str:
+        where = self.pointer(access.slot, dtype, line)
+        return self.load_vector(where, kind, 1, mask)  # weights in a mapped file lie anywhere
+
+    def load_vector(self, where: str, kind: str, align: int, mask: str | None) -> str:
+        wide = self.kind(kind, True)
+        if mask is None:
+            return self.f.value(f"load {wide}, ptr {where}, align {align}")
+        name = f"@llvm.masked.load.v{self.lanes}{_suffix(kind)}.p0"
+        self.f.module.declare(f"declare {wide} {name}(ptr, i32, <{self.lanes} x i1>, {wide})")
+        return self.f.value(
+            f"call {wide} {name}(ptr {where}, i32 {align}, <{self.lanes} x i1> {mask}, {wide} zeroinitializer)"
+        )
+
+    def store_vector(self, value: str, where: str, kind: str, align: int, mask: str | None) -> None:
+        wide = self.kind(kind, True)
+        if mask is None:
+            self.f.emit(f"store {wide} {value}, ptr {where}, align {align}")
+            return
+        if self._find(("first lane", mask)) is not None:
+            # LLVM 22 stores such a lane as wide as it was before it was cut to its 8 or 16 bits, beyond the end
+            first = self.f.value(f"extractelement {wide} {value}, i64 0")
+            self.f.emit(f"store {kind} {first}, ptr {where}, align {align}")
+            return
+        name = f"@llvm.masked.store.v{self.lanes}{_suffix(kind)}.p0"
+        self.f.module.declare(f"declare void {name}({wide}, ptr, i32, <{self.lanes} x i1>)")
+        self.f.emit(f"call void {name}({wide} {value}, ptr {where}, i32 {align}, <{self.lanes} x i1> {mask})")
+
+    def _pointers(self, dtype: DType, slot: int, line: Linear) -> str:
+        """Addresses of the lanes where they are not neighbours."""
+        assert self.vector is not None
+        f = self.f
+        fixed = [(e, c) for e, c in line.others if not self.is_vector(e)]
+        moving = [(e, c) for e, c in line.others if self.is_vector(e)]
+        start = self.pointer(slot, dtype, Linear(line.const, line.axes, tuple(fixed)))
+        wide = self.kind("i64", True)
+        step = f.dim(line.coefficient(self.vector.axis))
+        lanes = "<" + ", ".join(f"i64 {i}" for i in range(self.lanes)) + ">"
+        total = f.value(f"mul {wide} {lanes}, {self.splat(Reg(step, dtypes.i64, False)).name}")
+        for expression, coefficient in moving:
+            part = self.splat(self.gen(expression)).name
+            factor = self.splat(Reg(f.dim(coefficient), dtypes.i64, False)).name
+            total = f.value(f"add {wide} {total}, {f.value(f'mul {wide} {part}, {factor}')}")
+        return f.value(f"getelementptr {memory_type(dtype)}, ptr {start}, {wide} {total}")
+
+    def _gather(self, dtype: DType, slot: int, line: Linear, kind: str, mask: str | None) -> str:
+        pointers = self._pointers(dtype, slot, line)
+        wide = self.kind(kind, True)
+        name = f"@llvm.masked.gather.v{self.lanes}{_suffix(kind)}.v{self.lanes}p0"
+        self.f.module.declare(f"declare {wide} {name}(<{self.lanes} x ptr>, i32, <{self.lanes} x i1>, {wide})")
+        return self.f.value(
+            f"call {wide} {name}(<{self.lanes} x ptr> {pointers}, i32 {dtype.itemsize}, "
+            f"<{self.lanes} x i1> {mask or self.mask()}, {wide} zeroinitializer)"
+        )
+
+    def _load_scalar(self, node: Expr, line: Linear, guard: Reg | None) -> Reg:
+        f = self.f
+        kind = memory_type(node.dtype)
+        if guard is None:
+            where = self.pointer(node.attr.slot, node.dtype, line)
+            raw = f.value(f"load {kind}, ptr {where}, align 1")
+            return self.decode(Reg(raw, node.dtype, False))
+        # where the guard fails the address may be wild: a stack slot with a zero stands in
+        zero = f.at_entry(f"alloca {kind}")
+        f.entry.append(f"  store {kind} {'0.0' if kind in ('float', 'double') else '0'}, ptr {zero}")
+        where = f.offset(self.bases[node.attr.slot], kind, self.offset(line))
+        safe = f.value(f"select i1 {guard.name}, ptr {where}, ptr {zero}")
+        return self.decode(Reg(f.value(f"load {kind}, ptr {safe}, align 1"), node.dtype, False))
+
+    def store(self, slot: int, line: Linear, value: Reg) -> None:
+        """Writes an element, or a vector of them along the vector axis."""
+        raw = self.encode(value)
+        kind = memory_type(value.dtype)
+        apart = any(self.is_vector(e) for e, _ in line.others)  # data say where each lane goes
+        if self.vector is None or (line.coefficient(self.vector.axis) == 0 and not value.vector and not apart):
+            where = self.pointer(slot, value.dtype, line)
+            self.f.emit(f"store {kind} {raw.name}, ptr {where}, align {value.dtype.itemsize}")
+            return
+        wide = self.splat_raw(raw, kind)
+        if line.coefficient(self.vector.axis) == 1 and not apart:
+            where = self.pointer(slot, value.dtype, line)
+            self.store_vector(wide, where, kind, value.dtype.itemsize, self.vector.mask)
+            return
+        pointers = self._pointers(value.dtype, slot, line)
+        vector = self.kind(kind, True)
+        name = f"@llvm.masked.scatter.v{self.lanes}{_suffix(kind)}.v{self.lanes}p0"
+        self.f.module.declare(f"declare void {name}({vector}, <{self.lanes} x ptr>, i32, <{self.lanes} x i1>)")
+        self.f.emit(
+            f"call void {name}({vector} {wide}, <{self.lanes} x ptr> {pointers}, i32 {value.dtype.itemsize}, "
+            f"<{self.lanes} x i1> {self.mask()})"
+        )
+
+    def splat_raw(self, reg: Reg, kind: str) -> str:
+        """A vector of a value in its memory form."""
+        if reg.vector:
+            return reg.name
+        wide = self.kind(kind, True)
+        if not reg.name.startswith("%"):
+            return "<" + ", ".join([f"{kind} {reg.name}"] * self.lanes) + ">"
+        first = self.f.value(f"insertelement {wide} poison, {kind} {reg.name}, i64 0")
+        return self.f.value(f"shufflevector {wide} {first}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
+
+    def decode(self, raw: Reg) -> Reg:
+        """From the memory form to the register form."""
+        if raw.dtype is dtypes.bool_:
+            kind = self.kind("i8", raw.vector)
+            zero = "zeroinitializer" if raw.vector else "0"
+            return Reg(self.f.value(f"icmp ne {kind} {raw.name}, {zero}"), raw.dtype, raw.vector)
+        if raw.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(raw, "bitcast", "i16", "half"), "fpext", "half", "float")
+        if raw.dtype in narrow.DTYPES:
+            bits = Reg(raw.name, narrow.bits_dtype(raw.dtype), raw.vector)
+            return Reg(self._through(bits, lambda e: narrow.decode(e, raw.dtype)).name, raw.dtype, raw.vector)
+        if raw.dtype.is_integer and raw.dtype.bits < 8:
+            return self._width(raw, "trunc", "i8", f"i{raw.dtype.bits}")
+        return raw
+
+    def _width(self, reg: Reg, how: str, source: str, target: str) -> Reg:
+        made = f"{how} {self.kind(source, reg.vector)} {reg.name} to {self.kind(target, reg.vector)}"
+        return Reg(self.f.value(made), reg.dtype, reg.vector)
+
+    def encode(self, value: Reg) -> Reg:
+        """From the register form to the memory form."""
+        if value.dtype is dtypes.bool_:
+            if not value.name.startswith("%") and not value.vector:
+                return Reg("1" if value.name in ("true", "1") else "0", value.dtype, False)
+            return self._width(value, "zext", "i1", "i8")
+        if value.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(value, "fptrunc", "float", "half"), "bitcast", "half", "i16")
+        if value.dtype in narrow.DTYPES:
+            wide = Reg(value.name, dtypes.f32, value.vector)
+            return Reg(self._through(wide, lambda e: narrow.encode(e, value.dtype)).name, value.dtype, value.vector)
+        if value.dtype.is_integer and value.dtype.bits < 8:  # as ml_dtypes keeps them: the high bits are 0
+            return self._width(value, "zext", f"i{value.dtype.bits}", "i8")
+        return value
+
+    def _through(self, reg: Reg, make: Callable[[Expr], Expr]) -> Reg:
+        """A register put through an expression."""
+        if not reg.name.startswith("%") and not reg.vector:
+            kind = register_type(reg.dtype)
+            reg = Reg(self.f.value(f"bitcast {kind} {reg.name} to {kind}"), reg.dtype, False)
+        leaf = Expr("register", reg.dtype, (), reg.name)
+        self.push()
+        self.remember(leaf, reg)
+        made = self.gen(make(leaf))
+        self.pop()
+        return made
+
+    def round_narrow(self, reg: Reg) -> Reg:
+        """A value held in f32 rounded to what its narrow dtype can hold."""
+        if reg.dtype is dtypes.f16 and self.f.module.target.converts_f16:
+            return self._width(self._width(reg, "fptrunc", "float", "half"), "fpext", "half", "float")
+        wide = Reg(reg.name, dtypes.f32, reg.vector)
+        return Reg(self._through(wide, lambda e: _rounded(e, reg.dtype)).name, reg.dtype, reg.vector)
+
+
+def _rounded(value: Expr, dtype: DType) -> Expr:
+    return narrow.decode(narrow.encode(value, dtype), dtype)
+
+
+def lane_mask(body: Body, left: str) -> str:
+    """Lanes whose number is below `left`, as a mask."""
+    kind = body.kind("i64", True)
+    lanes = "<" + ", ".join(f"i64 {i}" for i in range(body.lanes)) + ">"
+    limit = body.splat(Reg(left, dtypes.i64, False)).name
+    mask = body.f.value(f"icmp slt {kind} {lanes}, {limit}")
+    if left == "1":
+        body._remember(("first lane", mask), Reg(mask, dtypes.bool_, True))
+    return mask
+
+
+def _lies_along(node: Expr, axis: int) -> bool:
+    """Whether neighbouring positions along the axis are other elements of this very leaf."""
+    if node.kind == "axis":
+        return bool(node.attr == axis)
+    return node.kind == "load" and node.attr.coefficient(axis) != 0
+
+
+def _without(line: Linear, axes: set[int]) -> Linear:
+    return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in axes), line.others)
+
+
+def _suffix(kind: str) -> str:
+    return {"float": "f32", "double": "f64"}.get(kind, kind)
+
+
+def literal(node: Expr) -> str:
+    """An LLVM literal of a constant in its register type."""
+    value = ex.value_of(node)
+    if node.dtype is dtypes.bool_:
+        return "true" if value else "false"
+    if node.dtype.is_integer:
+        return str(value)
+    if node.dtype.is_float:
+        return float_literal(value)
+    raise CompileError(f"[constant] {UNSUPPORTED} do not compile to native code, got {node.dtype}")
+
+
+def float_literal(value: float) -> str:
+    """The hexadecimal form that LLVM takes for float and double alike."""
+    return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
+
+
+class Writer:
+    """One instruction on registers of one width."""
+
+    def __init__(self, body: Body, vector: bool) -> None:
+        self.body = body
+        self.f = body.f
+        self.vector = vector
+
+    def instruction(self, node: Expr, args: list[Reg], names: list[str]) -> Reg:
+        """Writes an instruction of the expression language."""
+        dtype = args[-1].dtype if node.kind == "select" else args[0].dtype
+        kind = self.kind(dtype)
+        name = getattr(self, f"_{node.kind}", None)
+        if name is not None:
+            result = name(node, dtype, kind, names)
+        elif node.kind in _SIMPLE:
+            result = self.f.value(f"{_simple(node.kind, dtype)} {kind} {', '.join(names)}")
+        elif node.kind in _COMPARE:
+            result = self.f.value(f"{_compare(node.kind, dtype)} {kind} {', '.join(names)}")
+        elif node.kind in _INTRINSIC and register_type(dtype) in ("float", "double"):
+            result = self.call(f"llvm.{_INTRINSIC[node.kind]}", kind, [kind] * len(names), names)
+        elif INSTRUCTIONS[node.kind].transcendental and dtype is dtypes.f64:
+            result = self._libm(_LIBM.get(node.kind, node.kind), kind, names)
+        else:
+            raise CompileError(f"[{node.kind}] no LLVM code for {dtype}")
+        made = Reg(result, node.dtype, self.vector)
+        rounds = node.dtype in narrow.DTYPES and node.kind in _ROUNDED
+        return self.body.round_narrow(made) if rounds else made
+
+    def kind(self, dtype: DType) -> str:
+        return self.body.kind(register_type(dtype), self.vector)
+
+    def call(self, intrinsic: str, result: str, kinds: list[str], names: list[str], extra: str = "") -> str:
+        """A call of an overloaded intrinsic, declared on the way."""
+        full = f"@{intrinsic}.{self._overload(result)}{extra}"
+        self.f.module.declare(f"declare {result} {full}({', '.join(kinds)})")
+        return self.f.value(f"call {result} {full}({', '.join(f'{k} {n}' for k, n in zip(kinds, names))})")
+
+    def _overload(self, kind: str) -> str:
+        if not kind.startswith("<"):
+            return _suffix(kind)
+        count, _, scalar = kind[1:-1].partition(" x ")
+        return f"v{count}{_suffix(scalar)}"
+
+    def _libm(self, name: str, kind: str, names: list[str]) -> str:
+        parameters = ", ".join(["double"] * len(names))
+        self.f.module.declare(f"declare double @{name}({parameters})")
+        if not self.vector:
+            return self.f.value(f"call double @{name}({', '.join(f'double {n}' for n in names)})")
+        result = "poison"
+        for lane in range(self.body.lanes):
+            parts = [self.f.value(f"extractelement {kind} {n}, i64 {lane}") for n in names]
+            one = self.f.value(f"call double @{name}({', '.join(f'double {p}' for p in parts)})")
+            result = self.f.value(f"insertelement {kind} {result}, double {one}, i64 {lane}")
+        return result
+
+    def _constant(self, dtype: DType, value: float) -> str:
+        reg = Reg(literal(ex.const(value, dtype)), dtype, False)
+        return self.body.splat(reg).name if self.vector else reg.name
+
+    def _neg(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        if dtype.is_float:
+            return self.f.value(f"fneg {kind} {names[0]}")
+        return self.f.value(f"sub {kind} {self._constant(dtype, 0)}, {names[0]}")
+
+    def _abs(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        if dtype.is_float:
+            return self.call("llvm.fabs", kind, [kind], names)
+        if dtype.kind == "uint":
+            return names[0]
+        return self.call("llvm.abs", kind, [kind, "i1"], [names[0], "false"])
+
+    def _div(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        if dtype.is_float:
+            return self.f.value(f"fdiv {kind} {names[0]}, {names[1]}")
+        return self._whole_division(dtype, kind, names, "div", names[0])
+
+    def _rem(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        if dtype.is_float:
+            return self._float_remainder(dtype, kind, names)
+        return self._whole_division(dtype, kind, names, "rem", self._constant(dtype, 0))
+
+    def _float_remainder(self, dtype: DType, kind: str, names: list[str]) -> str:
+        """fmod of the C library, lane by lane: it is exact for every pair."""
+        wide = self.body.kind("double", self.vector)
+        if kind != wide:
+            names = [self.f.value(f"fpext {kind} {n} to {wide}") for n in names]
+        result = self._libm("fmod", wide, names)
+        return result if kind == wide else self.f.value(f"fptrunc {wide} {result} to {kind}")
+
+    def _whole_division(self, dtype: DType, kind: str, names: list[str], what: str, minus_one: str) -> str:
+        """Integer division with the cases that trap or are undefined taken out: by 0 gives 0, by -1 is a negation."""
+        zero, one = self._constant(dtype, 0), self._constant(dtype, 1)
+        mask = self.body.kind("i1", self.vector)
+        by_zero = self.f.value(f"icmp eq {kind} {names[1]}, {zero}")
+        unsafe = by_zero
+        if dtype.kind == "int":
+            by_minus = self.f.value(f"icmp eq {kind} {names[1]}, {self._constant(dtype, -1)}")
+            unsafe = self.f.value(f"or {mask} {by_zero}, {by_minus}")
+        divisor = self.f.value(f"select {mask} {unsafe}, {kind} {one}, {kind} {names[1]}")
+        sign = "u" if dtype.kind == "uint" else "s"
+        result = self.f.value(f"{sign}{what} {kind} {names[0]}, {divisor}")
+        if dtype.kind == "int":
+            negated = self.f.value(f"sub {kind} {zero}, {names[0]}") if what == "div" else minus_one
+            result = self.f.value(f"select {mask} {by_minus}, {kind} {negated}, {kind} {result}")
+        return self.f.value(f"select {mask} {by_zero}, {kind} {zero}, {kind} {result}")
+
+    def _min(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        return self._extremum("minimum", "min", dtype, kind, names)
+
+    def _max(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        return self._extremum("maximum", "max", dtype, kind, names)
+
+    def _extremum(self, floats: str, ints: str, dtype: DType, kind: str, names: list[str]) -> str:
+        if dtype.is_float:
+            return self.call(f"llvm.{floats}", kind, [kind, kind], names)
+        if dtype is dtypes.bool_:
+            return self.f.value(f"{'and' if ints == 'min' else 'or'} {kind} {names[0]}, {names[1]}")
+        return self.call(f"llvm.{'u' if dtype.kind == 'uint' else 's'}{ints}", kind, [kind, kind], names)
+
+    def _fma(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        name = "llvm.fma" if self.f.module.target.has_fma else "llvm.fmuladd"
+        return self.call(name, kind, [kind] * 3, names)
+
+    def _not(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        ones = self._constant(dtype, True) if dtype is dtypes.bool_ else self._constant(dtype, _all_ones(dtype))
+        return self.f.value(f"xor {kind} {names[0]}, {ones}")
+
+    def _shl(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        return self._shift("shl", dtype, kind, names)
+
+    def _shr(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        return self._shift("lshr" if dtype.kind == "uint" else "ashr", dtype, kind, names)
+
+    def _shift(self, what: str, dtype: DType, kind: str, names: list[str]) -> str:
+        count = node_constant(names[1])
+        if count is not None and 0 <= count < dtype.bits:
+            return self.f.value(f"{what} {kind} {names[0]}, {names[1]}")
+        mask = self.body.kind("i1", self.vector)
+        over = self.f.value(f"icmp uge {kind} {names[1]}, {self._constant(dtype, dtype.bits)}")
+        last = self._constant(dtype, dtype.bits - 1)
+        safe = self.f.value(f"select {mask} {over}, {kind} {last}, {kind} {names[1]}")
+        shifted = self.f.value(f"{what} {kind} {names[0]}, {safe}")
+        if what == "ashr":
+            return shifted
+        return self.f.value(f"select {mask} {over}, {kind} {self._constant(dtype, 0)}, {kind} {shifted}")
+
+    def _select(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        condition = f"{self.body.kind('i1', self.vector)} {names[0]}"
+        return self.f.value(f"select {condition}, {kind} {names[1]}, {kind} {names[2]}")
+
+    def _bitcast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        for side in (dtype, node.dtype):
+            if side in narrow.DTYPES or side.bits < 8:
+                return self._bitcast_narrow(node, dtype, names)
+        target = self.kind(node.dtype)
+        return names[0] if target == kind else self.f.value(f"bitcast {kind} {names[0]} to {target}")
+
+    def _bitcast_narrow(self, node: Expr, dtype: DType, names: list[str]) -> str:
+        raw = self.body.encode(Reg(names[0], dtype, self.vector)).name
+        return self.body.decode(Reg(raw, node.dtype, self.vector)).name
+
+    def _cast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        to, x = node.dtype, names[0]
+        target = self.kind(to)
+        if to is dtypes.bool_:
+            test = "fcmp une" if dtype.is_float else "icmp ne"
+            return self.f.value(f"{test} {kind} {x}, {self._constant(dtype, 0)}")
+        if dtype is dtypes.bool_ or dtype.is_integer:
+            unsigned = dtype is dtypes.bool_ or dtype.kind == "uint"
+            if not to.is_float:
+                return self._resize(dtype, to, kind, target, x, unsigned)
+            made = self.f.value(f"{'uitofp' if unsigned else 'sitofp'} {kind} {x} to {target}")
+        elif to.is_float:
+            made = self._float_width(kind, target, x)
+        else:
+            return self._to_integer(dtype, to, kind, x)
+        if to in narrow.DTYPES:
+            return self.body.round_narrow(Reg(made, to, self.vector)).name
+        return made
+
+    def _to_integer(self, dtype: DType, to: DType, kind: str, x: str) -> str:
+        """Truncates and saturates; NaN gives 0. LLVM's own saturating conversion goes element by element on x86."""
+        f, target = self.f, self.kind(to)
+        if to.bits > 32 or to is dtypes.u32:
+            sign = "u" if to.kind == "uint" else "s"
+            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
+            f.module.declare(f"declare {target} {name}({kind})")
+            return f.value(f"call {target} {name}({kind} {x})")
+        flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
+        least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+        held = dtypes.accumulator(dtype)
+
+        def kept(test: str, limit: int) -> tuple[str, str]:
+            """x where the test against a limit holds, else the limit (a NaN fails every test); and the test."""
+            bound = self._constant(held, limit)
+            holds = f.value(f"fcmp {test} {kind} {x}, {bound}")
+            return f.value(f"select {flags} {holds}, {kind} {x}, {kind} {bound}"), holds
+
+        if least:
+            x, _ = kept("ord", 0)
+        x, _ = kept("ogt", least)
+        if to.bits < 32:
+            x, _ = kept("olt", most)
+            return f.value(f"trunc {wide} {f.value(f'fptosi {kind} {x} to {wide}')} to {target}")
+        _, inside = kept("olt", most + 1)  # no f32 is 2³¹ - 1
+        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(held, 0)}")
+        whole = f.value(f"fptosi {kind} {x} to {wide}")
+        return f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
+
+    def _float_width(self, kind: str, target: str, x: str) -> str:
+        if kind == target:
+            return x
+        return self.f.value(f"{'fpext' if 'double' in target else 'fptrunc'} {kind} {x} to {target}")
+
+    def _resize(self, dtype: DType, to: DType, kind: str, target: str, x: str, unsigned: bool) -> str:
+        bits = 1 if dtype is dtypes.bool_ else dtype.bits
+        if bits == to.bits:
+            return x
+        how = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
+        return self.f.value(f"{how} {kind} {x} to {target}")
+
+
+def node_constant(name: str) -> int | None:
+    """The number of a literal operand, or of a splat literal."""
+    text = name.split(" ")[-1].rstrip(">") if name.startswith("<") else name
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _all_ones(dtype: DType) -> int:
+    return -1 if dtype.kind == "int" else (1 << dtype.bits) - 1
+
+
+_SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_ROUNDED = ("add", "sub", "mul", "div", "sqrt")
+"""What gives more digits than its operands have. Narrow floats are held in f32 and lose these at once, so that results
+do not hang on what is fused."""
+_COMPARE = ("eq", "ne", "lt", "le")
+_INTRINSIC = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
+}  # fmt: skip
+_LIBM = (
+    {"abs": "fabs"}
+    | {
+        n: n
+        for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf")
+    }
+    | {n: n for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "atan2")}
+)
+
+
+def _simple(kind: str, dtype: DType) -> str:
+    return f"f{kind}" if dtype.is_float and kind in ("add", "sub", "mul") else kind
+
+
+def _compare(kind: str, dtype: DType) -> str:
+    if dtype.is_float:
+        return {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}[kind]
+    sign = "s" if dtype.kind == "int" else "u"
+    return {"eq": "icmp eq", "ne": "icmp ne", "lt": f"icmp {sign}lt", "le": f"icmp {sign}le"}[kind]

@@ -1,0 +1,275 @@
+"""Contractions on the CPU: a register-blocked core per tile height, panels of the right side, epilogues on hot tiles.
+
+The core (`microkernels.py`) multiplies `rows` rows of A with one panel of B (`vectors` vectors wide) and leaves the
+tile in L1; the epilogue then reads it from there. So one core serves every contraction of its shape, whatever follows.
+`docs/design/cpu.md` has the measurements behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rlx.codegen.scalar import maths
+from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
+from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.isa import Isa
+from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
+from rlx.codegen.simd.microkernels import BYTES, OF_DTYPE, Form, Tile, call_core, tile_at, tiles_of
+from rlx.codegen.simd.packing import Source, pack_panel
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.loops import Store
+
+ROW_BLOCK = 128
+"""Rows of A that stay in L2 while all panels of B pass by."""
+_WASTE = {1: 1.3, 2: 1.08}
+"""How much more a multiplication costs in panels of one and two vectors."""
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """How a contraction is run; fields as in `codegen.simd.loops.NestPlan`. A position is (batch…, row block, panel).
+
+    form   what the core multiplies; `tail` elements of the depth are beyond its groups
+    depth  elements that one call of the core sums: k, and taps whose elements of A follow one another
+    taps   extents of the outer parts of the sum and the steps of A along them
+    """
+
+    work: Contraction
+    form: Form
+    depth: Dim
+    tail: int
+    vectors: int
+    rows: int
+    taps: tuple[tuple[Dim, Dim], ...]
+    positions: Dim
+    weight: Dim
+    scratch: Dim
+
+
+def form_of(work: Contraction, isa: Isa) -> Form | None:
+    """The form of core that fits, once the right side lies in panels: floats of one dtype, or u8 by i8 with sums in
+    i32, and neighbouring k of A side by side."""
+    if not (work.k == 1 or work.a.coefficient(work.k_axis) == 1) or work.a.others:
+        return None
+    sides = (work.a_dtype, work.b_dtype, work.dtype)
+    if sides == (dtypes.u8, dtypes.i8, dtypes.i32):
+        return BYTES
+    if work.dtype is dtypes.f16 and not isa.converts_f16:
+        return None
+    return OF_DTYPE.get(work.dtype) if sides == (work.dtype,) * 3 else None
+
+
+def takes(work: Contraction, isa: Isa) -> bool:
+    """Whether a core fits. Sums over taps, and what is not multiplied as it lies, need packed panels; f32 and f64 alone
+    are packed while running."""
+    form = form_of(work, isa)
+    return form is not None and (work.packed > 0 or (form.moves and not work.taps and not work.b.others))
+
+
+def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
+    """Width of the panels that a static right side is to be packed into, 0 for none, and elements of k in a group."""
+    form = form_of(work, isa)
+    return (0, 1) if form is None else (panel_vectors(work.n, isa, form.dtype.itemsize) * isa.lanes, form.group)
+
+
+def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4) -> int:
+    """Vectors of sums, of `lanes` elements, in a panel: as wide as registers allow, unless a narrower one wastes less
+    of the last panel."""
+    most = isa.gemm_vectors * 4 // sum_bytes
+    if not isinstance(n, int):
+        return most
+
+    def cost(vectors: int) -> float:
+        width = vectors * isa.lanes
+        return -(-n // width) * width * (_WASTE.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0)
+
+    return min(range(most, 0, -1), key=cost)
+
+
+def plan(work: Contraction, isa: Isa) -> GemmPlan:
+    """The plan of a contraction; `work.packed` decides the panel width if it is set."""
+    form = form_of(work, isa)
+    assert form is not None  # `takes` was asked
+    vectors = work.packed // isa.lanes if work.packed else panel_vectors(work.n, isa, form.dtype.itemsize)
+    width = vectors * isa.lanes
+    panels = dims.ceildiv(work.n, width)
+    blocks = dims.ceildiv(work.m, ROW_BLOCK)
+    rows = isa.byte_rows if form is BYTES else isa.gemm_rows
+    tile = rows * width * form.dtype.itemsize
+    scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
+    per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
+    per_row = dims.mul(per_row, dims.product(work.taps))
+    weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
+    depth, taps = _outer(work, form)
+    tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
+    positions = dims.product((*work.batch, blocks, panels))
+    return GemmPlan(work, form, depth, tail, vectors, rows, taps, positions, weight, scratch)
+
+
+def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], ...]]:
+    """`depth` and `taps` of a plan. A window's inner taps read A one behind the other, as do their panels of B, unless
+    these are padded."""
+    depth = work.k
+    taps = [(extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes)]
+    whole = form.group == 1 or (isinstance(depth, int) and depth % form.group == 0)
+    while whole and taps and taps[-1][1] == depth:
+        depth = dims.mul(depth, taps.pop()[0])
+    return depth, tuple(taps)
+
+
+def render(module: Module, stem: str, planned: GemmPlan, slots: int) -> str:
+    """Adds the function of a contraction to the module and gives its name."""
+    return module.define(stem, lambda name: _GemmWriter(module, name, planned, slots).write())
+
+
+class _GemmWriter:
+    def __init__(self, module: Module, name: str, planned: GemmPlan, slots: int) -> None:
+        self.plan = planned
+        self.work = planned.work
+        self.form = planned.form
+        self.f = Function(module, name, PARAMETERS)
+        self.lanes = module.target.lanes
+        self.width = planned.vectors * self.lanes
+        self.ragged = not (isinstance(self.work.n, int) and self.work.n % self.width == 0)
+        self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.epilogue = [Store(s.slot, s.offset, maths.legalise(s.body), False) for s in self.work.epilogue]
+
+    def write(self) -> Function:
+        self.f.loop("%begin", "%end", 1, [], self._position)
+        return self.f
+
+    def _position(self, position: str, _: list[str]) -> list[str]:
+        f, work = self.f, self.work
+        self.body.push()
+        panels = f.dim(dims.ceildiv(work.n, self.width))
+        blocks = f.dim(dims.ceildiv(work.m, ROW_BLOCK))
+        if work.packed and work.batch:
+            # batches share the panels: each panel stays in cache while all rows pass by
+            others = f.dim(dims.product((*work.batch, dims.ceildiv(work.m, ROW_BLOCK))))
+            panel, rest = f.divide(position, others), f.remainder(position, others)
+        else:
+            panel, rest = f.remainder(position, panels), f.divide(position, panels)
+        block, rest = f.remainder(rest, blocks), f.divide(rest, blocks)
+        for number in reversed(range(len(work.batch))):
+            extent = f.dim(work.batch[number])
+            self.body.axes[number] = f.remainder(rest, extent) if number else rest
+            rest = f.divide(rest, extent) if number else rest
+        m = f.dim(work.m)
+        height = f.ceil_divide(m, blocks)
+        first = f.mul(block, height)
+        rows = f.smin(height, f.sub(m, first))
+        column = f.mul(panel, str(self.width))
+        right, ahead = self._panel(panel, column)
+        self._tiles(first, rows, column, right, ahead)
+        self.body.pop()
+        return []
+
+    def _panel(self, panel: str, column: str) -> tuple[str, str]:
+        """The panel's address, and what to prefetch meanwhile: the panel behind it."""
+        f, work = self.f, self.work
+        if work.packed:
+            size = f.mul(f.dim(dims.mul(dims.product(work.taps), self._padded(work.k))), str(self.width))
+            start = f.mul(panel, size)
+            start = f.add(start, self.body.offset(work.b)) if work.b.others else start
+            here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
+            return here, f.offset(here, self.form.element, size)
+        target = f.offset("%scratch", self.form.total, str(self.plan.rows * self.width))
+        left = f.sub(f.dim(work.n), column)
+        source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
+        pack_panel(self.body, (work.k_axis, work.n_axis), self.plan.vectors, (f.dim(work.k), left), source)
+        return target, target
+
+    def _padded(self, depth: Dim) -> Dim:
+        """Elements along k as they lie in a panel."""
+        return dims.mul(dims.ceildiv(depth, self.form.group), self.form.group)
+
+    def _tiles(self, first: str, rows: str, column: str, right: str, ahead: str) -> None:
+        """The rows of a block, tile by tile; every tile prefetches its share of the panel to come."""
+        f, work = self.f, self.work
+        count, base, extra = tiles_of(f, rows, self.plan.rows)
+        depth = f.dim(self.plan.depth)
+        share = f.mul(depth, str(self.form.ahead))
+
+        def one(tile: str, _: list[str]) -> list[str]:
+            offset, height = tile_at(f, tile, base, extra)
+            row = f.add(first, offset)
+            self.body.push()
+            self.body.axes[work.m_axis] = row
+            left = self.body.pointer(work.a_slot, work.a_dtype, _without_k(work))
+            width = str(self.width)
+            next_share = f.offset(ahead, self.form.element, f.mul(tile, share))
+            lda = f.dim(work.a.coefficient(work.m_axis))
+            operands = Tile(left, lda, right, "%scratch", width, depth, next_share)
+            self._over_taps(height, operands)
+            self._finish(row, height, column)
+            self.body.pop()
+            return []
+
+        f.loop("0", count, 1, [], one)
+
+    def _over_taps(self, height: str, tile: Tile) -> None:
+        """One call of the core for every outer tap; all but the first add to the tile."""
+        f, plan = self.f, self.plan
+        if not plan.taps:
+            call_core(f, height, plan.rows, plan.vectors, tile, plan.form, plan.tail)
+            return
+        total = f.dim(dims.product(extent for extent, _ in plan.taps))
+        step = f.mul(f.dim(self._padded(plan.depth)), str(self.width))
+
+        def one(tap: str, _: list[str]) -> list[str]:
+            moved, rest = "0", tap
+            for extent, coefficient in reversed(plan.taps):
+                moved = f.add(moved, f.mul(f.remainder(rest, f.dim(extent)), f.dim(coefficient)))
+                rest = f.divide(rest, f.dim(extent))
+            here = dataclasses.replace(
+                tile,
+                a=f.offset(tile.a, plan.form.element, moved),
+                b=f.offset(tile.b, plan.form.element, f.mul(tap, step)),
+                more=f.value(f"icmp ne i64 {tap}, 0"),
+            )
+            call_core(f, height, plan.rows, plan.vectors, here, plan.form, plan.tail)
+            return []
+
+        f.loop("0", total, 1, [], one)
+
+    def _finish(self, first: str, height: str, column: str) -> None:
+        """The epilogue over a tile that lies in scratch."""
+        f, work = self.f, self.work
+
+        def one(row: str, _: list[str]) -> list[str]:
+            for j in range(self.plan.vectors):
+                at = f.add(column, str(j * self.lanes))
+                if self.ragged and j:
+                    f.when(f.value(f"icmp slt i64 {at}, {f.dim(work.n)}"), lambda: self._vector(first, row, j, at))  # noqa: B023
+                else:
+                    self._vector(first, row, j, at)
+            return []
+
+        f.loop("0", height, 1, [], one)
+
+    def _vector(self, first: str, row: str, j: int, at: str) -> None:
+        f, work = self.f, self.work
+        total = self.form.total
+        kind = self.body.kind(total, True)
+        self.body.push()
+        self.body.axes[work.m_axis] = f.add(first, row)
+        self.body.axes[work.n_axis] = at
+        mask = lane_mask(self.body, f.sub(f.dim(work.n), at)) if self.ragged else None
+        self.body.vector = Vector(work.n_axis, mask)
+        where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
+        made = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
+        self.body.accumulated = made if work.dtype is self.form.dtype else self.body.round_narrow(made)
+        for store in self.epilogue:
+            self.body.store(store.slot, store.offset, self.body.gen(store.body))
+        self.body.vector = None
+        self.body.pop()
+
+
+def _without_k(work: Contraction) -> Linear:
+    inside = (*work.tap_axes, work.k_axis)
+    return Linear(work.a.const, tuple((n, c) for n, c in work.a.axes if n not in inside))

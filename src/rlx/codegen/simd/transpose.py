@@ -1,0 +1,222 @@
+"""Maps whose operand runs along another axis than their result (transposes): done in squares turned in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
+from rlx.codegen.simd.function import Function, Module, memory_type
+from rlx.codegen.simd.loops import PARAMETERS, NestPlan, buffer_pointers
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import offset_of
+from rlx.kernel.ir.loops import Store
+
+MOST_INTERLEAVED = 8
+"""Columns that are written in turns instead of as parts of squares."""
+
+
+@dataclass(frozen=True)
+class TransposePlan:
+    """How a turned map is run; fields as in `NestPlan`. A position is the other outer axes and a block of `axis`."""
+
+    inner: NestPlan
+    axis: int
+    turned: tuple[Expr, ...]
+    positions: Dim
+    weight: Dim
+    scratch: Dim = 0
+    flat: bool = False
+
+
+def plan(planned: NestPlan, lanes: int) -> TransposePlan | None:
+    """The plan if a nest is such a map, else None."""
+    nest = planned.nest
+    if nest.inner or len(nest.outer) < 2 or len(nest.statements) != 1:
+        return None
+    store = nest.statements[0]
+    assert isinstance(store, Store)
+    last = len(nest.outer) - 1
+    loads = [n for n in ex.walk([store.body]) if n.kind == "load"]
+    turned = tuple(n for n in loads if n.attr.coefficient(last) not in (0, 1))
+    if not turned or store.offset.others or store.offset.coefficient(last) != 1:
+        return None
+    if any(n.args or memory_type(n.dtype) not in ("float", "i32") for n in turned):
+        return None
+    axes = {n for n, c in turned[0].attr.axes if c == 1 and n != last}
+    axes = {n for n in axes if all(t.attr.coefficient(n) == 1 for t in turned)}
+    if len(axes) != 1:
+        return None
+    axis = axes.pop()
+    blocks = dims.ceildiv(nest.outer[axis], lanes)
+    others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
+    weight = dims.mul(dims.mul(nest.outer[last], lanes), 4)
+    return TransposePlan(planned, axis, turned, dims.mul(others, blocks), weight)
+
+
+def render(module: Module, stem: str, planned: TransposePlan, slots: int) -> str:
+    """Adds the function of a turned map to the module and gives its name."""
+    return module.define(stem, lambda name: _TurnWriter(module, name, planned, slots).write())
+
+
+def few_columns(planned: TransposePlan, lanes: int) -> int:
+    """How many columns there are if they are few and rows lie side by side in the result, else 0."""
+    nest = planned.inner.nest
+    columns, store = nest.outer[-1], nest.statements[0]
+    assert isinstance(store, Store)
+    if not isinstance(columns, int) or not 1 < columns <= min(MOST_INTERLEAVED, lanes):
+        return 0
+    return columns if store.offset.coefficient(planned.axis) == columns else 0
+
+
+class _TurnWriter:
+    def __init__(self, module: Module, name: str, planned: TransposePlan, slots: int) -> None:
+        self.plan = planned
+        self.nest = planned.inner.nest
+        self.last = len(self.nest.outer) - 1
+        self.f = Function(module, name, PARAMETERS)
+        self.lanes = module.target.lanes
+        self.body = Body(self.f, buffer_pointers(self.f, slots))
+        self.columns = few_columns(planned, self.lanes)
+
+    def write(self) -> Function:
+        self.f.loop("%begin", "%end", 1, [], self._position)
+        return self.f
+
+    def _position(self, position: str, _: list[str]) -> list[str]:
+        f, nest = self.f, self.nest
+        self.body.push()
+        extent = f.dim(nest.outer[self.plan.axis])
+        blocks = f.dim(dims.ceildiv(nest.outer[self.plan.axis], self.lanes))
+        first = f.mul(f.remainder(position, blocks), str(self.lanes))
+        rest = f.divide(position, blocks)
+        for number in reversed(range(self.last)):
+            if number != self.plan.axis:
+                along = f.dim(nest.outer[number])
+                self.body.axes[number] = f.remainder(rest, along)
+                rest = f.divide(rest, along)
+        columns = f.dim(nest.outer[self.last])
+        whole = f.mul(f.divide(columns, str(self.lanes)), str(self.lanes))
+        full = f.value(f"icmp sle i64 {f.add(first, str(self.lanes))}, {extent}")
+
+        def squares() -> None:
+            if self.columns:
+                self._interleave(first)
+                return
+            f.loop("0", whole, self.lanes, [], lambda at, _: self._square(first, at))
+            if whole != columns:
+                self._rows(first, f.add(first, str(self.lanes)), whole, columns)
+
+        if extent.isdigit() and int(extent) % self.lanes == 0:
+            squares()
+        else:
+            f.when(full, squares, lambda: self._rows(first, extent, "0", columns))
+        self.body.pop()
+        return []
+
+    def _interleave(self, first: str) -> None:
+        """A vector along `axis` for each of the few columns, and their elements in turns: pixels of three channels."""
+        body, f, lanes, count = self.body, self.f, self.lanes, self.columns
+        store = self.nest.statements[0]
+        assert isinstance(store, Store)
+        scalar = memory_type(store.body.dtype)
+        kind = body.kind(scalar, True)
+        parts = []
+        for column in range(count):
+            body.push()
+            body.axes[self.plan.axis], body.axes[self.last] = first, str(column)
+            body.vector = Vector(self.plan.axis)
+            parts.append(body.splat_raw(body.encode(body.gen(store.body)), scalar))
+            body.vector = None
+            body.pop()
+        body.push()
+        body.axes[self.plan.axis], body.axes[self.last] = first, "0"
+        where = body.pointer(store.slot, store.body.dtype, store.offset)
+        for number in range(count):
+            made = parts[0]
+            places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
+            for column in range(1, count):
+                if column == 1:
+                    order = [row + (lanes if at == 1 else 0) for row, at in places]
+                else:
+                    order = [lanes + row if at == column else lane for lane, (row, at) in enumerate(places)]
+                made = f.value(
+                    f"shufflevector {kind} {made}, {kind} {parts[column]}, <{lanes} x i32> <{_order(order)}>"
+                )
+            place = f.offset(where, scalar, str(number * lanes))
+            body.store_vector(made, place, scalar, store.body.dtype.itemsize, None)
+        body.pop()
+
+    def _square(self, first: str, column: str) -> list[str]:
+        """lanes x lanes elements: read along `axis`, turned, used along the last axis."""
+        body = self.body
+        held = []
+        for node in self.plan.turned:
+            lines = []
+            for lane in range(self.lanes):
+                body.push()
+                body.axes[self.plan.axis], body.axes[self.last] = first, self.f.add(column, str(lane))
+                where = body.pointer(node.attr.slot, node.dtype, offset_of(node))
+                lines.append(body.load_vector(where, memory_type(node.dtype), 1, None))
+                body.pop()
+            held.append(transpose(body, lines, memory_type(node.dtype)))
+        for lane in range(self.lanes):
+            body.push()
+            body.axes[self.plan.axis], body.axes[self.last] = self.f.add(first, str(lane)), column
+            body.vector = Vector(self.last)
+            for node, rows in zip(self.plan.turned, held):
+                body.remember(node, Reg(rows[lane], node.dtype, True))
+            self._store()
+            body.vector = None
+            body.pop()
+        return []
+
+    def _rows(self, first: str, end: str, low: str, high: str) -> None:
+        """What no square covers, a row at a time with scattered reads."""
+
+        def row(position: str, _: list[str]) -> list[str]:
+            def vector(column: str, _: list[str]) -> list[str]:
+                body = self.body
+                body.push()
+                body.axes[self.plan.axis], body.axes[self.last] = position, column
+                body.vector = Vector(self.last, lane_mask(body, self.f.sub(high, column)))
+                self._store()
+                body.vector = None
+                body.pop()
+                return []
+
+            self.f.loop(low, high, self.lanes, [], vector)
+            return []
+
+        self.f.loop(first, end, 1, [], row)
+
+    def _store(self) -> None:
+        store = self.nest.statements[0]
+        assert isinstance(store, Store)
+        self.body.store(store.slot, store.offset, self.body.gen(store.body))
+
+
+def transpose(body: Body, rows: list[str], scalar: str = "float") -> list[str]:
+    """A square of vectors transposed: halves of ever larger blocks change places."""
+    f, lanes = body.f, body.lanes
+    kind = body.kind(scalar, True)
+    rows = list(rows)
+    step = 1
+    while step < lanes:
+        low = [lane if lane & step == 0 else lanes + lane - step for lane in range(lanes)]
+        high = [lane + step if lane & step == 0 else lanes + lane for lane in range(lanes)]
+        for i in range(lanes):
+            if i & step == 0:
+                a, b = rows[i], rows[i + step]
+                rows[i], rows[i + step] = (
+                    f.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{_order(order)}>")
+                    for order in (low, high)
+                )
+        step *= 2
+    return rows
+
+
+def _order(lanes: list[int]) -> str:
+    return ", ".join(f"i32 {lane}" for lane in lanes)

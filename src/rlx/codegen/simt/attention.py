@@ -1,0 +1,283 @@
+"""Attention as one compute shader that never holds the scores: softmax is taken as the keys come (online).
+
+A workgroup has a tile of queries, two a lane, and goes through the keys in tiles that lie in workgroup memory,
+with their values beside. For each tile a lane makes the scores of its queries, in registers, raises the greatest score
+so far, and shrinks what it has by exp(old - new). Sources: Milakov & Gimelshein 2018, arXiv:1805.02867, alg. 3; Dao et
+al. 2022, arXiv:2205.14135, alg. 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rlx.codegen.simt.body import float_literal, legal
+from rlx.codegen.simt.code import WORKGROUP, Slot
+from rlx.codegen.simt.instructions import rounded
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.writer import Writer
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim, Shape
+from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.index import Linear
+
+HEAD, PLACE, KEY, FEATURE = 1, 2, 3, 3
+"""Axes of the work's offsets, behind the batch."""
+SHARED_QUADS = 1024
+"""Quads of floats in workgroup memory: 16 KiB, which every WebGPU device has."""
+KEYS = 16
+"""Keys of a tile, at most."""
+ROWS = 2
+"""Queries of a lane: each key that it reads serves so many. They are neighbours, so that of few queries few lanes, and
+on software drivers few vectors, have work."""
+TILE = WORKGROUP * ROWS
+WIDEST = 1 << 30
+"""A window that leaves nothing out."""
+LEAST = float_literal(-math.inf)
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A query of a lane: its position, and one that exists in any case; where its q and its mask begin; and variables,
+    for what it has so far: the greatest score, the sum of powers, and the mixed values."""
+
+    row: str
+    inside: str
+    q: str
+    mask: str
+    top: str
+    total: str
+    mixed: str
+
+
+class AttentionWriter(Writer):
+    """What all ways of attention share: offsets, quads of features, and what becomes of a score."""
+
+    def __init__(self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool) -> None:
+        super().__init__(slots, grid, extents, team)
+        self.work = work
+        self.window = None if work.window is None else min(work.window, WIDEST)
+        self.quads = -(-work.features // 4)
+
+    def start(self, line: Linear, *without: int) -> str:
+        """An offset at position 0 along some axes."""
+        kept = Linear(line.const, tuple((n, c) for n, c in line.axes if n not in without))
+        return self.code.let(self.body.fresh_offset(kept), "at")
+
+    def span(self, first: str, last: str) -> tuple[str, str]:
+        """The keys, from one up to another (exclusive), that queries of a range (inclusive) may attend to. Where what
+        is forbidden counts for something, all."""
+        work, code, record = self.work, self.code, self.record
+        keys, low, stop = record.dim(work.keys), "0i", record.dim(work.keys)
+        if work.fill != -math.inf or not (work.causal or self.window is not None):
+            return low, stop
+        offset = record.dim(work.offset)
+        if self.window is not None:
+            low = code.let(f"max({first} + {offset} - {self.window - 1}i, 0i)", "low")
+        beyond = 1 if work.causal or self.window is None else self.window
+        return low, code.let(f"min({last} + {offset} + {beyond}i, {keys})", "stop")
+
+    @contextmanager
+    def each(self, stop: str, step: int = 1, first: str = "0i") -> Iterator[str]:
+        name = self.code.fresh("k")
+        with self.body.scope(f"for (var {name} = {first}; {name} < {stop}; {name} = {name} + {step}i)"):
+            yield name
+
+    def quad(self, operand: tuple[int, Linear], at: str, quad: str, features: int) -> str:
+        """Four neighbouring features, zeros behind the last."""
+        slot, line = operand
+        step = self.record.dim(line.coefficient(FEATURE))
+        parts = []
+        for i in range(4):
+            feature = self.code.let(f"{quad} * 4i + {i}i", "feature")
+            part = self.body.load_at(slot, f"({at} + {feature} * {step})").name
+            ragged = features % 4 != 0 and i >= features % 4
+            parts.append(f"select(0.0f, {part}, {feature} < {features}i)" if ragged else part)
+        return f"vec4<f32>({', '.join(parts)})"
+
+    def exp(self, text: str) -> str:
+        reg = Reg(self.code.let(text), dtypes.f32, False)
+        return self.body.through(lambda leaf: legal(ex.apply("exp", leaf)), reg).name
+
+    def shift(self, top: str) -> str:
+        """What is taken from scores of which this is the greatest: where all are -inf, -inf - -inf would be NaN."""
+        return self.code.let(f"select({top}, 0.0f, bitcast<u32>({top}) == 0xff800000u)", "shift")
+
+    def mask(self, inside: str, mask: str, score: str, key: str) -> None:
+        """Puts what takes the place of a score that does not count, of the query `inside`, with a mask at `mask`."""
+        work, code, record = self.work, self.code, self.record
+        fill = float_literal(work.fill)
+        if work.softcap is not None:
+            cap = work.softcap
+            reg = Reg(code.let(score), dtypes.f32, False)
+            code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
+        if work.mask is not None:
+            slot, line, dtype = work.mask
+            at = f"({mask} + {key} * {record.dim(line.coefficient(KEY))})"
+            element = self.body.load_at(slot, at).name
+            admitted = f"select({fill}, {score}, {element})" if dtype is dtypes.bool_ else f"{score} + {element}"
+            code.emit(f"{score} = {admitted};")
+        if work.causal:
+            code.emit(f"{score} = select({fill}, {score}, {key} <= {inside} + {record.dim(work.offset)});")
+        if self.window is not None:
+            near = f"abs({inside} + {record.dim(work.offset)} - {key}) < {self.window}i"
+            code.emit(f"{score} = select({fill}, {score}, {near});")
+
+    def whole(self, total: str) -> str:
+        """What results are divided by: the sum of powers; where that is 0, what makes of 0 what the work asks for."""
+        nothing = "1.0f"
+        if not self.work.empty_zero:  # of no keys, the sum is 0 as it is
+            nothing = f"select({float_literal(math.nan)}, 1.0f, {self.record.dim(self.work.keys)} == 0i)"
+        return self.code.let(f"select({total}, {nothing}, {total} == 0.0f)", "total")
+
+
+class Attention(AttentionWriter):
+    """Positions are (batch, head, tile of queries), each a workgroup's."""
+
+    def __init__(self, work: FusedAttention, slots: Sequence[Slot]) -> None:
+        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
+        super().__init__(work, slots, grid, (*grid, work.keys), team=True)
+        self.value_quads = -(-work.value_features // 4)
+        self.width = KEYS
+        while self.width * (self.quads + self.value_quads) > SHARED_QUADS:
+            self.width //= 2
+
+    def write(self) -> Dim:
+        work, code, axes = self.work, self.code, self.body.axes
+        tile, head = axes[PLACE], axes[HEAD]
+        shared_head = code.let(f"{head} / {work.repeat}i", "head")
+        first = code.let(f"{tile} * {TILE}i", "first")
+        queries = [self._query(first, number) for number in range(ROWS)]
+        axes[HEAD] = shared_head
+        k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
+        depth, value_depth = self._depths(queries[0])
+        code.shared["shared_keys"] = f"array<vec4<f32>, {self.width * self.quads}>"
+        code.shared["shared_values"] = f"array<vec4<f32>, {self.width * self.value_quads}>"
+        start, (low, stop) = code.fresh("start"), self._tile_span(first)
+        with self.body.scope(f"for (var {start} = {low}; {start} < {stop}; {start} = {start} + {self.width}i)"):
+            code.emit("workgroupBarrier();")
+            self._stage("shared_keys", work.k, k, start, work.features)
+            self._stage("shared_values", work.v, v, start, work.value_features)
+            code.emit("workgroupBarrier();")
+            scores = self._scores(queries, depth)
+            shrunk = [self._powers(query, mine, start) for query, mine in zip(queries, scores)]
+            self._mix(queries, scores, shrunk, value_depth)
+        axes[HEAD] = head
+        for query in queries:
+            self._finish(query)
+        staged = sum(2 + self.width * quads // WORKGROUP for quads in (self.quads, self.value_quads))
+        a_tile = self.quads + self.value_quads + staged + 4
+        return dims.add(dims.mul(dims.ceildiv(work.keys, self.width), a_tile), 4 + ROWS * (self.value_quads + 1))
+
+    # where things lie
+
+    def _query(self, first: str, number: int) -> _Query:
+        work, code = self.work, self.code
+        row = code.let(f"{first} + i32(lane) * {ROWS}i + {number}i", "row")
+        inside = code.let(f"min({row}, {self.record.dim(work.queries)} - 1i)", "row")
+        self.body.axes[PLACE] = inside
+        q = self.start(work.q[1], FEATURE)
+        mask = self.start(work.mask[1], KEY) if work.mask is not None else ""
+        top, total, mixed = (code.fresh(stem) for stem in ("top", "total", "mixed"))
+        code.emit(f"var {top} = {LEAST};")
+        code.emit(f"var {total} = 0.0f;")
+        code.emit(f"var {mixed}: array<vec4<f32>, {self.value_quads}>;")
+        return _Query(row, inside, q, mask, top, total, mixed)
+
+    def _depths(self, query: _Query) -> tuple[str, str]:
+        """Quads of features that a lane goes through: none if it has no query, which spares software drivers work."""
+        works = self.code.let(f"{query.row} < {self.record.dim(self.work.queries)}", "works")
+        both = (self.quads, self.value_quads)
+        depth, value_depth = (self.code.let(f"select(0i, {quads}i, {works})", "depth") for quads in both)
+        return depth, value_depth
+
+    def _tile_span(self, first: str) -> tuple[str, str]:
+        """The keys that the tile's queries may attend to."""
+        last = self.code.let(f"min({first} + {TILE}i, {self.record.dim(self.work.queries)}) - 1i", "last")
+        return self.span(first, last)
+
+    # a tile of keys and values
+
+    def _stage(self, array: str, operand: tuple[int, Linear], at: str, start: str, features: int) -> None:
+        """Brings a tile to workgroup memory; behind the last key there are zeros, whatever lies there."""
+        code, keys, quads = self.code, self.record.dim(self.work.keys), -(-features // 4)
+        step = self.record.dim(operand[1].coefficient(PLACE))
+        with self.each(f"{self.width * quads}i", WORKGROUP, "i32(lane)") as item:
+            key = code.let(f"{start} + {item} / {quads}i", "key")
+            place = code.let(f"{at} + min({key}, {keys} - 1i) * {step}", "at")
+            quad = self.quad(operand, place, code.let(f"{item} % {quads}i", "quad"), features)
+            code.emit(f"{array}[{item}] = select(vec4<f32>(), {quad}, {key} < {keys});")
+
+    def _scores(self, queries: Sequence[_Query], depth: str) -> list[list[str]]:
+        """Variables with q·k of every query and key of the tile, scaled."""
+        code, work = self.code, self.work
+        scores = [[code.fresh("score") for _ in range(self.width)] for _ in queries]
+        for name in (name for mine in scores for name in mine):
+            code.emit(f"var {name} = 0.0f;")
+        scale = float_literal(work.scale)
+        with self.each(depth) as quad:
+            lefts = [code.let(f"{self.quad(work.q, q.q, quad, work.features)} * {scale}", "query") for q in queries]
+            for key in range(self.width):
+                right = code.let(f"shared_keys[{key * self.quads}i + {quad}]", "key")
+                for left, mine in zip(lefts, scores):
+                    code.emit(f"{mine[key]} = {mine[key]} + dot({left}, {right});")
+        return scores
+
+    # softmax, as far as the keys have come
+
+    def _powers(self, query: _Query, scores: Sequence[str], start: str) -> str:
+        """Makes exp(score - greatest so far) of the scores, and gives what all before must be multiplied with."""
+        work, code = self.work, self.code
+        aligned = isinstance(work.keys, int) and work.keys % self.width == 0 and self.window is None
+        top = code.fresh("top")
+        code.emit(f"var {top} = {query.top};")
+        for number, score in enumerate(scores):
+            key = code.let(f"{start} + {number}i", "key")
+            self.mask(query.inside, query.mask, score, key)
+            if not aligned:
+                code.emit(f"{score} = select({LEAST}, {score}, {key} < {self.record.dim(work.keys)});")
+            code.emit(f"{top} = select({top}, {score}, {score} > {top});")
+        shift = self.shift(top)
+        shrink = self.exp(f"{query.top} - {shift}")
+        code.emit(f"{query.top} = {top};")
+        part = code.fresh("part")
+        code.emit(f"var {part} = 0.0f;")
+        for score in scores:
+            code.emit(f"{score} = {self.exp(f'{score} - {shift}')};")
+            code.emit(f"{part} = {part} + {score};")
+        code.emit(f"{query.total} = fma({query.total}, {shrink}, {part});")
+        return shrink
+
+    def _mix(self, queries: Sequence[_Query], powers: list[list[str]], shrunk: Sequence[str], depth: str) -> None:
+        """Adds the values, each by its power."""
+        code = self.code
+        with self.each(depth) as quad:
+            sums = [code.fresh("sum") for _ in queries]
+            for name, query, shrink in zip(sums, queries, shrunk):
+                code.emit(f"var {name} = {query.mixed}[{quad}] * {shrink};")
+            for key in range(self.width):
+                value = code.let(f"shared_values[{key * self.value_quads}i + {quad}]", "value")
+                for name, mine in zip(sums, powers):
+                    code.emit(f"{name} = fma(vec4<f32>({mine[key]}), {value}, {name});")
+            for name, query in zip(sums, queries):
+                code.emit(f"{query.mixed}[{quad}] = {name};")
+
+    def _finish(self, query: _Query) -> None:
+        """Divides by the sum of powers, and stores."""
+        work, code, body = self.work, self.code, self.body
+        slot, line = work.out
+        with body.scope(f"if ({query.row} < {self.record.dim(work.queries)})"):
+            total = self.whole(query.total)
+            body.axes[PLACE] = query.row
+            start, step = self.start(line, FEATURE), self.record.dim(line.coefficient(FEATURE))
+            with self.each(f"{self.value_quads}i") as quad:
+                found = code.let(f"{query.mixed}[{quad}]", "found")
+                for i in range(4):
+                    feature = code.let(f"{quad} * 4i + {i}i", "feature")
+                    with body.scope(f"if ({feature} < {work.value_features}i)"):
+                        value = code.let(rounded(work.dtype, f"{found}.{'xyzw'[i]} / {total}"))
+                        body.store_at(slot, f"({start} + {feature} * {step})", Reg(value, work.dtype, False))

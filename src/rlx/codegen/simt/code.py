@@ -1,0 +1,161 @@
+"""A shader under construction: its slots and bindings, the record of numbers that a dispatch brings, and its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rlx.codegen.scalar.int_ranges import Check
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+
+WORKGROUP = 64
+"""Invocations of a workgroup: every WebGPU device takes 256, and the warps of none are longer than 64."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
+    record tells. `packed` is the form of its elements (`types.py`); `quads` is the number of a second, read-only
+    binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics, and
+    `native` tells that it is of f16."""
+
+    dtype: DType
+    storage: int
+    packed: bool = False
+    quads: int | None = None
+    atomic: str = ""
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A storage binding of a shader: what of (u32, atomics, f16, or vec4<f32>), and whether it is written."""
+
+    element: str
+    writable: bool
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Dispatches of one shader in a row. `of` gives the numbers that each brings, for a value of `extent`; the record
+    has a place for so many `numbers` behind the slots."""
+
+    extent: Dim
+    numbers: int
+    of: Callable[[int], Sequence[tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A compute shader with the entry point `main`, and what a dispatch of it needs.
+
+    bindings     storage bindings, numbered from 1; binding 0 is the uniform record
+    slots        how many slots: the record has a 0, then the start of each in words
+    numbers      the record's last entries: dims, each as an i32
+    positions    how many outer positions there are
+    team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
+    iterations   how many times an invocation goes through loops, at most
+    rounds       where the work is dispatched several times, in rounds that depend on a dim
+    """
+
+    text: str
+    bindings: tuple[Binding, ...]
+    slots: int
+    numbers: tuple[Dim, ...]
+    positions: Dim
+    team: bool
+    iterations: Dim
+    checks: tuple[Check, ...] = ()
+    rounds: Rounds | None = None
+
+    @property
+    def record_words(self) -> int:
+        """Length of the record."""
+        return 1 + self.slots + (self.rounds.numbers if self.rounds else 0) + len(self.numbers)
+
+
+@dataclass
+class Code:
+    """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
+
+    shared      workgroup memory: names and types of arrays
+    subgroups   whether lanes may exchange values within subgroups
+    """
+
+    lines: list[str] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
+    depth: int = 1
+    subgroups: bool = False
+    _counter: int = 0
+
+    def emit(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self, stem: str = "v") -> str:
+        self._counter += 1
+        return f"{stem}{self._counter}"
+
+    def let(self, text: str, stem: str = "v") -> str:
+        name = self.fresh(stem)
+        self.emit(f"let {name} = {text};")
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.emit(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.emit("}")
+
+
+ZERO = "record[0].x"
+"""An i32 that is 0 at run time, and that no compiler knows to be."""
+
+
+class Record:
+    """The uniform of a dispatch: 0, the start of every slot, `rounds` numbers that a round brings, then dims, as i32s
+    that are worked out on the host."""
+
+    def __init__(self, slots: int, rounds: int = 0) -> None:
+        self.slots = slots
+        self.rounds = rounds
+        self._dims: dict[Dim, int] = {}
+
+    def start(self, slot: int) -> str:
+        """The first word of a slot."""
+        return self._entry(1 + slot)
+
+    def dim(self, dim: Dim) -> str:
+        """A dim's value, an i32: a literal, or an entry of the record."""
+        if isinstance(dim, int):
+            return int_literal(dim)
+        return self._entry(1 + self.slots + self.rounds + self._dims.setdefault(dim, len(self._dims)))
+
+    def divisor(self, extent: Dim) -> str:
+        """An axis' extent to divide positions by, an i32. No position is divided by 0, but a 0 that stands there is an
+        error in WGSL."""
+        return self.dim(1 if extent == 0 else extent)
+
+    def round(self, number: int) -> str:
+        """A number that the round brings, an i32."""
+        return self._entry(1 + self.slots + number)
+
+    def _entry(self, number: int) -> str:
+        return f"record[{number // 4}].{'xyzw'[number % 4]}"
+
+    @property
+    def numbers(self) -> tuple[Dim, ...]:
+        return tuple(self._dims)
+
+    @property
+    def quads(self) -> int:
+        """Length in `vec4<i32>`s."""
+        return -(-(1 + self.slots + self.rounds + len(self._dims)) // 4)
+
+
+def int_literal(value: int) -> str:
+    """An i32 literal that stands in any expression."""
+    return f"{value}i" if value >= 0 else f"i32({value})"

@@ -1,0 +1,188 @@
+"""Contractions as compute shaders: an invocation computes ROWS x COLUMNS results in registers.
+
+No workgroup memory: on software drivers tiles there are the slowest form of all, and on GPUs the caches do much of the
+same. Lanes lie along n, so that they read neighbouring columns of b and the same elements of a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import Binding, Code, Record, Shader, Slot
+from rlx.codegen.simt.instructions import rounded
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.rows import LIBRARY_LOOP
+from rlx.codegen.simt.shader import assemble
+from rlx.codegen.simt.types import PLAIN, Target
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear, contiguous
+from rlx.kernel.ir.loops import Store
+
+ROWS = 4
+COLUMNS = 4
+BLOCK = 64
+"""Products that are added up on their own: one long chain would lose digits."""
+PANEL = 64
+"""Columns of a panel of packed weights: neighbouring lanes read neighbouring memory."""
+
+
+def panels(work: Contraction) -> tuple[int, int]:
+    """Width of the panels that the static right side of a contraction is to be packed into, 0 for none, and elements
+    of k in a group."""
+    if work.dtype is not dtypes.f32 or not isinstance(work.n, int):
+        return 0, 1
+    return min(PANEL, -(-work.n // COLUMNS) * COLUMNS), 1
+
+
+def render(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
+) -> Shader:
+    """The shader of a contraction: in registers where its dtype is a float, else as a plain nest."""
+    if not work.dtype.is_float:
+        return nests.render(work.as_nest(), slots, bindings, name, target)
+    return _Blocked(work, slots, bindings, name).render()
+
+
+class _Blocked:
+    def __init__(self, work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> None:
+        self.work = work
+        self.bindings = bindings
+        self.name = name
+        self.code = Code()
+        self.record = Record(len(slots))
+        self.body = Body(self.code, self.record, slots, Ranges())
+
+    def render(self) -> Shader:
+        work, code, record = self.work, self.code, self.record
+        grid = (*work.batch, dims.ceildiv(work.m, ROWS), dims.ceildiv(work.n, COLUMNS))
+        nests.place(self.body, grid)
+        first_row = code.let(f"{self.body.axes[work.m_axis]} * {ROWS}i", "row")
+        first_column = code.let(f"{self.body.axes[work.n_axis]} * {COLUMNS}i", "column")
+        rows = [self._inside(first_row, i, work.m, ROWS) for i in range(ROWS)]
+        a = [self._a_offset(row) for row in rows]
+        b = self._b_offsets(first_column)
+        self._sum(a, b)
+        self._epilogue(first_row, first_column)
+        extents = (*work.batch, work.m, work.n)
+        checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
+        text = assemble(code, record, self.bindings, self.name)
+        blocks = dims.floordiv(dims.add(work.k, BLOCK - 1), BLOCK)
+        a_tap = dims.add(dims.add(work.k, dims.mul(blocks, 2)), 2 + 2 * len(work.taps))
+        iterations = dims.add(dims.mul(dims.product(work.taps), a_tap), ROWS * COLUMNS * LIBRARY_LOOP)
+        positions = dims.product(grid)
+        return Shader(text, tuple(self.bindings), record.slots, record.numbers, positions, False, iterations, checks)
+
+    def _inside(self, first: str, step: int, extent: Dim, block: int) -> str:
+        """A row or column of the block; behind the end the last one stands in, and its results are dropped."""
+        if isinstance(extent, int) and extent % block == 0:
+            return self.code.let(f"{first} + {step}i")
+        return self.code.let(f"min({first} + {step}i, {self.record.dim(extent)} - 1i)")
+
+    def _a_offset(self, row: str) -> str:
+        """Offset of a row of a, at tap 0 and k = 0."""
+        self.body.axes[self.work.m_axis] = row
+        return self.body.fresh_offset(self._outside(self.work.a))
+
+    def _outside(self, line: Linear) -> Linear:
+        """An offset without what the sum runs over."""
+        inside = (*self.work.tap_axes, self.work.k_axis)
+        return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
+
+    def _b_offsets(self, first_column: str) -> list[str]:
+        """Offsets of b's columns at tap 0 and k = 0, or of the quad of a packed panel."""
+        work, code = self.work, self.code
+        if work.packed:
+            panel = code.let(f"{first_column} / {work.packed}i")
+            depth = self.record.dim(dims.mul(dims.product((*work.taps, work.k)), work.packed))
+            return [code.let(f"({panel} * {depth} + {first_column} % {work.packed}i) / 4i", "at")]
+        offsets = []
+        for i in range(COLUMNS):
+            self.body.axes[work.n_axis] = self._inside(first_column, i, work.n, COLUMNS)
+            offsets.append(self.body.fresh_offset(self._outside(work.b)))
+        return offsets
+
+    def _sum(self, a: list[str], b: list[str]) -> None:
+        """Σ over taps and k into total0 … total3, one vec4 a row."""
+        code, work = self.code, self.work
+        for i in range(ROWS):
+            code.emit(f"var total{i} = vec4<f32>();")
+        with ExitStack() as loops:
+            for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
+                name = f"tap{i}"
+                self.body.axes[axis] = name
+                loops.enter_context(
+                    code.block(f"for (var {name} = 0i; {name} < {self.record.dim(extent)}; {name} = {name} + 1i)")
+                )
+            if work.taps:
+                a = [self._at_tap(work.a, at) for at in a]
+                b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
+            self._blocks(a, b)
+
+    def _at_tap(self, line: Linear, at: str) -> str:
+        steps = tuple((n, c) for n, c in line.axes if n in self.work.tap_axes)
+        return self.code.let(f"{at} + {self.body.fresh_offset(Linear(0, steps))}", "at")
+
+    def _quad_at_tap(self, at: str) -> str:
+        """The quad of a panel, which holds [taps...][k][width]."""
+        work = self.work
+        steps = contiguous((*work.taps, work.k, work.packed // 4))[: len(work.taps)]
+        return self.code.let(f"{at} + {self.body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))}", "at")
+
+    def _blocks(self, a: list[str], b: list[str]) -> None:
+        """Products over k, so many at a time added up on their own."""
+        code, work = self.code, self.work
+        extent = self.record.dim(work.k)
+        if isinstance(work.k, int) and work.k <= BLOCK and not work.taps:
+            self._products("total", "0i", extent, a, b)
+            return
+        with code.block(f"for (var start = 0i; start < {extent}; start = start + {BLOCK}i)"):
+            for i in range(ROWS):
+                code.emit(f"var part{i} = vec4<f32>();")
+            code.emit(f"let stop = min(start + {BLOCK}i, {extent});")
+            self._products("part", "start", "stop", a, b)
+            for i in range(ROWS):
+                code.emit(f"total{i} = total{i} + part{i};")
+
+    def _products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
+        code, work = self.code, self.work
+        with code.block(f"for (var k = {low}; k < {high}; k = k + 1i)"):
+            step = self.record.dim(work.a.coefficient(work.k_axis))
+            left = [self.body.load_at(work.a_slot, f"({at} + k * {step})").name for at in a]
+            right = self._right(b)
+            for i, factor in enumerate(left):
+                code.emit(f"{into}{i} = fma(vec4<f32>({factor}), {right}, {into}{i});")
+
+    def _right(self, b: list[str]) -> str:
+        """Four neighbouring columns of b at k."""
+        code, work = self.code, self.work
+        if work.packed:
+            slot = self.body.slots[work.b_slot]
+            start = self.record.start(work.b_slot)
+            return code.let(f"memory{slot.quads}[({start} >> 2u) + {b[0]} + k * {work.packed // 4}i]")
+        step = self.record.dim(work.b.coefficient(work.k_axis))
+        columns = [self.body.load_at(work.b_slot, f"({at} + k * {step})").name for at in b]
+        return code.let(f"vec4<f32>({', '.join(columns)})")
+
+    def _epilogue(self, first_row: str, first_column: str) -> None:
+        """The stores, one result after the other: a loop, so that long bodies are there only once."""
+        code, work, body = self.code, self.work, self.body
+        totals = ", ".join(f"total{i}[{j}]" for i in range(ROWS) for j in range(COLUMNS))
+        code.emit(f"var results = array<f32, {ROWS * COLUMNS}>({totals});")
+        with body.scope(f"for (var e = 0i; e < {ROWS * COLUMNS}i; e = e + 1i)"):
+            row = code.let(f"{first_row} + e / {COLUMNS}i")
+            column = code.let(f"{first_column} + e % {COLUMNS}i")
+            m, n = self.record.dim(work.m), self.record.dim(work.n)
+            body.axes[work.m_axis], body.axes[work.n_axis] = row, column
+            with body.scope(f"if ({row} < {m} && {column} < {n})"):
+                total = code.let(rounded(work.dtype, "results[e]"))
+                body.accumulated = Reg(total, work.dtype, False)
+                for stage in nests.legal_stages(work.epilogue):
+                    assert isinstance(stage, Store)
+                    body.store(stage.slot, stage.offset, body.gen(stage.body))

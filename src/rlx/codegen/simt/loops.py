@@ -1,0 +1,91 @@
+"""Loop nests as compute shaders. An invocation takes one outer position and walks its row alone; or, where rows are
+long, a workgroup takes one outer position, and its lanes share the row.
+
+Rows are walked once for each group of stages that do not need one another's results (`rows.py`); what a `Temp` stage
+would keep is computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt.body import Body, legal
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record, Shader, Slot
+from rlx.codegen.simt.rows import AloneRows, TeamRows
+from rlx.codegen.simt.shader import assemble
+from rlx.codegen.simt.types import PLAIN, Target
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Shape
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.axes import accesses
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement
+
+SHORT = 64
+"""Positions of a row that one invocation always walks alone."""
+LONG_ALONE = 4096
+"""Positions of a row that one invocation walks where neighbouring invocations then read neighbouring memory."""
+
+
+def render(
+    nest: LoopNest, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
+) -> Shader:
+    """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
+    stages = legal_stages(nest.statements)
+    record = Record(len(slots))
+    positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
+    body = Body(Code(subgroups=target.subgroups), record, slots, Ranges(positions))
+    team = _wants_team(nest)
+    place(body, nest.outer)
+    rows = (TeamRows if team else AloneRows)(body, nest, stages)
+    rows.write()
+    extents = (*nest.outer, *nest.inner)
+    text = assemble(body.code, record, bindings, name, 1 if team else WORKGROUP)
+    checks = (Check(tuple(body.indices), extents),) if body.indices else ()
+    positions_count = dims.product(nest.outer)
+    return Shader(text, tuple(bindings), len(slots), record.numbers, positions_count, team, rows.iterations, checks)
+
+
+def _wants_team(nest: LoopNest) -> bool:
+    """Whether the lanes of a workgroup are to share a row."""
+    length = dims.product(nest.inner)
+    if isinstance(length, int) and length <= SHORT:
+        return False
+    if nest.outer and isinstance(length, int) and length <= LONG_ALONE:
+        column, row = len(nest.outer) - 1, len(nest.outer) + len(nest.inner) - 1
+        places = accesses(nest.statements)
+        down = sum(p.coefficient(column) == 1 and p.coefficient(row) != 1 for p in places)
+        return down < sum(p.coefficient(row) == 1 for p in places)
+    return True
+
+
+def legal_stages(stages: Sequence[Statement]) -> list[Statement]:
+    """Stages with bodies that WGSL can say, temps put into the bodies that use them."""
+    made: list[Statement] = []
+    temps: dict[int, Expr] = {}
+
+    def inlined(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
+        return temps[node.attr] if node.kind == "temp" else None
+
+    for number, stage in enumerate(stages):
+        body = ex.rewrite(legal(stage.body), inlined)
+        if isinstance(stage, RowBuffer):
+            temps[number] = body
+        made.append(dataclasses.replace(stage, body=body))
+    return made
+
+
+def place(body: Body, extents: Shape) -> None:
+    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
+    code = body.code
+    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
+    rest = "position"
+    for number in reversed(range(len(extents))):
+        if number == 0:
+            body.axes[number] = rest
+        else:
+            extent = body.record.divisor(extents[number])
+            body.axes[number] = code.let(f"{rest} % {extent}", "index")
+            rest = code.let(f"{rest} / {extent}", "rest")

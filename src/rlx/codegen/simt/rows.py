@@ -1,0 +1,338 @@
+"""What happens at one outer position of a nest: passes over its row, by one invocation or by a workgroup's lanes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from rlx.codegen.simt.body import Body, constant
+from rlx.codegen.simt.code import WORKGROUP, Code
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.shared import Shared, halves
+from rlx.codegen.simt.types import is_wide, register_type
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
+from rlx.ops.reduce import identity
+
+BLOCK = 64
+"""Terms of a float sum that are added up on their own; one long chain would lose digits."""
+
+LIBRARY_LOOP = 280
+"""Iterations of the loops in the library's functions, at most (`float_rem` takes one for each power of two)."""
+
+
+class Rows(ABC):
+    """The stages of one outer position.
+
+    iterations   how many times an invocation goes through loops, at most
+    """
+
+    def __init__(self, body: Body, nest: LoopNest, stages: Sequence[Statement]) -> None:
+        self.body = body
+        self.code = body.code
+        self.nest = nest
+        self.statements = stages
+        self.inner = list(range(len(nest.outer), len(nest.outer) + len(nest.inner)))
+        self.length: Dim = dims.product(nest.inner)
+        self.iterations: Dim = 0
+        self._iterations_a_place = iterations_of([s.body for s in stages])
+
+    @abstractmethod
+    def write(self) -> None:
+        """Writes all passes."""
+
+    @abstractmethod
+    def walk(self, group: Sequence[int], totals: dict[int, Reg]) -> None:
+        """Loops over the row; `visit` at every place of it."""
+
+    def passes(self) -> Iterator[Sequence[int]]:
+        """Groups of stages, each hoisted out of the loop that is to follow."""
+        for group in _passes(self.statements):
+            self.body.hoist([self.statements[n].body for n in group], self._varies)
+            yield group
+
+    def count(self, places: Dim) -> None:
+        """Notes that a loop over so many places was written; each also takes its last test, at every level."""
+        once = dims.add(dims.mul(places, 2 + self._iterations_a_place), 4)
+        self.iterations = dims.add(self.iterations, once)
+
+    def _varies(self, node: Expr) -> bool:
+        if node.kind == "axis":
+            return node.attr in self.inner
+        return node.kind == "load" and any(n in self.inner for n, _ in node.attr.axes)
+
+    def reduces(self, group: Sequence[int]) -> dict[int, Reduce]:
+        return {n: s for n in group if isinstance(s := self.statements[n], Reduce)}
+
+    def visit(self, group: Sequence[int], totals: dict[int, Reg]) -> None:
+        """The stages of a pass at one place of the row."""
+        values = [(n, self.body.gen(self.statements[n].body)) for n in group]
+        for number, value in values:
+            match self.statements[number]:
+                case Reduce() as stage:
+                    self.join(totals[number], stage.combine, value)
+                case Store() as stage:
+                    self.body.store(stage.slot, stage.offset, value)
+
+    def variable(self, stage: Reduce, stem: str) -> Reg:
+        """A variable that holds the identity of a reduction."""
+        return identity_variable(self.code, stage.combine, stage.dtype, stem)
+
+    def join(self, total: Reg, combine: str, value: Reg) -> None:
+        self.code.emit(f"{total.name} = {self.body.apply(combine, total, value).name};")
+
+    @contextmanager
+    def loop(self, axis: int, low: str, high: str) -> Iterator[None]:
+        name = self.code.fresh("k")
+        self.body.axes[axis] = name
+        with self.body.scope(f"for (var {name} = {low}; {name} < {high}; {name} = {name} + 1i)"):
+            yield
+
+    def consider(self, stage: Reduce, best: Reg, found: Reg) -> None:
+        """Takes the element at the current position if it beats the best one so far."""
+        body, code, axis = self.body, self.code, self.inner[0]
+        value = body.gen(stage.body)
+        value = value.widened() if best.wide else value
+        value = value.like(code.let(value.name))
+        first = Reg(code.let(f"{found.name} < 0i"), dtypes.bool_, False)
+        better = self.body.through(
+            lambda new, old, none: ex.apply("or", _better(stage, new, old), none), value, best, first
+        )
+        with body.scope(f"if ({better.name})"):
+            code.emit(f"{best.name} = {value.name};")
+            code.emit(f"{found.name} = {body.axes[axis]};")
+
+    def best_variables(self, stage: Reduce) -> tuple[Reg, Reg]:
+        """Variables for the best element so far, and for its position: -1 before there is one."""
+        dtype = stage.body.dtype
+        best = Reg(self.code.fresh("best"), dtype, is_wide(dtype))
+        found = Reg(self.code.fresh("found"), dtypes.i64, False)
+        self.code.emit(f"var {best.name}: {register_type(dtype, best.wide)};")
+        self.code.emit(f"var {found.name} = -1i;")
+        return best, found
+
+
+class AloneRows(Rows):
+    """One invocation walks the row."""
+
+    def write(self) -> None:
+        for group in self.passes():
+            first = self.statements[group[0]]
+            if isinstance(first, Store) and not first.per_element:
+                self.body.store(first.slot, first.offset, self.body.gen(first.body))
+            elif isinstance(first, Reduce) and first.argument:
+                best, found = self.best_variables(first)
+                with self.loop(self.inner[0], "0i", self.body.record.dim(self.nest.inner[0])):
+                    self.consider(first, best, found)
+                self.count(self.length)
+                self.body.rows[group[0]] = found
+            else:
+                totals = {n: self.variable(s, "total") for n, s in self.reduces(group).items()}
+                self.walk(group, totals)
+                self.count(self.length)
+                self.body.rows.update(totals)
+
+    def walk(self, group: Sequence[int], totals: dict[int, Reg]) -> None:
+        sums = {n: s for n, s in self.reduces(group).items() if s.combine == "add" and s.dtype.is_float}
+        last = self.nest.inner[-1] if self.nest.inner else 1
+        with ExitStack() as loops:
+            for axis, extent in zip(self.inner[:-1], self.nest.inner):
+                loops.enter_context(self.loop(axis, "0i", self.body.record.dim(extent)))
+            if sums and not (isinstance(last, int) and last <= BLOCK):
+                self._blocks(group, totals, sums)
+            elif self.inner:
+                with self.loop(self.inner[-1], "0i", self.body.record.dim(last)):
+                    self.visit(group, totals)
+            else:
+                self.visit(group, totals)
+
+    def _blocks(self, group: Sequence[int], totals: dict[int, Reg], sums: dict[int, Reduce]) -> None:
+        """The innermost loop in blocks, whose float sums are added to the totals."""
+        extent = self.body.record.dim(self.nest.inner[-1])
+        start = self.code.fresh("k")
+        with self.body.scope(f"for (var {start} = 0i; {start} < {extent}; {start} = {start} + {BLOCK}i)"):
+            parts = {n: self.variable(stage, "part") for n, stage in sums.items()}
+            with self.loop(self.inner[-1], start, f"min({start} + {BLOCK}i, {extent})"):
+                self.visit(group, {**totals, **parts})
+            for number, part in parts.items():
+                self.join(totals[number], sums[number].combine, part)
+
+
+class TeamRows(Rows):
+    """The lanes of a workgroup walk the row together, each every WORKGROUPth place, and join their results."""
+
+    def __init__(self, body: Body, nest: LoopNest, stages: Sequence[Statement]) -> None:
+        super().__init__(body, nest, stages)
+        self.shared = Shared(self.code)
+
+    def write(self) -> None:
+        for group in self.passes():
+            first = self.statements[group[0]]
+            if isinstance(first, Store) and not first.per_element:
+                value = self.body.gen(first.body)
+                with self.body.scope("if (lane == 0u)"):
+                    self.body.store(first.slot, first.offset, value)
+            elif isinstance(first, Reduce) and first.argument:
+                self._argument(group[0], first)
+            else:
+                reduces = self.reduces(group)
+                totals = {n: self.variable(s, "total") for n, s in reduces.items()}
+                self.walk(group, totals)
+                for number, stage in reduces.items():
+                    self.body.rows[number] = self._joined(stage, totals[number])
+
+    @contextmanager
+    def _share(self) -> Iterator[None]:
+        """A loop over this lane's places of the row."""
+        self.count(dims.floordiv(dims.add(self.length, WORKGROUP - 1), WORKGROUP))
+        flat = self.code.fresh("k")
+        head = f"for (var {flat} = i32(lane); {flat} < {self.body.record.dim(self.length)}; "
+        with self.body.scope(f"{head}{flat} = {flat} + {WORKGROUP}i)"):
+            rest = flat
+            for axis, extent in reversed(list(zip(self.inner, self.nest.inner))):
+                if axis == self.inner[0]:
+                    self.body.axes[axis] = rest
+                else:
+                    name = self.body.record.divisor(extent)
+                    self.body.axes[axis] = self.code.let(f"{rest} % {name}", "index")
+                    rest = self.code.let(f"{rest} / {name}", "rest")
+            yield
+
+    def walk(self, group: Sequence[int], totals: dict[int, Reg]) -> None:
+        with self._share():
+            self.visit(group, totals)
+
+    def _joined(self, stage: Reduce, total: Reg) -> Reg:
+        """The lanes' results joined: those of subgroups, then of these; or half of the lanes with the other half until
+        one is left."""
+        shared = self.shared.array(total.dtype, total.wide)
+        if self.code.subgroups:
+            return self._joined_of_subgroups(stage, total, shared)
+        self.shared.put(shared, total)
+        self.shared.barrier()
+        for half in halves(WORKGROUP):
+            with self.body.scope(f"if (lane < {half}u)"):
+                mine, other = (self.shared.get(shared, at, total) for at in ("lane", f"lane + {half}u"))
+                self.shared.put(shared, self.body.apply(stage.combine, mine, other))
+            self.shared.barrier()
+        result = self.shared.get(shared, "0", total)
+        self.shared.barrier()
+        return result
+
+    def _joined_of_subgroups(self, stage: Reduce, total: Reg, shared: str) -> Reg:
+        code = self.code
+        own = self.shared.among_neighbours(total, lambda a, b: self.body.apply(stage.combine, a, b))
+        self.shared.put(shared, own)
+        self.shared.barrier()
+        result = total.like(code.fresh("joined"))
+        code.emit(f"var {result.name} = {self.shared.get(shared, '0', total).name};")
+        with self.shared.other_subgroups() as first:
+            both = self.body.apply(stage.combine, result, self.shared.get(shared, first, total))
+            code.emit(f"{result.name} = {both.name};")
+        self.shared.barrier()
+        return result
+
+    def _argument(self, number: int, stage: Reduce) -> None:
+        """Each lane's best element, then the best of these."""
+        code = self.code
+        best, found = self.best_variables(stage)
+        with self._share():
+            self.consider(stage, best, found)
+        values, places = self.shared.array(best.dtype, best.wide), "shared_place"
+        code.shared[places] = f"array<i32, {WORKGROUP}>"
+        self.shared.put(values, best)
+        code.emit(f"{places}[lane] = {found.name};")
+        self.shared.barrier()
+        for half in halves(WORKGROUP):
+            with self.body.scope(f"if (lane < {half}u)"):
+                self._better_lane(stage, values, places, best, half)
+            self.shared.barrier()
+        self.body.rows[number] = found.like(code.let(f"{places}[0]"))
+        self.shared.barrier()
+
+    def _better_lane(self, stage: Reduce, values: str, places: str, like: Reg, half: int) -> None:
+        """Takes over what another lane found if it is better, or as good and in a better place."""
+        code = self.code
+        mine, other = (self.shared.get(values, at, like) for at in ("lane", f"lane + {half}u"))
+        here, there = (code.let(f"{places}[{at}]") for at in ("lane", f"lane + {half}u"))
+        nearer = Reg(code.let(f"{there} {'>' if stage.last else '<'} {here}"), dtypes.bool_, False)
+        wins = self.body.through(lambda new, old, near: _beats(stage, new, old, near), other, mine, nearer)
+        with self.body.scope(f"if ({there} >= 0i && ({here} < 0i || {wins.name}))"):
+            self.shared.put(values, other)
+            code.emit(f"{places}[lane] = {there};")
+
+
+def identity_variable(code: Code, combine: str, dtype: DType, stem: str) -> Reg:
+    """A variable that holds what an instruction joins first."""
+    wide = is_wide(dtype)
+    first = constant(ex.const(identity(combine, dtype.numpy), dtype))
+    reg = Reg(code.fresh(stem), dtype, wide)
+    value = first.widened().name if wide else first.name
+    code.emit(f"var {reg.name}: {register_type(dtype, wide)} = {value};")
+    return reg
+
+
+def iterations_of(bodies: Sequence[Expr]) -> int:
+    """Iterations of a loop that makes these once, with what library functions in them take, at most."""
+    return 1 + sum(LIBRARY_LOOP for n in ex.walk(bodies) if _has_loop(n))
+
+
+def _has_loop(node: Expr) -> bool:
+    """Whether an instruction may become a library function with a loop in it."""
+    if node.kind not in ("div", "rem"):
+        return False
+    return is_wide(node.dtype) or (node.kind == "rem" and node.dtype.is_float)
+
+
+def _passes(stages: Sequence[Statement]) -> list[list[int]]:
+    """Numbers of the stages that share a walk over the row: those that do not need results of the same walk."""
+    groups: list[list[int]] = []
+    open_group: list[int] = []
+
+    def close() -> None:
+        if open_group:
+            groups.append(open_group.copy())
+            open_group.clear()
+
+    for number, stage in enumerate(stages):
+        if isinstance(stage, RowBuffer):
+            continue
+        used = {n.attr for n in ex.walk([stage.body]) if n.kind == "row"}
+        alone = (isinstance(stage, Store) and not stage.per_element) or (isinstance(stage, Reduce) and stage.argument)
+        if alone or used & set(open_group):
+            close()
+        open_group.append(number)
+        if alone:
+            close()
+    close()
+    return groups
+
+
+def _better(stage: Reduce, new: Expr, old: Expr) -> Expr:
+    """Whether `new`, which comes later, replaces `old` in an argmax or argmin: a NaN beats all numbers."""
+    left, right = (old, new) if stage.combine == "max" else (new, old)
+    wins = ex.apply("le" if stage.last else "lt", left, right)
+    if not new.dtype.is_float:
+        return wins
+    new_nan, old_nan = ex.apply("ne", new, new), ex.apply("ne", old, old)
+    nan_wins = new_nan if stage.last else ex.apply("and", new_nan, ex.apply("not", old_nan))
+    return ex.apply("or", ex.apply("and", wins, ex.apply("not", old_nan)), nan_wins)
+
+
+def _beats(stage: Reduce, new: Expr, old: Expr, nearer: Expr) -> Expr:
+    """Whether `new` beats `old` whichever comes first; of equals the one that is nearer to the end asked for wins."""
+    left, right = (old, new) if stage.combine == "max" else (new, old)
+    wins, same = ex.apply("lt", left, right), ex.apply("eq", new, old)
+    if new.dtype.is_float:
+        new_nan, old_nan = ex.apply("ne", new, new), ex.apply("ne", old, old)
+        wins = ex.apply(
+            "or", ex.apply("and", wins, ex.apply("not", old_nan)), ex.apply("and", new_nan, ex.apply("not", old_nan))
+        )
+        same = ex.apply("or", same, ex.apply("and", new_nan, old_nan))
+    return ex.apply("or", wins, ex.apply("and", same, nearer))

@@ -1,0 +1,79 @@
+"""What the lanes of a workgroup share: places in workgroup memory, and, where the device has them, subgroups.
+
+A subgroup is a power of two of neighbouring lanes, in the order of their numbers; how many, the shader reads as it runs
+(`backends/wgpu/subgroups.py` makes sure that all this holds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rlx.codegen.simt.code import WORKGROUP, Code
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.types import register_type
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+
+
+def halves(lanes: int) -> list[int]:
+    """lanes/2, lanes/4, … 1."""
+    return [lanes >> i for i in range(1, lanes.bit_length())]
+
+
+class Shared:
+    """Arrays in workgroup memory with a place for every lane. Bools lie there as u32: NVIDIA's driver loses them."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+
+    def array(self, dtype: DType, wide: bool) -> str:
+        """The name of the array for registers of this kind."""
+        element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
+        name = "shared_" + element.replace("<", "_").replace(">", "")
+        self.code.shared[name] = f"array<{element}, {WORKGROUP}>"
+        return name
+
+    def put(self, array: str, reg: Reg) -> None:
+        """Writes this lane's place."""
+        value = f"select(0u, 1u, {reg.name})" if reg.dtype is dtypes.bool_ else reg.name
+        self.code.emit(f"{array}[lane] = {value};")
+
+    def get(self, array: str, at: str, like: Reg) -> Reg:
+        """Reads a place."""
+        place = f"{array}[{at}]"
+        return like.like(self.code.let(f"{place} != 0u" if like.dtype is dtypes.bool_ else place))
+
+    def among_neighbours(self, reg: Reg, combine: Callable[[Reg, Reg], Reg]) -> Reg:
+        """What the lanes of this lane's subgroup give together: in each step a lane joins what it has with what a lane
+        twice as far away has. Steps beyond the subgroup change nothing; all lanes take them, as they must."""
+        code = self.code
+        held = code.fresh("held")
+        code.emit(f"var {held}: {register_type(reg.dtype, reg.wide)} = {reg.name};")
+        for step in reversed(halves(WORKGROUP)):
+            within = code.let(f"{step}u < subgroup_size", "within")
+            other = self._from_neighbour(reg.like(held), f"select(0u, {step}u, {within})")
+            both = combine(reg.like(code.let(held)), other)
+            code.emit(f"{held} = select({held}, {both.name}, {within});")
+        return reg.like(held)
+
+    def _from_neighbour(self, reg: Reg, mask: str) -> Reg:
+        """What the lane whose number differs in the bits of `mask` has."""
+        if reg.wide:
+            halves_of = ", ".join(f"subgroupShuffleXor({reg.name}.{part}, {mask})" for part in "xy")
+            return reg.like(self.code.let(f"vec2<u32>({halves_of})"))
+        if reg.dtype is dtypes.bool_:
+            return reg.like(self.code.let(f"subgroupShuffleXor(select(0u, 1u, {reg.name}), {mask}) != 0u"))
+        return reg.like(self.code.let(f"subgroupShuffleXor({reg.name}, {mask})"))
+
+    @contextmanager
+    def other_subgroups(self) -> Iterator[str]:
+        """A loop over the first lanes of the subgroups but the first."""
+        name = self.code.fresh("first")
+        head = f"for (var {name} = subgroup_size; {name} < {WORKGROUP}u; {name} = {name} + subgroup_size)"
+        with self.code.block(head):
+            yield name
+
+    def barrier(self) -> None:
+        """Waits for all lanes; it has to stand where every lane comes by."""
+        self.code.emit("workgroupBarrier();")

@@ -1,0 +1,44 @@
+"""The frame of shaders that are no nests: a body, a record, and a grid of positions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record, Rounds, Shader, Slot
+from rlx.codegen.simt.loops import place
+from rlx.codegen.simt.shader import assemble
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim, Shape
+
+
+class Writer(ABC):
+    """A shader in the making.
+
+    grid      the axes along which invocations, or workgroups if `team`, lie
+    extents   those of all axes, by number
+    """
+
+    rounds: Rounds | None = None
+
+    def __init__(self, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool = False, rounds: int = 0) -> None:
+        self.code = Code()
+        self.record = Record(len(slots), rounds)
+        self.body = Body(self.code, self.record, slots, Ranges())
+        self.grid, self.extents, self.team = grid, extents, team
+
+    @abstractmethod
+    def write(self) -> Dim:
+        """Writes all that is done at a position, and tells how many iterations of loops that takes at most."""
+
+    def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
+        place(self.body, self.grid)
+        iterations = self.write()
+        text = assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
+        checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
+        return Shader(
+            text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
+            iterations, checks, self.rounds,
+        )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Fewer, longer loops: neighbouring axes that every access walks as one become one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import Access, Linear
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
+
+Coefficients = Callable[[int], Dim]
+
+
+def bodies_of(stages: Iterable[Statement]) -> list[Expr]:
+    return [s.body for s in stages]
+
+
+def accesses(stages: Sequence[Statement]) -> list[Access | Linear]:
+    """Every place that the stages read or write."""
+    found: list[Access | Linear] = [n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "load"]
+    found.extend(s.offset for s in stages if isinstance(s, Store))
+    return found
+
+
+def bare_axes(stages: Sequence[Statement]) -> set[int]:
+    """Axes whose position is used as a number; these cannot be joined with others."""
+    found = {n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "axis"}
+    for store in stages:
+        if isinstance(store, Store):
+            found |= {n.attr for n in ex.walk([e for e, _ in store.offset.others]) if n.kind == "axis"}
+    return found
+
+
+def joinable(outer: int, extent_of_inner: Dim, places: Sequence[Access | Linear]) -> bool:
+    """Whether axes `outer` and `outer + 1` are walked as one by all accesses."""
+    return all(p.coefficient(outer) == dims.mul(p.coefficient(outer + 1), extent_of_inner) for p in places)
+
+
+def collapse(nest: LoopNest) -> LoopNest:
+    """Joins axes within the outer and within the inner ones, and drops axes of extent 1."""
+    extents = [*nest.outer, *nest.inner]
+    bare = bare_axes(nest.statements)
+    if any(isinstance(s, Reduce) and s.argument for s in nest.statements):
+        bare |= set(range(len(nest.outer), len(extents)))
+    places = accesses(nest.statements)
+    is_inner = [False] * len(nest.outer) + [True] * len(nest.inner)
+    groups: list[list[int]] = []
+    for number, extent in enumerate(extents):
+        if extent == 1 and number not in bare:
+            continue
+        last = groups[-1][-1] if groups else None
+        follows = last is not None and all(extents[i] == 1 for i in range(last + 1, number))
+        if (
+            last is not None
+            and follows
+            and is_inner[last] == is_inner[number]
+            and not {last, number} & bare
+            and all(p.coefficient(last) == dims.mul(p.coefficient(number), extent) for p in places)
+        ):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    renumber = {group[-1]: new for new, group in enumerate(groups)}
+    outer = tuple(dims.product(extents[i] for i in g) for g in groups if not is_inner[g[0]])
+    inner = tuple(dims.product(extents[i] for i in g) for g in groups if is_inner[g[0]])
+    return LoopNest(outer, inner, tuple(renumber_statement(s, renumber) for s in nest.statements))
+
+
+def renumber_linear(line: Linear, renumber: dict[int, int]) -> Linear:
+    """Axes renamed; those that are not in the map are dropped."""
+    axes = tuple(sorted((renumber[n], c) for n, c in line.axes if n in renumber))
+    return Linear(line.const, axes, tuple((renumber_expr(e, renumber), c) for e, c in line.others))
+
+
+def renumber_expr(body: Expr, renumber: dict[int, int]) -> Expr:
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind == "axis":
+            return Expr("axis", node.dtype, (), renumber[node.attr])
+        if node.kind == "load":
+            a: Access = node.attr
+            axes = tuple(sorted((renumber[n], c) for n, c in a.axes if n in renumber))
+            return Expr("load", node.dtype, args, Access(a.slot, a.const, axes, a.scales, a.guarded))
+        return None
+
+    return ex.rewrite(body, rule)
+
+
+def renumber_statement(stage: Statement, renumber: dict[int, int]) -> Statement:
+    body = renumber_expr(stage.body, renumber)
+    match stage:
+        case Reduce():
+            return Reduce(stage.combine, body, stage.dtype, stage.argument, stage.last)
+        case RowBuffer():
+            return RowBuffer(body)
+        case Store():
+            return Store(stage.slot, renumber_linear(stage.offset, renumber), body, stage.per_element)

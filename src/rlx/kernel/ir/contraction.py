@@ -1,0 +1,93 @@
+"""Contractions: matrix products, batched or not, and convolutions as products with further summed axes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import Linear, load, row
+from rlx.kernel.ir.loops import LoopNest, Reduce, Store
+from rlx.kernel.ir.work import Place, Renderable
+
+
+@dataclass(frozen=True)
+class Contraction(Renderable):
+    """out[batch, m, n] = epilogue(Σ_k a[batch, m, k] · b[batch, k, n]); `dtype` is the sum's.
+
+    The sum runs over `taps` (the window of a convolution) and k. Axes are numbered batch, then m, n, taps, k.
+    `epilogue` statements are `Store`s, once per sum, whose bodies use `accumulated` and loads at the axes. `packed` is
+    the panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
+    zeros behind n and k; `b` then says where the panels of a matrix begin that data choose, one for each of the batch.
+    """
+
+    batch: Shape
+    m: Dim
+    n: Dim
+    k: Dim
+    dtype: DType
+    a_slot: int
+    a: Linear
+    a_dtype: DType
+    b_slot: int
+    b: Linear
+    b_dtype: DType
+    epilogue: tuple[Store, ...]
+    packed: int = 0
+    group: int = 1
+    taps: Shape = ()
+
+    @property
+    def m_axis(self) -> int:
+        return len(self.batch)
+
+    @property
+    def n_axis(self) -> int:
+        return len(self.batch) + 1
+
+    @property
+    def tap_axes(self) -> tuple[int, ...]:
+        return tuple(range(len(self.batch) + 2, len(self.batch) + 2 + len(self.taps)))
+
+    @property
+    def k_axis(self) -> int:
+        return len(self.batch) + 2 + len(self.taps)
+
+    def extents(self) -> Shape:
+        return (*self.batch, self.m, self.n, *self.taps, self.k)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return tuple(store.body for store in self.epilogue)
+
+    def writes(self) -> tuple[Place, ...]:
+        return tuple(Place(s.slot, s.offset, self.extents(), s.body.dtype) for s in self.epilogue)
+
+    def reads(self) -> tuple[Place, ...]:
+        return (
+            Place(self.a_slot, self.a, self.extents(), self.a_dtype),
+            Place(self.b_slot, self.b, self.extents(), self.b_dtype),
+        )
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(
+            self, epilogue=tuple(dataclasses.replace(s, body=change(s.body)) for s in self.epilogue)
+        )
+
+    def as_nest(self) -> LoopNest:
+        """The same as a plain nest with one reduction: what any code generator can take."""
+        a = load(self.a_slot, self.a, self.a_dtype)
+        b = load(self.b_slot, self.b, self.b_dtype)
+        total = dtypes.accumulator(self.dtype)
+        body = ex.cast(a, total) * ex.cast(b, total)
+        done = ex.cast(row(0, total), self.dtype)
+        stores = tuple(
+            Store(s.slot, s.offset, ex.rewrite(s.body, lambda e, _: done if e.kind == "acc" else None), False)
+            for s in self.epilogue
+        )
+        return LoopNest((*self.batch, self.m, self.n), (*self.taps, self.k), (Reduce("add", body, total), *stores))

@@ -1,0 +1,177 @@
+"""Irregular work that no loop nest says: scatters, prefix scans, top-k, sorting networks, whole Fourier transforms.
+
+Like a `LoopNest`, each has parallel `outer` axes (numbers 0 …) and reads through the leaves of `kernel.ir.index`; what
+follows along its own axes goes in order. A code generator may lack any of them: `kernel.lower.untaken` is told which it
+has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.work import Place, Renderable
+
+
+@dataclass(frozen=True)
+class Scatter(Renderable):
+    """For every outer position, along the inner axes in row-major order: where `guard` holds, the element of slot 0 at
+    `offset` becomes `body`, or is joined with it by an instruction (`combine`).
+
+    No two outer positions write to one place. With `atomic` inner positions may come in any order, and at once, and
+    the elements are joined by atomic instructions (`kernel.passes.atomic_scatter` makes such).
+    """
+
+    outer: Shape
+    inner: Shape
+    offset: Linear
+    guard: Expr
+    body: Expr
+    combine: str | None
+    atomic: bool = False
+
+    def extents(self) -> Shape:
+        return (*self.outer, *self.inner)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return (self.guard, self.body)
+
+    def writes(self) -> tuple[Place, ...]:
+        return (Place(0, self.offset, self.extents(), self.body.dtype),)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(self, guard=change(self.guard), body=change(self.body))
+
+
+@dataclass(frozen=True)
+class PrefixScan(Renderable):
+    """Along one axis (number len(outer)) of `length` positions: slot 0 at `offset` gets what `combine` makes of `body`
+    up to there.
+
+    total       dtype of body and of what is kept; `dtype` is that of the result
+    exclusive   leaves the position itself out; `reverse` comes from the end
+    """
+
+    outer: Shape
+    length: Dim
+    offset: Linear
+    body: Expr
+    combine: str
+    total: DType
+    dtype: DType
+    exclusive: bool
+    reverse: bool
+
+    def extents(self) -> Shape:
+        return (*self.outer, self.length)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+    def writes(self) -> tuple[Place, ...]:
+        return (Place(0, self.offset, self.extents(), self.dtype),)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(self, body=change(self.body))
+
+
+@dataclass(frozen=True)
+class TopKSelection(Renderable):
+    """The `k` first positions along an axis (number len(outer)) of `length`, in the order of `body`: greatest first if
+    `largest`; of equals the lower position; NaN is greater than all.
+
+    values, indices   slot and offset (axis len(outer) counts to k there) of what is written, where it is asked for
+    """
+
+    outer: Shape
+    length: Dim
+    k: Dim
+    largest: bool
+    body: Expr
+    values: tuple[int, Linear] | None
+    indices: tuple[int, Linear] | None
+
+    def extents(self) -> Shape:
+        return (*self.outer, self.length)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+    def writes(self) -> tuple[Place, ...]:
+        places = [place for place in (self.values, self.indices) if place is not None]
+        return tuple(Place(slot, offset, (*self.outer, self.k)) for slot, offset in places)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        return dataclasses.replace(self, body=change(self.body))
+
+    def depends_on_run(self) -> bool:
+        return super().depends_on_run() or not isinstance(self.k, int)
+
+
+@dataclass(frozen=True)
+class FourierTransform(Renderable):
+    """A transform along an axis (number len(outer)) of `length` elements of a signal.
+
+    kind       "complex"; "to bins" 0 … length / 2 of a real signal, or "from bins" to one: of an even length
+    inverse    of the complex kind; it and "from bins" divide by the length
+    results    slots and offsets of the real and the imaginary part, where they are asked for; "from bins" has one
+    table      slot of the twiddles (`kernel.passes.twiddles`)
+
+    A NaN in a row that is no bin makes all of its result NaN. Imaginary parts of bins 0 and length / 2 count as 0.
+    """
+
+    outer: Shape
+    length: int
+    kind: str
+    inverse: bool
+    real: Expr
+    imaginary: Expr | None
+    results: tuple[tuple[int, Linear] | None, ...]
+    table: int = -1
+
+    @property
+    def bins(self) -> int:
+        """Bins of a real signal."""
+        return self.length // 2 + 1
+
+    def extents(self) -> Shape:
+        return (*self.outer, self.bins if self.kind == "from bins" else self.length)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return (self.real,) if self.imaginary is None else (self.real, self.imaginary)
+
+    def writes(self) -> tuple[Place, ...]:
+        length = self.bins if self.kind == "to bins" else self.length
+        return tuple(Place(*r, (*self.outer, length), self.real.dtype) for r in self.results if r is not None)
+
+    def reads(self) -> tuple[Place, ...]:
+        return () if self.table < 0 else (Place(self.table, Linear(), (), self.real.dtype),)
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        imaginary = None if self.imaginary is None else change(self.imaginary)
+        return dataclasses.replace(self, real=change(self.real), imaginary=imaginary)
+
+
+@dataclass(frozen=True)
+class BitonicSort(Renderable):
+    """Puts rows of `length` keys (slot 0) and their positions (slot 1), one behind the other in memory, in order: the
+    least key first, of equals the lower position. `kernel.passes.bitonic` makes them of long top-k selections."""
+
+    outer: Shape
+    length: Dim
+
+    def extents(self) -> Shape:
+        return (*self.outer, self.length)
+
+    def writes(self) -> tuple[Place, ...]:
+        return (Place(0, Linear(), ()), Place(1, Linear(), ()))
+
+
+OrderedWork = Scatter | PrefixScan | TopKSelection
+IrregularWork = OrderedWork | FourierTransform

@@ -1,0 +1,82 @@
+"""Loop nests: parallel outer axes, inner axes that make a row, and statements that run in order for each outer
+position. Softmax, norms and other chains of reductions over one row are single nests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from rlx.ir.dim import Shape
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.work import Place, Renderable
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Joins `body` over the inner axes with an instruction (add mul min max and or), starting from its identity.
+
+    `argument` is set for argmax and argmin: `combine` is then max or min, and the result is the position along the
+    inner axis; `last` prefers the last of equals.
+    """
+
+    combine: str
+    body: Expr
+    dtype: DType
+    argument: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class RowBuffer:
+    """Keeps `body` for every position of the row, for later statements."""
+
+    body: Expr
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes `body` at `offset` of the buffer in `slot`: for every element of the row, or once per row."""
+
+    slot: int
+    offset: Linear
+    body: Expr
+    per_element: bool
+
+
+Statement = Reduce | RowBuffer | Store
+
+
+@dataclass(frozen=True)
+class LoopNest(Renderable):
+    """A loop nest: `outer` axes are parallel (numbers 0 …), `inner` axes make a row (the next numbers); statements run
+    in order for each outer position. Without inner axes it is a map."""
+
+    outer: Shape
+    inner: Shape
+    statements: tuple[Statement, ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether any statement sums up, or the like, over the row."""
+        return any(isinstance(statement, Reduce) for statement in self.statements)
+
+    def stores(self) -> Iterator[Store]:
+        """The statements that write."""
+        return (statement for statement in self.statements if isinstance(statement, Store))
+
+    def extents(self) -> Shape:
+        return (*self.outer, *self.inner)
+
+    def bodies(self) -> tuple[Expr, ...]:
+        return tuple(statement.body for statement in self.statements)
+
+    def writes(self) -> tuple[Place, ...]:
+        return tuple(Place(s.slot, s.offset, self.extents(), s.body.dtype) for s in self.stores())
+
+    def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
+        statements = tuple(dataclasses.replace(s, body=change(s.body)) for s in self.statements)
+        return dataclasses.replace(self, statements=statements)

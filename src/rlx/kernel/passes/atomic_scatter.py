@@ -1,0 +1,237 @@
+"""Long scatters as kernels whose updates come all at once, with the results of any order.
+
+What integers add up to, and the least and greatest of them, is the same whichever update comes first: a device joins
+them by atomic instructions. Everything else is brought down to that:
+
+- Replacing: the greatest position of the updates to a place is found first; that update alone writes.
+- Least and greatest floats: by integers in their order (`ordering.order_key`).
+- Sums of floats: as integers of 64 bits in units of a place's greatest exponent, which are exact and cannot overflow.
+  They keep 8 bits below the last digit of the greatest update, and so lose less than a sum in order may.
+
+Products, and the least and greatest of 64-bit integers, stay in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr, apply, bitcast, cast, const, select
+from rlx.kernel.ir.index import Linear, axis, contiguous, index_of, linear, load
+from rlx.kernel.ir.irregular import Scatter
+from rlx.kernel.ir.loops import LoopNest, Store
+from rlx.kernel.ir.order_keys import order_key
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.passes.driver import LeafPass
+
+GUARD_BITS = 8
+"""Below the last digit of the greatest update. With its own 24, sums of 2^31 updates still fit in 63 bits."""
+MANTISSA, EXPONENTS = 23, 255
+"""Bits of an f32's fraction, and the exponent of infinities and NaN."""
+
+
+class AtomicScatter(LeafPass):
+    """Makes long scatters kernels with `Scatter.atomic`, where that can be done."""
+
+    name = "atomic-scatter"
+
+    def __init__(self, is_long: Callable[[Scatter], bool]) -> None:
+        self.is_long = is_long
+
+    def matches(self, program: Program, kernel: Kernel) -> str | None:
+        work = kernel.work
+        if not isinstance(work, Scatter) or not self.is_long(work):
+            return None
+        return _way(work, program.buffers[kernel.slots[0]].dtype)
+
+    def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
+        assert isinstance(kernel.work, Scatter)
+        return [dataclasses.replace(made, sources=kernel.sources) for made in _parts(program, kernel, kernel.work)]
+
+
+def _way(work: Scatter, dtype: DType) -> str | None:
+    """The name of the way in which updates can come at once, if there is one."""
+    if work.combine is None:
+        return "last-wins"
+    if joins_at_once(work.combine, dtype):
+        return "atomics"
+    if work.combine == "add":
+        return "wider-integers" if dtype.is_integer else "exact-sums"
+    return "ordered-keys" if work.combine in ("min", "max") and dtype.is_float else None
+
+
+def joins_at_once(combine: str, dtype: DType) -> bool:
+    """Whether integers (or bools, as 0 and 1) of the dtype can be joined in any order by an atomic instruction."""
+    if dtype.is_float or combine == "mul":
+        return False
+    if dtype.bits == 64:
+        return combine == "add"
+    return combine != "add" or dtype.bits == 32
+
+
+def _parts(program: Program, kernel: Kernel, work: Scatter) -> list[Kernel]:
+    spread, dtype = _Spread(program, kernel, work), program.buffers[kernel.slots[0]].dtype
+    match _way(work, dtype):
+        case "last-wins":
+            return spread.last_wins()
+        case "wider-integers":
+            return spread.through(dtypes.i32, lambda x: cast(x, dtypes.i32), lambda _, total: cast(total, dtype))
+        case "exact-sums":
+            return spread.float_sums()
+        case "ordered-keys":
+            key = _least_key if work.combine == "min" else order_key
+            return spread.through(
+                dtypes.i32, key, lambda x, found: select(apply("eq", key(x), found), x, _of_key(found, dtype))
+            )
+    return [dataclasses.replace(kernel, work=dataclasses.replace(work, atomic=True))]
+
+
+def _least_key(x: Expr) -> Expr:
+    """`order_key`, but NaN is the least."""
+    return select(apply("ne", x, x), const(-(1 << 31), dtypes.i32), order_key(x))
+
+
+def _of_key(key: Expr, dtype: DType) -> Expr:
+    """The float of a key."""
+    turned = apply("xor", key, apply("and", apply("shr", key, 31), 0x7FFFFFFF))
+    number = cast(bitcast(turned, dtypes.f32), dtype)
+    edge = apply("or", apply("eq", key, 0x7FFFFFFF), apply("eq", key, -(1 << 31)))
+    return select(edge, const(float("nan"), dtype), number)
+
+
+def _axes_of(bodies: Sequence[Expr]) -> set[int]:
+    """Axes along which the values may vary."""
+    found: set[int] = set()
+    for node in ex.walk(bodies):
+        if node.kind == "axis":
+            found.add(node.attr)
+        elif node.kind == "load":
+            found.update(number for number, _ in node.attr.axes)
+    return found
+
+
+class _Spread:
+    """One scatter on its way. Slot 0 of the new kernels is what they write; what the updates read keeps its slot."""
+
+    def __init__(self, program: Program, kernel: Kernel, work: Scatter) -> None:
+        self.program, self.kernel, self.work = program, kernel, work
+        self.target = program.buffers[kernel.slots[0]]
+
+    def through(self, dtype: DType, there: Callable[[Expr], Expr], back: Callable[[Expr, Expr], Expr]) -> list[Kernel]:
+        """Joins in another dtype: elements go `there`; `back` makes one of what it was and what was found."""
+        other = self._temp(dtype, "joined")
+        join = dataclasses.replace(self.work, body=there(self.work.body), atomic=True)
+        return [
+            self._map("there", (other, self.target.number), there(self._element(1))),
+            self._kernel("", join, (other, *self.kernel.slots[1:])),
+            self._map("back", (self.target.number, other), back(self._element(0), self._element(1, dtype))),
+        ]
+
+    def last_wins(self) -> list[Kernel]:
+        work, inner = self.work, len(self.work.outer)
+        place = Linear()
+        for number, stride in enumerate(contiguous(work.inner)):
+            place = place.plus(linear(axis(inner + number)).times(stride))
+        position = cast(index_of(place), dtypes.i32)
+        # axes along which neither places nor guards vary have the same winners
+        read = _axes_of([work.guard, *(e for e, _ in work.offset.others)])
+        kept = tuple((n, c) for n, c in work.offset.axes if n >= inner or n in read)
+        where = Linear(work.offset.const, kept, work.offset.others)
+        outer = tuple(extent if number in read else 1 for number, extent in enumerate(work.outer))
+        winners = self._temp(dtypes.i32, "winners")
+        find = Scatter(outer, work.inner, where, work.guard, position, "max", True)
+        won = apply("eq", load(len(self.kernel.slots), where, dtypes.i32), position)
+        write = Scatter((*work.outer, *work.inner), (), work.offset, apply("and", work.guard, won), work.body, None)
+        return [
+            self._map("none", (winners,), const(-1, dtypes.i32)),
+            self._kernel("winners", find, (winners, *self.kernel.slots[1:])),
+            self._kernel("", write, (*self.kernel.slots, winners)),
+        ]
+
+    def float_sums(self) -> list[Kernel]:
+        work, slots = self.work, self.kernel.slots
+        tops, sums = self._temp(dtypes.i32, "exponents"), self._temp(dtypes.i64, "sums")
+        raise_tops = dataclasses.replace(work, body=_exponent(_f32(work.body)), combine="max", atomic=True)
+        top = load(len(slots), work.offset, dtypes.i32)
+        add = dataclasses.replace(work, body=_in_units(_f32(work.body), top), atomic=True)
+        before, top_here = _f32(self._element(0)), self._element(2, dtypes.i32)
+        total = self._element(1, dtypes.i64)
+        changed = apply("ne", total, _in_units(before, top_here))
+        after = select(changed, cast(_from_units(total, top_here), self.target.dtype), self._element(0))
+        return [
+            self._map("exponents", (tops, self.target.number), _exponent(_f32(self._element(1)))),
+            self._kernel("exponents", raise_tops, (tops, *slots[1:])),
+            self._map(
+                "units",
+                (sums, self.target.number, tops),
+                _in_units(_f32(self._element(1)), self._element(2, dtypes.i32)),
+            ),
+            self._kernel("", add, (sums, *slots[1:], tops)),
+            self._map("sums", (self.target.number, sums, tops), after),
+        ]
+
+    def _temp(self, dtype: DType, what: str) -> int:
+        return self.program.new_buffer("temp", dtype, self.target.size, f"{self.kernel.name}.{what}").number
+
+    def _element(self, slot: int, dtype: DType | None = None) -> Expr:
+        return load(slot, linear(axis(0)), dtype or self.target.dtype)
+
+    def _map(self, what: str, slots: tuple[int, ...], body: Expr) -> Kernel:
+        """A kernel over all places."""
+        nest = LoopNest((self.target.size,), (), (Store(0, linear(axis(0)), body, False),))
+        return Kernel(f"{self.kernel.name}_{what}", nest, slots, 1)
+
+    def _kernel(self, what: str, work: Scatter, slots: tuple[int, ...]) -> Kernel:
+        return Kernel(f"{self.kernel.name}_{what}" if what else self.kernel.name, work, slots, 1)
+
+
+# sums of floats, in units of 2^(exponent - bias - MANTISSA - GUARD_BITS)
+
+
+def _f32(x: Expr) -> Expr:
+    return x if x.dtype is dtypes.f32 else cast(x, dtypes.f32)
+
+
+def _exponent(x: Expr) -> Expr:
+    """The exponent's bits; those of zeros and subnormals count as 1, which is what they are multiples of."""
+    bits = apply("and", apply("shr", bitcast(x, dtypes.i32), MANTISSA), EXPONENTS)
+    return apply("max", bits, 1)
+
+
+_INFINITY, _MINUS_INFINITY = 1, 1 << 31
+"""What stands for them in the sum of a place with the exponent EXPONENTS: they are counted apart. A NaN is both."""
+
+
+def _in_units(x: Expr, top: Expr) -> Expr:
+    """A float in the units of a place, towards zero."""
+    bits = bitcast(x, dtypes.i32)
+    fraction = apply("and", bits, (1 << MANTISSA) - 1)
+    exponent = apply("and", apply("shr", bits, MANTISSA), EXPONENTS)
+    whole = apply("or", fraction, select(apply("eq", exponent, 0), const(0, dtypes.i32), 1 << MANTISSA))
+    wide = apply("shl", cast(whole, dtypes.i64), GUARD_BITS)
+    size = apply("shr", wide, cast(top - apply("max", exponent, 1), dtypes.i64))
+    negative = apply("lt", bits, 0)
+    number = select(negative, apply("neg", size), size)
+    infinity = select(negative, const(_MINUS_INFINITY, dtypes.i64), _INFINITY)
+    special = select(apply("ne", fraction, 0), const(_INFINITY + _MINUS_INFINITY, dtypes.i64), infinity)
+    ordinary = select(apply("eq", top, EXPONENTS), const(0, dtypes.i64), number)
+    return select(apply("eq", exponent, EXPONENTS), special, ordinary)
+
+
+def _from_units(total: Expr, top: Expr) -> Expr:
+    """The f32 of a sum. The scale is put on in two parts: as one power of two it may leave the range."""
+    scale = top - (127 + MANTISSA + GUARD_BITS)
+    half = apply("shr", scale, 1)
+    number = cast(total, dtypes.f32) * _power(half) * _power(scale - half)
+    plus = apply("ne", apply("and", total, _MINUS_INFINITY - 1), 0)
+    minus = apply("ne", apply("shr", total, 31), 0)
+    infinity = select(plus, const(float("inf"), dtypes.f32), float("-inf"))
+    special = select(apply("and", plus, minus), const(float("nan"), dtypes.f32), infinity)
+    return select(apply("eq", top, EXPONENTS), special, number)
+
+
+def _power(exponent: Expr) -> Expr:
+    return bitcast(apply("shl", exponent + 127, MANTISSA), dtypes.f32)

@@ -1,0 +1,80 @@
+"""Attention of few queries over many keys, as parts that many workgroups make and a kernel that joins them.
+
+Each part has a score that none of its keys exceeds, the sum of powers, and the values mixed by these; parts are brought
+to the greatest of all scores, and added. Source: Dao et al. 2023, "Flash-Decoding for long-context inference".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.passes.driver import LeafPass
+
+CHUNK = 128
+"""Keys that are read together for one query; twice as many for several, of which each is then read less often."""
+LANES = 64
+"""Quads of features that are mixed side by side."""
+MOST_GROUPS = 8
+"""Parts of a chunk, at most."""
+FEW_QUERIES = 8
+"""Queries for which the work is spread over keys, at most."""
+
+
+def groups_of(work: FusedAttention) -> int:
+    """Parts that a chunk of keys is divided into, a power of two: narrow heads leave lanes for so many."""
+    quads = -(-work.value_features // 4)
+    return max(min(MOST_GROUPS, LANES >> (quads - 1).bit_length()), 1)
+
+
+def chunk_of(work: FusedAttention) -> int:
+    """Keys that a workgroup reads."""
+    return CHUNK if dims.mul(work.queries, work.repeat) == 1 else 2 * CHUNK
+
+
+def parts_of(work: FusedAttention) -> Dim:
+    """How many parts a query has."""
+    return dims.mul(dims.ceildiv(work.keys, chunk_of(work)), groups_of(work))
+
+
+def part_length(work: FusedAttention) -> int:
+    """Elements of a part."""
+    return work.value_features + 2
+
+
+class SplitKv(LeafPass):
+    """Makes parts of attention that has few queries; where only a run knows how many, the run takes one way or the
+    other."""
+
+    name = "split-kv"
+
+    def matches(self, program: Program, kernel: Kernel) -> str | None:
+        work = kernel.work
+        return "few-queries" if isinstance(work, FusedAttention) and _few(work) != 0 else None
+
+    def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
+        """The kernel itself for many queries, two others for few: those of these that may be needed."""
+        work = kernel.work
+        assert isinstance(work, FusedAttention)
+        few = _few(work)
+        split = dataclasses.replace(work, live=few)
+        rows = dims.product((few, work.batch, work.heads, work.queries))
+        size = dims.product((rows, parts_of(work), part_length(work)))
+        parts = program.new_buffer("temp", dtypes.f32, size, f"{kernel.name}.parts")
+        kernels = [
+            Kernel(f"{kernel.name}_parts", SplitKvPartial(split), (parts.number, *kernel.slots[1:]), 1),
+            Kernel(f"{kernel.name}_join", SplitKvCombine(split), (kernel.slots[0], parts.number), 1),
+        ]
+        if few != 1:
+            many = dims.add(1, dims.mul(few, -1))
+            kernels.insert(0, dataclasses.replace(kernel, work=dataclasses.replace(work, live=many)))
+        return [dataclasses.replace(each, sources=kernel.sources) for each in kernels]
+
+
+def _few(work: FusedAttention) -> Dim:
+    """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
+    return dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
