@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,18 @@ import rlx
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa
+from rlx.backends.wgpu import build as wgpu
+from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.codegen.simd.module import generate
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Tolerance
+from rlx.ir.rewriting import Context
+from rlx.kernel import passes as kernel_passes
+from rlx.kernel.ir.verify import verify
+from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.pack import Pack
+from rlx.kernel.pipeline import to_kernels
+from rlx.passes.pipeline import optimise
 from support import assert_close, run_on
 
 ROOT = Path(rlx.__file__).parent
@@ -46,9 +57,34 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "fuse/epilogue": lambda g: ops.relu(g.input("x", (8, 64)) @ weight(g, 64, 32) + 1.0),
     "fuse/row": lambda g: ops.softmax(g.input("x", (8, 64)), axis=-1),
     "pack": lambda g: g.input("x", (8, 64)) @ weight(g, 64, 96),
+    "collapse": lambda g: ops.exp(g.input("x", (4, 8, 3))),
     "memory-reuse": chain,
     "winograd": convolution,
 }
+
+
+def few_queries(g: Graph) -> Value:
+    q, k, v = (g.input(name, (1, 2, rows, 8)) for name, rows in (("q", 1), ("k", 300), ("v", 300)))
+    made: Value = ops.attention(q, k, v)
+    return made
+
+
+def long_scatter(g: Graph) -> Value:
+    index = g.param("i", (4096,), "i64", data=np.arange(4096) // 2)
+    made: Value = ops.scatter_elements(g.input("x", (4096,)), index, g.input("u", (4096,)), axis=0)
+    return made
+
+
+GPU_GRAPHS: dict[str, Callable[[Graph], Any]] = {
+    "split-kv": few_queries,
+    "atomic-scatter": long_scatter,
+}
+
+
+def shaders(graph: Graph, off: str = "") -> list[str]:
+    """The shaders that a graph becomes."""
+    plan = wgpu.build(graph, Options(disable=frozenset({off})), PORTABLE_BINDING)
+    return [step.shader.text for step in (*plan.prepare, *plan.main)]
 
 
 def code(graph: Graph, off: str = "") -> list[str]:
@@ -61,8 +97,19 @@ def code(graph: Graph, off: str = "") -> list[str]:
 def test_every_switch_has_a_graph() -> None:
     """What the code asks for by name: `"pack" not in disable`."""
     asked = re.compile(r'"([a-z/-]+)" (?:not )?in (?:self\.)?disable\b')
-    files = [path for folder in ("kernel", "backends") for path in (ROOT / folder).rglob("*.py")]
-    assert set(GRAPHS) == {name for path in files for name in asked.findall(path.read_text(encoding="utf-8"))}
+    files = [path for folder in ("kernel", "codegen", "backends") for path in (ROOT / folder).rglob("*.py")]
+    steps = {name for path in files for name in asked.findall(path.read_text(encoding="utf-8"))}
+    passes = {each.name for each in every_pass() if not each.required}
+    assert {*GRAPHS, *GPU_GRAPHS} == steps | passes
+
+
+def every_pass() -> list[type[KernelPass]]:
+    """The kernel passes that there are."""
+    found: list[type[KernelPass]] = []
+    for module in pkgutil.iter_modules(kernel_passes.__path__, f"{kernel_passes.__name__}."):
+        members = vars(importlib.import_module(module.name)).values()
+        found += [m for m in members if isinstance(m, type) and issubclass(m, KernelPass) and hasattr(m, "name")]
+    return list(dict.fromkeys(found))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -75,3 +122,33 @@ def test_an_optimisation_happens_and_changes_no_result(name: str) -> None:
     wanted = run_on("reference", graph, inputs)["y"]
     for off in ("", name):
         assert_close(run_on("cpu", graph, inputs, disable=frozenset({off}))["y"], wanted, Tolerance(256, scale=1))
+
+
+@pytest.mark.devices("vulkan")
+@pytest.mark.parametrize("name", GPU_GRAPHS)
+def test_a_rewrite_for_gpus_happens_and_changes_no_result(name: str, device: str) -> None:
+    graph = Graph(name)
+    graph.output(GPU_GRAPHS[name](graph), name="y")
+    assert shaders(graph) == shaders(graph), "shaders are the same each time"
+    assert shaders(graph) != shaders(graph, off=name), "nothing changes without it"
+    inputs = {v.name: np.random.default_rng(0).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    wanted = run_on("reference", graph, inputs)["y"]
+    for off in ("", name):
+        assert_close(run_on(device, graph, inputs, disable=frozenset({off}))["y"], wanted, Tolerance(256))
+
+
+def test_rewrites_are_counted_and_bisected() -> None:
+    """Those of kernels go on where those of the graph end."""
+    graph = Graph("bisected")
+    graph.output(chain(graph), name="y")
+    ready, before = optimise(graph)
+    everything = Context()
+    passes = [Pack(lambda work: (16, 1))]
+    to_kernels(ready, passes=passes, context=everything)
+    assert everything.report.rewrites["pack/panels"] == 2
+    for stop in range(everything.report.total + 1):
+        some = Context(stop_at=stop)
+        program = to_kernels(ready, passes=passes, context=some)
+        assert some.report.total == stop
+        verify(program)
+    assert Context.after(before).left > 0

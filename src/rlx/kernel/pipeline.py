@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rlx import flags
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.program import Program
+from rlx.kernel.ir.text import text_of
+from rlx.kernel.ir.verify import verify
 from rlx.kernel.lower.lowering import lower
 from rlx.kernel.passes.collapse import Collapse
 from rlx.kernel.passes.driver import KernelPass, run_kernel_passes
@@ -30,4 +33,9 @@ def to_kernels(
     """
     context = context or Context(disable)
     program = lower(graph, context.disable, indirect)
-    return run_kernel_passes(program, (Collapse(), *passes), context)
+    if flags.check():
+        verify(program)
+    run_kernel_passes(program, (Collapse(), *passes), context)
+    if flags.debug() >= 3:
+        print(text_of(program))
+    return program

@@ -136,9 +136,8 @@ class Verifier:
                 raise CompileError(f"[kernel/{self.after}] expected an alias, got the {buffer.kind} {number}")
             for base in holders:
                 if not 0 <= base < len(program.buffers) or program.buffers[base].dtype is not buffer.dtype:
-                    raise CompileError(
-                        f"[kernel/{self.after}] expected buffer {number} ({buffer.name!r}) to lie in one of {buffer.dtype}"
-                    )
+                    held = f"expected buffer {number} ({buffer.name!r}) to lie in one of {buffer.dtype}"
+                    raise CompileError(f"[kernel/{self.after}] {held}, got buffer {base}")
         for number, (base, first) in program.aliases.items():
             part, whole = program.buffers[number].size, program.buffers[base].size
             known = isinstance(first, int) and isinstance(part, int) and isinstance(whole, int)

@@ -28,9 +28,9 @@ class KernelPass(ABC):
     def spend(self, context: Context, rewrite: str, kernel: Kernel) -> bool:
         """Counts a rewrite of this pass; whether it may be applied."""
         if self.required:
-            context.count(self.name, rewrite, kernel)
+            context.count(self.name, rewrite, kernel.name)
             return True
-        return context.spend(self.name, rewrite, kernel)
+        return context.spend(self.name, rewrite, kernel.name)
 
 
 class LeafPass(KernelPass):
