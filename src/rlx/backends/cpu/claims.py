@@ -52,11 +52,12 @@ def claim(node: Node) -> str | None:
 
 def refused(graph: Graph) -> list[Unsupported]:
     """Nodes of a legalised graph that the CPU cannot take."""
-    from rlx.kernel.lower.fuse import SPECIALS, untaken
+    from rlx.kernel.lower.lowering import untaken
+    from rlx.kernel.lower.table import irregular_ops
 
     found = [
         Unsupported(node, f"no kernel for {node.op.name}")
-        for node in untaken(graph, SPECIALS)
+        for node in untaken(graph, irregular_ops())
         if not isinstance(node.op, Control)
     ]
     named = {id(u.node) for u in found}

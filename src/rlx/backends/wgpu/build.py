@@ -34,7 +34,8 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
-from rlx.kernel.lower.fuse import SPECIALS, untaken
+from rlx.kernel.lower.lowering import untaken
+from rlx.kernel.lower.table import irregular_ops
 from rlx.kernel.passes.aliases import LegaliseAliases
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
@@ -135,7 +136,7 @@ def computes_in(graph: Graph, dtype: DType) -> bool:
 def _refused(ready: Graph) -> list[tuple[Node, str]]:
     """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold; those with regions also stand
     for what is refused in these."""
-    lacking = [node for node in untaken(ready, SPECIALS) if not isinstance(node.op, Control)]
+    lacking = [node for node in untaken(ready, irregular_ops()) if not isinstance(node.op, Control)]
     found = [(node, "no kernel computes it") for node in lacking]
     for node in ready.nodes:
         reasons = [why_unsupported(t.dtype) for t in (*node.types, *(v.type for v in node.inputs))]

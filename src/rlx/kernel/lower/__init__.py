@@ -1,0 +1,8 @@
+"""Lowering, from graphs to programs: `lowering.py` has the steps, the other files a kind of kernel each.
+
+Importing this package fills the table of kinds (`table.py`).
+"""
+
+from rlx.kernel.lower import attention, contraction, control, elementwise, irregular, lowering, reduce, windows
+
+__all__ = ["attention", "contraction", "control", "elementwise", "irregular", "lowering", "reduce", "windows"]

@@ -14,60 +14,76 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node, Value
 from rlx.kernel.ir.control import Branch, Loop, LoopCarried, SliceView
-from rlx.kernel.ir.index import Linear, axis, contiguous, linear
-from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program, buffers_used, storage_roots
-from rlx.kernel.lower.fuse import Group
+from rlx.kernel.lower.context import LoweringContext
+from rlx.kernel.lower.facts import Facts
+from rlx.kernel.lower.group import Group, group
 from rlx.kernel.lower.index import key_of
-from rlx.kernel.lower.lowering import Lowering
-from rlx.kernel.lower.views import view_of
+from rlx.kernel.lower.lowering import lower_groups
+from rlx.kernel.lower.materialise import Materialised, materialise
+from rlx.kernel.lower.order import order
+from rlx.kernel.lower.table import demands, lowers
+from rlx.kernel.lower.views import is_whole, view_of
 from rlx.ops.control import Control, If, Scan, While
 
 
-class RegionBody(Lowering):
-    """A region of a node on its way into the program of the graph around it; `given` are the buffers of its inputs."""
+class RegionBody:
+    """A region of a node on its way into the program of the graph around it; `given` are the buffers of its inputs.
 
-    def __init__(self, outer: Lowering, region: Graph, given: Sequence[Buffer]) -> None:
+    Buffers, `prepare` and constants are those of the one program; the kernels are this body's.
+    """
+
+    def __init__(self, outer: LoweringContext, region: Graph, given: Sequence[Buffer]) -> None:
         fixed = [v for v, b in zip(region.inputs, given, strict=True) if b.number in outer.static]
-        super().__init__(region, outer.fusion.disable, fixed, outer.fusion.chosen)
-        # buffers, prepare and constants are those of the one program; the kernels are this body's
-        self.program = dataclasses.replace(outer.program, main=[], inputs=[], outputs=[])
-        self.static = outer.static
-        self.given = given
+        facts = Facts.of(region, outer.facts.disable, fixed, outer.facts.indirect)
+        memory = materialise(facts)
+        program = dataclasses.replace(outer.program, main=[], inputs=[], outputs=[])
+        self.context = LoweringContext(facts, memory, program, outer.static)
         self._handed_out = {b.number for b in given}
+        buffers = self.context.buffers
+        buffers.update({key_of(v): b for v, b in zip(region.inputs, given, strict=True)})
+        params = {program.buffers[n].name: program.buffers[n] for n in program.params}
+        buffers.update({key_of(v): params[v.name] for v in region.params})
+        self.context.add_constants()
+        lower_groups(self.context, order(facts, group(facts, memory)))
 
-    def run_body(self) -> None:
-        """Lowers everything. Raises UnsupportedOp."""
-        self.buffers.update({key_of(v): b for v, b in zip(self.graph.inputs, self.given, strict=True)})
-        params = {self.program.buffers[n].name: self.program.buffers[n] for n in self.program.params}
-        self.buffers.update({key_of(v): params[v.name] for v in self.graph.params})
-        self._make_constants()
-        for group in self.fusion.groups:
-            self._lower_group(group)
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of the body."""
+        return tuple(self.context.program.main)
 
     def fresh(self, value: Value) -> Buffer:
         """A buffer that this body alone writes the value to: its own where that is possible, else that of a copy."""
-        found = self.buffers.get(key_of(value))
-        kept = found is not None and found.kind == "temp" and found.number not in self.static
+        found = self.context.buffers.get(key_of(value))
+        kept = found is not None and found.kind == "temp" and found.number not in self.context.static
         if found is None or not kept or found.number in self._handed_out:
-            found = self.program.new_buffer("temp", value.dtype, value.type.size, value.name)
-            slots = self._new_kernel([found])
-            index = tuple(axis(i) for i in range(value.rank))
-            offset = Linear()
-            for part, stride in zip(index, contiguous(value.shape)):
-                offset = offset.plus(linear(part).times(stride))
-            nest = LoopNest(value.shape, (), (Store(0, offset, self._emitter().emit(value, index), False),))
-            self.program.main.append(self._kernel(slots, "copy", nest, (value.node,)))
+            found = self.context.program.new_buffer("temp", value.dtype, value.type.size, value.name)
+            self.context.program.main.append(self.context.copy(value, found))
         self._handed_out.add(found.number)
         return found
 
 
-def lower_control(outer: Lowering, group: Group) -> None:
+@demands(Control)
+def whole_operands(node: Node, memory: Materialised) -> None:
+    """Regions read their operands as whole arrays; of a sequence only the elements need to be whole."""
+    scanned = range(0)
+    if isinstance(node.op, Scan):
+        scanned = range(node.op.carried, node.op.carried + node.op.sequences)
+    for position, value in enumerate(node.inputs):
+        memory.add_strided(value)
+        view = view_of(value, memory.strides_if_held)
+        skip = 1 if position in scanned else 0
+        if view is not None and not is_whole(value.shape[skip:], view.strides[skip:]):
+            memory.add(value)
+
+
+@lowers(Control)
+def lower_control(outer: LoweringContext, group: Group) -> None:
     """Adds the kernel of a conditional or loop to the program."""
-    node = group.lead
+    node = group.anchor
     assert isinstance(node.op, Control)
     for value in node.inputs:  # buffers that this makes for constants are there from outside, like all operands
-        outer._give_memory(value)
+        outer.add_scalar_constant(value)
     first = len(outer.program.buffers)
     work: Branch | Loop
     match node.op:
@@ -83,9 +99,9 @@ def lower_control(outer: Lowering, group: Group) -> None:
     own = Kernel(node.op.name, work, tuple(written), len(written), (node.source or node.name,))
     inside = buffers_used(program, [own])
     for carried in work.carried if isinstance(work, Loop) else ():
-        inside |= {*storage_roots(program, carried.start)}
-    for row in work.views if isinstance(work, Loop) else ():
-        inside |= storage_roots(program, row.base)
+        inside |= storage_roots(program, carried.start)
+    for view in work.views if isinstance(work, Loop) else ():
+        inside |= storage_roots(program, view.base)
     if isinstance(work, Branch):
         inside |= storage_roots(program, work.predicate)
     around = sorted(n for n in inside if n < first and n not in written)
@@ -98,15 +114,15 @@ def _alias(program: Program, buffer: Buffer, holds: Iterable[int]) -> None:
     program.holds[buffer.number] = tuple(holds)
 
 
-def _operand(outer: Lowering, value: Value) -> tuple[Buffer, Dim, tuple[Dim, ...]]:
+def _operand(outer: LoweringContext, value: Value) -> tuple[Buffer, Dim, tuple[Dim, ...]]:
     """(buffer, offset, strides) of an operand; fusion has seen to it that there is a buffer."""
-    outer._give_memory(value)
-    view = view_of(value, outer._strides_of)
+    outer.add_scalar_constant(value)
+    view = view_of(value, outer.strides_of)
     assert view is not None
     return outer.buffers[key_of(view.root)], view.offset, view.strides
 
 
-def _whole(outer: Lowering, value: Value) -> Buffer:
+def _whole(outer: LoweringContext, value: Value) -> Buffer:
     """The buffer that is an operand, or a new name for a part of one."""
     buffer, offset, _ = _operand(outer, value)
     if offset == 0 and buffer.size == value.type.size:
@@ -120,71 +136,69 @@ def _whole(outer: Lowering, value: Value) -> Buffer:
     return part
 
 
-def _lower_if(outer: Lowering, node: Node) -> tuple[Branch, list[int]]:
+def _lower_if(outer: LoweringContext, node: Node) -> tuple[Branch, list[int]]:
     program = outer.program
     predicate, *given = (_whole(outer, value) for value in node.inputs)
     results = [program.new_buffer("temp", v.dtype, v.type.size, v.name) for v in node.outputs]
     bodies: list[tuple[Kernel, ...]] = []
     checks: list[tuple[int, ...]] = []
     for region in node.regions:
-        inner = _body(outer, region, given)
+        inner = RegionBody(outer, region, given)
         for value, target in zip(region.outputs.values(), results):
             made = inner.fresh(value)
             _alias(program, made, (target.number,))
             program.aliases[made.number] = (target.number, 0)
-        bodies.append(tuple(inner.program.main))
+        bodies.append(inner.kernels)
         checks.append(tuple(range(len(program.checks), len(program.checks) + len(region.equalities))))
         program.checks.extend(region.equalities)
     outer.buffers.update({key_of(v): b for v, b in zip(node.outputs, results)})
     return Branch(predicate.number, bodies[0], bodies[1], checks[0], checks[1]), [b.number for b in results]
 
 
-def _lower_scan(outer: Lowering, node: Node, op: Scan) -> tuple[Loop, list[int]]:
+def _lower_scan(outer: LoweringContext, node: Node, op: Scan) -> tuple[Loop, list[int]]:
     program = outer.program
     starts = [_whole(outer, value) for value in node.inputs[: op.carried]]
-    rows: list[SliceView] = []
+    views: list[SliceView] = []
     given = [program.new_buffer("alias", b.dtype, b.size, f"{b.name}.now") for b in starts]
     behind = op.carried + op.sequences
     for value in node.inputs[op.carried : behind]:
         buffer, offset, strides = _operand(outer, value)
         row = program.new_buffer("alias", value.dtype, dims.product(value.shape[1:]), f"{value.name}.row")
         _alias(program, row, (buffer.number,))
-        rows.append(SliceView(row.number, buffer.number, offset, strides[0]))
+        views.append(SliceView(row.number, buffer.number, offset, strides[0]))
         given.append(row)
     given += [_whole(outer, value) for value in node.inputs[behind:]]
-    inner = _body(outer, node.regions[0], given)
+    inner = RegionBody(outer, node.regions[0], given)
     values = list(node.regions[0].outputs.values())
     written: list[int] = []
     for value, result in zip(values[op.carried :], node.outputs[op.carried :]):
         target = program.new_buffer("temp", result.dtype, result.type.size, result.name)
         made = inner.fresh(value)
         _alias(program, made, (target.number,))
-        rows.append(SliceView(made.number, target.number, 0, value.type.size))
+        views.append(SliceView(made.number, target.number, 0, value.type.size))
         outer.buffers[key_of(result)] = target
         written.append(target.number)
-    stacked = {row.number for row in rows[op.sequences :]}
+    stacked = {view.number for view in views[op.sequences :]}
     carried = _carry(outer, inner, node, starts, given, values, stacked)
     written += [n for c in carried for n in c.ping_pong]
-    return Loop(tuple(inner.program.main), op.length, tuple(carried), tuple(rows), op.reverse), written
+    return Loop(inner.kernels, op.length, tuple(carried), tuple(views), op.reverse), written
 
 
-def _lower_while(outer: Lowering, node: Node, op: While) -> tuple[Loop, list[int]]:
+def _lower_while(outer: LoweringContext, node: Node, op: While) -> tuple[Loop, list[int]]:
     program = outer.program
     starts = [_whole(outer, value) for value in node.inputs[: op.carried]]
     given = [program.new_buffer("alias", b.dtype, b.size, f"{b.name}.now") for b in starts]
     given += [_whole(outer, value) for value in node.inputs[op.carried :]]
-    test = _body(outer, node.regions[0], given)
+    test = RegionBody(outer, node.regions[0], given)
     condition = test.fresh(next(iter(node.regions[0].outputs.values())))
-    inner = _body(outer, node.regions[1], given)
+    inner = RegionBody(outer, node.regions[1], given)
     carried = _carry(outer, inner, node, starts, given, list(node.regions[1].outputs.values()), set())
-    work = Loop(
-        tuple(inner.program.main), op.limit, tuple(carried), (), False, tuple(test.program.main), condition.number
-    )
+    work = Loop(inner.kernels, op.limit, tuple(carried), (), False, test.kernels, condition.number)
     return work, [n for c in carried for n in c.ping_pong]
 
 
 def _carry(
-    outer: Lowering,
+    outer: LoweringContext,
     inner: RegionBody,
     node: Node,
     starts: Sequence[Buffer],
@@ -196,7 +210,7 @@ def _carry(
     program = outer.program
     made: list[LoopCarried] = []
     for start, now, value, result in zip(starts, given, values, node.outputs):
-        found = inner.buffers.get(key_of(value))
+        found = inner.context.buffers.get(key_of(value))
         last = program.new_buffer("alias", start.dtype, start.size, result.name)
         ping_pong: tuple[int, ...] = ()
         if found is not None and found.number in stacked:
@@ -212,10 +226,4 @@ def _carry(
             _alias(program, buffer, (start.number, *after))
         made.append(LoopCarried(start.number, now.number, following, last.number, ping_pong))
         outer.buffers[key_of(result)] = program.buffers[last.number]
-    return made
-
-
-def _body(outer: Lowering, region: Graph, given: Sequence[Buffer]) -> RegionBody:
-    made = RegionBody(outer, region, given)
-    made.run_body()
     return made

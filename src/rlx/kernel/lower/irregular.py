@@ -1,78 +1,65 @@
-"""Lowering of scatters, running reductions, rankings and transforms: operands become expressions, results stores.
-
-A part of `kernel.lower.Lowering` in a file of its own.
-"""
+"""Scatters, prefix scans, top-k and Fourier transforms: operands become expressions, results stores."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
-from rlx.ir.graph import Value
+from rlx.ir.graph import Node, Value
 from rlx.kernel.ir.axes import collapse
 from rlx.kernel.ir.index import Linear, axis, dim_value
 from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, RowBuffer, Store
-from rlx.kernel.lower.index import ZERO, Index
+from rlx.kernel.lower.context import LoweringContext
+from rlx.kernel.lower.group import Group
+from rlx.kernel.lower.index import ZERO, Emitter, Index
+from rlx.kernel.lower.materialise import Materialised
+from rlx.kernel.lower.table import demands, lowers
 from rlx.ops.cumulative import Cumulative
 from rlx.ops.fourier import Fft, Irfft, Rfft
 from rlx.ops.index import ScatterElements, ScatterNd
 from rlx.ops.ordering import TopK
 
-if TYPE_CHECKING:
-    from rlx.kernel.lower.fuse import Group
-    from rlx.kernel.lower.lowering import Lowering
-
-
-def lower_special(lowering: Lowering, group: Group) -> None:
-    """Adds the kernels of a group whose lead is one of `fuse.SPECIALS`."""
-    match group.lead.op:
-        case ScatterElements() | ScatterNd():
-            _scatter(lowering, group)
-        case Cumulative():
-            _running(lowering, group)
-        case TopK():
-            _ranking(lowering, group)
-        case Fft() | Rfft() | Irfft():
-            _fourier(lowering, group)
-
-
 # scatters
 
 
-def _scatter(lowering: Lowering, group: Group) -> None:
+@lowers(ScatterElements, ScatterNd, irregular=True)
+def lower_scatter(context: LoweringContext, group: Group) -> None:
     """A copy of the operand, and the updates into it."""
-    x, indices, updates = group.lead.inputs
-    op: Any = group.lead.op
+    x, indices, updates = group.anchor.inputs
+    op: Any = group.anchor.op
     value = group.results[0]
-    buffer = lowering._result_buffer(value)
-    lowering._new_kernel([buffer])
+    buffer = context.result(value)
+    copy = context.kernel(buffer)
     index = tuple(axis(i) for i in range(x.rank))
-    store = Store(0, lowering._contiguous(value, index), lowering._emitter().emit(x, index), False)
-    copy = lowering._kernel([buffer], "copy", LoopNest(x.shape, (), (store,)), (group.lead,))
-    lowering._new_kernel([buffer])
+    store = Store(0, context.offset(value, index), copy.emitter().emit(x, index), False)
+    first = copy.finish("copy", LoopNest(x.shape, (), (store,)), [group.anchor])
+    kernel = context.kernel(buffer)
     make = _elements if isinstance(op, ScatterElements) else _points
-    work = make(lowering, value, indices, updates, op)
-    lowering._place([copy, lowering._kernel([buffer], op.name, work, (group.lead,))], [buffer])
+    work = make(context, kernel.emitter(), value, indices, updates, op)
+    context.place([first, kernel.finish(op.name, work, [group.anchor])], [buffer])
 
 
-def _elements(lowering: Lowering, x: Value, indices: Value, updates: Value, op: ScatterElements) -> Scatter:
+def _elements(
+    context: LoweringContext, emitter: Emitter, x: Value, indices: Value, updates: Value, op: ScatterElements
+) -> Scatter:
     """Positions that differ in another axis than `op.axis` never meet: these are the outer axes."""
     at = op.axis % x.rank
     outer = [i for i in range(x.rank) if i != at]
     numbers = {a: n for n, a in enumerate([*outer, at])}
     here: Index = tuple(axis(numbers[i]) for i in range(x.rank))
-    emitter = lowering._emitter()
     place, guard = _wrapped(emitter.emit(indices, here), x.shape[at])
-    offset = lowering._contiguous(x, tuple(place if i == at else part for i, part in enumerate(here)))
+    offset = context.offset(x, tuple(place if i == at else part for i, part in enumerate(here)))
     body = emitter.emit(updates, here)
     return _update(tuple(updates.shape[i] for i in outer), (updates.shape[at],), offset, guard, body, op.combine)
 
 
-def _points(lowering: Lowering, x: Value, indices: Value, updates: Value, op: ScatterNd) -> Scatter:
+def _points(
+    context: LoweringContext, emitter: Emitter, x: Value, indices: Value, updates: Value, op: ScatterNd
+) -> Scatter:
     """The axes that an index vector leaves open are the outer ones; the vectors go in order, or if they spell distinct
     places along outer axes themselves."""
     depth = indices.shape[-1]
@@ -80,7 +67,6 @@ def _points(lowering: Lowering, x: Value, indices: Value, updates: Value, op: Sc
     rest = x.rank - depth
     lead = indices.rank - 1
     order: Index = tuple(axis(rest + i) for i in range(lead))
-    emitter = lowering._emitter()
     places: list[Expr] = []
     guard: Expr | None = None
     for i in range(depth):
@@ -89,7 +75,7 @@ def _points(lowering: Lowering, x: Value, indices: Value, updates: Value, op: Sc
         guard = inside if guard is None else ex.apply("and", guard, inside)
     assert guard is not None  # an index vector has a number at least
     inner: Index = tuple(axis(i) for i in range(rest))
-    offset = lowering._contiguous(x, (*places, *inner))
+    offset = context.offset(x, (*places, *inner))
     body = emitter.emit(updates, (*order, *inner))
     if op.distinct:
         return _update((*x.shape[depth:], *indices.shape[:-1]), (), offset, guard, body, op.combine)
@@ -130,13 +116,14 @@ def _along(x: Value, at: int) -> tuple[Index, tuple[Dim, ...]]:
     return tuple(axis(numbers[i]) for i in range(x.rank)), tuple(x.shape[i] for i in outer)
 
 
-def _running(lowering: Lowering, group: Group) -> None:
-    op, x, value = group.lead.op, group.lead.inputs[0], group.results[0]
+@lowers(Cumulative, irregular=True)
+def lower_scan(context: LoweringContext, group: Group) -> None:
+    op, x, value = group.anchor.op, group.anchor.inputs[0], group.results[0]
     assert isinstance(op, Cumulative)
     at = op.axis % x.rank
-    writes = lowering._new_kernel([lowering._result_buffer(value)])
+    kernel = context.kernel(context.result(value))
     index, outer = _along(x, at)
-    store = Store(0, lowering._contiguous(value, index), lowering._emitter().emit(x, index), True)
+    store = Store(0, context.offset(value, index), kernel.emitter().emit(x, index), True)
     joined = collapse(LoopNest(outer, (x.shape[at],), (store,)))
     (kept,) = joined.statements
     assert isinstance(kept, Store)
@@ -145,51 +132,59 @@ def _running(lowering: Lowering, group: Group) -> None:
     work = PrefixScan(
         joined.outer, x.shape[at], kept.offset, body, op.combine, total, x.dtype, op.exclusive, op.reverse
     )
-    lowering._add(writes, op.name, work, (group.lead,))
+    context.add(kernel, op.name, work, [group.anchor])
 
 
-def _ranking(lowering: Lowering, group: Group) -> None:
-    op, x = group.lead.op, group.lead.inputs[0]
+@lowers(TopK, irregular=True)
+def lower_top_k(context: LoweringContext, group: Group) -> None:
+    op, x = group.anchor.op, group.anchor.inputs[0]
     assert isinstance(op, TopK)
     at = op.axis % x.rank
-    writes = lowering._new_kernel([lowering._result_buffer(v) for v in group.results])
+    kernel = context.kernel(*(context.result(v) for v in group.results))
     index, outer = _along(x, at)
     stores = [
-        Store(slot, lowering._contiguous(value, index), ex.const(0, value.dtype), True)
+        Store(slot, context.offset(value, index), ex.const(0, value.dtype), True)
         for slot, value in enumerate(group.results)
     ]
-    joined = collapse(LoopNest(outer, (x.shape[at],), (RowBuffer(lowering._emitter().emit(x, index)), *stores)))
+    joined = collapse(LoopNest(outer, (x.shape[at],), (RowBuffer(kernel.emitter().emit(x, index)), *stores)))
     body, *kept = joined.statements
     where: dict[int, tuple[int, Linear]] = {}
     for value, stage in zip(group.results, kept):
         assert isinstance(stage, Store)
         where[value.index] = (stage.slot, stage.offset)
     work = TopKSelection(joined.outer, x.shape[at], op.k, op.largest, body.body, where.get(0), where.get(1))
-    lowering._add(writes, op.name, work, (group.lead,))
+    context.add(kernel, op.name, work, [group.anchor])
 
 
-def _fourier(lowering: Lowering, group: Group) -> None:
-    op, operands = group.lead.op, group.lead.inputs
+@demands(Fft, Rfft, Irfft)
+def operands_of_transform(node: Node, memory: Materialised) -> None:
+    for value in node.inputs:
+        memory.add_along(value, value.rank - 1)
+
+
+@lowers(Fft, Rfft, Irfft, irregular=True)
+def lower_transform(context: LoweringContext, group: Group) -> None:
+    op, operands = group.anchor.op, group.anchor.inputs
     last = operands[0].rank - 1
-    writes = lowering._new_kernel([lowering._result_buffer(v) for v in group.results])
+    kernel = context.kernel(*(context.result(v) for v in group.results))
     index, outer = _along(operands[0], last)
-    emitter = lowering._emitter()
+    emitter = kernel.emitter()
     bodies = [RowBuffer(emitter.emit(x, index)) for x in operands]
     stores = [
-        Store(slot, lowering._contiguous(value, index), ex.const(0, value.dtype), True)
+        Store(slot, context.offset(value, index), ex.const(0, value.dtype), True)
         for slot, value in enumerate(group.results)
     ]
     joined = collapse(LoopNest(outer, (operands[0].shape[last],), (*bodies, *stores)))
-    results: list[tuple[int, Linear] | None] = [None] * len(group.lead.outputs)
+    results: list[tuple[int, Linear] | None] = [None] * len(group.anchor.outputs)
     for value, stage in zip(group.results, joined.statements[len(bodies) :]):
         assert isinstance(stage, Store)
         results[value.index] = (stage.slot, stage.offset)
     parts = [stage.body for stage in joined.statements[: len(bodies)]]
-    length = (group.lead.types[0] if isinstance(op, Irfft) else operands[0].type).shape[last]
+    length = (group.anchor.types[0] if isinstance(op, Irfft) else operands[0].type).shape[last]
     assert isinstance(length, int)  # others are not claimed
     kind = {Fft: "complex", Rfft: "to bins", Irfft: "from bins"}[type(op)]
     inverse = isinstance(op, Fft) and op.inverse
     work = FourierTransform(
         joined.outer, length, kind, inverse, parts[0], parts[1] if len(parts) > 1 else None, tuple(results)
     )
-    lowering._add(writes, op.name, work, (group.lead,))
+    context.add(kernel, op.name, work, [group.anchor])

@@ -108,3 +108,8 @@ def _next_run(
             j += 1
         else:
             return None
+
+
+def is_whole(shape: Shape, strides: tuple[Dim, ...]) -> bool:
+    """Whether an array of these strides lies in memory without gaps, row by row."""
+    return all(d == 1 or s == wanted for d, s, wanted in zip(shape, strides, contiguous(shape)))

@@ -1,8 +1,6 @@
-"""Convolutions and windows as kernels: what an element of the result reads, for every element and tap."""
+"""Convolutions and moving reductions: what an element of the result reads, for every element and tap."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -10,17 +8,48 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.ir.graph import Value
+from rlx.ir.graph import Node, Value
 from rlx.kernel.ir.axes import renumber_linear, renumber_statement
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import axis, dim_value, index_of, linear, offset_of, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Work
+from rlx.kernel.lower.context import LoweringContext
+from rlx.kernel.lower.contraction import epilogue, name_of
+from rlx.kernel.lower.group import Group
 from rlx.kernel.lower.index import ZERO, Emitter, Index, guarded
+from rlx.kernel.lower.materialise import Materialised
+from rlx.kernel.lower.table import demands, lowers
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.reduce import identity
 
-Finish = Callable[[Expr], Expr]
+
+@demands(Conv, ReduceWindow)
+def operands_of_window(node: Node, memory: Materialised) -> None:
+    """Operands are strided views; channels are neighbours where they lie last. Without packed panels, as in several
+    groups, vectors lie along the output channels of the weights."""
+    for value in node.inputs:
+        memory.add_strided(value)
+    if isinstance(node.op, Conv) and node.op.channels_last:
+        memory.add_along(node.inputs[0], node.inputs[0].rank - 1)
+        if node.op.groups > 1:
+            memory.add_along(node.inputs[1], node.inputs[1].rank - 1)
+
+
+@lowers(Conv, ReduceWindow, grows="epilogue")
+def lower_window(context: LoweringContext, group: Group) -> None:
+    op, operands = group.anchor.op, group.anchor.inputs
+    kernel = context.kernel(context.result(group.results[0]))
+    emitter = kernel.emitter()
+    out = group.anchor.types[0].shape
+    store = epilogue(context, kernel, group, len(out))
+    work: Work
+    if isinstance(op, Conv):
+        work = convolution(op, operands[0], operands[1], out, emitter, store)
+    else:
+        assert isinstance(op, ReduceWindow)
+        work = window(op, operands[0], out, emitter, store)
+    context.add(kernel, name_of(group), work, group.members)
 
 
 def convolution(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Store) -> Work:

@@ -1,0 +1,63 @@
+"""What lowering asks of a graph: its live nodes in order, which of them weights alone decide, who uses a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Constant, Param
+from rlx.kernel.lower.index import Key, key_of
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A graph, and what to leave out of its fusion.
+
+    position   of each live node in their order, by id
+    static     ids of nodes that params and constants alone decide
+    results    keys of the graph's outputs
+    indirect   whether products may read matrices of a weight that data choose where they lie
+    """
+
+    graph: Graph
+    nodes: list[Node]
+    position: dict[int, int]
+    static: set[int]
+    results: set[Key]
+    disable: frozenset[str] = frozenset()
+    indirect: bool = False
+    _uses: dict[Key, list[Node]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = (), indirect: bool = False
+    ) -> Facts:
+        """`fixed` are inputs that params alone decide, as those of a region may be."""
+        nodes = live(graph)
+        static = {id(v.node) for v in fixed}
+        for node in nodes:
+            above = bool(node.inputs) and not node.regions and all(id(v.node) in static for v in node.inputs)
+            if above or isinstance(node.op, (Param, Constant)):
+                static.add(id(node))
+        results = {key_of(v) for v in graph.outputs.values()}
+        return cls(graph, nodes, {id(n): i for i, n in enumerate(nodes)}, static, results, disable, indirect)
+
+    def uses(self, value: Value) -> list[Node]:
+        """Live nodes that take the value."""
+        key = key_of(value)
+        if key not in self._uses:
+            self._uses[key] = [n for n in self.graph.uses(value) if id(n) in self.position]
+        return self._uses[key]
+
+
+def live(graph: Graph) -> list[Node]:
+    """Nodes that outputs need, and the inputs and params, in order."""
+    wanted: set[int] = set()
+    stack = [v.node for v in graph.outputs.values()]
+    while stack:
+        node = stack.pop()
+        if id(node) not in wanted:
+            wanted.add(id(node))
+            stack.extend(v.node for v in node.inputs)
+    return [n for n in graph.nodes if id(n) in wanted]
