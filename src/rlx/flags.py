@@ -86,6 +86,13 @@ stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisect
 disable: Flag[tuple[str, ...]] = _flag(
     "RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off", True
 )
+schedule = _flag(
+    "RLX_SCHEDULE",
+    "",
+    str,
+    "tiles of kernels set by hand, for experiments: `contraction:register.m=4,cache.m=64`",
+    decides_code=True,
+)
 cpu_isa = _flag(
     "RLX_CPU_ISA",
     "auto",

@@ -41,5 +41,5 @@ def test_a_window_over_samples_is_one_long_sum() -> None:
     """Frames of a signal: rows of A overlap, and all of the window is multiplied in one go."""
     work = product(("n", 1, "t"), (257, 1, 512), 160)
     assert work.packed == 16
-    planned = gemm.plan(work, widest())
-    assert (planned.taps, work.taps, work.k) == ((), (), 512)
+    scheduled = gemm.schedule(work, widest())
+    assert (scheduled.taps, work.taps, work.k) == ((), (), 512)

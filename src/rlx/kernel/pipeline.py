@@ -8,7 +8,6 @@ from rlx import flags
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.program import Program
-from rlx.kernel.ir.text import text_of
 from rlx.kernel.ir.verify import verify
 from rlx.kernel.lower.lowering import lower
 from rlx.kernel.passes.collapse import Collapse
@@ -35,7 +34,4 @@ def to_kernels(
     program = lower(graph, context.disable, indirect)
     if flags.check():
         verify(program)
-    run_kernel_passes(program, (Collapse(), *passes), context)
-    if flags.debug() >= 3:
-        print(text_of(program))
-    return program
+    return run_kernel_passes(program, (Collapse(), *passes), context)

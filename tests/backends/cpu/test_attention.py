@@ -13,7 +13,7 @@ from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
 from rlx.backends.reference import evaluate
 from rlx.codegen.simd import attention
-from rlx.codegen.simd.module import plan_of
+from rlx.codegen.simd.module import schedule_of
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.ops import build
@@ -80,7 +80,7 @@ def test_only_the_code_that_may_run_is_made() -> None:
         graph.output(build.attention(q, k, k))
         program, _ = program_of(graph, isa.detect(), Options())
         (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
-        planned = plan_of(kernel, isa.detect())
-        assert isinstance(planned, attention.AttentionPlan)
-        found[queries] = planned.may_be_few, planned.may_be_many
+        scheduled = schedule_of(kernel, isa.detect())
+        assert isinstance(scheduled, attention.ScheduledAttention)
+        found[queries] = scheduled.may_be_few, scheduled.may_be_many
     assert found == {1: (True, False), "n": (True, True), 9: (False, True)}

@@ -13,7 +13,7 @@ from rlx.backends.cpu import calibrate, rates
 from rlx.backends.cpu.build import program_of
 from rlx.backends.cpu.cost import KernelWork, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
-from rlx.codegen.simd.module import plan_of
+from rlx.codegen.simd.module import schedule_of
 from rlx.ir.graph import Graph
 
 OPTIONS = Options(cache=False)
@@ -43,7 +43,7 @@ def test_every_core_has_a_rate(dtype: str, name: str) -> None:
         graph.output(graph.input("x", ("m", 64), dtype) @ graph.param("w", (64, n), dtype))
         program, _ = program_of(graph, target, OPTIONS)
         for m, kernel in itertools.product((1, 5, 8, 13, 130), program.main):
-            work = work_of(program, kernel, plan_of(kernel, target), target, {"m": m}, set())
+            work = work_of(program, kernel, schedule_of(kernel, target), target, {"m": m}, set())
             assert all(f"{amount}_ns" in known for amount in work.amounts)
 
 

@@ -109,7 +109,8 @@ def _interface_digest() -> str:
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
     from rlx.backends.cpu import cpus
-    from rlx.codegen.simd.module import generate
+    from rlx.codegen.simd.module import generate, schedule_of
+    from rlx.kernel.ir.text import text_of
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
@@ -121,7 +122,7 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     machine_code = emit_objects(texts, isa)
     clock.lap("llvm")
     if flags.debug() >= 3:
-        print(*texts)
+        print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *texts, sep="\n")
     return _artifact(graph, program, kept, machine_code, _facts(clock, isa, options))
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd import attention, fourier, gemm, winograd
-from rlx.codegen.simd import irregular as special
-from rlx.codegen.simd import loops as nests
-from rlx.codegen.simd import transpose as turns
+from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
 from rlx.codegen.simd.entry import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.module import Planned, cycles_of
+from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.codegen.simd.top_k import LEAST_ROOM
 from rlx.ir import dim as dims
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
@@ -47,75 +44,58 @@ class KernelWork:
 
 
 def work_of(
-    program: Program, kernel: Kernel, planned: Planned, isa: Isa, binding: Binding, runs: set[int]
+    program: Program, kernel: Kernel, scheduled: Scheduled, isa: Isa, binding: Binding, runs: set[int]
 ) -> KernelWork:
     """What a kernel does in one call; `runs` as in `footprint`."""
     made = KernelWork()
     made.add("calls", 1)
-    match planned:
-        case gemm.GemmPlan():
-            made.kind = "convolution" if planned.work.taps else "product"
-            points = _gemm(made, planned, isa, binding)
-        case winograd.WinogradPlan():
-            made.kind = "convolution"
-            points = _winograd(made, planned, isa, binding)
-        case attention.AttentionPlan():
-            made.kind = "attention"
-            points = _attention(made, planned, isa, binding)
-        case turns.TransposePlan():
-            made.kind = "move"
-            points = _turn(made, planned, isa, binding)
-        case nests.NestPlan():
-            made.kind = "reduction" if planned.nest.reduces else "elementwise"
-            points = _nest(made, planned, isa, binding)
-        case fourier.FourierPlan():
-            made.kind = "transform"
-            points = _fourier(made, planned, isa, binding)
-        case special.SpecialPlan():
-            made.kind = "order"
-            points = _special(made, planned, isa, binding)
+    made.kind, amounts = AMOUNTS[type(scheduled)]
+    if isinstance(scheduled, gemm.ScheduledMatmul) and scheduled.work.taps:
+        made.kind = "convolution"
+    elif isinstance(scheduled, loops.ScheduledLoops) and scheduled.nest.reduces:
+        made.kind = "reduction"
+    points = amounts(made, scheduled, isa, binding)
     touched = footprint(program, kernel, binding, points, runs)
     made.total_bytes, made.warm_bytes = touched.total, touched.warm
-    made.pieces = _pieces(planned, isa, binding)
+    made.pieces = _pieces(scheduled, isa, binding)
     return made
 
 
-def _pieces(planned: Planned, isa: Isa, binding: Binding) -> float:
+def _pieces(scheduled: Scheduled, isa: Isa, binding: Binding) -> float:
     """Chunks that the work is worth, as the dispatcher in the generated code counts them."""
-    positions = dims.evaluate(planned.positions, binding)
-    cycles = dims.evaluate(cycles_of(planned, isa), binding) * positions
-    flat = isinstance(planned, (nests.NestPlan, special.SpecialPlan)) and planned.flat
-    cycles = cycles // 16 if flat else cycles
+    positions = dims.evaluate(scheduled.positions, binding)
+    cycles = dims.evaluate(scheduled.cycles(isa.lanes), binding) * positions
+    cycles = cycles // FLAT_UNIT if scheduled.flat else cycles
     return float(max(1, min(cycles // GRAIN_CYCLES, positions)))
 
 
 # contractions
 
 
-def _gemm(made: KernelWork, planned: gemm.GemmPlan, isa: Isa, binding: Binding) -> int:
-    work = planned.work
+def _gemm(made: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding: Binding) -> int:
+    work = scheduled.work
     batch = math.prod(extents(work.batch, binding))
     m, n, k = extents((work.m, work.n, work.k), binding)
     taps = math.prod(extents(work.taps, binding))
     if not batch * m * n:
         return 0
-    width = planned.vectors * isa.lanes
-    panels, blocks = -(-n // width), -(-m // gemm.ROW_BLOCK)
-    calls_a_tile = math.prod(dims.evaluate(extent, binding) for extent, _ in planned.taps)
+    width = scheduled.vectors * isa.lanes
+    panels, blocks = -(-n // width), -(-m // scheduled.row_block)
+    calls_a_tile = math.prod(dims.evaluate(extent, binding) for extent, _ in scheduled.taps)
     depth = k * taps
-    group, size = planned.form.group, planned.form.of.itemsize
-    for height, tiles in _tiles(m, blocks, planned.rows):
+    group, size = scheduled.form.group, scheduled.form.of.itemsize
+    for height, tiles in _tiles(m, blocks, scheduled.rows):
         whole = batch * panels * tiles
-        made.add(f"{planned.form.stem}_{height}x{planned.vectors}", whole * -(-depth // group))
-        cells = height * planned.vectors * planned.form.dtype.itemsize // 4
+        made.add(f"{scheduled.form.stem}_{height}x{scheduled.vectors}", whole * -(-depth // group))
+        cells = height * scheduled.vectors * scheduled.form.dtype.itemsize // 4
         _tiles_of(made, whole, cells)
         made.add("gemm_again", whole * (calls_a_tile - 1) * cells)
     made.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
     panel_bytes = float(size) * depth * width
-    readers = batch * (sum(tiles for _, tiles in _tiles(m, blocks, planned.rows)) - 1)
+    readers = batch * (sum(tiles for _, tiles in _tiles(m, blocks, scheduled.rows)) - 1)
     _stream(
-        made, "panel", panel_bytes * panels * readers, panel_bytes if m > planned.rows else panel_bytes * panels, isa
+        made, "panel", panel_bytes * panels * readers, panel_bytes if m > scheduled.rows else panel_bytes * panels, isa
     )
     if not work.packed:
         made.add("packed", batch * blocks * panels * depth * width)
@@ -159,21 +139,21 @@ def level_of(span: float, isa: Isa) -> str:
     return "dram"
 
 
-def _winograd(made: KernelWork, planned: winograd.WinogradPlan, isa: Isa, binding: Binding) -> int:
-    conv = planned.work.conv
+def _winograd(made: KernelWork, scheduled: winograd.ScheduledWinograd, isa: Isa, binding: Binding) -> int:
+    conv = scheduled.work.conv
     images, rows = extents(conv.batch[:2], binding)
     across, n, k = -(-dims.evaluate(conv.m, binding) // TILE), *extents((conv.n, conv.k), binding)
     down = -(-rows // TILE)
     if not images * across * down:
         return 0
-    groups = -(-down // planned.group)
+    groups = -(-down // scheduled.group)
     points = POINTS**2
     panels = -(-n // conv.packed)
     for index in range(groups):
-        tiles = across * min(planned.group, down - index * planned.group)
-        for height, number in _tiles(tiles, 1, planned.rows):
-            made.add(f"gemm_{height}x{planned.vectors}", images * points * panels * number * k)
-            _tiles_of(made, images * points * panels * number, height * planned.vectors)
+        tiles = across * min(scheduled.group, down - index * scheduled.group)
+        for height, number in _tiles(tiles, 1, scheduled.rows):
+            made.add(f"gemm_{height}x{scheduled.vectors}", images * points * panels * number * k)
+            _tiles_of(made, images * points * panels * number, height * scheduled.vectors)
     tiles = images * across * down
     made.flops += 2.0 * tiles * points * k * n
     _stream(made, "panel", 4.0 * points * k * panels * conv.packed * images * groups, 4.0 * points * k * n, isa)
@@ -183,27 +163,27 @@ def _winograd(made: KernelWork, planned: winograd.WinogradPlan, isa: Isa, bindin
     return images * rows * max(n, k) * dims.evaluate(conv.m, binding)
 
 
-def _attention(made: KernelWork, planned: attention.AttentionPlan, isa: Isa, binding: Binding) -> int:
-    work = planned.work
-    heads, queries, keys = dims.evaluate(planned.positions, binding), *extents((work.queries, work.keys), binding)
+def _attention(made: KernelWork, scheduled: attention.ScheduledAttention, isa: Isa, binding: Binding) -> int:
+    work = scheduled.work
+    heads, queries, keys = dims.evaluate(scheduled.positions, binding), *extents((work.queries, work.keys), binding)
     if not heads * queries:
         return 0
     made.flops += 2.0 * heads * queries * keys * (work.features + work.value_features)
     made.add("attention_scores", heads * queries * -(-keys // isa.lanes))
     made.add("attention_rows", heads * queries)
     points = heads * max(queries, keys) * max(work.features, work.value_features)
-    if planned.may_be_few and queries <= attention.FEW:
+    if scheduled.may_be_few and queries <= attention.FEW:
         vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
         for name, each in (("plain", vectors), ("near", vectors), ("joins", 1)):
             made.add(name, heads * queries * keys * each)
         return points
-    key_panels = -(-keys // (planned.key_vectors * isa.lanes))
-    value_panels = -(-work.value_features // (planned.value_vectors * isa.lanes))
-    for height, tiles in _tiles(queries, 1, planned.rows):
-        made.add(f"gemm_{height}x{planned.key_vectors}", heads * tiles * key_panels * work.features)
-        made.add(f"gemm_{height}x{planned.value_vectors}", heads * tiles * value_panels * keys)
-        _tiles_of(made, heads * tiles * key_panels, height * planned.key_vectors)
-        _tiles_of(made, heads * tiles * value_panels, height * planned.value_vectors)
+    key_panels = -(-keys // (scheduled.key_vectors * isa.lanes))
+    value_panels = -(-work.value_features // (scheduled.value_vectors * isa.lanes))
+    for height, tiles in _tiles(queries, 1, scheduled.rows):
+        made.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * key_panels * work.features)
+        made.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * keys)
+        _tiles_of(made, heads * tiles * key_panels, height * scheduled.key_vectors)
+        _tiles_of(made, heads * tiles * value_panels, height * scheduled.value_vectors)
     made.add("packed", heads * keys * (work.features + work.value_features))
     return points
 
@@ -231,14 +211,14 @@ def _instructions(made: KernelWork, counts: Counts, vectors: float, isa: Isa) ->
     made.add("apart", counts.apart * vectors * isa.lanes)
 
 
-def _nest(made: KernelWork, planned: nests.NestPlan, isa: Isa, binding: Binding) -> int:
-    nest = planned.nest
+def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: Binding) -> int:
+    nest = scheduled.nest
     outer, inner = extents(nest.outer, binding), extents(nest.inner, binding)
     positions, inside = math.prod(outer), math.prod(inner)
     inner_axes = range(len(outer), len(outer) + len(inner))
     if not positions:
         return 0
-    if planned.across:
+    if scheduled.across:
         axis, length = len(outer) - 1, outer[-1] if outer else 1
         rows = positions // max(length, 1)
     else:
@@ -246,7 +226,7 @@ def _nest(made: KernelWork, planned: nests.NestPlan, isa: Isa, binding: Binding)
         rows = positions * (inside // max(length, 1))
     vectors = rows * -(-length // isa.lanes)
     for stage in nest.statements:
-        each, once = count(stage.body, axis, inner_axes if planned.across else ())
+        each, once = count(stage.body, axis, inner_axes if scheduled.across else ())
         single = isinstance(stage, Store) and not stage.per_element and bool(inner)
         if isinstance(stage, Store):
             each = each + store_counts(stage.offset, stage.body, axis)
@@ -254,43 +234,43 @@ def _nest(made: KernelWork, planned: nests.NestPlan, isa: Isa, binding: Binding)
             each = each + Counts(plain=2 if stage.argument else 1)
         else:
             each = each + Counts(near=1)
-        if planned.across:
+        if scheduled.across:
             _instructions(made, each, vectors * (1 if single else inside), isa)
         elif single:
             _instructions(made, each, positions / isa.lanes, isa)
         else:
             _instructions(made, each, vectors, isa)
         _instructions(made, once, rows / isa.lanes, isa)
-        if isinstance(stage, Reduce) and not planned.across:
+        if isinstance(stage, Reduce) and not scheduled.across:
             made.add("joins", positions)
     made.add("rows", rows)
     return positions * max(inside, 1)
 
 
-def _turn(made: KernelWork, planned: turns.TransposePlan, isa: Isa, binding: Binding) -> int:
-    nest = planned.inner.nest
+def _turn(made: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
+    nest = scheduled.inner.nest
     outer = extents(nest.outer, binding)
     points = math.prod(outer)
     store = nest.statements[0]
     each, _ = count(store.body, len(outer) - 1)
-    turned = len(planned.turned)
+    turned = len(scheduled.transposed)
     each = Counts(each.plain, each.slow, each.library, each.near + 1, max(0.0, each.apart - turned))
-    columns = turns.few_columns(planned, isa.lanes)
+    columns = transpose.few_columns(scheduled, isa.lanes)
     if columns:
         each = Counts(each.plain + columns - 1, each.slow, each.library, each.near + turned, each.apart)
         _instructions(made, each, points / isa.lanes, isa)
-        made.add("rows", dims.evaluate(planned.positions, binding))
+        made.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
     # squares are turned whole, however few of their rows and columns are there
-    squares = dims.evaluate(planned.positions, binding) * -(-outer[-1] // isa.lanes)
+    squares = dims.evaluate(scheduled.positions, binding) * -(-outer[-1] // isa.lanes)
     _instructions(made, each, squares * isa.lanes, isa)
     made.add("turned", turned * squares * isa.lanes)
-    made.add("rows", dims.evaluate(planned.positions, binding))
+    made.add("rows", dims.evaluate(scheduled.positions, binding))
     return points
 
 
-def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: Binding) -> int:
-    work = planned.work
+def _special(made: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa, binding: Binding) -> int:
+    work = scheduled.work
     outer = math.prod(extents(work.outer, binding))
     match work:
         case TopKSelection():
@@ -303,25 +283,25 @@ def _special(made: KernelWork, planned: special.SpecialPlan, isa: Isa, binding: 
             return outer * length
         case Scatter():
             points = outer * math.prod(extents(work.inner, binding))
-            made.add("updated", points / (isa.lanes if planned.across else 1))
+            made.add("updated", points / (isa.lanes if scheduled.across else 1))
             return points
         case PrefixScan():
             points = outer * dims.evaluate(work.length, binding)
             each, _ = count(work.body, len(work.outer))
             _instructions(made, each, points / isa.lanes, isa)
-            made.add("running", points / (isa.lanes if planned.across else 1))
+            made.add("running", points / (isa.lanes if scheduled.across else 1))
             return points
     return outer
 
 
-def _fourier(made: KernelWork, planned: fourier.FourierPlan, isa: Isa, binding: Binding) -> int:
-    work = planned.work
-    rows = dims.evaluate(planned.positions, binding)
+def _fourier(made: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, binding: Binding) -> int:
+    work = scheduled.work
+    rows = dims.evaluate(scheduled.positions, binding)
     if not rows:
         return 0
     # a vector that fills a part of a register costs more than its part
-    part = planned.lanes * work.real.dtype.itemsize / isa.vector_bytes
-    made.add("transformed", rows * passes(work, planned.lanes) * (1 + part) / 2)
+    part = scheduled.lanes * work.real.dtype.itemsize / isa.vector_bytes
+    made.add("transformed", rows * passes(work, scheduled.lanes) * (1 + part) / 2)
     made.add("transforms", rows)
     bodies = [body for body in (work.real, work.imaginary) if body is not None]
     for body in bodies:
@@ -329,3 +309,15 @@ def _fourier(made: KernelWork, planned: fourier.FourierPlan, isa: Isa, binding: 
         _instructions(made, each, rows * work.length / isa.lanes, isa)
     made.flops += 5.0 * rows * points_of(work) * math.log2(points_of(work))
     return rows * work.length
+
+
+AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], int]]] = {
+    gemm.ScheduledMatmul: ("product", _gemm),
+    winograd.ScheduledWinograd: ("convolution", _winograd),
+    attention.ScheduledAttention: ("attention", _attention),
+    transpose.ScheduledTranspose: ("move", _turn),
+    loops.ScheduledLoops: ("elementwise", _nest),
+    fourier.ScheduledFourier: ("transform", _fourier),
+    irregular.ScheduledIrregular: ("order", _special),
+}
+"""The kind of each scheduled kernel, and what it does at known dims; the numbers of points come back."""

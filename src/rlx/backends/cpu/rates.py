@@ -18,7 +18,7 @@ from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import detect, forced
 from rlx.backends.surface import OVERLAP, together
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.module import CHUNKS_A_THREAD, plan_of
+from rlx.codegen.simd.module import CHUNKS_A_THREAD, schedule_of
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -52,7 +52,8 @@ def works(graph: Graph, options: Options, binding: Binding) -> list[KernelWork]:
     program, _ = program_of(graph, isa, options)
     runs = made_by_runs(program)
     return [
-        work_of(program, p.kernel, plan_of(p.kernel, isa), isa, binding, runs) for p in placed(program.main, binding)
+        work_of(program, p.kernel, schedule_of(p.kernel, isa), isa, binding, runs)
+        for p in placed(program.main, binding)
     ]
 
 
@@ -118,7 +119,7 @@ class CpuEstimator(Estimator):
         made = []
         home = level_of(self._resident(binding), self.isa)
         for item in placed(program.main, binding):
-            work = work_of(program, item.kernel, plan_of(item.kernel, self.isa), self.isa, binding, self.runs)
+            work = work_of(program, item.kernel, schedule_of(item.kernel, self.isa), self.isa, binding, self.runs)
             times = item.times * item.chance
             looped = item.times > 1
             where = level_of(work.total_bytes, self.isa) if looped else home

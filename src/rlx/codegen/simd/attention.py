@@ -17,7 +17,7 @@ from rlx.codegen.simd.body import Body, Reg, Vector, float_literal, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, join_lanes
-from rlx.codegen.simd.microkernels import Tile, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -26,6 +26,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.index import Linear, load
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 BATCH, HEAD, PLACE, FEATURE = 0, 1, 2, 3
 FEW = 4
@@ -35,16 +36,44 @@ MOST_SUMS = 8
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
-    """How attention is run; fields as in `codegen.simd.loops.NestPlan`."""
+class ScheduledAttention:
+    """How attention is run; fields as in `loops.ScheduledLoops`."""
 
     work: FusedAttention
-    rows: int
-    key_vectors: int
-    value_vectors: int
+    schedule: Schedule
     positions: Dim
     weight: Dim
     scratch: Dim
+
+    @property
+    def rows(self) -> int:
+        """Queries that are multiplied at once."""
+        return self.schedule.static_tile("register", "queries")
+
+    @property
+    def key_vectors(self) -> int:
+        """Vectors of scores, along keys."""
+        return self.schedule.static_tile("register", "keys") // self._lanes
+
+    @property
+    def value_vectors(self) -> int:
+        """Vectors of results, along the features of values."""
+        return self.schedule.static_tile("register", "features") // self._lanes
+
+    @property
+    def _lanes(self) -> int:
+        assert self.schedule.vector is not None  # `schedule` sets it
+        return self.schedule.vector[1]
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
 
     @property
     def may_be_few(self) -> bool:
@@ -64,7 +93,7 @@ def takes(work: FusedAttention) -> bool:
     return work.dtype is dtypes.f32 and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
 
 
-def plan(work: FusedAttention, isa: Isa) -> AttentionPlan:
+def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
     key_vectors = isa.gemm_vectors
     value_vectors = gemm.panel_vectors(work.value_features, isa)
     width = key_vectors * isa.lanes
@@ -77,24 +106,33 @@ def plan(work: FusedAttention, isa: Isa) -> AttentionPlan:
     pairs = dims.mul(work.queries, work.keys)
     weight = dims.floordiv(dims.mul(pairs, work.features + work.value_features + 24), isa.lanes)
     positions = dims.mul(work.batch, work.heads)
-    return AttentionPlan(work, isa.gemm_rows, key_vectors, value_vectors, positions, weight, dims.mul(floats, 4))
+    chosen = Schedule(
+        tiles=(
+            Tile("register", "queries", isa.gemm_rows),
+            Tile("register", "keys", width),
+            Tile("register", "features", value_vectors * isa.lanes),
+        ),
+        vector=("keys", isa.lanes),
+        spaces=(("q", "cache"), ("k", "panels"), ("v", "panels"), ("scores", "cache")),
+    )
+    return ScheduledAttention(work, chosen, positions, weight, dims.mul(floats, 4))
 
 
-def render(module: Module, stem: str, planned: AttentionPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledAttention, slots: int) -> str:
     """Adds the function of an attention to the module and gives its name."""
-    return module.define(stem, lambda name: _AttentionWriter(module, name, planned, slots).write())
+    return module.define(stem, lambda name: _AttentionWriter(module, name, scheduled, slots).write())
 
 
 class _AttentionWriter:
-    def __init__(self, module: Module, name: str, planned: AttentionPlan, slots: int) -> None:
-        self.plan = planned
-        self.work = planned.work
+    def __init__(self, module: Module, name: str, scheduled: ScheduledAttention, slots: int) -> None:
+        self.scheduled = scheduled
+        self.work = scheduled.work
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.kind = self.body.kind("float", True)
-        self.key_width = planned.key_vectors * self.lanes
-        self.value_width = planned.value_vectors * self.lanes
+        self.key_width = scheduled.key_vectors * self.lanes
+        self.value_width = scheduled.value_vectors * self.lanes
         self.value_panels = -(-self.work.value_features // self.value_width)
 
     def write(self) -> Function:
@@ -104,22 +142,22 @@ class _AttentionWriter:
         self.padded = f.mul(self.panels, width)
         # scratch: score rows, transposed keys, values in panels, one tile of the result
         self.scores = "%scratch"
-        self.k_panels = f.offset(self.scores, "float", f.mul(self.padded, str(self.plan.rows)))
+        self.k_panels = f.offset(self.scores, "float", f.mul(self.padded, str(self.scheduled.rows)))
         self.v_panels = f.offset(self.k_panels, "float", f.mul(self.padded, str(work.features)))
         values = f.mul(keys, str(self.value_panels * self.value_width))
         self.tile = f.offset(self.v_panels, "float", values)
-        self.sums = f.offset(self.tile, "float", str(self.plan.rows * self.value_width))
+        self.sums = f.offset(self.tile, "float", str(self.scheduled.rows * self.value_width))
         f.loop("%begin", "%end", 1, [], self._position)
         return f
 
     def _position(self, position: str, _: list[str]) -> list[str]:
-        f, plan = self.f, self.plan
+        f, scheduled = self.f, self.scheduled
         heads = f.dim(self.work.heads)
         batch, head = f.divide(position, heads), f.remainder(position, heads)
-        if plan.may_be_few and plan.may_be_many:
+        if scheduled.may_be_few and scheduled.may_be_many:
             few = f.value(f"icmp sle i64 {f.dim(self.work.queries)}, {FEW}")
             f.when(few, lambda: self._few(batch, head), lambda: self._many(batch, head))
-        elif plan.may_be_few:
+        elif scheduled.may_be_few:
             self._few(batch, head)
         else:
             self._many(batch, head)
@@ -134,7 +172,7 @@ class _AttentionWriter:
         self.body.pop()
         self.body.push()
         self.body.axes[BATCH], self.body.axes[HEAD] = batch, head
-        count, base, extra = tiles_of(f, f.dim(work.queries), self.plan.rows)
+        count, base, extra = tiles_of(f, f.dim(work.queries), self.scheduled.rows)
         f.loop("0", count, 1, [], lambda tile, _: self._tile(tile, base, extra))
         self.body.pop()
 
@@ -228,7 +266,7 @@ class _AttentionWriter:
             target = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
             source = Source(work.k[0], work.k[1], column, target, True)
             extents = (str(work.features), f.sub(keys, column))
-            pack_panel(self.body, (FEATURE, PLACE), self.plan.key_vectors, extents, source)
+            pack_panel(self.body, (FEATURE, PLACE), self.scheduled.key_vectors, extents, source)
             return []
 
         f.loop("0", self.panels, 1, [], key_panel)
@@ -238,7 +276,7 @@ class _AttentionWriter:
             target = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
             source = Source(work.v[0], work.v[1], str(column), target, ragged)
             extents = (keys, str(work.value_features - column))
-            pack_panel(self.body, (PLACE, FEATURE), self.plan.value_vectors, extents, source)
+            pack_panel(self.body, (PLACE, FEATURE), self.scheduled.value_vectors, extents, source)
 
     def _tile(self, tile: str, base: str, extra: str) -> list[str]:
         f, work = self.f, self.work
@@ -259,8 +297,8 @@ class _AttentionWriter:
             right = f.offset(self.k_panels, "float", f.mul(column, str(work.features)))
             target = f.offset(self.scores, "float", column)
             lda = f.dim(offset.coefficient(PLACE))
-            operands = Tile(queries, lda, right, target, self.padded, str(work.features), right)
-            call_core(f, height, self.plan.rows, self.plan.key_vectors, operands)
+            operands = BlockOperands(queries, lda, right, target, self.padded, str(work.features), right)
+            call_core(f, height, self.scheduled.rows, self.scheduled.key_vectors, operands)
             return []
 
         f.loop("0", used, 1, [], score_panel)
@@ -378,14 +416,14 @@ class _AttentionWriter:
         keys, width = f.dim(work.keys), str(self.value_width)
         column = panel * self.value_width
         right = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
-        operands = Tile(self.scores, self.padded, right, self.tile, width, last, right)
-        call_core(f, height, self.plan.rows, self.plan.value_vectors, operands)
+        operands = BlockOperands(self.scores, self.padded, right, self.tile, width, last, right)
+        call_core(f, height, self.scheduled.rows, self.scheduled.value_vectors, operands)
 
         def one(row: str, _: list[str]) -> list[str]:
             self.body.push()
             factor = f.value(f"load float, ptr {f.offset(self.sums, 'float', row)}, align 4")
             scale = self.body.splat(Reg(factor, dtypes.f32, False)).name
-            for j in range(self.plan.value_vectors):
+            for j in range(self.scheduled.value_vectors):
                 start = column + j * self.lanes
                 if start < work.value_features:
                     self._store(f.add(first, row), f.mul(row, width), start, j, scale)

@@ -34,13 +34,14 @@ class Entry:
 
     code    by the kernel's id, for those that own no others
     clock   the intrinsic that tells ticks
-    timed   whether kernels are: behind the table of buffers and the failed check then stands the address of a table of
-            ticks, calls and the first start of every kernel. Behind that stands whom loops ask whether to go on.
+    timed   the numbers of kernels by id where these are timed: behind the table of buffers and the failed check then
+            stands the address of a table of ticks, calls and the first start of every kernel. Behind that stands whom
+            loops ask whether to go on.
     """
 
     def __init__(
         self, f: Function, program: Program, memory: MemoryPlan, scratch: Dim, code: Mapping[int, Code], clock: str,
-        timed: bool,
+        timed: Mapping[int, int] | None,
     ) -> None:  # fmt: skip
         self.f = f
         self.program = program
@@ -58,12 +59,10 @@ class Entry:
         self.clock = clock
         self.timed = timed
         self.due = ""  # where the tick stands at which a loop asks again
-        self.numbers: dict[int, int] = {}
 
     def write(self, kernels: Sequence[Kernel]) -> None:
         """Runs the kernels in order."""
         inner = leaves(kernels)
-        self.numbers = {id(k): i for i, k in enumerate(inner)}
         widest = max((len(k.slots) for k in inner), default=0)
         self.args = self.f.at_entry(f"alloca [{widest + 1} x ptr], align 16")
         self.f.emit(f"store ptr %dims, ptr {self.args}, align 8")
@@ -75,19 +74,21 @@ class Entry:
                 self._branch(kernel.work)
             elif isinstance(kernel.work, Loop):
                 self._loop(kernel.work)
-            elif self.timed:
+            elif self.timed is not None:
                 self._timed(kernel)
             else:
                 self._call(kernel)
 
     def _timed(self, kernel: Kernel) -> None:
         f = self.f
+        assert self.timed is not None  # asked by `_run`
+        number = self.timed[id(kernel)]
         f.module.declare(f"declare i64 @{self.clock}()")
         before = f.value(f"call i64 @{self.clock}()")
         self._call(kernel)
         after = f.value(f"call i64 @{self.clock}()")
         table = f.value(f"load ptr, ptr {f.offset('%buffers', 'ptr', str(len(self.program.buffers) + 1))}, align 8")
-        ticks, calls, first = (f.offset(table, "i64", str(3 * self.numbers[id(kernel)] + i)) for i in range(3))
+        ticks, calls, first = (f.offset(table, "i64", str(3 * number + i)) for i in range(3))
         spent = f.add(f.value(f"load i64, ptr {ticks}, align 8"), f.sub(after, before))
         f.emit(f"store i64 {spent}, ptr {ticks}, align 8")
         count = f.value(f"load i64, ptr {calls}, align 8")

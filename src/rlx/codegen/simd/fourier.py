@@ -20,6 +20,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.kernel.ir.irregular import FourierTransform
 from rlx.kernel.passes.twiddles import Step, pair_count, passes, points, steps, twiddles_end, width_of
+from rlx.kernel.schedule.schedule import Schedule
 
 MOST_REPEATED = 6
 """Instructions of a signal's body that are written out for every element that a step joins; heavier ones are worked
@@ -29,8 +30,8 @@ PASS_CYCLES, ROW_CYCLES = 10, 60
 
 
 @dataclass(frozen=True)
-class FourierPlan:
-    """How a transform is run; fields as in `codegen.simd.loops.NestPlan`. A position is a row."""
+class ScheduledFourier:
+    """How a transform is run; fields as in `loops.ScheduledLoops`. A position is a row."""
 
     work: FourierTransform
     lanes: int
@@ -40,25 +41,39 @@ class FourierPlan:
     scratch: Dim
 
     @property
+    def schedule(self) -> Schedule:
+        return Schedule(vector=("signal", self.lanes), spaces=(("passes", "cache"),))
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
+
+    @property
     def room(self) -> int:
         """Elements of a part of a buffer: some before the first, and what vectors reach beyond the last."""
         beyond = max(step.radix if step.apart < self.lanes else 2 for step in self.steps)
         return (-(-(points(self.work) + 1) // self.lanes) + 1 + beyond) * self.lanes
 
 
-def plan(work: FourierTransform, lanes: int) -> FourierPlan:
+def schedule(work: FourierTransform, lanes: int) -> ScheduledFourier:
     """Legalises bodies and chooses the steps."""
     imaginary = None if work.imaginary is None else maths.legalise(work.imaginary)
     work = replace(work, real=maths.legalise(work.real), imaginary=imaginary)
     width = width_of(work, lanes)
     weight = ROW_CYCLES + PASS_CYCLES * passes(work, width)
-    made = FourierPlan(work, width, steps(points(work), width), dims.product(work.outer), weight, 0)
+    made = ScheduledFourier(work, width, steps(points(work), width), dims.product(work.outer), weight, 0)
     return replace(made, scratch=4 * made.room * work.real.dtype.itemsize)
 
 
-def render(module: Module, stem: str, planned: FourierPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledFourier, slots: int) -> str:
     """Adds the function of a transform to the module and gives its name."""
-    return module.define(stem, lambda name: _FourierWriter(module, name, planned, slots).write())
+    return module.define(stem, lambda name: _FourierWriter(module, name, scheduled, slots).write())
 
 
 Reader = Callable[[str], Callable[[int], Complex]]
@@ -67,10 +82,10 @@ Writer = Callable[[str], Callable[[int, Complex], None]]
 
 
 class _FourierWriter:
-    def __init__(self, module: Module, name: str, planned: FourierPlan, slots: int) -> None:
-        self.plan = planned
-        self.work = work = planned.work
-        self.lanes = planned.lanes
+    def __init__(self, module: Module, name: str, scheduled: ScheduledFourier, slots: int) -> None:
+        self.scheduled = scheduled
+        self.work = work = scheduled.work
+        self.lanes = scheduled.lanes
         self.length = points(work)
         self.axis = len(work.outer)
         self.f = Function(module, name, PARAMETERS)
@@ -85,7 +100,7 @@ class _FourierWriter:
         self.scale = self.arithmetic.constant(1 / work.length) if self.swapped else ""
 
     def _buffer(self, number: int) -> tuple[str, str]:
-        places = ((2 * number + part) * self.plan.room + self.lanes for part in (0, 1))
+        places = ((2 * number + part) * self.scheduled.room + self.lanes for part in (0, 1))
         re, im = (self.f.at_entry(f"getelementptr {self.scalar}, ptr %scratch, i64 {place}", "p") for place in places)
         return re, im
 
@@ -94,7 +109,7 @@ class _FourierWriter:
         return self.f
 
     def _row(self) -> None:
-        work, made = self.work, self.plan.steps
+        work, made = self.work, self.scheduled.steps
         bodies = [work.real, *([work.imaginary] if work.imaginary is not None else [])]
         self.body.hoist(bodies, self._moves, {self.axis})
         asked = all(result is not None for result in work.results)
@@ -409,7 +424,7 @@ class _FourierWriter:
         """Bins k and n/2 - k from one another, as `ops.fourier` does it: gives their places and values."""
         f, m = self.f, self.arithmetic
         count = pair_count(self.work)
-        table = twiddles_end(self.plan.steps, self.lanes)
+        table = twiddles_end(self.scheduled.steps, self.lanes)
 
         def pair(at: str) -> None:
             back = f.sub(str(self.length - self.lanes + 1), at)

@@ -15,7 +15,7 @@ from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
-from rlx.codegen.simd.microkernels import BYTES, OF_DTYPE, Form, Tile, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import BYTES, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -23,6 +23,8 @@ from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.overrides import overridden
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
@@ -31,8 +33,8 @@ _WASTE = {1: 1.3, 2: 1.08}
 
 
 @dataclass(frozen=True)
-class GemmPlan:
-    """How a contraction is run; fields as in `codegen.simd.loops.NestPlan`. A position is (batch…, row block, panel).
+class ScheduledMatmul:
+    """How a contraction is run; fields as in `loops.ScheduledLoops`. A position is (batch…, row block, panel).
 
     form   what the core multiplies; `tail` elements of the depth are beyond its groups
     depth  elements that one call of the core sums: k, and taps whose elements of A follow one another
@@ -41,14 +43,39 @@ class GemmPlan:
 
     work: Contraction
     form: Form
+    schedule: Schedule
     depth: Dim
     tail: int
-    vectors: int
-    rows: int
     taps: tuple[tuple[Dim, Dim], ...]
     positions: Dim
     weight: Dim
     scratch: Dim
+
+    @property
+    def rows(self) -> int:
+        """Rows of A that the core multiplies at once."""
+        return self.schedule.static_tile("register", "m")
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums in a row of the core's block."""
+        assert self.schedule.vector is not None  # `schedule` sets it
+        return self.schedule.static_tile("register", "n") // self.schedule.vector[1]
+
+    @property
+    def row_block(self) -> int:
+        """Rows of A that stay in L2 while all panels of B pass by."""
+        return self.schedule.static_tile("cache", "m")
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
 
 
 def form_of(work: Contraction, isa: Isa) -> Form | None:
@@ -74,7 +101,7 @@ def takes(work: Contraction, isa: Isa) -> bool:
 def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
     """Width of the panels that a static right side is to be packed into, 0 for none, and elements of k in a group."""
     form = form_of(work, isa)
-    return (0, 1) if form is None else (panel_vectors(work.n, isa, form.dtype.itemsize) * isa.lanes, form.group)
+    return (0, 1) if form is None else (_tiles(work, form, isa).static_tile("register", "n"), form.group)
 
 
 def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4) -> int:
@@ -91,28 +118,47 @@ def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4) -> int:
     return min(range(most, 0, -1), key=cost)
 
 
-def plan(work: Contraction, isa: Isa) -> GemmPlan:
-    """The plan of a contraction; `work.packed` decides the panel width if it is set."""
+def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
+    """The schedule of a contraction; `work.packed` decides the panel width if it is set."""
     form = form_of(work, isa)
     assert form is not None  # `takes` was asked
-    vectors = work.packed // isa.lanes if work.packed else panel_vectors(work.n, isa, form.dtype.itemsize)
-    width = vectors * isa.lanes
+    tiles = _tiles(work, form, isa)
+    width, row_block = tiles.static_tile("register", "n"), tiles.static_tile("cache", "m")
+    vectors = width // isa.lanes
     panels = dims.ceildiv(work.n, width)
-    blocks = dims.ceildiv(work.m, ROW_BLOCK)
-    rows = isa.byte_rows if form is BYTES else isa.gemm_rows
-    tile = rows * width * form.dtype.itemsize
+    blocks = dims.ceildiv(work.m, row_block)
+    tile = tiles.static_tile("register", "m") * width * form.dtype.itemsize
     scratch: Dim = tile if work.packed else dims.add(tile, dims.mul(work.k, width * form.dtype.itemsize))
     per_row = dims.mul(dims.add(dims.ceildiv(work.k, form.group), 8), vectors)
     per_row = dims.mul(per_row, dims.product(work.taps))
-    weight = dims.mul(dims.minimum(work.m, ROW_BLOCK), per_row)
+    weight = dims.mul(dims.minimum(work.m, row_block), per_row)
     depth, taps = _outer(work, form)
     tail = depth % form.group if isinstance(depth, int) else 0  # packed sides, as bytes must be, have a known depth
     positions = dims.product((*work.batch, blocks, panels))
-    return GemmPlan(work, form, depth, tail, vectors, rows, taps, positions, weight, scratch)
+    return ScheduledMatmul(work, form, tiles, depth, tail, taps, positions, weight, scratch)
+
+
+def _tiles(work: Contraction, form: Form, isa: Isa) -> Schedule:
+    """A block of sums in registers, panels of B as wide as it, and rows of A that stay in L2 while these pass by."""
+    vectors = panel_vectors(work.n, isa, form.dtype.itemsize)
+    chosen = Schedule(
+        tiles=(
+            Tile("cache", "m", ROW_BLOCK),
+            Tile("register", "m", isa.byte_rows if form is BYTES else isa.gemm_rows),
+            Tile("register", "n", vectors * isa.lanes),
+        ),
+        vector=("n", isa.lanes),
+        spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
+    )
+    chosen = overridden("contraction", chosen)
+    if work.packed:  # panels have the width that they were packed with
+        return chosen.with_tile("register", "n", work.packed)
+    width = max(chosen.static_tile("register", "n") // isa.lanes, 1) * isa.lanes
+    return chosen.with_tile("register", "n", width)
 
 
 def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], ...]]:
-    """`depth` and `taps` of a plan. A window's inner taps read A one behind the other, as do their panels of B, unless
+    """`depth` and `taps`. A window's inner taps read A one behind the other, as do their panels of B, unless
     these are padded."""
     depth = work.k
     taps = [(extent, work.a.coefficient(number)) for extent, number in zip(work.taps, work.tap_axes)]
@@ -122,19 +168,19 @@ def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], .
     return depth, tuple(taps)
 
 
-def render(module: Module, stem: str, planned: GemmPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledMatmul, slots: int) -> str:
     """Adds the function of a contraction to the module and gives its name."""
-    return module.define(stem, lambda name: _GemmWriter(module, name, planned, slots).write())
+    return module.define(stem, lambda name: _GemmWriter(module, name, scheduled, slots).write())
 
 
 class _GemmWriter:
-    def __init__(self, module: Module, name: str, planned: GemmPlan, slots: int) -> None:
-        self.plan = planned
-        self.work = planned.work
-        self.form = planned.form
+    def __init__(self, module: Module, name: str, scheduled: ScheduledMatmul, slots: int) -> None:
+        self.scheduled = scheduled
+        self.work = scheduled.work
+        self.form = scheduled.form
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
-        self.width = planned.vectors * self.lanes
+        self.width = scheduled.vectors * self.lanes
         self.ragged = not (isinstance(self.work.n, int) and self.work.n % self.width == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.epilogue = [Store(s.slot, s.offset, maths.legalise(s.body), False) for s in self.work.epilogue]
@@ -147,10 +193,10 @@ class _GemmWriter:
         f, work = self.f, self.work
         self.body.push()
         panels = f.dim(dims.ceildiv(work.n, self.width))
-        blocks = f.dim(dims.ceildiv(work.m, ROW_BLOCK))
+        blocks = f.dim(dims.ceildiv(work.m, self.scheduled.row_block))
         if work.packed and work.batch:
             # batches share the panels: each panel stays in cache while all rows pass by
-            others = f.dim(dims.product((*work.batch, dims.ceildiv(work.m, ROW_BLOCK))))
+            others = f.dim(dims.product((*work.batch, dims.ceildiv(work.m, self.scheduled.row_block))))
             panel, rest = f.divide(position, others), f.remainder(position, others)
         else:
             panel, rest = f.remainder(position, panels), f.divide(position, panels)
@@ -178,10 +224,10 @@ class _GemmWriter:
             start = f.add(start, self.body.offset(work.b)) if work.b.others else start
             here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
             return here, f.offset(here, self.form.element, size)
-        target = f.offset("%scratch", self.form.total, str(self.plan.rows * self.width))
+        target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))
         left = f.sub(f.dim(work.n), column)
         source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
-        pack_panel(self.body, (work.k_axis, work.n_axis), self.plan.vectors, (f.dim(work.k), left), source)
+        pack_panel(self.body, (work.k_axis, work.n_axis), self.scheduled.vectors, (f.dim(work.k), left), source)
         return target, target
 
     def _padded(self, depth: Dim) -> Dim:
@@ -191,8 +237,8 @@ class _GemmWriter:
     def _tiles(self, first: str, rows: str, column: str, right: str, ahead: str) -> None:
         """The rows of a block, tile by tile; every tile prefetches its share of the panel to come."""
         f, work = self.f, self.work
-        count, base, extra = tiles_of(f, rows, self.plan.rows)
-        depth = f.dim(self.plan.depth)
+        count, base, extra = tiles_of(f, rows, self.scheduled.rows)
+        depth = f.dim(self.scheduled.depth)
         share = f.mul(depth, str(self.form.ahead))
 
         def one(tile: str, _: list[str]) -> list[str]:
@@ -204,7 +250,7 @@ class _GemmWriter:
             width = str(self.width)
             next_share = f.offset(ahead, self.form.element, f.mul(tile, share))
             lda = f.dim(work.a.coefficient(work.m_axis))
-            operands = Tile(left, lda, right, "%scratch", width, depth, next_share)
+            operands = BlockOperands(left, lda, right, "%scratch", width, depth, next_share)
             self._over_taps(height, operands)
             self._finish(row, height, column)
             self.body.pop()
@@ -212,27 +258,27 @@ class _GemmWriter:
 
         f.loop("0", count, 1, [], one)
 
-    def _over_taps(self, height: str, tile: Tile) -> None:
+    def _over_taps(self, height: str, tile: BlockOperands) -> None:
         """One call of the core for every outer tap; all but the first add to the tile."""
-        f, plan = self.f, self.plan
-        if not plan.taps:
-            call_core(f, height, plan.rows, plan.vectors, tile, plan.form, plan.tail)
+        f, scheduled = self.f, self.scheduled
+        if not scheduled.taps:
+            call_core(f, height, scheduled.rows, scheduled.vectors, tile, scheduled.form, scheduled.tail)
             return
-        total = f.dim(dims.product(extent for extent, _ in plan.taps))
-        step = f.mul(f.dim(self._padded(plan.depth)), str(self.width))
+        total = f.dim(dims.product(extent for extent, _ in scheduled.taps))
+        step = f.mul(f.dim(self._padded(scheduled.depth)), str(self.width))
 
         def one(tap: str, _: list[str]) -> list[str]:
             moved, rest = "0", tap
-            for extent, coefficient in reversed(plan.taps):
+            for extent, coefficient in reversed(scheduled.taps):
                 moved = f.add(moved, f.mul(f.remainder(rest, f.dim(extent)), f.dim(coefficient)))
                 rest = f.divide(rest, f.dim(extent))
             here = dataclasses.replace(
                 tile,
-                a=f.offset(tile.a, plan.form.element, moved),
-                b=f.offset(tile.b, plan.form.element, f.mul(tap, step)),
+                a=f.offset(tile.a, scheduled.form.element, moved),
+                b=f.offset(tile.b, scheduled.form.element, f.mul(tap, step)),
                 more=f.value(f"icmp ne i64 {tap}, 0"),
             )
-            call_core(f, height, plan.rows, plan.vectors, here, plan.form, plan.tail)
+            call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, scheduled.tail)
             return []
 
         f.loop("0", total, 1, [], one)
@@ -242,7 +288,7 @@ class _GemmWriter:
         f, work = self.f, self.work
 
         def one(row: str, _: list[str]) -> list[str]:
-            for j in range(self.plan.vectors):
+            for j in range(self.scheduled.vectors):
                 at = f.add(column, str(j * self.lanes))
                 if self.ragged and j:
                     f.when(f.value(f"icmp slt i64 {at}, {f.dim(work.n)}"), lambda: self._vector(first, row, j, at))  # noqa: B023

@@ -20,28 +20,42 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel.ir.index import Linear, load
 from rlx.kernel.ir.irregular import OrderedWork, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.schedule.schedule import Schedule
 from rlx.ops.reduce import identity
 
 
 @dataclass(frozen=True)
-class SpecialPlan:
-    """How special work is run; fields as in `codegen.simd.loops.NestPlan`."""
+class ScheduledIrregular:
+    """How irregular work is run; fields as in `loops.ScheduledLoops`."""
 
     work: OrderedWork
+    lanes: int
     across: bool
     flat: bool
     positions: Dim
     weight: Dim
     scratch: Dim
 
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(vector=(f"a{len(self.work.outer) - 1}", self.lanes) if self.across else None)
 
-def plan(work: OrderedWork, lanes: int) -> SpecialPlan:
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
+
+
+def schedule(work: OrderedWork, lanes: int) -> ScheduledIrregular:
     """Legalises bodies, and chooses whether vectors lie along the last outer axis."""
     match work:
         case TopKSelection():
             work = replace(work, body=maths.legalise(work.body))
             weight = dims.mul(work.length, 8 + weight_of([work.body]))
-            return SpecialPlan(work, False, False, dims.product(work.outer), weight, ranking.scratch_bytes(work))
+            return ScheduledIrregular(
+                work, lanes, False, False, dims.product(work.outer), weight, ranking.scratch_bytes(work)
+            )
         case Scatter():
             guard, body = maths.legalise(work.guard), maths.legalise(work.body)
             work = replace(work, offset=_legal(work.offset), guard=guard, body=body)
@@ -55,7 +69,7 @@ def plan(work: OrderedWork, lanes: int) -> SpecialPlan:
     parallel = work.outer[:-1] if across and not flat else work.outer
     if across and not flat:
         weight = dims.add(dims.floordiv(dims.mul(weight, work.outer[-1]), lanes), 1)
-    return SpecialPlan(work, across, flat, dims.product(parallel), weight, 0)
+    return ScheduledIrregular(work, lanes, across, flat, dims.product(parallel), weight, 0)
 
 
 def _legal(line: Linear) -> Linear:
@@ -73,17 +87,17 @@ def _across(outer: Shape, offset: Linear, lanes: int) -> bool:
     return not isinstance(outer[-1], int) or outer[-1] * 2 >= lanes
 
 
-def render(module: Module, stem: str, planned: SpecialPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledIrregular, slots: int) -> str:
     """Adds the function of special work to the module and gives its name."""
 
     def make(name: str) -> Function:
-        match planned.work:
+        match scheduled.work:
             case Scatter():
-                return _UpdateWriter(module, name, planned, slots, planned.work).write()
+                return _UpdateWriter(module, name, scheduled, slots, scheduled.work).write()
             case PrefixScan():
-                return _RunningWriter(module, name, planned, slots, planned.work).write()
+                return _RunningWriter(module, name, scheduled, slots, scheduled.work).write()
             case TopKSelection():
-                return ranking.RankingWriter(module, name, slots, planned.work).write()
+                return ranking.RankingWriter(module, name, slots, scheduled.work).write()
 
     return module.define(stem, make)
 
@@ -91,29 +105,29 @@ def render(module: Module, stem: str, planned: SpecialPlan, slots: int) -> str:
 class _SpecialWriter:
     """The loops over outer positions; `rows` writes what is done at one of them, or along a vector axis."""
 
-    def __init__(self, module: Module, name: str, planned: SpecialPlan, slots: int, outer: Shape) -> None:
-        self.plan = planned
+    def __init__(self, module: Module, name: str, scheduled: ScheduledIrregular, slots: int, outer: Shape) -> None:
+        self.scheduled = scheduled
         self.outer = outer
         self.f = Function(module, name, PARAMETERS)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.lanes = module.target.lanes
-        self.vector_axis = len(outer) - 1 if planned.across else None
+        self.vector_axis = len(outer) - 1 if scheduled.across else None
 
     def rows(self, low: str, high: str) -> None:
         """All that belongs to one position; vectors lie along low … high of the last outer axis, where they do."""
         raise NotImplementedError
 
     def write(self) -> Function:
-        if self.plan.flat:
+        if self.scheduled.flat:
             self.rows("%begin", "%end")
         elif not self.outer:
             self.f.when(self.f.value("icmp slt i64 %begin, %end"), lambda: self.rows("0", "0"))
         else:
-            over_positions(self.f, self.body, self.outer[:-1] if self.plan.across else self.outer, self._position)
+            over_positions(self.f, self.body, self.outer[:-1] if self.scheduled.across else self.outer, self._position)
         return self.f
 
     def _position(self) -> None:
-        self.rows("0", self.f.dim(self.outer[-1]) if self.plan.across else "0")
+        self.rows("0", self.f.dim(self.outer[-1]) if self.scheduled.across else "0")
 
     def vectors(self, low: str, high: str, visit: Callable[[], None]) -> None:
         """Calls `visit` for whole vectors along the vector axis and for a masked rest; once where there is none."""
@@ -140,8 +154,8 @@ class _SpecialWriter:
 class _UpdateWriter(_SpecialWriter):
     """A scatter: vectors inside of the loop over updates, so that an index is looked at once for all of them."""
 
-    def __init__(self, module: Module, name: str, planned: SpecialPlan, slots: int, work: Scatter) -> None:
-        super().__init__(module, name, planned, slots, work.outer)
+    def __init__(self, module: Module, name: str, scheduled: ScheduledIrregular, slots: int, work: Scatter) -> None:
+        super().__init__(module, name, scheduled, slots, work.outer)
         self.work = work
 
     def rows(self, low: str, high: str) -> None:
@@ -200,8 +214,8 @@ class _UpdateWriter(_SpecialWriter):
 class _RunningWriter(_SpecialWriter):
     """A running reduction: a loop along the axis for every vector, the total in a register."""
 
-    def __init__(self, module: Module, name: str, planned: SpecialPlan, slots: int, work: PrefixScan) -> None:
-        super().__init__(module, name, planned, slots, work.outer)
+    def __init__(self, module: Module, name: str, scheduled: ScheduledIrregular, slots: int, work: PrefixScan) -> None:
+        super().__init__(module, name, scheduled, slots, work.outer)
         self.work = work
 
     def rows(self, low: str, high: str) -> None:

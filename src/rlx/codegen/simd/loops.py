@@ -1,8 +1,8 @@
 """Loop nests as LLVM functions `void(ptr args, i64 begin, i64 end, ptr scratch)`.
 
 `args[0]` points to the dims, `args[1 + slot]` to the buffers. A function does the parallel positions begin … end-1;
-how these are counted, and how many there are, `NestPlan` says. Vectors lie along the row (`across=False`), or along the
-last outer axis (`across=True`: maps, and reductions over other axes than the last).
+how these are counted, and how many there are, `ScheduledLoops` says. Vectors lie along the row (`across=False`), or
+along the last outer axis (`across=True`: maps, and reductions over other axes than the last).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
+from rlx.kernel.schedule.schedule import Schedule
 from rlx.ops.reduce import identity
 
 MOST_UNROLLED = 7
@@ -31,14 +32,16 @@ PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
 @dataclass(frozen=True)
-class NestPlan:
+class ScheduledLoops:
     """How a nest is run: `positions` parallel positions, each `weight` instructions of work, `scratch` bytes a thread.
 
     across    vectors lie along the last outer axis
     flat      the last outer axis is itself what is cut into pieces (there is no other outer axis)
+    temps     where row buffers begin in the scratch memory
     """
 
     nest: LoopNest
+    lanes: int
     across: bool
     flat: bool
     positions: Dim
@@ -46,8 +49,20 @@ class NestPlan:
     scratch: Dim
     temps: tuple[tuple[int, Dim], ...]
 
+    @property
+    def schedule(self) -> Schedule:
+        last = len(self.nest.outer) - 1 if self.across else len(self.nest.outer) + len(self.nest.inner) - 1
+        spaces = tuple((f"s{number}", "cache") for number, _ in self.temps)
+        return Schedule(vector=(f"a{last}", self.lanes) if last >= 0 else None, spaces=spaces)
 
-def plan(nest: LoopNest, lanes: int) -> NestPlan:
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight if self.flat else dims.add(dims.floordiv(self.weight, lanes), 4)
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
+
+
+def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
     """Legalises bodies and chooses along which axis vectors lie."""
     nest = LoopNest(nest.outer, nest.inner, tuple(_legal(s) for s in nest.statements))
     across = _across(nest, lanes)
@@ -69,7 +84,7 @@ def plan(nest: LoopNest, lanes: int) -> NestPlan:
             held = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
             size = dims.mul(dims.mul(inside, lanes if across else 1), held)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
-    return NestPlan(nest, across, flat, dims.product(parallel), weight, total, tuple(temps))
+    return ScheduledLoops(nest, lanes, across, flat, dims.product(parallel), weight, total, tuple(temps))
 
 
 def _legal(stage: Statement) -> Statement:
@@ -104,9 +119,9 @@ def _across(nest: LoopNest, lanes: int) -> bool:
     return column_misses < row_misses or (short and column_misses <= row_misses)
 
 
-def render(module: Module, stem: str, planned: NestPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledLoops, slots: int) -> str:
     """Adds the function of a nest to the module and gives its name."""
-    return module.define(stem, lambda name: _NestWriter(module, name, planned, slots).write())
+    return module.define(stem, lambda name: _NestWriter(module, name, scheduled, slots).write())
 
 
 def buffer_pointers(f: Function, slots: int) -> list[str]:
@@ -138,10 +153,10 @@ def over_positions(f: Function, body: Body, outer: Shape, visit: Callable[[], No
 
 
 class _NestWriter:
-    def __init__(self, module: Module, name: str, planned: NestPlan, slots: int) -> None:
+    def __init__(self, module: Module, name: str, scheduled: ScheduledLoops, slots: int) -> None:
         self.module = module
-        self.plan = planned
-        self.nest = planned.nest
+        self.scheduled = scheduled
+        self.nest = scheduled.nest
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.body = Body(self.f, buffer_pointers(self.f, slots))
@@ -152,7 +167,7 @@ class _NestWriter:
     def write(self) -> Function:
         if not self.nest.outer:
             self.f.when(self.f.value("icmp slt i64 %begin, %end"), self._single)
-        elif self.plan.flat:
+        elif self.scheduled.flat:
             self._vector_loop(0, "%begin", "%end")
         else:
             self.f.loop("%begin", "%end", 1, [], self._position)
@@ -162,7 +177,7 @@ class _NestWriter:
         self._stages()
 
     def _position(self, position: str, _: list[str]) -> list[str]:
-        outer = self.nest.outer[:-1] if self.plan.across else self.nest.outer
+        outer = self.nest.outer[:-1] if self.scheduled.across else self.nest.outer
         self.body.push()
         rest = position
         for number in reversed(range(len(outer))):
@@ -172,7 +187,7 @@ class _NestWriter:
                 extent = self.f.dim(outer[number])
                 self.body.axes[number] = self.f.remainder(rest, extent)
                 rest = self.f.divide(rest, extent)
-        if self.plan.across:
+        if self.scheduled.across:
             last = len(self.nest.outer) - 1
             self._vector_loop(last, "0", self.f.dim(self.nest.outer[last]))
         else:
@@ -217,7 +232,7 @@ class _NestWriter:
 
     def _unroll(self, bodies: Sequence[Expr], span: str) -> int:
         """Vectors in flight; a known span that they would not divide gets fewer, so that no rest is left."""
-        if self.nest.inner and self.plan.across:
+        if self.nest.inner and self.scheduled.across:
             return 1
         size = sum(_weight(b) for b in bodies)
         most = 4 if size <= 12 else 2 if size <= 64 else 1
@@ -257,7 +272,7 @@ class _NestWriter:
         first = self.nest.statements[numbers[0]]
         if isinstance(first, Reduce) and first.argument:
             self._argument(numbers[0], first)
-        elif self.plan.across or not self.inner_axes:
+        elif self.scheduled.across or not self.inner_axes:
             self._pass(numbers, self.inner_axes, None)
         else:
             self._pass(numbers, self.inner_axes[:-1], self.inner_axes[-1])
@@ -273,14 +288,14 @@ class _NestWriter:
             lambda n: _uses_axis(n, loop_axes) or (n.kind == "temp") or (n.kind == "row" and n.attr in own),
             loop_axes,
         )
-        is_vector = self.plan.across or vector_axis is not None
+        is_vector = self.scheduled.across or vector_axis is not None
         first = [(self._type(n, is_vector), self._identity(n, is_vector)) for n in reduces]
         results = self._loops(numbers, reduces, sequential, vector_axis, first, "0")
         for number, result in zip(reduces, results):
             stage = self.nest.statements[number]
             assert isinstance(stage, Reduce)
             reg = Reg(result, stage.dtype, is_vector)
-            self.body.rows[number] = reg if self.plan.across else self._across_lanes(stage, reg)
+            self.body.rows[number] = reg if self.scheduled.across else self._across_lanes(stage, reg)
 
     def _loops(
         self,
@@ -329,7 +344,7 @@ class _NestWriter:
         one: Callable[[str, list[str]], list[str]],
     ) -> list[str]:
         """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
-        f, vector = self.f, self.plan.across
+        f, vector = self.f, self.scheduled.across
         fresh = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
 
         def block(start: str, totals: list[str]) -> list[str]:
@@ -429,7 +444,7 @@ class _NestWriter:
 
     def _inside(self, number: int, reg: Reg) -> Reg:
         """The value, or the identity in lanes that are masked off."""
-        if self.body.vector is None or self.body.vector.mask is None or self.plan.across:
+        if self.body.vector is None or self.body.vector.mask is None or self.scheduled.across:
             return reg
         kind = self._type(number, True)
         neutral = self._identity(number, True)
@@ -481,7 +496,7 @@ class _NestWriter:
     # temps
 
     def _temp_address(self, number: int, dtype: DType) -> str:
-        start = dict(self.plan.temps)[number]
+        start = dict(self.scheduled.temps)[number]
         where = self.f.offset("%scratch", "i8", self.f.dim(start))
         return self.f.offset(where, register_type(dtype) if dtype is not dtypes.bool_ else "i8", self.flat_position)
 

@@ -302,7 +302,7 @@ class ByteCore(Core):
 
 
 @dataclass(frozen=True)
-class Tile:
+class BlockOperands:
     """Operands of a call of a core: pointers and row lengths in elements, as LLVM values."""
 
     a: str
@@ -316,7 +316,7 @@ class Tile:
 
 
 def call_core(
-    f: Function, height: str, tallest: int, vectors: int, tile: Tile, form: Form = FLOATS, tail: int = 0
+    f: Function, height: str, tallest: int, vectors: int, tile: BlockOperands, form: Form = FLOATS, tail: int = 0
 ) -> None:
     """Calls the core of a height that is only known at run time (1 … tallest) on a packed panel."""
     text = (

@@ -1,4 +1,4 @@
-"""Maps whose operand runs along another axis than their result (transposes): done in squares turned in registers."""
+"""Maps whose operand runs along another axis than their result (transposes): done in squares, in registers."""
 
 from __future__ import annotations
 
@@ -6,80 +6,95 @@ from dataclasses import dataclass
 
 from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
 from rlx.codegen.simd.function import Function, Module, memory_type
-from rlx.codegen.simd.loops import PARAMETERS, NestPlan, buffer_pointers
+from rlx.codegen.simd.loops import PARAMETERS, ScheduledLoops, buffer_pointers
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 MOST_INTERLEAVED = 8
 """Columns that are written in turns instead of as parts of squares."""
 
 
 @dataclass(frozen=True)
-class TransposePlan:
-    """How a turned map is run; fields as in `NestPlan`. A position is the other outer axes and a block of `axis`."""
+class ScheduledTranspose:
+    """How a transposing map is run; fields as in `ScheduledLoops`. A position is the other outer axes and a block of
+    `axis`."""
 
-    inner: NestPlan
+    inner: ScheduledLoops
     axis: int
-    turned: tuple[Expr, ...]
+    transposed: tuple[Expr, ...]
     positions: Dim
     weight: Dim
     scratch: Dim = 0
     flat: bool = False
 
+    @property
+    def schedule(self) -> Schedule:
+        lanes = self.inner.lanes
+        last = len(self.inner.nest.outer) - 1
+        tiles = (Tile("register", f"a{self.axis}", lanes), Tile("register", f"a{last}", lanes))
+        return Schedule(tiles, vector=(f"a{self.axis}", lanes))
 
-def plan(planned: NestPlan, lanes: int) -> TransposePlan | None:
-    """The plan if a nest is such a map, else None."""
-    nest = planned.nest
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
+
+
+def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
+    """The schedule if a nest is such a map, else None."""
+    nest = loops.nest
     if nest.inner or len(nest.outer) < 2 or len(nest.statements) != 1:
         return None
     store = nest.statements[0]
     assert isinstance(store, Store)
     last = len(nest.outer) - 1
     loads = [n for n in ex.walk([store.body]) if n.kind == "load"]
-    turned = tuple(n for n in loads if n.attr.coefficient(last) not in (0, 1))
-    if not turned or store.offset.others or store.offset.coefficient(last) != 1:
+    transposed = tuple(n for n in loads if n.attr.coefficient(last) not in (0, 1))
+    if not transposed or store.offset.others or store.offset.coefficient(last) != 1:
         return None
-    if any(n.args or memory_type(n.dtype) not in ("float", "i32") for n in turned):
+    if any(n.args or memory_type(n.dtype) not in ("float", "i32") for n in transposed):
         return None
-    axes = {n for n, c in turned[0].attr.axes if c == 1 and n != last}
-    axes = {n for n in axes if all(t.attr.coefficient(n) == 1 for t in turned)}
+    axes = {n for n, c in transposed[0].attr.axes if c == 1 and n != last}
+    axes = {n for n in axes if all(t.attr.coefficient(n) == 1 for t in transposed)}
     if len(axes) != 1:
         return None
     axis = axes.pop()
     blocks = dims.ceildiv(nest.outer[axis], lanes)
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], lanes), 4)
-    return TransposePlan(planned, axis, turned, dims.mul(others, blocks), weight)
+    return ScheduledTranspose(loops, axis, transposed, dims.mul(others, blocks), weight)
 
 
-def render(module: Module, stem: str, planned: TransposePlan, slots: int) -> str:
-    """Adds the function of a turned map to the module and gives its name."""
-    return module.define(stem, lambda name: _TurnWriter(module, name, planned, slots).write())
+def render(module: Module, stem: str, scheduled: ScheduledTranspose, slots: int) -> str:
+    """Adds the function of a transposing map to the module and gives its name."""
+    return module.define(stem, lambda name: _TransposeWriter(module, name, scheduled, slots).write())
 
 
-def few_columns(planned: TransposePlan, lanes: int) -> int:
+def few_columns(scheduled: ScheduledTranspose, lanes: int) -> int:
     """How many columns there are if they are few and rows lie side by side in the result, else 0."""
-    nest = planned.inner.nest
+    nest = scheduled.inner.nest
     columns, store = nest.outer[-1], nest.statements[0]
     assert isinstance(store, Store)
     if not isinstance(columns, int) or not 1 < columns <= min(MOST_INTERLEAVED, lanes):
         return 0
-    return columns if store.offset.coefficient(planned.axis) == columns else 0
+    return columns if store.offset.coefficient(scheduled.axis) == columns else 0
 
 
-class _TurnWriter:
-    def __init__(self, module: Module, name: str, planned: TransposePlan, slots: int) -> None:
-        self.plan = planned
-        self.nest = planned.inner.nest
+class _TransposeWriter:
+    def __init__(self, module: Module, name: str, scheduled: ScheduledTranspose, slots: int) -> None:
+        self.scheduled = scheduled
+        self.nest = scheduled.inner.nest
         self.last = len(self.nest.outer) - 1
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.body = Body(self.f, buffer_pointers(self.f, slots))
-        self.columns = few_columns(planned, self.lanes)
+        self.columns = few_columns(scheduled, self.lanes)
 
     def write(self) -> Function:
         self.f.loop("%begin", "%end", 1, [], self._position)
@@ -88,12 +103,12 @@ class _TurnWriter:
     def _position(self, position: str, _: list[str]) -> list[str]:
         f, nest = self.f, self.nest
         self.body.push()
-        extent = f.dim(nest.outer[self.plan.axis])
-        blocks = f.dim(dims.ceildiv(nest.outer[self.plan.axis], self.lanes))
+        extent = f.dim(nest.outer[self.scheduled.axis])
+        blocks = f.dim(dims.ceildiv(nest.outer[self.scheduled.axis], self.lanes))
         first = f.mul(f.remainder(position, blocks), str(self.lanes))
         rest = f.divide(position, blocks)
         for number in reversed(range(self.last)):
-            if number != self.plan.axis:
+            if number != self.scheduled.axis:
                 along = f.dim(nest.outer[number])
                 self.body.axes[number] = f.remainder(rest, along)
                 rest = f.divide(rest, along)
@@ -126,13 +141,13 @@ class _TurnWriter:
         parts = []
         for column in range(count):
             body.push()
-            body.axes[self.plan.axis], body.axes[self.last] = first, str(column)
-            body.vector = Vector(self.plan.axis)
+            body.axes[self.scheduled.axis], body.axes[self.last] = first, str(column)
+            body.vector = Vector(self.scheduled.axis)
             parts.append(body.splat_raw(body.encode(body.gen(store.body)), scalar))
             body.vector = None
             body.pop()
         body.push()
-        body.axes[self.plan.axis], body.axes[self.last] = first, "0"
+        body.axes[self.scheduled.axis], body.axes[self.last] = first, "0"
         where = body.pointer(store.slot, store.body.dtype, store.offset)
         for number in range(count):
             made = parts[0]
@@ -150,23 +165,23 @@ class _TurnWriter:
         body.pop()
 
     def _square(self, first: str, column: str) -> list[str]:
-        """lanes x lanes elements: read along `axis`, turned, used along the last axis."""
+        """lanes x lanes elements: read along `axis`, transposed, used along the last axis."""
         body = self.body
         held = []
-        for node in self.plan.turned:
+        for node in self.scheduled.transposed:
             lines = []
             for lane in range(self.lanes):
                 body.push()
-                body.axes[self.plan.axis], body.axes[self.last] = first, self.f.add(column, str(lane))
+                body.axes[self.scheduled.axis], body.axes[self.last] = first, self.f.add(column, str(lane))
                 where = body.pointer(node.attr.slot, node.dtype, offset_of(node))
                 lines.append(body.load_vector(where, memory_type(node.dtype), 1, None))
                 body.pop()
             held.append(transpose(body, lines, memory_type(node.dtype)))
         for lane in range(self.lanes):
             body.push()
-            body.axes[self.plan.axis], body.axes[self.last] = self.f.add(first, str(lane)), column
+            body.axes[self.scheduled.axis], body.axes[self.last] = self.f.add(first, str(lane)), column
             body.vector = Vector(self.last)
-            for node, rows in zip(self.plan.turned, held):
+            for node, rows in zip(self.scheduled.transposed, held):
                 body.remember(node, Reg(rows[lane], node.dtype, True))
             self._store()
             body.vector = None
@@ -180,7 +195,7 @@ class _TurnWriter:
             def vector(column: str, _: list[str]) -> list[str]:
                 body = self.body
                 body.push()
-                body.axes[self.plan.axis], body.axes[self.last] = position, column
+                body.axes[self.scheduled.axis], body.axes[self.last] = position, column
                 body.vector = Vector(self.last, lane_mask(body, self.f.sub(high, column)))
                 self._store()
                 body.vector = None

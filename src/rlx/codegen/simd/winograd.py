@@ -15,7 +15,7 @@ from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
-from rlx.codegen.simd.microkernels import Tile, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -24,6 +24,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.ir.winograd import INPUT, OUTPUT, POINTS, TILE, Matrix, WinogradConvolution, transform
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 TILES = 24
 """Tiles that a position should have: enough rows for the core, few enough for L2."""
@@ -35,16 +36,40 @@ IMAGE, ROW, CHANNEL = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class WinogradPlan:
-    """How it is run; fields as in `codegen.simd.loops.NestPlan`. `group` is the number of tile rows of a position."""
+class ScheduledWinograd:
+    """How it is run; fields as in `loops.ScheduledLoops`."""
 
     work: WinogradConvolution
-    rows: int
-    vectors: int
-    group: int
+    schedule: Schedule
     positions: Dim
     weight: Dim
     scratch: Dim
+
+    @property
+    def rows(self) -> int:
+        """Tiles that are multiplied at once."""
+        return self.schedule.static_tile("register", "tiles")
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums along the output channels."""
+        assert self.schedule.vector is not None  # `schedule` sets it
+        return self.schedule.static_tile("register", "n") // self.schedule.vector[1]
+
+    @property
+    def group(self) -> int:
+        """Rows of tiles of a position."""
+        return self.schedule.static_tile("thread", "rows")
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+    def render(self, module: Module, stem: str, slots: int) -> str:
+        return render(module, stem, self, slots)
 
 
 def panel_width(work: Contraction, isa: Isa) -> int:
@@ -63,9 +88,8 @@ def panel_width(work: Contraction, isa: Isa) -> int:
     return gemm.panel_vectors(work.n, isa) * isa.lanes
 
 
-def plan(work: WinogradConvolution, isa: Isa) -> WinogradPlan:
+def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
     conv = work.conv
-    vectors = conv.packed // isa.lanes
     across, down = dims.ceildiv(conv.m, TILE), dims.ceildiv(conv.batch[1], TILE)
     group = max(1, -(-TILES // across)) if isinstance(across, int) and across else 1
     tiles = dims.mul(across, group)
@@ -73,7 +97,16 @@ def plan(work: WinogradConvolution, isa: Isa) -> WinogradPlan:
     floats = dims.add(dims.mul(tiles, POINTS * POINTS * (_int(conv.k) + padded)), TILE * TILE * isa.lanes)
     positions = dims.mul(conv.batch[0], dims.ceildiv(down, group))
     weight = dims.mul(tiles, POINTS * POINTS * _int(conv.k) * padded // isa.lanes)
-    return WinogradPlan(work, isa.gemm_rows, vectors, group, positions, weight, dims.mul(floats, 4))
+    chosen = Schedule(
+        tiles=(
+            Tile("thread", "rows", group),
+            Tile("register", "tiles", isa.gemm_rows),
+            Tile("register", "n", conv.packed),
+        ),
+        vector=("n", isa.lanes),
+        spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
+    )
+    return ScheduledWinograd(work, chosen, positions, weight, dims.mul(floats, 4))
 
 
 def _int(dim: Dim) -> int:
@@ -81,15 +114,15 @@ def _int(dim: Dim) -> int:
     return dim
 
 
-def render(module: Module, stem: str, planned: WinogradPlan, slots: int) -> str:
+def render(module: Module, stem: str, scheduled: ScheduledWinograd, slots: int) -> str:
     """Adds the function of a convolution to the module and gives its name."""
-    return module.define(stem, lambda name: _WinogradWriter(module, name, planned, slots).write())
+    return module.define(stem, lambda name: _WinogradWriter(module, name, scheduled, slots).write())
 
 
 class _WinogradWriter:
-    def __init__(self, module: Module, name: str, planned: WinogradPlan, slots: int) -> None:
-        self.plan = planned
-        self.conv = planned.work.conv
+    def __init__(self, module: Module, name: str, scheduled: ScheduledWinograd, slots: int) -> None:
+        self.scheduled = scheduled
+        self.conv = scheduled.work.conv
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.body = Body(self.f, buffer_pointers(self.f, slots))
@@ -103,7 +136,7 @@ class _WinogradWriter:
         f = self.f
         self.across = f.dim(dims.ceildiv(self.conv.m, TILE))
         self.down = f.dim(dims.ceildiv(self.conv.batch[1], TILE))
-        tiles = f.mul(self.across, str(self.plan.group))
+        tiles = f.mul(self.across, str(self.scheduled.group))
         self.in_plane, self.out_plane = f.mul(tiles, str(self.channels)), f.mul(tiles, str(self.padded))
         count = str(POINTS * POINTS)
         self.inputs = "%scratch"
@@ -114,11 +147,11 @@ class _WinogradWriter:
 
     def _position(self, position: str, _: list[str]) -> list[str]:
         f = self.f
-        groups = f.ceil_divide(self.down, str(self.plan.group))
+        groups = f.ceil_divide(self.down, str(self.scheduled.group))
         self.body.push()
         self.body.axes[IMAGE] = f.divide(position, groups)
-        first = f.mul(f.remainder(position, groups), str(self.plan.group))
-        rows = f.smin(str(self.plan.group), f.sub(self.down, first))
+        first = f.mul(f.remainder(position, groups), str(self.scheduled.group))
+        rows = f.smin(str(self.scheduled.group), f.sub(self.down, first))
         tiles = f.mul(rows, self.across)
         f.loop("0", tiles, 1, [], lambda tile, _: self._transform_input(first, tile))
         f.loop("0", str(POINTS * POINTS), 1, [], lambda point, _: self._multiply(point, tiles))
@@ -158,7 +191,7 @@ class _WinogradWriter:
         out = f.offset(self.products, "float", f.mul(point, self.out_plane))
         weights = f.mul(point, str(self.channels * self.padded))
         right = f.offset(self.body.bases[conv.b_slot], "float", weights)
-        count, base, extra = tiles_of(f, tiles, self.plan.rows)
+        count, base, extra = tiles_of(f, tiles, self.scheduled.rows)
 
         def panel(number: str, _: list[str]) -> list[str]:
             here = f.offset(right, "float", f.mul(number, str(self.channels * conv.packed)))
@@ -168,8 +201,8 @@ class _WinogradWriter:
                 start, height = tile_at(f, tile, base, extra)
                 a = f.offset(left, "float", f.mul(start, str(self.channels)))
                 c = f.offset(out, "float", f.add(f.mul(start, str(self.padded)), f.mul(number, str(conv.packed))))
-                operands = Tile(a, str(self.channels), here, c, str(self.padded), str(self.channels), ahead)
-                call_core(f, height, self.plan.rows, self.plan.vectors, operands)
+                operands = BlockOperands(a, str(self.channels), here, c, str(self.padded), str(self.channels), ahead)
+                call_core(f, height, self.scheduled.rows, self.scheduled.vectors, operands)
                 return []
 
             f.loop("0", count, 1, [], rows)

@@ -11,7 +11,7 @@ main:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
 
 from rlx.ir import expr as ex
@@ -30,22 +30,24 @@ from rlx.kernel.ir.work import Place, Work
 INDENT = "  "
 
 
-def text_of(program: Program) -> str:
-    """The whole program."""
+def text_of(program: Program, schedule_of: Callable[[Kernel], object] = lambda kernel: "") -> str:
+    """The whole program; `schedule_of` tells how a target runs each kernel."""
     lines = [_buffer(program, number) for number in range(len(program.buffers))]
     for name, kernels in (("prepare", program.prepare), ("main", program.main)):
         if kernels:
             lines.append(f"{name}:")
-            lines.extend(_indented(line for kernel in kernels for line in kernel_lines(kernel)))
+            lines.extend(_indented(line for kernel in kernels for line in kernel_lines(kernel, schedule_of)))
     return "\n".join(lines)
 
 
-def kernel_lines(kernel: Kernel) -> list[str]:
+def kernel_lines(kernel: Kernel, schedule_of: Callable[[Kernel], object] = lambda kernel: "") -> list[str]:
     """One kernel; buffers stand for the slots of its work."""
     written = [f"%{n}" for n in kernel.slots[: kernel.writes]]
     read = [f"%{n}" for n in kernel.slots[kernel.writes :]]
     head = f"{kernel.name}({', '.join(written)}{' <- ' if read else ''}{', '.join(read)})"
-    return [f"{head}: {kind_of(kernel.work)}", *_indented(describe(kernel.work, _Writer(kernel)))]
+    schedule = "" if kernel.work.owns_kernels else str(schedule_of(kernel))
+    lines = [f"schedule: {schedule}"] * bool(schedule) + describe(kernel.work, _Writer(kernel))
+    return [f"{head}: {kind_of(kernel.work)}", *_indented(lines)]
 
 
 def kind_of(work: Work) -> str:
