@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlx.codegen.simt.body import float_literal, legal
+from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.instructions import rounded
+from rlx.codegen.simt.language.wgsl import float_literal
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims

@@ -1,20 +1,15 @@
-"""Scalar expressions as WGSL: one `let` an instruction, made where it is first needed and reused in inner blocks."""
+"""Scalar expressions as lines of code: one name an instruction, made where first needed and reused in inner blocks."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
-import numpy as np
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.scalar.int_ranges import Ranges
 from rlx.codegen.scalar.reads import Reads
-from rlx.codegen.simt.code import ZERO, Code, Record, Slot, int_literal
-from rlx.codegen.simt.instructions import wrapped, write
+from rlx.codegen.simt.code import Code, Record, Slot
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.types import is_narrow_float, is_wide
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -66,6 +61,7 @@ class Body:
 
     def __init__(self, code: Code, record: Record, slots: Sequence[Slot], ranges: Ranges) -> None:
         self.code = code
+        self.language = code.language
         self.record = record
         self.slots = slots
         self.ranges = ranges
@@ -130,7 +126,7 @@ class Body:
         return self._made(node)
 
     def _made(self, node: Expr) -> Reg:
-        found = self.find(node) if node.kind != "const" else constant(node)
+        found = self.find(node) if node.kind != "const" else self.language.constant(node)
         assert found is not None
         return found
 
@@ -150,21 +146,21 @@ class Body:
             case "opaque":
                 return self._opaque(self._made(node.args[0]))
         if node.kind not in INSTRUCTIONS:
-            raise CompileError(f"[{node.kind}] no such leaf in WGSL")
+            raise CompileError(f"[{node.kind}] no such leaf in {self.language.name}")
         if self.ranges.is_index(node):
             self.indices[node] = None
         args = [self._made(a) for a in node.args]
-        return write(self.code, node, args, self.ranges.fits(node))
+        return self.language.write(self.code, node, args, self.ranges.fits(node))
 
     def _opaque(self, reg: Reg) -> Reg:
         """The same float as a number that only the run can tell."""
-        return Reg(self.code.let(f"bitcast<f32>(bitcast<u32>({reg.name}) | bitcast<u32>({ZERO}))"), reg.dtype, False)
+        return Reg(self.code.let(self.language.opaque(reg)), reg.dtype, False)
 
     def apply(self, name: str, *regs: Reg) -> Reg:
         """An instruction on registers."""
         leaves = [Expr("register", r.dtype, (), (r.name, r.wide)) for r in regs]
         node = ex.apply(name, *leaves)
-        return write(self.code, node, list(regs), not any(r.wide for r in regs))
+        return self.language.write(self.code, node, list(regs), not any(r.wide for r in regs))
 
     def through(self, make: Callable[..., Expr], *regs: Reg) -> Reg:
         """What `make` says of registers, which it gets as expressions."""
@@ -188,114 +184,22 @@ class Body:
         for name, coefficient in parts:
             terms.append(name if coefficient == 1 else f"{name} * {self.record.dim(coefficient)}")
         if not terms:
-            return "0i"
+            return self.language.index(0)
         return self.code.let(" + ".join(terms), "at") if len(terms) > 1 or "*" in terms[0] else terms[0]
 
     def _load(self, node: Expr) -> Reg:
         access: Access = node.attr
-        value = self.load_at(access.slot, self.offset(offset_of(node)))
-        if not access.guarded:
-            return value
-        # reading out of bounds is harmless in WGSL: it gives some element, or zero
-        zero = constant(ex.const(0, node.dtype)).widened() if value.wide else constant(ex.const(0, node.dtype))
-        guard = self._made(node.args[0])
-        return value.like(self.code.let(f"select({zero.name}, {value.name}, {guard.name})"))
+        offset = self.offset(offset_of(node))
+        return self.language.load(self, access.slot, offset, self._made(node.args[0]) if access.guarded else None)
 
     def load_at(self, number: int, offset: str) -> Reg:
         """The element of a slot at an offset."""
-        slot = self.slots[number]
-        start, dtype = self.record.start(number), slot.dtype
-        if slot.native:
-            return Reg(self.code.let(f"f32(memory{slot.storage}[{start} + {offset}])"), dtype, False)
-        if is_wide(dtype):
-            at = self.code.let(f"{start} + {offset} * 2i", "at")
-            return Reg(self.code.let(f"vec2<u32>({_word(slot, at)}, {_word(slot, f'{at} + 1i')})"), dtype, True)
-        if slot.packed:
-            return self._load_packed(slot, start, offset)
-        word = _word(slot, f"{start} + {offset}")
-        match dtype.kind:
-            case "bool":
-                text = f"{word} != 0u"
-            case "float":
-                text = f"bitcast<f32>({word})"
-            case "int":
-                text = f"bitcast<i32>({word})"
-            case _:
-                text = word
-        return Reg(self.code.let(text), dtype, False)
-
-    def _load_packed(self, slot: Slot, start: str, offset: str) -> Reg:
-        dtype = slot.dtype
-        width = 8 * dtype.itemsize
-        shift, mask = (2, 3) if width == 8 else (1, 1)
-        word = _word(slot, f"{start} + ({offset} >> {shift}u)")
-        place = f"u32(({offset} & {mask}i) * {width}i)"
-        raw = self.code.let(f"({word} >> {place}) & {(1 << dtype.bits) - 1}u")  # bits above the width count for nothing
-        if is_narrow_float(dtype):
-            return Reg(self.code.let(f"decode_{dtype}({raw})"), dtype, False)
-        if dtype.kind == "int":
-            return Reg(self.code.let(wrapped(dtype, f"bitcast<i32>({raw})")), dtype, False)
-        return Reg(self.code.let(f"{raw} != 0u") if dtype is dtypes.bool_ else raw, dtype, False)
+        return self.language.load(self, number, offset)
 
     def store(self, number: int, line: Linear, value: Reg) -> None:
         """Writes an element at a linear offset."""
         self.store_at(number, self.offset(line), value)
 
     def store_at(self, number: int, offset: str, value: Reg) -> None:
-        """Writes an element, as a word or a half."""
-        slot = self.slots[number]
-        assert not slot.packed
-        at = f"{self.record.start(number)} + {offset}"
-        memory = f"memory{slot.storage}"
-        if slot.native:
-            self.code.emit(f"{memory}[{at}] = f16({value.name});")
-            return
-        if is_wide(slot.dtype):
-            whole = value.widened()
-            at = self.code.let(f"{self.record.start(number)} + {offset} * 2i", "at")
-            name = whole.name if whole.name.isidentifier() else self.code.let(whole.name)
-            self.code.emit(f"{memory}[{at}] = {name}.x;")
-            self.code.emit(f"{memory}[{at} + 1i] = {name}.y;")
-            return
-        match slot.dtype.kind:
-            case "bool":
-                word = f"select(0u, 1u, {value.name})"
-            case "uint":
-                word = value.name
-            case _:
-                word = f"bitcast<u32>({value.name})"
-        self.code.emit(f"{memory}[{at}] = {word};")
-
-
-def _word(slot: Slot, at: str) -> str:
-    """A word of a slot's storage, as a u32."""
-    place = f"memory{slot.storage}[{at}]"
-    if not slot.atomic:
-        return place
-    return f"atomicLoad(&{place})" if slot.atomic == "u32" else f"bitcast<u32>(atomicLoad(&{place}))"
-
-
-def constant(node: Expr) -> Reg:
-    """A constant as a literal. Infinities and NaN, which WGSL has no literals for, come from a number at run time."""
-    value = ex.value_of(node)
-    dtype = node.dtype
-    if dtype is dtypes.bool_:
-        return Reg("true" if value else "false", dtype, False)
-    if is_wide(dtype):
-        if dtype is dtypes.i64 and -(1 << 31) <= value < 1 << 31:
-            return Reg(int_literal(value), dtype, False)
-        bits = value & ((1 << 64) - 1)
-        return Reg(f"vec2<u32>({bits & 0xFFFFFFFF}u, {bits >> 32}u)", dtype, True)
-    if dtype.kind == "int":
-        return Reg(int_literal(value), dtype, False)
-    return Reg(f"{value}u" if dtype.kind == "uint" else float_literal(float(value)), dtype, False)
-
-
-def float_literal(value: float) -> str:
-    """An f32 expression of this value."""
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
-    if not np.isfinite(value):
-        return f"bitcast<f32>({bits}u | bitcast<u32>({ZERO}))"
-    if bits == 0x80000000:
-        return f"bitcast<f32>({bits}u)"
-    return f"{np.float32(value)!s}f" if value >= 0 else f"({np.float32(value)!s}f)"
+        """Writes an element at an offset."""
+        self.language.store(self, number, offset, value)

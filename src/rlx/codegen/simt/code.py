@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rlx.codegen.scalar.int_ranges import Check
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
+
+if TYPE_CHECKING:
+    from rlx.codegen.simt.language.base import Language
 
 WORKGROUP = 64
 """Invocations of a workgroup: every WebGPU device takes 256, and the warps of none are longer than 64."""
@@ -78,12 +82,13 @@ class Shader:
 
 @dataclass
 class Code:
-    """Lines of WGSL; `let` names a value and `block` indents. Names are unique in a function.
+    """Lines of a language; `let` names a value and `block` indents. Names are unique in a function.
 
     shared      workgroup memory: names and types of arrays
     subgroups   whether lanes may exchange values within subgroups
     """
 
+    language: Language
     lines: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     depth: int = 1
@@ -99,7 +104,7 @@ class Code:
 
     def let(self, text: str, stem: str = "v") -> str:
         name = self.fresh(stem)
-        self.emit(f"let {name} = {text};")
+        self.emit(self.language.let(name, text))
         return name
 
     @contextmanager

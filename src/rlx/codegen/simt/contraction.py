@@ -14,6 +14,7 @@ from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import Binding, Code, Record, Shader, Slot
 from rlx.codegen.simt.instructions import rounded
+from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import LIBRARY_LOOP
 from rlx.codegen.simt.shader import assemble
@@ -55,7 +56,7 @@ class _Blocked:
         self.work = work
         self.bindings = bindings
         self.name = name
-        self.code = Code()
+        self.code = Code(WGSL)
         self.record = Record(len(slots))
         self.body = Body(self.code, self.record, slots, Ranges())
 

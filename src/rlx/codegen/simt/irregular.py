@@ -17,12 +17,14 @@ from rlx.codegen.simt.attention import Attention
 from rlx.codegen.simt.bitonic import Network, precedes
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.loops import SHORT
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import identity_variable, iterations_of
 from rlx.codegen.simt.shared import Shared
 from rlx.codegen.simt.split_kv import Join, Parts
-from rlx.codegen.simt.types import PLAIN, Target, is_wide, register_type
+from rlx.codegen.simt.types import PLAIN, Target, is_wide
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -83,6 +85,7 @@ def render(
     bindings: Sequence[Binding],
     name: str,
     target: Target = PLAIN,
+    language: Language = WGSL,
 ) -> Shader:
     """The shader of special work. Slot i of the work is `slots[i]`, in one of the storage `bindings`."""
     writer: Writer
@@ -94,24 +97,24 @@ def render(
         case SplitKvCombine():
             writer = Join(work, slots)
         case Scatter():
-            writer = _Update(work, slots)
+            writer = _ScatterWriter(work, slots, language)
         case PrefixScan():
-            writer = _Running(work, slots)
+            writer = _ScanWriter(work, slots, language)
         case TopKSelection():
-            writer = _Ranking(work, slots)
+            writer = _TopKWriter(work, slots, language)
         case BitonicSort():
             writer = Network(work, slots)
     writer.code.subgroups = target.subgroups
     return writer.shader(bindings, name)
 
 
-class _Update(Writer):
+class _ScatterWriter(Writer):
     """One invocation an outer position; it goes along the inner axes. Or an invocation an update, where all are made
     together."""
 
-    def __init__(self, work: Scatter, slots: Sequence[Slot]) -> None:
+    def __init__(self, work: Scatter, slots: Sequence[Slot], language: Language = WGSL) -> None:
         every = (*work.outer, *work.inner)
-        super().__init__(slots, every if work.atomic else work.outer, every)
+        super().__init__(slots, every if work.atomic else work.outer, every, language=language)
         self.work = dataclasses.replace(
             work, guard=legal(work.guard), body=legal(work.body), offset=_legal(work.offset)
         )
@@ -133,7 +136,7 @@ class _Update(Writer):
             return
         name = self.code.fresh("k")
         self.body.axes[number] = name
-        with self.body.scope(f"for (var {name} = 0i; {name} < {self.record.dim(left[0])}; {name} = {name} + 1i)"):
+        with self.body.scope(self.language.loop(name, self.language.index(0), self.record.dim(left[0]))):
             self._loops(number + 1, left[1:])
 
     def _one(self) -> None:
@@ -184,13 +187,13 @@ def _varies(node: Expr, axes: Sequence[int]) -> bool:
     return node.kind == "load" and any(number in axes for number, _ in node.attr.axes)
 
 
-class _Running(Writer):
+class _ScanWriter(Writer):
     """One invocation a row; or, where rows are long and do not lie side by side, one workgroup a row."""
 
-    def __init__(self, work: PrefixScan, slots: Sequence[Slot]) -> None:
+    def __init__(self, work: PrefixScan, slots: Sequence[Slot], language: Language = WGSL) -> None:
         beside = bool(work.outer) and work.offset.coefficient(len(work.outer) - 1) == 1
         short = isinstance(work.length, int) and work.length <= SHORT
-        super().__init__(slots, work.outer, (*work.outer, work.length), not (short or beside))
+        super().__init__(slots, work.outer, (*work.outer, work.length), not (short or beside), language=language)
         self.work = dataclasses.replace(work, body=legal(work.body))
         self.axis = len(work.outer)
 
@@ -200,7 +203,7 @@ class _Running(Writer):
 
     def _go_to(self, step: str) -> None:
         """The position along the axis at a step of the walk."""
-        last = f"{self.record.dim(self.work.length)} - 1i - {step}"
+        last = f"{self.record.dim(self.work.length)} - {self.language.index(1)} - {step}"
         self.body.axes[self.axis] = self.code.let(last, "index") if self.work.reverse else step
 
     def _store(self, total: Reg) -> None:
@@ -212,7 +215,7 @@ class _Running(Writer):
         work, code = self.work, self.code
         total = identity_variable(code, work.combine, work.total, "total")
         step = code.fresh("k")
-        with self.body.scope(f"for (var {step} = 0i; {step} < {self.record.dim(work.length)}; {step} = {step} + 1i)"):
+        with self.body.scope(self.language.loop(step, self.language.index(0), self.record.dim(work.length))):
             self._go_to(step)
             after = self.body.apply(work.combine, total, self.body.gen(work.body))
             self._store(total if work.exclusive else after)
@@ -227,10 +230,11 @@ class _Running(Writer):
         length = self.record.dim(work.length)
         carry = identity_variable(code, work.combine, work.total, "carry")
         start = code.fresh("start")
-        with body.scope(f"for (var {start} = 0i; {start} < {length}; {start} = {start} + {size}i)"):
-            first = code.let(f"{start} + i32(lane) * {ITEMS}i", "first")
+        with body.scope(self.language.loop(start, self.language.index(0), length, size)):
+            first = code.let(f"{start} + {self.language.lane_index()} * {self.language.index(ITEMS)}", "first")
             kept = code.fresh("kept")
-            code.emit(f"var {kept}: array<{register_type(work.total, carry.wide)}, {ITEMS}>;")
+            element = self.language.register_type(work.total, carry.wide)
+            code.emit(self.language.array_variable(kept, element, ITEMS))
             part = identity_variable(code, work.combine, work.total, "part")
             with self._items(first, length) as item:
                 value = body.apply(work.combine, part, body.gen(work.body))
@@ -249,7 +253,7 @@ class _Running(Writer):
     def _items(self, first: str, length: str) -> Iterator[str]:
         """A loop over this lane's elements of a block, as far as there are any."""
         item = self.code.fresh("e")
-        with self.body.scope(f"for (var {item} = 0i; {item} < {ITEMS}i; {item} = {item} + 1i)"):
+        with self.body.scope(self.language.loop(item, self.language.index(0), self.language.index(ITEMS))):
             step = self.code.let(f"{first} + {item}", "step")
             with self.body.scope(f"if ({step} < {length})"):
                 self._go_to(step)
@@ -261,7 +265,7 @@ class _Running(Writer):
         shared = Shared(code)
         array = shared.array(part.dtype, part.wide)
         running = code.fresh("running")
-        code.emit(f"var {running} = {part.name};")
+        code.emit(self.language.copy_variable(running, part))
         so_far = part.like(running)
         shared.put(array, so_far)
         shared.barrier()
@@ -282,12 +286,12 @@ class _Running(Writer):
         return before, whole
 
 
-class _Ranking(Writer):
+class _TopKWriter(Writer):
     """One invocation an element: it counts those before it, which is where it goes."""
 
-    def __init__(self, work: TopKSelection, slots: Sequence[Slot]) -> None:
+    def __init__(self, work: TopKSelection, slots: Sequence[Slot], language: Language = WGSL) -> None:
         rows = (*work.outer, work.length)
-        super().__init__(slots, rows, (*rows, work.length, work.k))
+        super().__init__(slots, rows, (*rows, work.length, work.k), language=language)
         self.work = work
         self.axis = len(work.outer)
         self.key = legal(order_key(work.body, work.largest))
@@ -299,12 +303,13 @@ class _Ranking(Writer):
         value = body.gen(legal(work.body))
         rank, other = code.fresh("rank"), code.fresh("k")
         body.axes |= {own + 1: other, own + 2: rank}
-        code.emit(f"var {rank} = 0i;")
+        code.emit(self.language.index_variable(rank, self.language.index(0)))
         others = value_at(self.key, own, axis(own + 1))
         body.hoist([others], lambda node: _varies(node, [own + 1]))
-        with body.scope(f"for (var {other} = 0i; {other} < {self.record.dim(work.length)}; {other} = {other} + 1i)"):
+        with body.scope(self.language.loop(other, self.language.index(0), self.record.dim(work.length))):
             before = precedes(body, body.gen(others), mine, f"{other} < {body.axes[own]}")
-            code.emit(f"{rank} = {rank} + select(0i, 1i, {before.name});")
+            one = self.language.select(before.name, self.language.index(1), self.language.index(0))
+            code.emit(f"{rank} = {rank} + {one};")
         with body.scope(f"if ({rank} < {self.record.dim(work.k)})"):
             for where, reg in ((work.values, value), (work.indices, Reg(body.axes[own], dtypes.i64, False))):
                 if where is not None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body, legal
-from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record, Shader, Slot
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.rows import AloneRows, TeamRows
-from rlx.codegen.simt.shader import assemble
 from rlx.codegen.simt.types import PLAIN, Target
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -30,19 +31,24 @@ LONG_ALONE = 4096
 
 
 def render(
-    nest: LoopNest, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
+    nest: LoopNest,
+    slots: Sequence[Slot],
+    bindings: Sequence[Binding],
+    name: str,
+    target: Target = PLAIN,
+    language: Language = WGSL,
 ) -> Shader:
     """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
     stages = legal_stages(nest.statements)
-    record = Record(len(slots))
+    record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
-    body = Body(Code(subgroups=target.subgroups), record, slots, Ranges(positions))
+    body = Body(Code(language, subgroups=target.subgroups), record, slots, Ranges(positions))
     team = _wants_team(nest)
     place(body, nest.outer)
     rows = (TeamRows if team else AloneRows)(body, nest, stages)
     rows.write()
     extents = (*nest.outer, *nest.inner)
-    text = assemble(body.code, record, bindings, name, 1 if team else WORKGROUP)
+    text = language.assemble(body.code, record, bindings, name, 1 if team else WORKGROUP)
     checks = (Check(tuple(body.indices), extents),) if body.indices else ()
     positions_count = dims.product(nest.outer)
     return Shader(text, tuple(bindings), len(slots), record.numbers, positions_count, team, rows.iterations, checks)

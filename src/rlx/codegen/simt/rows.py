@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from rlx.codegen.simt.body import Body, constant
+from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Code
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.shared import Shared, halves
-from rlx.codegen.simt.types import is_wide, register_type
+from rlx.codegen.simt.types import is_wide
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -36,6 +36,7 @@ class Rows(ABC):
     def __init__(self, body: Body, nest: LoopNest, stages: Sequence[Statement]) -> None:
         self.body = body
         self.code = body.code
+        self.language = body.language
         self.nest = nest
         self.statements = stages
         self.inner = list(range(len(nest.outer), len(nest.outer) + len(nest.inner)))
@@ -91,7 +92,7 @@ class Rows(ABC):
     def loop(self, axis: int, low: str, high: str) -> Iterator[None]:
         name = self.code.fresh("k")
         self.body.axes[axis] = name
-        with self.body.scope(f"for (var {name} = {low}; {name} < {high}; {name} = {name} + 1i)"):
+        with self.body.scope(self.language.loop(name, low, high)):
             yield
 
     def consider(self, stage: Reduce, best: Reg, found: Reg) -> None:
@@ -100,7 +101,7 @@ class Rows(ABC):
         value = body.gen(stage.body)
         value = value.widened() if best.wide else value
         value = value.like(code.let(value.name))
-        first = Reg(code.let(f"{found.name} < 0i"), dtypes.bool_, False)
+        first = Reg(code.let(f"{found.name} < {self.language.index(0)}"), dtypes.bool_, False)
         better = self.body.through(
             lambda new, old, none: ex.apply("or", _better(stage, new, old), none), value, best, first
         )
@@ -111,10 +112,10 @@ class Rows(ABC):
     def best_variables(self, stage: Reduce) -> tuple[Reg, Reg]:
         """Variables for the best element so far, and for its position: -1 before there is one."""
         dtype = stage.body.dtype
-        best = Reg(self.code.fresh("best"), dtype, is_wide(dtype))
+        best = Reg(self.code.fresh("best"), dtype, self.language.is_wide(dtype))
         found = Reg(self.code.fresh("found"), dtypes.i64, False)
-        self.code.emit(f"var {best.name}: {register_type(dtype, best.wide)};")
-        self.code.emit(f"var {found.name} = -1i;")
+        self.code.emit(self.language.variable(best.name, self.language.register_type(dtype, best.wide)))
+        self.code.emit(self.language.index_variable(found.name, self.language.index(-1)))
         return best, found
 
 
@@ -128,7 +129,7 @@ class AloneRows(Rows):
                 self.body.store(first.slot, first.offset, self.body.gen(first.body))
             elif isinstance(first, Reduce) and first.argument:
                 best, found = self.best_variables(first)
-                with self.loop(self.inner[0], "0i", self.body.record.dim(self.nest.inner[0])):
+                with self.loop(self.inner[0], self.language.index(0), self.body.record.dim(self.nest.inner[0])):
                     self.consider(first, best, found)
                 self.count(self.length)
                 self.body.rows[group[0]] = found
@@ -143,11 +144,11 @@ class AloneRows(Rows):
         last = self.nest.inner[-1] if self.nest.inner else 1
         with ExitStack() as loops:
             for axis, extent in zip(self.inner[:-1], self.nest.inner):
-                loops.enter_context(self.loop(axis, "0i", self.body.record.dim(extent)))
+                loops.enter_context(self.loop(axis, self.language.index(0), self.body.record.dim(extent)))
             if sums and not (isinstance(last, int) and last <= BLOCK):
                 self._blocks(group, totals, sums)
             elif self.inner:
-                with self.loop(self.inner[-1], "0i", self.body.record.dim(last)):
+                with self.loop(self.inner[-1], self.language.index(0), self.body.record.dim(last)):
                     self.visit(group, totals)
             else:
                 self.visit(group, totals)
@@ -156,9 +157,9 @@ class AloneRows(Rows):
         """The innermost loop in blocks, whose float sums are added to the totals."""
         extent = self.body.record.dim(self.nest.inner[-1])
         start = self.code.fresh("k")
-        with self.body.scope(f"for (var {start} = 0i; {start} < {extent}; {start} = {start} + {BLOCK}i)"):
+        with self.body.scope(self.language.loop(start, self.language.index(0), extent, BLOCK)):
             parts = {n: self.variable(stage, "part") for n, stage in sums.items()}
-            with self.loop(self.inner[-1], start, f"min({start} + {BLOCK}i, {extent})"):
+            with self.loop(self.inner[-1], start, f"min({start} + {self.language.index(BLOCK)}, {extent})"):
                 self.visit(group, {**totals, **parts})
             for number, part in parts.items():
                 self.join(totals[number], sums[number].combine, part)
@@ -192,8 +193,8 @@ class TeamRows(Rows):
         """A loop over this lane's places of the row."""
         self.count(dims.floordiv(dims.add(self.length, WORKGROUP - 1), WORKGROUP))
         flat = self.code.fresh("k")
-        head = f"for (var {flat} = i32(lane); {flat} < {self.body.record.dim(self.length)}; "
-        with self.body.scope(f"{head}{flat} = {flat} + {WORKGROUP}i)"):
+        length = self.body.record.dim(self.length)
+        with self.body.scope(self.language.loop(flat, self.language.lane_index(), length, WORKGROUP)):
             rest = flat
             for axis, extent in reversed(list(zip(self.inner, self.nest.inner))):
                 if axis == self.inner[0]:
@@ -231,7 +232,8 @@ class TeamRows(Rows):
         self.shared.put(shared, own)
         self.shared.barrier()
         result = total.like(code.fresh("joined"))
-        code.emit(f"var {result.name} = {self.shared.get(shared, '0', total).name};")
+        kind = code.language.register_type(total.dtype, total.wide)
+        code.emit(code.language.variable(result.name, kind, self.shared.get(shared, "0", total).name))
         with self.shared.other_subgroups() as first:
             both = self.body.apply(stage.combine, result, self.shared.get(shared, first, total))
             code.emit(f"{result.name} = {both.name};")
@@ -244,8 +246,7 @@ class TeamRows(Rows):
         best, found = self.best_variables(stage)
         with self._share():
             self.consider(stage, best, found)
-        values, places = self.shared.array(best.dtype, best.wide), "shared_place"
-        code.shared[places] = f"array<i32, {WORKGROUP}>"
+        values, places = self.shared.array(best.dtype, best.wide), self.language.shared_places(code)
         self.shared.put(values, best)
         code.emit(f"{places}[lane] = {found.name};")
         self.shared.barrier()
@@ -263,18 +264,21 @@ class TeamRows(Rows):
         here, there = (code.let(f"{places}[{at}]") for at in ("lane", f"lane + {half}u"))
         nearer = Reg(code.let(f"{there} {'>' if stage.last else '<'} {here}"), dtypes.bool_, False)
         wins = self.body.through(lambda new, old, near: _beats(stage, new, old, near), other, mine, nearer)
-        with self.body.scope(f"if ({there} >= 0i && ({here} < 0i || {wins.name}))"):
+        with self.body.scope(
+            f"if ({there} >= {self.language.index(0)} && ({here} < {self.language.index(0)} || {wins.name}))"
+        ):
             self.shared.put(values, other)
             code.emit(f"{places}[lane] = {there};")
 
 
 def identity_variable(code: Code, combine: str, dtype: DType, stem: str) -> Reg:
     """A variable that holds what an instruction joins first."""
-    wide = is_wide(dtype)
-    first = constant(ex.const(identity(combine, dtype.numpy), dtype))
+    language = code.language
+    wide = language.is_wide(dtype)
+    first = language.constant(ex.const(identity(combine, dtype.numpy), dtype))
     reg = Reg(code.fresh(stem), dtype, wide)
     value = first.widened().name if wide else first.name
-    code.emit(f"var {reg.name}: {register_type(dtype, wide)} = {value};")
+    code.emit(language.variable(reg.name, language.register_type(dtype, wide), value))
     return reg
 
 

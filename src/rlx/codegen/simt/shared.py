@@ -22,27 +22,22 @@ def halves(lanes: int) -> list[int]:
 
 
 class Shared:
-    """Arrays in workgroup memory with a place for every lane. Bools lie there as u32: NVIDIA's driver loses them."""
+    """Arrays in workgroup memory with a place for every lane."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
 
     def array(self, dtype: DType, wide: bool) -> str:
         """The name of the array for registers of this kind."""
-        element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
-        name = "shared_" + element.replace("<", "_").replace(">", "")
-        self.code.shared[name] = f"array<{element}, {WORKGROUP}>"
-        return name
+        return self.code.language.shared_array(self.code, dtype, wide)
 
     def put(self, array: str, reg: Reg) -> None:
         """Writes this lane's place."""
-        value = f"select(0u, 1u, {reg.name})" if reg.dtype is dtypes.bool_ else reg.name
-        self.code.emit(f"{array}[lane] = {value};")
+        self.code.emit(f"{array}[lane] = {self.code.language.shared_value(reg)};")
 
     def get(self, array: str, at: str, like: Reg) -> Reg:
         """Reads a place."""
-        place = f"{array}[{at}]"
-        return like.like(self.code.let(f"{place} != 0u" if like.dtype is dtypes.bool_ else place))
+        return like.like(self.code.let(self.code.language.from_shared(f"{array}[{at}]", like)))
 
     def among_neighbours(self, reg: Reg, combine: Callable[[Reg, Reg], Reg]) -> Reg:
         """What the lanes of this lane's subgroup give together: in each step a lane joins what it has with what a lane
@@ -76,4 +71,4 @@ class Shared:
 
     def barrier(self) -> None:
         """Waits for all lanes; it has to stand where every lane comes by."""
-        self.code.emit("workgroupBarrier();")
+        self.code.emit(self.code.language.barrier())

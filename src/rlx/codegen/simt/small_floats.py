@@ -6,6 +6,7 @@ from rlx.codegen.scalar.int_ranges import Ranges
 from rlx.codegen.scalar.small_floats import DTYPES, bits_dtype, decode, encode
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import Code, Record
+from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.registers import Reg
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -13,7 +14,7 @@ from rlx.ir.expr import Expr
 
 
 def _function(name: str, parameter: DType, kind: str, result: str, body: Expr, leaf: Expr) -> str:
-    code = Code()
+    code = Code(WGSL)
     writer = Body(code, Record(0), (), Ranges())
     writer.remember(leaf, Reg("x", parameter, False))
     made = writer.gen(legal(body)).name

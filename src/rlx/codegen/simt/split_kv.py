@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, LEAST, PLACE, AttentionWriter
-from rlx.codegen.simt.body import float_literal
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.instructions import rounded
+from rlx.codegen.simt.language.wgsl import float_literal
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.shared import Shared
 from rlx.ir import dim as dims

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body
-from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record, Rounds, Shader, Slot
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Rounds, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.loops import place
-from rlx.codegen.simt.shader import assemble
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 
@@ -23,9 +24,18 @@ class Writer(ABC):
 
     rounds: Rounds | None = None
 
-    def __init__(self, slots: Sequence[Slot], grid: Shape, extents: Shape, team: bool = False, rounds: int = 0) -> None:
-        self.code = Code()
-        self.record = Record(len(slots), rounds)
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        grid: Shape,
+        extents: Shape,
+        team: bool = False,
+        rounds: int = 0,
+        language: Language = WGSL,
+    ) -> None:
+        self.language = language
+        self.code = Code(language)
+        self.record = language.record(len(slots), rounds)
         self.body = Body(self.code, self.record, slots, Ranges())
         self.grid, self.extents, self.team = grid, extents, team
 
@@ -36,7 +46,7 @@ class Writer(ABC):
     def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
         place(self.body, self.grid)
         iterations = self.write()
-        text = assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
+        text = self.language.assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
         checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
