@@ -138,7 +138,7 @@ class Network(Writer):
 
 def precedes(body: Body, left: Reg, right: Reg, lower: str) -> Reg:
     """Whether an element comes before another: by its key, of equals if it is the `lower` one."""
-    if is_wide(left.dtype):
+    if body.language.is_wide(left.dtype):
         left, right = left.widened(), right.widened()
     is_lower = Reg(body.code.let(lower), dtypes.bool_, False)
     return body.through(_before, left, right, is_lower)

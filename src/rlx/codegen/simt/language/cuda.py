@@ -1,0 +1,373 @@
+"""CUDA C++: native 64-bit integers and f64, a pointer for every slot, kernels compiled by NVRTC without headers.
+
+Registers of floats below 32 bits are `float`, rounded after every instruction; integers below 32 bits are `int` or
+`unsigned`, wrapped after every instruction. Indices are `long long`. Compile with `--fmad=false`: products and sums are
+fused where a body says `fma`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
+from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.registers import Reg
+from rlx.errors import CompileError
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+from rlx.ir.expr import INSTRUCTIONS, Expr
+
+if TYPE_CHECKING:
+    from rlx.codegen.simt.body import Body
+
+INDEX = "long long"
+_WORDS = {8: "char", 16: "short", 32: "int", 64: "long long"}
+_INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+_WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
+_BITS = {"and": "&", "or": "|", "xor": "^"}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "sqrt": "sqrt", "abs": "fabs"}
+
+
+class CudaRecord(Record):
+    """Dims as `record.dims[i]`, 64 bits each; slots are pointers, which begin where their buffers do."""
+
+    def start(self, slot: int) -> str:
+        raise CompileError("[cuda] expected a slot's own pointer, got a place in a heap")
+
+    def dim(self, dim: Dim) -> str:
+        if isinstance(dim, int):
+            return CUDA.index(dim)
+        return f"record.dims[{self._dims.setdefault(dim, len(self._dims))}]"
+
+    def round(self, number: int) -> str:
+        raise CompileError("[cuda] expected one launch, got rounds")
+
+
+class Cuda(Language):
+    """CUDA C++ as NVRTC takes it."""
+
+    name = "cuda"
+
+    # types and literals
+
+    def is_wide(self, dtype: DType) -> bool:
+        return False
+
+    def register_type(self, dtype: DType, wide: bool) -> str:
+        if dtype is dtypes.bool_:
+            return "bool"
+        if dtype.is_float:
+            return "double" if dtype is dtypes.f64 else "float"
+        word = INDEX if dtype.bits == 64 else "int"
+        return word if dtype.kind == "int" else f"unsigned {word}"
+
+    def memory_type(self, dtype: DType) -> str:
+        """The type of an element in memory: numbers of whole bytes, floats below 32 bits as their bits."""
+        if dtype in (dtypes.f32, dtypes.f64):
+            return self.register_type(dtype, False)
+        word = _WORDS[8 * dtype.itemsize]
+        return f"signed {word}" if dtype.kind == "int" else f"unsigned {word}"
+
+    def index(self, value: int) -> str:
+        return f"{value}ll" if value >= 0 else f"({value}ll)"
+
+    def constant(self, node: Expr) -> Reg:
+        value, dtype = ex.value_of(node), node.dtype
+        if dtype is dtypes.bool_:
+            return Reg("true" if value else "false", dtype, False)
+        if dtype.is_float:
+            return Reg(_double(float(value)) if dtype is dtypes.f64 else _float(float(value)), dtype, False)
+        number = int(value)
+        if dtype.bits < 64:
+            return Reg(
+                f"{number}u" if dtype.kind == "uint" else f"({number})" if number < 0 else str(number), dtype, False
+            )
+        if dtype.kind == "uint":
+            return Reg(f"{number}ull", dtype, False)
+        least = number == -(1 << 63)  # whose literal would be the negation of one that is too large
+        return Reg(f"({number + 1}ll - 1ll)" if least else self.index(number), dtype, False)
+
+    def lane_index(self) -> str:
+        return f"({INDEX})lane"
+
+    # statements and expressions
+
+    def let(self, name: str, text: str) -> str:
+        return f"const auto {name} = {text};"
+
+    def variable(self, name: str, kind: str, value: str = "") -> str:
+        return f"{kind} {name} = {value};" if value else f"{kind} {name}{{}};"
+
+    def index_variable(self, name: str, value: str) -> str:
+        return self.variable(name, INDEX, value)
+
+    def copy_variable(self, name: str, value: Reg) -> str:
+        return self.variable(name, self.register_type(value.dtype, value.wide), value.name)
+
+    def array_variable(self, name: str, element: str, count: int) -> str:
+        return f"{element} {name}[{count}];"
+
+    def loop(self, name: str, low: str, high: str, step: int = 1) -> str:
+        return f"for ({INDEX} {name} = {low}; {name} < {high}; {name} += {step})"
+
+    def select(self, condition: str, yes: str, no: str) -> str:
+        return f"({condition} ? {yes} : {no})"
+
+    def opaque(self, reg: Reg) -> str:
+        return reg.name  # its compiler keeps to IEEE 754
+
+    def write(self, code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
+        text = self._text(node, args)
+        if text is None:
+            raise CompileError(f"[{node.kind}] no CUDA for {args[-1].dtype}")
+        return Reg(code.let(text), node.dtype, False)
+
+    def _text(self, node: Expr, args: Sequence[Reg]) -> str | None:
+        names = [a.name for a in args]
+        match node.kind:
+            case "select":
+                return self.select(names[0], names[1], names[2])
+            case "cast":
+                return self._cast(args[0], node.dtype)
+            case "bitcast":
+                return self._bitcast(args[0], node.dtype)
+        operand = args[-1].dtype
+        if operand is dtypes.bool_:
+            return _bool(node.kind, names)
+        if node.kind in _INFIX:
+            return f"{names[0]} {_INFIX[node.kind]} {names[1]}"
+        if operand.is_float:
+            text = _float_instruction(node.kind, operand, names)
+            return None if text is None else self._rounded(node.dtype, text)
+        text = _int_instruction(node.kind, operand, names)
+        return None if text is None else self._wrapped(node.dtype, text)
+
+    def _rounded(self, dtype: DType, text: str) -> str:
+        return f"round_{dtype}({text})" if dtype in SMALL_FLOATS else text
+
+    def _wrapped(self, dtype: DType, text: str) -> str:
+        """An integer cut to its dtype's width."""
+        if dtype.bits >= 32:
+            return text
+        if dtype.kind == "uint":
+            return f"({text}) & {(1 << dtype.bits) - 1}u"
+        return f"({text}) << {32 - dtype.bits} >> {32 - dtype.bits}"
+
+    def _cast(self, x: Reg, to: DType) -> str:
+        kind, source = self.register_type(to, False), x.dtype
+        if to is dtypes.bool_:
+            return x.name if source is dtypes.bool_ else f"{x.name} != 0"
+        if to.is_float:
+            return self._rounded(to, f"({kind}){x.name}")
+        if source.is_float:
+            high = (1 << (to.bits - (to.kind == "int"))) - 1
+            low = -high - 1 if to.kind == "int" else 0
+            ends = [self.constant(ex.const(end, to)).name for end in (low, high)]
+            return f"saturated<{kind}>({x.name}, {_double(float(low))}, {_double(float(high))}, {', '.join(ends)})"
+        return self._wrapped(to, f"({kind}){x.name}")
+
+    def _bitcast(self, x: Reg, to: DType) -> str:
+        source = x.dtype
+        if source is to:
+            return x.name
+        if source.is_float:
+            held = f"encode_{source}({x.name})" if source in SMALL_FLOATS else _bits(x.name, source)
+        else:
+            held = x.name
+        if to.is_float:
+            if to in SMALL_FLOATS:
+                unsigned = f"(unsigned){held} & {(1 << to.bits) - 1}u"
+                return f"decode_{to}({unsigned})"
+            back = "__longlong_as_double" if to is dtypes.f64 else "__int_as_float"
+            return f"{back}(({INDEX if to is dtypes.f64 else 'int'}){held})"
+        return self._wrapped(to, f"({self.register_type(to, False)}){held}")
+
+    # memory
+
+    def record(self, slots: int, rounds: int = 0) -> Record:
+        return CudaRecord(slots, rounds)
+
+    def load(self, body: Body, slot: int, offset: str, guard: Reg | None = None) -> Reg:
+        dtype = body.slots[slot].dtype
+        place = f"slot{slot}[{offset}]"
+        if guard is not None:
+            place = f"{guard.name} ? {place} : ({self.memory_type(dtype)})0"
+        if dtype in SMALL_FLOATS:
+            place = f"decode_{dtype}({place})"
+        elif dtype is dtypes.bool_:
+            place = f"({place}) != 0"
+        elif not dtype.is_float:
+            place = self._wrapped(dtype, f"({self.register_type(dtype, False)})({place})")
+        return Reg(body.code.let(place), dtype, False)
+
+    def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
+        dtype = body.slots[slot].dtype
+        held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
+        body.code.emit(f"slot{slot}[{offset}] = ({self.memory_type(dtype)}){held};")
+
+    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
+        kind = self.register_type(dtype, False)
+        name = "shared_" + kind.replace(" ", "_")
+        code.shared[name] = kind
+        return name
+
+    def shared_places(self, code: Code) -> str:
+        code.shared["shared_place"] = INDEX
+        return "shared_place"
+
+    def shared_value(self, reg: Reg) -> str:
+        return reg.name
+
+    def from_shared(self, place: str, like: Reg) -> str:
+        return place
+
+    def barrier(self) -> str:
+        return "__syncthreads();"
+
+    # the whole
+
+    def assemble(
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
+    ) -> str:
+        """One kernel; `prelude` is what stands before all of them."""
+        position = f"({INDEX})blockIdx.x"
+        if positions_a_group > 1:
+            position = f"{position} * {positions_a_group} + threadIdx.x"
+        pointers = [
+            f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
+            for number, binding in enumerate(bindings)
+        ]
+        count = max(len(record.numbers), 1)
+        lines = [
+            f'extern "C" __global__ void __launch_bounds__({WORKGROUP})',
+            f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
+            f"  const {INDEX} position = {position};",
+            "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
+            *(f"  __shared__ {kind} {array}[{WORKGROUP}];" for array, kind in code.shared.items()),
+            *code.lines,
+            "}",
+        ]
+        return "\n".join(lines)
+
+
+CUDA = Cuda()
+
+
+def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
+    """The parameters of a kernel: a pointer for every slot, of which the first `writes` are written."""
+    return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
+
+
+@cache
+def prelude() -> str:
+    """Device functions that kernels call: `cuda.cuh`, and conversions of small floats."""
+    head = (files("rlx.codegen.simt.language") / "cuda.cuh").read_text()
+    return head + "\n".join(_conversions(dtype) for dtype in SMALL_FLOATS)
+
+
+def _conversions(dtype: DType) -> str:
+    """`decode_…` (bits to float), `encode_…` (float to bits) and `round_…` of a small float."""
+    kind = f"__device__ __forceinline__ float round_{dtype}(float x) {{ return decode_{dtype}(encode_{dtype}(x)); }}\n"
+    if dtype in (dtypes.f16, dtypes.bf16):
+        return kind  # the others are instructions, in `cuda.cuh`
+    held = bits_dtype(dtype)
+    up = _function(f"decode_{dtype}", held, "float", decode(Expr("register", held, (), "x"), dtype))
+    down = _function(f"encode_{dtype}", dtypes.f32, "unsigned", encode(Expr("register", dtypes.f32, (), "x"), dtype))
+    return f"{up}\n{down}\n{kind}"
+
+
+def _function(name: str, parameter: DType, result: str, body: Expr) -> str:
+    from rlx.codegen.scalar.int_ranges import Ranges
+    from rlx.codegen.simt.body import Body, legal
+
+    code = Code(CUDA)
+    writer = Body(code, CUDA.record(0), (), Ranges())
+    writer.remember(Expr("register", parameter, (), "x"), Reg("x", parameter, False))
+    value = writer.gen(legal(body)).name
+    head = f"__device__ __forceinline__ {result} {name}({CUDA.register_type(parameter, False)} x) {{"
+    return "\n".join([head, *code.lines, f"  return {value};", "}"])
+
+
+def _float(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value!r}f" if math.copysign(1, value) > 0 else f"({value!r}f)"
+    return f"__uint_as_float({struct.unpack('<I', struct.pack('<f', value))[0]}u)"
+
+
+def _double(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value!r}" if math.copysign(1, value) > 0 else f"({value!r})"
+    return f"__longlong_as_double({struct.unpack('<q', struct.pack('<d', value))[0]}ll)"
+
+
+def _bits(name: str, dtype: DType) -> str:
+    return f"__double_as_longlong({name})" if dtype is dtypes.f64 else f"__float_as_int({name})"
+
+
+def _bool(kind: str, names: Sequence[str]) -> str | None:
+    a, b = names[0], names[-1]
+    table = {
+        "and": f"{a} && {b}", "or": f"{a} || {b}", "xor": f"{a} != {b}", "not": f"!{a}",
+        "min": f"{a} && {b}", "max": f"{a} || {b}",
+        "eq": f"{a} == {b}", "ne": f"{a} != {b}", "lt": f"!{a} && {b}", "le": f"!{a} || {b}",
+    }  # fmt: skip
+    return table.get(kind)
+
+
+def _float_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
+    suffix = "" if dtype is dtypes.f64 else "f"
+    if kind in _WRAPPING:
+        return f"{names[0]} {_WRAPPING[kind]} {names[1]}"
+    if kind in _ROUNDING:
+        return f"{_ROUNDING[kind]}{suffix}({names[0]})"
+    match kind:
+        case "div":
+            return f"{names[0]} / {names[1]}"
+        case "rem":
+            return f"fmod{suffix}({names[0]}, {names[1]})"
+        case "neg":
+            return f"-{names[0]}"
+        case "fma" | "copysign":
+            return f"{kind}{suffix}({', '.join(names)})"
+        case "min" | "max":
+            return f"{kind}imum({names[0]}, {names[1]})"
+    if INSTRUCTIONS[kind].transcendental and dtype is dtypes.f64:
+        return f"{kind}({', '.join(names)})"
+    return None
+
+
+def _int_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
+    """Integers wrap; division by zero gives 0; shifts by the width or more give 0, or the sign."""
+    a, b = names[0], names[-1]
+    if kind in _WRAPPING:
+        if dtype.kind == "uint":
+            return f"{a} {_WRAPPING[kind]} {b}"
+        kinds = (INDEX, f"unsigned {INDEX}") if dtype.bits == 64 else ("int", "unsigned")
+        return f"({kinds[0]})(({kinds[1]}){a} {_WRAPPING[kind]} ({kinds[1]}){b})"
+    if kind in _BITS:
+        return f"{a} {_BITS[kind]} {b}"
+    match kind:
+        case "not":
+            return f"~{a}"
+        case "neg":
+            return f"negated({a})"
+        case "abs":
+            return a if dtype.kind == "uint" else f"{a} < 0 ? negated({a}) : {a}"
+        case "min" | "max":
+            return f"{kind}imum({a}, {b})"
+        case "div":
+            return f"quotient({a}, {b})"
+        case "rem":
+            return f"remainder_of({a}, {b})"
+        case "shl" | "shr":
+            return f"shifted_{'left' if kind == 'shl' else 'right'}<{dtype.bits}>({a}, {b})"
+    return None

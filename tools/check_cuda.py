@@ -1,0 +1,191 @@
+"""Compiles the kernels of every op case for NVIDIA's architectures, and with --run runs them on a GPU.
+
+    python -m tools.check_cuda                    # NVRTC alone: no GPU, no driver, no toolkit
+    python -m tools.check_cuda --run              # on a GPU: every case against its reference
+
+Kernels run one after the other, from a launcher of the driver API that is as plain as can be: this checks the code
+generator, not a runtime. Cases with conditionals and loops are compiled only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from ops.case import Case
+from ops.cases import cases_of_every_op
+from rlx.backends.cuda import nvrtc
+from rlx.codegen.simt.code import WORKGROUP
+from rlx.codegen.simt.module import cuda_kernel, cuda_module
+from rlx.errors import CompileError, RlxError
+from rlx.ir import dim as dims
+from rlx.ir.literal import Array
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.pipeline import to_kernels
+from rlx.passes.pipeline import optimise
+from support import assert_close
+
+CASES_A_MODULE = 120
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A case and its kernels."""
+
+    case: Case
+    program: Program
+
+
+def lowered(cases: Sequence[Case]) -> Iterator[Lowered | str]:
+    """Cases with their programs, or why there is none."""
+    for case in cases:
+        try:
+            program = to_kernels(optimise(case.graph())[0])
+            cuda_module([program])
+            yield Lowered(case, program)
+        except RlxError as error:
+            yield str(error)
+
+
+class Driver:
+    """The few calls of the CUDA driver API that a check needs."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self("cuInit", 0)
+        device, self.context = ctypes.c_int(), ctypes.c_void_p()
+        self("cuDeviceGet", ctypes.byref(device), 0)
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
+        self("cuCtxSetCurrent", self.context)
+        name = ctypes.create_string_buffer(100)
+        self("cuDeviceGetName", name, 100, device)
+        self.name = name.value.decode()
+        parts = [ctypes.c_int() for _ in range(2)]
+        for part, attribute in zip(parts, (75, 76)):
+            self("cuDeviceGetAttribute", ctypes.byref(part), attribute, device)
+        self.architecture = f"sm_{parts[0].value}{parts[1].value}" + "a" * (parts[0].value >= 9)
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise RuntimeError(f"{name} gave {code}")
+
+    def load(self, cubin: bytes) -> ctypes.c_void_p:
+        module = ctypes.c_void_p()
+        self("cuModuleLoadData", ctypes.byref(module), cubin)
+        return module
+
+    def buffer(self, nbytes: int) -> ctypes.c_uint64:
+        """Memory that holds what nobody expects."""
+        pointer = ctypes.c_uint64()
+        self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(nbytes, 16)))
+        self("cuMemsetD8_v2", pointer, ctypes.c_ubyte(0xA5), ctypes.c_size_t(max(nbytes, 16)))
+        return pointer
+
+    def launch(self, module: ctypes.c_void_p, name: str, blocks: int, arguments: Sequence[object]) -> None:
+        function = ctypes.c_void_p()
+        self("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
+        self("cuLaunchKernel", function, blocks, 1, 1, WORKGROUP, 1, 1, 0, None, pointers, None)
+        self("cuCtxSynchronize")
+
+
+def run(driver: Driver, module: ctypes.c_void_p, names: dict[int, str], item: Lowered) -> list[Array]:
+    """The results of a case on the GPU."""
+    program = item.program
+    arrays = {n: np.ascontiguousarray(a) for n, a in zip(program.inputs, item.case.arrays)} | program.constants
+    memory = {}
+    for buffer in program.buffers:
+        nbytes = int(dims.evaluate(buffer.nbytes, {}))
+        if buffer.number not in program.aliases:
+            memory[buffer.number] = driver.buffer(nbytes)
+    for number, (base, first) in program.aliases.items():
+        start = memory[base].value + int(dims.evaluate(first, {})) * program.buffers[number].dtype.itemsize
+        memory[number] = ctypes.c_uint64(start)
+    for number, array in arrays.items():
+        held = np.ascontiguousarray(array)
+        driver("cuMemcpyHtoD_v2", memory[number], held.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(held.nbytes))
+    for kernel in (*program.prepare, *program.main):
+        _launch(driver, module, names[id(kernel)], program, kernel, memory)
+    results = []
+    outputs = item.case.graph().outputs.values()
+    for number, value in zip(program.outputs, outputs):
+        array = np.empty(value.shape, value.dtype.numpy)
+        driver("cuMemcpyDtoH_v2", array.ctypes.data_as(ctypes.c_void_p), memory[number], ctypes.c_size_t(array.nbytes))
+        results.append(array)
+    for number in set(memory) - set(program.aliases):
+        driver("cuMemFree_v2", memory[number])
+    return results
+
+
+def _launch(
+    driver: Driver, module: ctypes.c_void_p, name: str, program: Program, kernel: Kernel,
+    memory: dict[int, ctypes.c_uint64],
+) -> None:  # fmt: skip
+    shader = cuda_kernel(program, kernel, name)
+    positions = int(dims.evaluate(shader.positions, {}))
+    blocks = positions if shader.team else -(-positions // WORKGROUP)
+    numbers = [int(dims.evaluate(number, {})) for number in shader.numbers] or [0]
+    record = (ctypes.c_longlong * len(numbers))(*numbers)
+    if blocks:
+        driver.launch(module, name, blocks, [*(memory[n] for n in kernel.slots), record])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="run the cases on the first GPU")
+    parser.add_argument("--every", type=int, default=1, help="take one case of so many")
+    parser.add_argument("--jobs", type=int, default=2, help="compilations at once")
+    given = parser.parse_args()
+    found = list(lowered(cases_of_every_op()[:: given.every]))
+    refused = Counter(item for item in found if isinstance(item, str))
+    items = [item for item in found if isinstance(item, Lowered)]
+    groups = [items[i : i + CASES_A_MODULE] for i in range(0, len(items), CASES_A_MODULE)]
+    modules = [cuda_module(item.program for item in group) for group in groups]
+    print(f"NVRTC {nvrtc.version()}: {len(items)} cases, {len(refused)} refused")
+    for reason, count in refused.most_common(10):
+        print(f"  {count} x {reason[:120]}")
+    driver = Driver() if given.run else None
+    architectures = (driver.architecture,) if driver else nvrtc.ARCHITECTURES
+    for architecture in architectures:
+        start = time.perf_counter()
+        with ThreadPoolExecutor(given.jobs) as pool:
+            cubins = list(pool.map(lambda m, to=architecture: nvrtc.compile_cubin(m.text, to), modules))
+        kernels = sum(len(set(module.names.values())) for module in modules)
+        seconds = time.perf_counter() - start
+        print(f"{architecture}: {kernels} kernels, {sum(map(len, cubins))} bytes, {seconds:.0f} s", flush=True)
+    return _run_all(driver, groups, modules, cubins) if driver else 0
+
+
+def _run_all(driver: Driver, groups: list[list[Lowered]], modules: list, cubins: list[bytes]) -> int:
+    right, left_out, wrong = 0, 0, []
+    for group, module, cubin in zip(groups, modules, cubins):
+        loaded = driver.load(cubin)
+        for item in group:
+            if any(k.work.owns_kernels for k in item.program.main) or item.case.graph().outputs is None:
+                left_out += 1
+                continue
+            try:
+                for got, wanted in zip(run(driver, loaded, module.names, item), item.case.reference()):
+                    assert_close(got, wanted, item.case.op.tolerance)
+                right += 1
+            except (AssertionError, CompileError) as error:
+                wrong.append(f"{item.case}: {str(error)[:200]!r}")
+    print(f"{driver.name}: {right} cases right, {left_out} left out, {len(wrong)} wrong")
+    print("\n".join(wrong[:60]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
