@@ -1,0 +1,104 @@
+"""CUDA C++: the kernels of every op case compile, each for one of the architectures, without a GPU or a driver.
+
+`python -m tools.check_cuda` compiles all of them for all architectures, and runs them where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from ops.cases import cases_of_every_op
+from rlx import ops
+from rlx.backends.cuda import nvrtc
+from rlx.codegen.simt.module import cuda_module
+from rlx.errors import CompileError, RlxError
+from rlx.ir.graph import Graph
+from rlx.kernel.ir.program import Program
+from rlx.kernel.pipeline import to_kernels
+from rlx.passes.pipeline import optimise
+
+GROUPS = 12
+
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
+
+
+def program_of(graph: Graph) -> Program:
+    return to_kernels(optimise(graph)[0])
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_kernels_of_op_cases_compile(group: int) -> None:
+    programs = []
+    for case in cases_of_every_op()[group::GROUPS]:
+        try:
+            program = program_of(case.graph())
+            cuda_module([program])
+        except RlxError as refused:
+            assert any(a.dtype.kind == "c" for a in (*case.arrays, *case.reference())), f"{case}: {refused}"
+            continue
+        programs.append(program)
+    assert len(programs) > 100
+    architecture = nvrtc.ARCHITECTURES[group % len(nvrtc.ARCHITECTURES)]
+    assert nvrtc.compile_cubin(cuda_module(programs).text, architecture).startswith(b"\x7fELF")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) -> None:
+    graph = Graph("everywhere")
+    x = graph.input("x", ("n", 64), dtype)
+    graph.output(ops.softmax(x @ graph.param("w", (64, 300), dtype), axis=-1), ops.cumsum(x, axis=0))
+    assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
+
+
+def test_equal_kernels_are_one_function() -> None:
+    graph = Graph("equal")
+    x, y = graph.input("x", ("n", 64)), graph.input("y", ("n", 64))
+    graph.output(ops.exp(x), ops.exp(y))
+    module = cuda_module([program_of(graph)])
+    assert len(module.names) == 2 and len(set(module.names.values())) == 1
+    assert len(re.findall("__global__", module.text)) == 1
+
+
+def test_indices_have_64_bits() -> None:
+    """2^33 elements: an index of 32 bits would come around."""
+    graph = Graph("large")
+    graph.output(ops.exp(graph.input("x", (1 << 33,), "f16")))
+    text = cuda_module([program_of(graph)]).text
+    assert "const long long position = (long long)blockIdx.x * 64 + threadIdx.x;" in text
+    assert "if (position >= 8589934592ll) { return; }" in text
+
+
+def test_complex_numbers_are_refused_by_name() -> None:
+    graph = Graph("complex")
+    graph.output(graph.input("x", (3,), "c64") + graph.input("y", (3,), "c64"))
+    with pytest.raises(CompileError, match=r"\[add\] expected real numbers, got complex ones, at add"):
+        cuda_module([program_of(graph)])
+
+
+@needs_nvrtc
+def test_what_does_not_compile_says_where() -> None:
+    with pytest.raises(CompileError, match=r'\[cuda\] wrong.cu for sm_80: .*identifier "nothing" is undefined'):
+        nvrtc.compile_cubin("__global__ void f(int* p) { *p = nothing; }", "sm_80", "wrong.cu")
+
+
+def test_literals_keep_their_bits() -> None:
+    from rlx.codegen.simt.language.cuda import CUDA
+    from rlx.ir import dtype as dtypes
+    from rlx.ir import expr as ex
+
+    written = {
+        (np.float32(0.1), dtypes.f32): "0.10000000149011612f",
+        (-0.0, dtypes.f64): "(-0.0)",
+        (float("inf"), dtypes.f32): "__uint_as_float(2139095040u)",
+        (-(1 << 63), dtypes.i64): "(-9223372036854775807ll - 1ll)",
+        ((1 << 64) - 1, dtypes.u64): "18446744073709551615ull",
+        (-5, dtypes.i8): "(-5)",
+    }
+    for (value, dtype), text in written.items():
+        assert CUDA.constant(ex.const(value, dtype)).name == text
