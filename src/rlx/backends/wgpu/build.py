@@ -34,6 +34,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
+from rlx.kernel.ir.text import text_of
 from rlx.kernel.lower.lowering import untaken
 from rlx.kernel.lower.table import irregular_ops
 from rlx.kernel.passes.aliases import LegaliseAliases
@@ -122,6 +123,7 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
         heaps = made.fitting({}, limit)
         made = made if heaps is made.heaps else made.with_heaps(heaps)
     if flags.debug() >= 3:
+        print(text_of(made.program, lambda kernel: made.by_kernel[id(kernel)].shader.schedule))
         print("\n".join(dict.fromkeys(step.shader.text for step in (*made.prepare, *made.main))))
     return made
 

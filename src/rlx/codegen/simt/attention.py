@@ -25,6 +25,8 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.index import Linear
+from rlx.kernel.schedule.overrides import overridden
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 HEAD, PLACE, KEY, FEATURE = 1, 2, 3, 3
 """Axes of the work's offsets, behind the batch."""
@@ -36,6 +38,7 @@ ROWS = 2
 """Queries of a lane: each key that it reads serves so many. They are neighbours, so that of few queries few lanes, and
 on software drivers few vectors, have work."""
 TILE = WORKGROUP * ROWS
+"""Queries of a workgroup, unless a schedule set by hand says otherwise."""
 WIDEST = 1 << 30
 """A window that leaves nothing out."""
 LEAST = float_literal(-math.inf)
@@ -136,23 +139,40 @@ class AttentionWriter(Writer):
         return self.code.let(f"select({total}, {nothing}, {total} == 0.0f)", "total")
 
 
+def schedule(work: FusedAttention) -> Schedule:
+    """A tile of queries a workgroup; keys and values in workgroup memory, as many as fit there."""
+    quads, value_quads = -(-work.features // 4), -(-work.value_features // 4)
+    width = KEYS
+    while width * (quads + value_quads) > SHARED_QUADS:
+        width //= 2
+    return overridden(
+        "attention",
+        Schedule(
+            tiles=(Tile("thread", "queries", ROWS), Tile("workgroup", "keys", width)),
+            vector=("features", 4),
+            spaces=(("q", "register"), ("k", "shared"), ("v", "shared"), ("scores", "register")),
+        ),
+    )
+
+
 class Attention(AttentionWriter):
     """Positions are (batch, head, tile of queries), each a workgroup's."""
 
     def __init__(self, work: FusedAttention, slots: Sequence[Slot]) -> None:
-        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
+        self.schedule = schedule(work)
+        self.rows = self.schedule.static_tile("thread", "queries")
+        self.tile = self.rows * WORKGROUP
+        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, self.tile))
         super().__init__(work, slots, grid, (*grid, work.keys), team=True)
         self.value_quads = -(-work.value_features // 4)
-        self.width = KEYS
-        while self.width * (self.quads + self.value_quads) > SHARED_QUADS:
-            self.width //= 2
+        self.width = self.schedule.static_tile("workgroup", "keys")
 
     def write(self) -> Dim:
         work, code, axes = self.work, self.code, self.body.axes
         tile, head = axes[PLACE], axes[HEAD]
         shared_head = code.let(f"{head} / {work.repeat}i", "head")
-        first = code.let(f"{tile} * {TILE}i", "first")
-        queries = [self._query(first, number) for number in range(ROWS)]
+        first = code.let(f"{tile} * {self.tile}i", "first")
+        queries = [self._query(first, number) for number in range(self.rows)]
         axes[HEAD] = shared_head
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         depth, value_depth = self._depths(queries[0])
@@ -172,13 +192,13 @@ class Attention(AttentionWriter):
             self._finish(query)
         staged = sum(2 + self.width * quads // WORKGROUP for quads in (self.quads, self.value_quads))
         a_tile = self.quads + self.value_quads + staged + 4
-        return dims.add(dims.mul(dims.ceildiv(work.keys, self.width), a_tile), 4 + ROWS * (self.value_quads + 1))
+        return dims.add(dims.mul(dims.ceildiv(work.keys, self.width), a_tile), 4 + self.rows * (self.value_quads + 1))
 
     # where things lie
 
     def _query(self, first: str, number: int) -> _Query:
         work, code = self.work, self.code
-        row = code.let(f"{first} + i32(lane) * {ROWS}i + {number}i", "row")
+        row = code.let(f"{first} + i32(lane) * {self.rows}i + {number}i", "row")
         inside = code.let(f"min({row}, {self.record.dim(work.queries)} - 1i)", "row")
         self.body.axes[PLACE] = inside
         q = self.start(work.q[1], FEATURE)
@@ -198,7 +218,7 @@ class Attention(AttentionWriter):
 
     def _tile_span(self, first: str) -> tuple[str, str]:
         """The keys that the tile's queries may attend to."""
-        last = self.code.let(f"min({first} + {TILE}i, {self.record.dim(self.work.queries)}) - 1i", "last")
+        last = self.code.let(f"min({first} + {self.tile}i, {self.record.dim(self.work.queries)}) - 1i", "last")
         return self.span(first, last)
 
     # a tile of keys and values

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rlx.codegen.scalar.int_ranges import Check
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
+from rlx.kernel.schedule.schedule import UNTILED, Schedule
 
 if TYPE_CHECKING:
     from rlx.codegen.simt.language.base import Language
@@ -62,6 +63,7 @@ class Shader:
     team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
     iterations   how many times an invocation goes through loops, at most
     rounds       where the work is dispatched several times, in rounds that depend on a dim
+    schedule     how the work is spread over lanes, where it is tiled
     """
 
     text: str
@@ -73,6 +75,7 @@ class Shader:
     iterations: Dim
     checks: tuple[Check, ...] = ()
     rounds: Rounds | None = None
+    schedule: Schedule = UNTILED
 
     @property
     def record_words(self) -> int:

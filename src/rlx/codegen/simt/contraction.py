@@ -25,6 +25,8 @@ from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, contiguous
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.overrides import overridden
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 ROWS = 4
 COLUMNS = 4
@@ -42,6 +44,17 @@ def panels(work: Contraction) -> tuple[int, int]:
     return min(PANEL, -(-work.n // COLUMNS) * COLUMNS), 1
 
 
+def schedule(work: Contraction) -> Schedule:
+    """A block of sums in registers; columns are a quad, and lanes lie along them."""
+    chosen = Schedule(
+        tiles=(Tile("register", "m", ROWS), Tile("register", "n", COLUMNS), Tile("register", "k", BLOCK)),
+        vector=("n", COLUMNS),
+        spaces=(("a", "global"), ("b", "panels" if work.packed else "global"), ("sum", "register")),
+    )
+    chosen = overridden("contraction", chosen)
+    return chosen.with_tile("register", "n", COLUMNS)  # a row of sums is a vec4
+
+
 def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
 ) -> Shader:
@@ -54,6 +67,9 @@ def render(
 class _Blocked:
     def __init__(self, work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> None:
         self.work = work
+        self.schedule = schedule(work)
+        self.rows = self.schedule.static_tile("register", "m")
+        self.block = self.schedule.static_tile("register", "k")
         self.bindings = bindings
         self.name = name
         self.code = Code(WGSL)
@@ -62,11 +78,11 @@ class _Blocked:
 
     def render(self) -> Shader:
         work, code, record = self.work, self.code, self.record
-        grid = (*work.batch, dims.ceildiv(work.m, ROWS), dims.ceildiv(work.n, COLUMNS))
+        grid = (*work.batch, dims.ceildiv(work.m, self.rows), dims.ceildiv(work.n, COLUMNS))
         nests.place(self.body, grid)
-        first_row = code.let(f"{self.body.axes[work.m_axis]} * {ROWS}i", "row")
+        first_row = code.let(f"{self.body.axes[work.m_axis]} * {self.rows}i", "row")
         first_column = code.let(f"{self.body.axes[work.n_axis]} * {COLUMNS}i", "column")
-        rows = [self._inside(first_row, i, work.m, ROWS) for i in range(ROWS)]
+        rows = [self._inside(first_row, i, work.m, self.rows) for i in range(self.rows)]
         a = [self._a_offset(row) for row in rows]
         b = self._b_offsets(first_column)
         self._sum(a, b)
@@ -74,11 +90,14 @@ class _Blocked:
         extents = (*work.batch, work.m, work.n)
         checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
         text = assemble(code, record, self.bindings, self.name)
-        blocks = dims.floordiv(dims.add(work.k, BLOCK - 1), BLOCK)
+        blocks = dims.floordiv(dims.add(work.k, self.block - 1), self.block)
         a_tap = dims.add(dims.add(work.k, dims.mul(blocks, 2)), 2 + 2 * len(work.taps))
-        iterations = dims.add(dims.mul(dims.product(work.taps), a_tap), ROWS * COLUMNS * LIBRARY_LOOP)
+        iterations = dims.add(dims.mul(dims.product(work.taps), a_tap), self.rows * COLUMNS * LIBRARY_LOOP)
         positions = dims.product(grid)
-        return Shader(text, tuple(self.bindings), record.slots, record.numbers, positions, False, iterations, checks)
+        return Shader(
+            text, tuple(self.bindings), record.slots, record.numbers, positions, False, iterations, checks,
+            schedule=self.schedule,
+        )  # fmt: skip
 
     def _inside(self, first: str, step: int, extent: Dim, block: int) -> str:
         """A row or column of the block; behind the end the last one stands in, and its results are dropped."""
@@ -112,7 +131,7 @@ class _Blocked:
     def _sum(self, a: list[str], b: list[str]) -> None:
         """Σ over taps and k into total0 … total3, one vec4 a row."""
         code, work = self.code, self.work
-        for i in range(ROWS):
+        for i in range(self.rows):
             code.emit(f"var total{i} = vec4<f32>();")
         with ExitStack() as loops:
             for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
@@ -140,15 +159,15 @@ class _Blocked:
         """Products over k, so many at a time added up on their own."""
         code, work = self.code, self.work
         extent = self.record.dim(work.k)
-        if isinstance(work.k, int) and work.k <= BLOCK and not work.taps:
+        if isinstance(work.k, int) and work.k <= self.block and not work.taps:
             self._products("total", "0i", extent, a, b)
             return
-        with code.block(f"for (var start = 0i; start < {extent}; start = start + {BLOCK}i)"):
-            for i in range(ROWS):
+        with code.block(f"for (var start = 0i; start < {extent}; start = start + {self.block}i)"):
+            for i in range(self.rows):
                 code.emit(f"var part{i} = vec4<f32>();")
-            code.emit(f"let stop = min(start + {BLOCK}i, {extent});")
+            code.emit(f"let stop = min(start + {self.block}i, {extent});")
             self._products("part", "start", "stop", a, b)
-            for i in range(ROWS):
+            for i in range(self.rows):
                 code.emit(f"total{i} = total{i} + part{i};")
 
     def _products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
@@ -174,9 +193,9 @@ class _Blocked:
     def _epilogue(self, first_row: str, first_column: str) -> None:
         """The stores, one result after the other: a loop, so that long bodies are there only once."""
         code, work, body = self.code, self.work, self.body
-        totals = ", ".join(f"total{i}[{j}]" for i in range(ROWS) for j in range(COLUMNS))
-        code.emit(f"var results = array<f32, {ROWS * COLUMNS}>({totals});")
-        with body.scope(f"for (var e = 0i; e < {ROWS * COLUMNS}i; e = e + 1i)"):
+        totals = ", ".join(f"total{i}[{j}]" for i in range(self.rows) for j in range(COLUMNS))
+        code.emit(f"var results = array<f32, {self.rows * COLUMNS}>({totals});")
+        with body.scope(f"for (var e = 0i; e < {self.rows * COLUMNS}i; e = e + 1i)"):
             row = code.let(f"{first_row} + e / {COLUMNS}i")
             column = code.let(f"{first_column} + e % {COLUMNS}i")
             m, n = self.record.dim(work.m), self.record.dim(work.n)

@@ -13,6 +13,7 @@ from rlx.codegen.simt.language.wgsl import WGSL
 from rlx.codegen.simt.loops import place
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
+from rlx.kernel.schedule.schedule import UNTILED, Schedule
 
 
 class Writer(ABC):
@@ -23,6 +24,7 @@ class Writer(ABC):
     """
 
     rounds: Rounds | None = None
+    schedule: Schedule = UNTILED
 
     def __init__(
         self,
@@ -50,5 +52,5 @@ class Writer(ABC):
         checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
-            iterations, checks, self.rounds,
+            iterations, checks, self.rounds, self.schedule,
         )  # fmt: skip

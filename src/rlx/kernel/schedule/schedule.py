@@ -79,3 +79,7 @@ class Schedule:
         if self.mma is not None:
             parts.append("mma " + "x".join(map(str, self.mma)))
         return ", ".join(parts) or "one position at a time"
+
+
+UNTILED = Schedule()
+"""One position at a time, as loops say."""
