@@ -3,14 +3,13 @@
 `import rlx` loads nothing: every name below is fetched when first asked for.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import os as _os
+import typing as _typing
+from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from rlx.device.device import Device as Device
     from rlx.device.policy import DevicePolicy as DevicePolicy
     from rlx.frontends import Model as Model
@@ -44,21 +43,46 @@ _DTYPES = (
 )  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    """Classes, dtypes and errors by name; everything else is an op's builder (`rlx.gelu(x)`)."""
+def __getattr__(name: str) -> _typing.Any:
+    """Classes, dtypes, errors and builders of ops (`rlx.gelu(x)`) by name."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _HOMES:
-        import_module("rlx.ops")  # methods of values call ops by name
-        return getattr(import_module(_HOMES[name]), name)
+        _import_module("rlx.ops")  # methods of values call ops by name
+        return getattr(_import_module(_HOMES[name]), name)
     if name in _DTYPES:
-        return getattr(import_module("rlx.ir.dtype"), name)
-    for module in ("rlx.errors", "rlx.ops"):
-        found = getattr(import_module(module), name, None)
-        if found is not None:
-            return found
-    raise AttributeError(f"rlx has no {name!r}")
+        return getattr(_import_module("rlx.ir.dtype"), name)
+    if _is_module(name):
+        return _import_module(f"rlx.{name}")
+    if name in _errors():
+        return getattr(_import_module("rlx.errors"), name)
+    ops = _import_module("rlx.ops")
+    if name in ops.names() or name.removesuffix("_") in ops.names():
+        return getattr(ops, name)
+    raise AttributeError(_unknown(name))
+
+
+def _is_module(name: str) -> bool:
+    place = _os.path.join(_os.path.dirname(__file__), name)
+    return _os.path.isfile(f"{place}.py") or _os.path.isfile(_os.path.join(place, "__init__.py"))
+
+
+def _errors() -> tuple[str, ...]:
+    errors = _import_module("rlx.errors")
+    return tuple(n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.RlxError))
+
+
+def _public() -> set[str]:
+    return {*_HOMES, *_DTYPES, *_errors(), *_import_module("rlx.ops").names(), "__version__"}
+
+
+def _unknown(name: str) -> str:
+    """What is said of a name that is not here, with those that look like it."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, _public(), n=3)
+    return f"rlx has no {name!r}" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_DTYPES, *dir(import_module("rlx.ops"))})
+    return sorted(_public())

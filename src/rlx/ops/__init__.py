@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -83,6 +84,11 @@ BUILDERS = (shorthand, selection, suppression, experts)
 """Modules of functions that are no ops of their own."""
 
 
+def names() -> set[str]:
+    """Names of ops, and of functions that are made of them."""
+    return {*REGISTRY, *(name for module in BUILDERS for name in module.__all__)}
+
+
 def __getattr__(name: str) -> Callable[..., Any]:
     """The builder of an op: one Value, or a tuple of them if the op has several results.
 
@@ -93,8 +99,10 @@ def __getattr__(name: str) -> Callable[..., Any]:
     for module in BUILDERS:
         if name in module.__all__:
             return getattr(module, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
-    raise AttributeError(f"rlx.ops has no op {name!r}")
+    close = get_close_matches(name, names(), n=3)
+    meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise AttributeError(f"rlx.ops has no op {name!r}{meant}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *REGISTRY, *(name for module in BUILDERS for name in module.__all__)})
+    return sorted({*globals(), *names()})

@@ -15,3 +15,8 @@ def __getattr__(name: str) -> Callable[..., Value]:
     if name.startswith("_"):
         raise AttributeError(name)
     return partial(build, name)
+
+
+def op(name: str) -> Callable[..., Value]:
+    """The builder of an op whose name is data."""
+    return partial(build, name)

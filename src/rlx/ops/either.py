@@ -54,7 +54,7 @@ def greatest(x: Any, y: Any) -> Any:
 def _extremum(name: str, plain: Any, x: Any, y: Any) -> Any:
     """Of values, arrays, or Python numbers; the last stay Python's, which have no dtype of their own."""
     if isinstance(x, Value) or isinstance(y, Value):
-        return build.__getattr__(name)(x, y)
+        return build.op(name)(x, y)
     arrays = isinstance(x, np.ndarray) or isinstance(y, np.ndarray)
     return getattr(np, name)(x, y) if arrays else plain(x, y)
 

@@ -267,5 +267,5 @@ def _rows(flat: Any, index: Any) -> Any:
 def _reduced(how: str, bins: Any) -> Any:
     """Over the samples of every bin, [C, R, height, samples, width, samples]."""
     if isinstance(bins, Value):
-        return build.__getattr__(f"reduce_{how}")(bins, axes=(3, 5))
+        return build.op(f"reduce_{how}")(bins, axes=(3, 5))
     return getattr(np, how)(bins, axis=(3, 5))

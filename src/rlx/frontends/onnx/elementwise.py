@@ -37,21 +37,21 @@ _WITH_ALPHA = {
 
 def _unary(ours: str) -> None:
     def run(node: OnnxNode, x: Value) -> Value:
-        return build.__getattr__(ours)(x)
+        return build.op(ours)(x)
 
     onnx_op(*(name for name, target in _SAME.items() if target == ours))(run)
 
 
 def _binary(ours: str) -> None:
     def run(node: OnnxNode, x: Value, y: Value) -> Value:
-        return build.__getattr__(ours)(x, y)
+        return build.op(ours)(x, y)
 
     onnx_op(*(name for name, target in SAME_BINARY.items() if target == ours))(run)
 
 
 def _with_alpha(name: str, ours: str, default: float) -> None:
     def run(node: OnnxNode, x: Value) -> Value:
-        return build.__getattr__(ours)(x, alpha=node.real("alpha", default))
+        return build.op(ours)(x, alpha=node.real("alpha", default))
 
     onnx_op(name)(run)
 

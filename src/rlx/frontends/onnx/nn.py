@@ -97,7 +97,7 @@ def lp_norm(node: OnnxNode, x: Value) -> Value:
     axis, p = node.axis(x.rank, -1), node.integer("p", 2)
     if p not in (1, 2):
         raise node.wrong(f"expected p to be 1 or 2, got {p}")
-    length = build.__getattr__("reduce_l1" if p == 1 else "reduce_l2")(x, axes=(axis,), keepdims=True)
+    length = build.op("reduce_l1" if p == 1 else "reduce_l2")(x, axes=(axis,), keepdims=True)
     return build.select(build.eq(length, 0.0), 0.0, x / length)
 
 

@@ -39,7 +39,7 @@ def _laid_along(node: OnnxNode, x: Value, y: Value) -> Value:
 
 def _binary(name: str) -> None:
     def run(node: OnnxNode, x: Value, y: Value) -> Value:
-        return build.__getattr__(SAME_BINARY[name])(x, _laid_along(node, x, y))
+        return build.op(SAME_BINARY[name])(x, _laid_along(node, x, y))
 
     onnx_op(name, until=6)(run)
 

@@ -44,7 +44,7 @@ def running_product(node: OnnxNode, x: Value, axis: Item) -> Value:
 
 def _running(node: OnnxNode, ours: str, x: Value, axis: Item) -> Value:
     """The axis of a vector needs no look; others that only a run knows cut x into what lies before, along, behind."""
-    run = build.__getattr__(ours)
+    run = build.op(ours)
     if axis.known is not None:
         return run(x, axis=node.normal_axis(axis.known.reshape(-1)[0], x.rank), **_direction(node))
     if x.rank == 1:

@@ -34,14 +34,14 @@ def _register(name: str, ours: str) -> None:
 
 
 def _reduce(node: OnnxNode, ours: str, x: Value, axes: tuple[int, ...]) -> Value:
-    made = build.__getattr__(ours)(x, axes=axes, keepdims=node.flag("keepdims", True))
+    made = build.op(ours)(x, axes=axes, keepdims=node.flag("keepdims", True))
     return made.cast(x.dtype)
 
 
 def _reduce_at_run_time(node: OnnxNode, ours: str, x: Value, axes: Value) -> Value:
     """Along axes that only a run knows; how many there are is known, and so the rank of the result."""
     rows, mask = split_axes(node, x, axes)
-    made = build.__getattr__(ours)(rows, axes=(1,)).cast(x.dtype)
+    made = build.op(ours)(rows, axes=(1,)).cast(x.dtype)
     shape = extents(node, x.shape)
     if node.flag("keepdims", True):
         wanted = build.select(mask, 1, shape)
