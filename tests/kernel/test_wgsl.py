@@ -20,7 +20,7 @@ from rlx.codegen.simt import library
 from rlx.codegen.simt import loops as nest
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
-from rlx.codegen.simt.language.wgsl import float_literal
+from rlx.codegen.simt.language.wgsl import WGSL, float_literal
 from rlx.codegen.simt.shader import FUNCTIONS
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -100,7 +100,7 @@ def test_names_are_declared_once_and_before_their_use(plan: Plan) -> None:
 
 def test_no_name_becomes_that_of_a_type() -> None:
     """Names are a stem and a number: a stem i would one day make i32, and hide the type."""
-    code = Code()
+    code = Code(WGSL)
     stems = {"v", *re.findall(r'(?:fresh|let)\([^\n]*?"(\w+)"\)', _sources())}
     assert "index" in stems
     for stem in stems:
