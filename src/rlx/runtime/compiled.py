@@ -17,6 +17,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
+from rlx.runtime.broadcasting import check_dims
 from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.experts import Experts
@@ -212,7 +213,8 @@ class CompiledGraph:
         if self._missing:
             self._refuse_missing()
         binding = self._signature.binding(arrays, self._params)
-        self._demands.check_at(binding)
+        if check_dims(self.graph, binding):
+            self._demands.check_at(binding)
         if not extents:
             return self.executable.bind(binding)
         active = self._signature.active(binding, extents)

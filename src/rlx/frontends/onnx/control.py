@@ -245,7 +245,7 @@ def _start(node: OnnxNode, condition: Item | None) -> Value:
 
 def _condition_region(formals: Sequence[Formal], bound: TensorType | None) -> Graph:
     """Whether the condition holds and the trip number is below the bound."""
-    test = Graph("condition")
+    test = Graph("condition", assumes_equal=True)
     made = [test.input(f"arg.{i}", of.shape, of.dtype) for i, of in enumerate(formals)]
     going = made[1]
     if bound is not None:

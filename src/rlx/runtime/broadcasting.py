@@ -1,0 +1,240 @@
+"""Dims that broadcast and prove to be 1 against others: programs beside the one that takes such dims to be equal.
+
+Backends compile graphs whose dims are equal wherever they broadcast (`passes.specialise.assume_equal`). A run in which
+one of them is 1 and the other is not gets a program in which it is known to be 1, compiled once for all sizes of the
+others. Where types say what dims broadcast to, that is the same graph with this size in it; a graph that was imported
+is made anew, as importers reckon with dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rlx import locks
+from rlx.backends.base import Bound, Capabilities, Executable
+from rlx.errors import CompileError, InputError, ShapeError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.expect import Equality
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.passes.specialise import assume_equal, specialise
+from rlx.runtime.checked import Demands
+
+Sizes = Mapping[str, int]
+Key = tuple[tuple[str, int], ...]
+
+
+def may_broadcast(graph: Graph) -> bool:
+    """Whether dims of the graph may prove to be 1 against others."""
+    return any(equality.spreads for equality in _equalities(graph))
+
+
+def check_dims(graph: Graph, binding: Sizes) -> bool:
+    """Checks dims against bounds and equalities, as `Graph.bind`, but lets those that may be 1 be 1.
+
+    Tells whether all dims that broadcast are equal. Raises ShapeError that names both sides.
+    """
+    graph.check_bounds(binding)
+    told = first_one(graph, binding) is None
+    for equality in _known(graph, graph.equalities, binding):
+        if equality.one(binding) is None and not equality.holds(binding):
+            raise ShapeError(equality.told(binding))
+        if graph.assumes_equal and not equality.holds(binding):
+            break  # what follows was reckoned with dims that are not equal; the graph made anew has its own
+    return told
+
+
+def first_one(graph: Graph, binding: Sizes) -> tuple[Equality, Dim] | None:
+    """The first dim that is 1 against another one, and where."""
+    for equality in _known(graph, _equalities(graph), binding):
+        side = equality.one(binding)
+        if side is not None:
+            return equality, side
+    return None
+
+
+def _equalities(graph: Graph) -> Iterator[Equality]:
+    """Those of bodies that may not run too, which nobody else looks at before they do."""
+    for node in graph.nodes:
+        for region in node.regions:
+            yield from _equalities(region)
+    yield from graph.equalities
+
+
+def _known(graph: Graph, equalities: Iterator[Equality] | list[Equality], binding: Sizes) -> Iterator[Equality]:
+    """Equalities whose dims have values by now; others are looked at when a run has measured them."""
+    for equality in equalities:
+        if equality.symbols <= binding.keys():
+            yield equality
+
+
+class Broadcasting:
+    """The graphs of one graph by the dims that are known to be 1. They are the same whatever the weights."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._lock = locks.rlock()
+        self._made: dict[Key, Graph] = {}
+
+    def at(self, binding: Sizes) -> tuple[Key, Graph]:
+        """The graph in which all dims that broadcast are equal at these sizes, and the sizes that were put into it.
+
+        Raises InputError for dims that do not broadcast, and where the graph cannot be made.
+        """
+        fixed: dict[str, int] = {}
+        graph = self.graph
+        while True:
+            try:
+                if check_dims(graph, binding):
+                    return _key(fixed), graph
+            except ShapeError as error:
+                raise InputError(f"[run] {error}; {_origins(self.graph, binding)}") from None
+            found = first_one(graph, binding)
+            assert found is not None  # `check_dims` says so
+            equality, side = found
+            more = {name: binding[name] for name in dims.symbols(side) - fixed.keys()}
+            if not more:  # a size that was put into a graph which was made for equal dims
+                raise InputError(self._refusal(equality, binding))
+            fixed |= more
+            graph = self._graph(fixed, equality, binding)
+
+    def _graph(self, fixed: Sizes, equality: Equality, binding: Sizes) -> Graph:
+        key = _key(fixed)
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = self._with_sizes(fixed, equality, binding)
+            return self._made[key]
+
+    def _with_sizes(self, fixed: Sizes, equality: Equality, binding: Sizes) -> Graph:
+        graph = self.graph
+        if not graph.assumes_equal:
+            return specialise(graph, fixed)
+        if graph.anew is None:
+            raise InputError(self._refusal(equality, binding))
+        made = graph.anew(fixed)
+        if _ends(made) != _ends(graph):
+            raise CompileError(f"[run] expected the inputs and outputs of {graph!r} at the sizes {fixed}, got {made!r}")
+        return made
+
+    def _refusal(self, equality: Equality, binding: Sizes) -> str:
+        told = f"[run] {equality.told(binding)}; {_origins(self.graph, binding)}"
+        why = "this program was made for equal dims, and the model that it was made of is not at hand"
+        return f"{told}; {why}: load that, or bring arrays of one size"
+
+
+def _ends(graph: Graph) -> tuple[list[str], list[str]]:
+    """Names of inputs and outputs."""
+    return [value.name for value in graph.inputs], list(graph.outputs)
+
+
+def _key(sizes: Sizes) -> Key:
+    return tuple(sorted(sizes.items()))
+
+
+def _origins(graph: Graph, binding: Sizes) -> str:
+    """Which input each dim is of."""
+    found: dict[str, str] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape):
+            if str(dim) in binding:
+                found.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {value.name!r} axis {axis}")
+    return ", ".join(found.values())
+
+
+class BroadcastExecutable(Executable):
+    """The program of equal dims, and those in which some are known to be 1, compiled when a run first wants them.
+
+    build   compiles a graph of equal dims, with all that is around it
+    """
+
+    def __init__(self, graphs: Broadcasting, equal: Executable, build: Callable[[Graph], Executable]) -> None:
+        self.graphs = graphs
+        self.equal = equal
+        self.build = build
+        self.compile_ns = equal.compile_ns
+        self.from_cache = equal.from_cache
+        self._params: dict[str, Array] = {}
+        self._programs: dict[Key, tuple[Graph, Demands, Executable]] = {}
+        self._lock = locks.rlock()
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        with self._lock:
+            self.equal.set_params(params)
+            self._params.update(params)
+            for graph, _, program in self._programs.values():
+                program.set_params(_of(graph, params))
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        key, graph = self.graphs.at(binding)
+        if not key:
+            return self.equal.bind(binding)
+        demands, program = self._program(key, graph)
+        known = {name: binding[name] for name in graph.symbols}
+        demands.check_at(known)
+        return program.bind(known)
+
+    def _program(self, key: Key, graph: Graph) -> tuple[Demands, Executable]:
+        with self._lock:
+            if key not in self._programs:
+                program = self.build(assume_equal(graph))
+                program.set_params({**graph.data, **_of(graph, self._params)})
+                self._programs[key] = (graph, Demands(graph), program)
+            return self._programs[key][1:]
+
+    @property
+    def _all(self) -> list[Executable]:
+        with self._lock:
+            return [self.equal, *(program for *_, program in self._programs.values())]
+
+    @property
+    def compile_count(self) -> int:  # type: ignore[override]  # it grows with every program
+        return sum(program.compile_count for program in self._all)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.equal.capabilities
+
+    @property
+    def nbytes(self) -> int:
+        return sum(program.nbytes for program in self._all)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(program.weight_bytes for program in self._all)
+
+    def clone(self, weights: bool = True) -> BroadcastExecutable:
+        with self._lock:
+            made = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)
+            for key, (graph, demands, program) in self._programs.items():
+                made._programs[key] = (graph, demands, program.clone(weights))
+            made._params = dict(self._params) if weights else {}
+            return made
+
+    def code(self) -> bytes:
+        """Of the program of equal dims; the others are compiled again where they are wanted."""
+        return self.equal.code()
+
+    def write_package(self, path: Any, binding: Mapping[str, int]) -> Any:
+        if binding.keys() < set(self.graphs.graph.symbols):
+            return self.equal.write_package(path, binding)  # which says what is missing
+        key, graph = self.graphs.at(binding)
+        if not key:
+            return self.equal.write_package(path, binding)
+        return self._program(key, graph)[1].write_package(path, {name: binding[name] for name in graph.symbols})
+
+    def describe(self) -> dict[str, Any]:
+        ones = [dict(key) for key in self._programs]
+        return {**self.equal.describe(), **({"programs_of_broadcasts": ones} if ones else {})}
+
+
+def _of(graph: Graph, params: Mapping[str, Array]) -> dict[str, Array]:
+    """Those that the graph takes."""
+    names = {value.name for value in graph.params}
+    return {name: array for name, array in params.items() if name in names}
+
+
+def around(graph: Graph, equal: Executable, build: Callable[[Graph], Executable]) -> Executable:
+    """The executable of a graph, of that of the graph with equal dims."""
+    return BroadcastExecutable(Broadcasting(graph), equal, build) if may_broadcast(graph) else equal
