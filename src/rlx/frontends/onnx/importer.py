@@ -14,7 +14,8 @@ from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
-from rlx.frontends.onnx.item import Item, Many, Nothing
+from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
+from rlx.frontends.onnx.lists import unstacked
 from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
@@ -193,6 +194,8 @@ class _Walk:
             item = self._lookup(output.name, scope)
             if item is None:
                 raise ModelError(f"[onnx] expected the output {output.name!r} to be made by a node, got none that does")
+            if isinstance(item, Alike):
+                item = unstacked(item)
             if isinstance(item, Many):
                 self._output_sequence(output.name, item)
                 continue
