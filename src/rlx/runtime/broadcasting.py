@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rlx import locks
+from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable
 from rlx.errors import CompileError, InputError, ShapeError
 from rlx.ir import dim as dims
@@ -155,16 +155,20 @@ class BroadcastExecutable(Executable):
         self.build = build
         self.compile_ns = equal.compile_ns
         self.from_cache = equal.from_cache
-        self._params: dict[str, Array] = {}
+        self._given: dict[str, Array] = {}  # read again for each program: copies would stay in memory
         self._programs: dict[Key, tuple[Graph, Demands, Executable]] = {}
         self._lock = locks.rlock()
 
     def set_params(self, params: Mapping[str, Array]) -> None:
+        self.take(params, params)
+
+    def take(self, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+        """Weights as they were given, which may lie in files, and the arrays that programs may keep."""
         with self._lock:
-            self.equal.set_params(params)
-            self._params.update(params)
+            self.equal.set_params(private)
+            self._given.update(given)
             for graph, _, program in self._programs.values():
-                program.set_params(_of(graph, params))
+                program.set_params(_of(graph, private))
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         key, graph = self.graphs.at(binding)
@@ -179,7 +183,8 @@ class BroadcastExecutable(Executable):
         with self._lock:
             if key not in self._programs:
                 program = self.build(assume_equal(graph))
-                program.set_params({**graph.data, **_of(graph, self._params)})
+                weights = {**graph.data, **_of(graph, self._given)}
+                program.set_params({name: mapped.private(array) for name, array in weights.items()})
                 self._programs[key] = (graph, Demands(graph), program)
             return self._programs[key][1:]
 
@@ -209,7 +214,7 @@ class BroadcastExecutable(Executable):
             made = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)
             for key, (graph, demands, program) in self._programs.items():
                 made._programs[key] = (graph, demands, program.clone(weights))
-            made._params = dict(self._params) if weights else {}
+            made._given = dict(self._given) if weights else {}
             return made
 
     def code(self) -> bytes:
@@ -233,6 +238,14 @@ def _of(graph: Graph, params: Mapping[str, Array]) -> dict[str, Array]:
     """Those that the graph takes."""
     names = {value.name for value in graph.params}
     return {name: array for name, array in params.items() if name in names}
+
+
+def hand_over(executable: Executable, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+    """Sets weights: `private` are arrays that a program may keep, `given` those that they were made of."""
+    if isinstance(executable, BroadcastExecutable):
+        executable.take(given, private)
+    else:
+        executable.set_params(private)
 
 
 def around(graph: Graph, equal: Executable, build: Callable[[Graph], Executable]) -> Executable:

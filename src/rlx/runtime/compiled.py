@@ -17,7 +17,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
-from rlx.runtime.broadcasting import check_dims
+from rlx.runtime.broadcasting import check_dims, hand_over
 from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.experts import Experts
@@ -116,7 +116,7 @@ class CompiledGraph:
     def _take(self, made: Mapping[str, Array], held: Mapping[str, Array]) -> None:
         """The weights as they were given, and as the program gets them."""
         with self._lock:
-            self.executable.set_params(held)
+            hand_over(self.executable, made, held)
             if any(not self._param_types[name].is_static for name in made):
                 self._plans.clear()
             self._params = {**self._params, **made}

@@ -237,6 +237,19 @@ def test_a_file_that_was_written_to_since_is_not_read_anew(tmp_path: Path) -> No
     same(loaded.run([x, y]), wanted)
 
 
+def test_weights_stay_in_their_file(tmp_path: Path) -> None:
+    """What a program that may come later would need is not held in memory meanwhile."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(two().SerializeToString())
+    loaded = rlx.load(path, device="cpu")
+    x, y = f(3, 4), f(1, 4, seed=1)
+    wanted = [((x + y) @ f(4, 6, seed=9)).reshape(-1, 2, 3)]
+    same(loaded.run([x, y]), wanted)
+    kept = loaded.compiled.executable._given  # type: ignore[attr-defined]
+    assert kept.keys() == {"w"} and kept["w"] is loaded.compiled.params["w"] and kept["w"].base is not None
+    same(loaded.compiled.clone().run([x, y]), wanted)
+
+
 def test_shapes_that_the_caller_gives() -> None:
     loaded = rlx.load(two().SerializeToString(), device="cpu", shapes={"x": ("2*a", 4), "y": ("a+1", 4)})
     w = f(4, 6, seed=9)
