@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -334,6 +334,13 @@ class Graph:
         for value in inputs:
             self._uses.setdefault(value, []).append(node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
+
+    def equalities_within(self) -> Iterator[Equality]:
+        """Those of regions, and then its own; what a region that may not run takes to be equal is in no other list."""
+        for node in self.nodes:
+            for region in node.regions:
+                yield from region.equalities_within()
+        yield from self.equalities
 
     def equal(self, left: Dim, right: Dim, reason: str) -> Dim:
         """The simpler of two dims that must be equal; what cannot be told now is checked when dims get their values.

@@ -8,12 +8,12 @@ is made anew, as importers reckon with dims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rlx import locks, mapped
 from rlx.backends.base import Bound, Capabilities, Executable
-from rlx.errors import CompileError, InputError, ShapeError
+from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
@@ -28,42 +28,38 @@ Key = tuple[tuple[str, int], ...]
 
 def may_broadcast(graph: Graph) -> bool:
     """Whether dims of the graph may prove to be 1 against others."""
-    return any(equality.spreads for equality in _equalities(graph))
+    return any(equality.spreads for equality in graph.equalities_within())
 
 
 def check_dims(graph: Graph, binding: Sizes) -> bool:
     """Checks dims against bounds and equalities, as `Graph.bind`, but lets those that may be 1 be 1.
 
-    Tells whether all dims that broadcast are equal. Raises ShapeError that names both sides.
+    Tells whether all dims that broadcast are equal, but for those that bodies alone speak of. Raises ShapeError that
+    names both sides.
     """
     graph.check_bounds(binding)
-    told = first_one(graph, binding) is None
-    for equality in _known(graph, graph.equalities, binding):
-        if equality.one(binding) is None and not equality.holds(binding):
+    equal = True
+    for equality in _known(graph.equalities, binding):
+        if equality.holds(binding):
+            continue
+        if equality.one(binding) is None:
             raise ShapeError(equality.told(binding))
-        if graph.assumes_equal and not equality.holds(binding):
+        equal = False
+        if graph.assumes_equal:
             break  # what follows was reckoned with dims that are not equal; the graph made anew has its own
-    return told
+    return equal
 
 
-def first_one(graph: Graph, binding: Sizes) -> tuple[Equality, Dim] | None:
+def _first_one(graph: Graph, binding: Sizes) -> tuple[Equality, Dim] | None:
     """The first dim that is 1 against another one, and where."""
-    for equality in _known(graph, _equalities(graph), binding):
+    for equality in _known(graph.equalities_within(), binding):
         side = equality.one(binding)
         if side is not None:
             return equality, side
     return None
 
 
-def _equalities(graph: Graph) -> Iterator[Equality]:
-    """Those of bodies that may not run too, which nobody else looks at before they do."""
-    for node in graph.nodes:
-        for region in node.regions:
-            yield from _equalities(region)
-    yield from graph.equalities
-
-
-def _known(graph: Graph, equalities: Iterator[Equality] | list[Equality], binding: Sizes) -> Iterator[Equality]:
+def _known(equalities: Iterable[Equality], binding: Sizes) -> Iterator[Equality]:
     """Equalities whose dims have values by now; others are looked at when a run has measured them."""
     for equality in equalities:
         if equality.symbols <= binding.keys():
@@ -87,18 +83,26 @@ class Broadcasting:
         graph = self.graph
         while True:
             try:
-                if check_dims(graph, binding):
-                    return _key(fixed), graph
+                equal = check_dims(graph, binding)
             except ShapeError as error:
                 raise InputError(f"[run] {error}; {_origins(self.graph, binding)}") from None
-            found = first_one(graph, binding)
-            assert found is not None  # `check_dims` says so
-            equality, side = found
-            more = {name: binding[name] for name in dims.symbols(side) - fixed.keys()}
-            if not more:  # a size that was put into a graph which was made for equal dims
-                raise InputError(self._refusal(equality, binding))
-            fixed |= more
-            graph = self._graph(fixed, equality, binding)
+            found = _first_one(graph, binding)
+            if found is None:
+                return _key(fixed), graph
+            try:
+                graph, fixed = self._with_one(fixed, *found, binding)
+            except RlxError:
+                if not equal:
+                    raise
+                return _key(fixed), graph  # a branch takes them to be equal, and says so if it is the one that runs
+
+    def _with_one(self, fixed: Sizes, equality: Equality, side: Dim, binding: Sizes) -> tuple[Graph, dict[str, int]]:
+        """The graph in which also the dims of a side that is 1 are known."""
+        more = {name: binding[name] for name in dims.symbols(side) - fixed.keys()}
+        if not more:  # a size that was put into a graph which was made for equal dims
+            raise InputError(self._refusal(equality, binding))
+        sizes = {**fixed, **more}
+        return self._graph(sizes, equality, binding), sizes
 
     def _graph(self, fixed: Sizes, equality: Equality, binding: Sizes) -> Graph:
         key = _key(fixed)
@@ -110,7 +114,10 @@ class Broadcasting:
     def _with_sizes(self, fixed: Sizes, equality: Equality, binding: Sizes) -> Graph:
         graph = self.graph
         if not graph.assumes_equal:
-            return specialise(graph, fixed)
+            try:
+                return specialise(graph, fixed)
+            except ShapeError as error:
+                raise InputError(f"[run] {error}; {_origins(graph, binding)}") from None
         if graph.anew is None:
             raise InputError(self._refusal(equality, binding))
         made = graph.anew(fixed)

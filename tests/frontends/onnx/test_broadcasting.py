@@ -14,7 +14,7 @@ from build import BOOL, I64, F, model
 from onnx import helper, numpy_helper
 
 import rlx
-from rlx.errors import InputError, ModelError
+from rlx.errors import InputError, ModelError, ShapeError
 
 DEVICES = ("reference", "cpu")
 
@@ -221,6 +221,24 @@ def test_what_is_left_of_a_model_says_why_it_cannot(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=told):
             opened.run([x, y[:1]])
         same(opened.run([x, y]), loaded.run([x, y]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_branch_that_is_not_taken_hinders_no_run(device: str, tmp_path: Path) -> None:
+    yes = body([node("Add", ["x", "y"], "a"), node("ReduceSum", ["a"], "c", keepdims=0)], {}, ["c"])
+    no = body([node("ReduceMax", ["y"], "d", keepdims=0)], {}, ["d"])
+    nodes = [node("If", ["p"], "r", then_branch=yes, else_branch=no)]
+    proto = model(nodes, {"p": (BOOL, ()), "x": (F, ("n", 2)), "y": (F, ("m", 2))}, {"r": F})
+    loaded = rlx.load(proto.SerializeToString(), device=device)
+    loaded.save(tmp_path / "m.rlx")
+    opened = rlx.load(tmp_path / "m.rlx", device=device)
+    x, y = f(1, 2), f(3, 2, seed=1)
+    for program in (loaded, opened):
+        same(program.run([np.array(False), x, y]), [y.max()])
+    same(loaded.run([np.array(True), x, y]), [(x + y).sum()])
+    with pytest.raises((InputError, ShapeError), match=r"shapes do not broadcast, at node .If_0.Add_0."):
+        opened.run([np.array(True), x, y])
+    same(opened.run([np.array(True), y, y]), [2 * y.sum()])
 
 
 def test_a_file_that_was_written_to_since_is_not_read_anew(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def import_model(
     """The program of a model file; `sizes` are those of dims that are known. Raises ModelError, UnsupportedOp."""
     try:
         made = _Walk(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
-        if any(equality.spreads for equality in made.graph.equalities):
+        if any(equality.spreads for equality in made.graph.equalities_within()):
             made.graph.anew = _Again(file, shapes, values, keep_subnormals)
         return made
     except RlxError:
