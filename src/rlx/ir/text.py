@@ -8,6 +8,7 @@
       return out=%y
     }
 
+Lines with `given`, `equal` (and the side that may be 1, if one may) and `assumes_equal` say what `Graph` knows of dims.
 A result that is not the node's first is written `%name#1`. Attributes that have their default are left out. Regions
 follow their node in brackets. Data of params is no part of the text.
 """

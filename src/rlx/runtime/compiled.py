@@ -421,7 +421,8 @@ class CompiledGraph:
 
     @property
     def compile_count(self) -> int:
-        """How many programs were compiled for this graph so far; new shapes do not raise it, new shapes only plan."""
+        """How many programs were compiled for this graph so far. New shapes only plan, unless a device compiles every
+        size, or a dim is 1 against another for the first time."""
         return self.executable.compile_count
 
     @property

@@ -232,6 +232,20 @@ def test_a_list_of_known_length_is_an_output() -> None:
     np.testing.assert_allclose(got, session.run(None, {"x": x})[1], rtol=1e-5)
 
 
+def test_lists_that_change_places_are_refused() -> None:
+    """Both begin as the same list, and are not what the trips before appended to each."""
+    steps = [node("SequenceInsert", ["list2", "x"], "list_out")]
+    inside = body(steps, {"list1": None, "list2": None}, ["list_out", "list1"])
+    nodes = [
+        node("SequenceConstruct", ["x"], "some"),
+        node("Loop", ["k", "", "some", "some"], "a", "b", body=inside),
+        node("SequenceLength", ["a"], "count"),
+    ]
+    proto = model(nodes, {"x": (F, ("n", 3)), "k": (I64, ())}, {"count": I64})
+    with pytest.raises(UnsupportedOp, match="changes in another way than by what a trip appends"):
+        rlx.load(proto.SerializeToString(), device="cpu")
+
+
 ONE = {"list": None}
 REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
     "inserts in front": (

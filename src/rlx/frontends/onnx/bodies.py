@@ -41,7 +41,7 @@ class Frame:
         if isinstance(item, Alike):
             return Alike(self.take(item.stacked))
         if isinstance(item, Growing):
-            return Growing(self.graph, item.start, tuple(self.take(part) for part in item.parts))
+            return item.with_parts(self.graph, map(self.take, item.parts))
         if item.known is not None:
             return Item.knowing(self.graph, item.known, item.dtype)
         return Item.of(self.take(item.value))

@@ -178,24 +178,24 @@ def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> 
     tensors = [item for item in carried if not is_sequence(item)]
     formals: list[Formal] = [*(item.type for item in tensors), TRIP]
     places = iter(range(len(tensors)))
-    order = [Growing(node.graph, item) if is_sequence(item) else next(places) for item in carried]
+    lists = {at: Growing(node.graph, i.dtype, object()) for at, i in enumerate(carried) if is_sequence(i)}
+    order = [lists[at] if at in lists else next(places) for at in range(len(carried))]
     going, region = _body(node, body, formals, (len(tensors), node.knows(True, dtypes.bool_), *order))
     if _truth(going) is not True:
         attempt.undo()
         return None
     length = max(trips, 0) if isinstance(trips, int) else dims.maximum(trips, 0)
-    grown = [(at, item, region.results[at]) for at, item in enumerate(carried) if is_sequence(item)]
-    region.results = [made for at, made in enumerate(region.results) if all(at != place for place, *_ in grown)]
-    rows = [collected(node, start, made) for _, start, made in grown]
-    results = [*_as_carried(node, region, tensors), *(value for row in rows for value in row)]
+    rows = {at: collected(node, formal, region.results[at]) for at, formal in lists.items()}
+    region.results = [made for at, made in enumerate(region.results) if at not in lists]
+    results = [*_as_carried(node, region, tensors), *(value for row in rows.values() for value in row)]
     taken = close([region], [results])
     numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
     operands = [*(item.value for item in tensors), numbers, *taken]
     made = _call("scan", operands, [region.graph], carried=len(tensors), sequences=1, length=length)
-    ends = iter(made[len(made) - sum(map(len, rows)) :])
-    made = made[: len(made) - sum(map(len, rows))]
-    for (at, start, _), row in zip(grown, rows):
-        made.insert(at, appended(node, start, in_a_row(next(ends).value)) if row else start)
+    count = sum(map(len, rows.values()))
+    made, ends = made[: len(made) - count], iter(made[len(made) - count :])
+    for at, row in rows.items():
+        made.insert(at, appended(node, carried[at], in_a_row(next(ends).value)) if row else carried[at])
     return made
 
 

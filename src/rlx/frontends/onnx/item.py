@@ -6,7 +6,7 @@ numbers, an object array of dims (or bools). Only what needs a tensor at run tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,17 +128,21 @@ class Alike(Item):
 class Growing(Item):
     """A sequence that a loop carries, as its body knows it: what each trip appends, not what was there before.
 
-    start   the sequence that the loop began with, which tells one of these from others
+    origin  what it has in common with itself at the end of the body, and with no other sequence
     parts   what was appended, each along a first axis of its own
     """
 
-    __slots__ = ("parts", "start")
+    __slots__ = ("origin", "parts")
 
-    def __init__(self, graph: Graph, start: Item, parts: tuple[Value, ...] = ()) -> None:
-        super().__init__(graph, None, None, start.dtype)
+    def __init__(self, graph: Graph, dtype: DType, origin: object, parts: tuple[Value, ...] = ()) -> None:
+        super().__init__(graph, None, None, dtype)
         self._tried = True
-        self.start = start
+        self.origin = origin
         self.parts = parts
+
+    def with_parts(self, graph: Graph, parts: Iterable[Value]) -> Growing:
+        """The same sequence in a graph, with what was appended to it there."""
+        return Growing(graph, self.dtype, self.origin, tuple(parts))
 
     @property
     def shape(self) -> Shape:
@@ -195,7 +199,7 @@ def _kind(item: Item) -> Any:
         case Alike():
             return "alike"
         case Growing():
-            return ("growing", id(item.start), len(item.parts))
+            return ("growing", id(item.origin), len(item.parts))
         case Nothing():
             return "nothing"
     return None
@@ -213,7 +217,7 @@ def _rebuilt(graph: Graph, like: Item, flat: Iterator[Item]) -> Item:
         case Alike():
             return Alike(next(flat).value)
         case Growing():
-            return Growing(graph, like.start, tuple(next(flat).value for _ in like.parts))
+            return like.with_parts(graph, [next(flat).value for _ in like.parts])
     return next(flat)
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.errors import UnsupportedOp
-from rlx.frontends.onnx.item import Alike, Growing, Item, Many, Nothing
+from rlx.frontends.onnx.item import Alike, Growing, Item, Many
 from rlx.frontends.onnx.table import OnnxNode
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
 MAX_LENGTH = 4096
-
-NOT_TENSORS = (Many, Alike, Growing, Nothing)
 
 
 def is_sequence(item: Item) -> bool:
@@ -50,7 +48,7 @@ def appended(node: OnnxNode, sequence: Item, more: Value) -> Item:
     if sequence.dtype is not more.dtype:
         raise node.wrong(f"expected elements of one dtype, got {sorted({str(sequence.dtype), str(more.dtype)})}")
     if isinstance(sequence, Growing):
-        return Growing(node.graph, sequence.start, (*sequence.parts, more))
+        return sequence.with_parts(node.graph, (*sequence.parts, more))
     before = stacked(node, sequence)
     return Alike(more if before is None else joined(node, [before, more]))
 
@@ -64,9 +62,9 @@ def joined(node: OnnxNode, parts: Sequence[Value]) -> Value:
     return parts[0] if len(parts) == 1 else build.concat(*parts, axis=0)
 
 
-def collected(node: OnnxNode, start: Item, result: Item) -> list[Value]:
-    """What a trip of a loop appends to the sequence that it began with, along a first axis; nothing, or one value."""
-    if not isinstance(result, Growing) or result.start is not start:
+def collected(node: OnnxNode, formal: Growing, result: Item) -> list[Value]:
+    """What a trip of a loop appends to a sequence that it carries, along a first axis; nothing, or one value."""
+    if not isinstance(result, Growing) or result.origin is not formal.origin:
         raise node.unsupported("a sequence that it carries changes in another way than by what a trip appends to it")
     return [joined(node, result.parts)] if result.parts else []
 
