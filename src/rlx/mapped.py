@@ -119,6 +119,14 @@ def private(array: Array) -> Array:
     return made.view(array.dtype).reshape(array.shape)
 
 
+def check(arrays: Iterable[Array]) -> None:
+    """Raises ModelError if a file that one of the arrays lies in was written to since it was mapped."""
+    for array in arrays:
+        mapping = _mapping_of(array)
+        if isinstance(mapping, Mapping):
+            mapping.check_by_name()
+
+
 def release(arrays: Iterable[Array]) -> int:
     """Drops the resident pages of arrays that lie in files mapped for reading; gives how many bytes were dropped.
 

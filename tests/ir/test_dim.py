@@ -92,3 +92,41 @@ def test_nested_functions_are_refused_before_they_are_too_deep() -> None:
         for _ in range(1000):
             dim = dims.maximum(dims.floordiv(dims.add(dim, -1), 2), 0)
     assert dims.evaluate(dim, {"n": 1 << 40}) >= 0 and str(dim)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from([*NAMES, "2*a+1", "b//2"]), min_size=1, max_size=4),
+    env=BINDINGS,
+    size=st.integers(0, 12),
+    bits=st.integers(0, 15),
+)
+def test_broadcast_is_the_other_one_where_one_is_1(parts: list[str], env: dict[str, int], size: int, bits: int) -> None:
+    """Whatever the order and nesting; at sizes that broadcast it is the one that is not 1."""
+    of = [dims.parse(part) for part in parts]
+    made: Dim = 1
+    for part in of:
+        made = dims.broadcast(part, made)
+    again = of[0]
+    for part in of[1:]:
+        again = dims.broadcast(again, part)
+    assert made == again == dims.broadcast(made, of[-1]) == dims.parse(str(made))
+    values = {name: size if bits >> i & 1 else 1 for i, name in enumerate(NAMES)}
+    plain = [part for part in parts if part in NAMES]
+    only = dims.of(1)
+    for part in plain:
+        only = dims.broadcast(only, dims.symbol(part))
+    known = {values[part] for part in plain}
+    assert dims.evaluate(only, values) == next(iter(known - {1}), 1)
+    low, high = dims.bounds(made, dict.fromkeys(NAMES, (0, 12)))
+    assert high is not None and low <= dims.evaluate(made, env) <= high
+
+
+def test_broadcast_of_known_dims() -> None:
+    n, m = dims.symbol("n"), dims.symbol("m")
+    both = dims.broadcast(n, m)
+    assert str(both) == "broadcast(m, n)" and dims.broadcast(both, 4) == 4 and dims.broadcast(1, both) == both
+    assert dims.substitute(both, {"n": 1}) == m and dims.substitute(both * 2 + 1, {"n": 3}) == 7
+    assert dims.taken_as_equal(dims.maximum(both - 1, n)) == dims.maximum(m - 1, n)
+    with pytest.raises(ShapeError, match="expected dims that broadcast, got 3 against 4"):
+        dims.broadcast(dims.substitute(both, {"n": 3}), 4)

@@ -66,6 +66,28 @@ def test_file_reads_back_equal(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["g.rlx"]
 
 
+@pytest.mark.parametrize("assumes_equal", [True, False])
+def test_what_was_assumed_of_dims_goes_through_both(assumes_equal: bool, tmp_path: Path) -> None:
+    g = Graph("dims", assumes_equal)
+    total = g.input("a", ("n", 3)) + g.input("b", ("m", 3))
+    g.output(ops.broadcast_to(total[:2], shape=(2, 2, 3)) + g.input("c", ("n", 2, 3)), name="y")
+    assert {e.spreads for e in g.equalities} == {"left", "either"}
+    save_graph(g, tmp_path / "g.rlx")
+    for again in (parse_graph(print_graph(g, "full")), load_graph(tmp_path / "g.rlx")):
+        verify(again)
+        assert again.same_as(g) and again.assumes_equal is assumes_equal and again.equalities == g.equalities
+
+
+def test_a_file_that_leaves_out_equalities_gets_them_from_type_rules(tmp_path: Path) -> None:
+    g = Graph("lies")
+    g.output(g.input("a", ("n",)) + g.input("b", ("m",)), name="y")
+    g.equalities = []
+    save_graph(g, tmp_path / "g.rlx")
+    assert [(str(e.left), str(e.right), e.spreads) for e in load_graph(tmp_path / "g.rlx").equalities] == [
+        ("n", "m", "either")
+    ]
+
+
 @pytest.mark.parametrize("case", cases_of_every_op()[::5], ids=str)
 def test_every_op_goes_through_both(case: Case, tmp_path: Path) -> None:
     g = case.graph()

@@ -9,7 +9,7 @@ import rlx
 from rlx import ops
 from rlx.errors import GraphError, ShapeError
 from rlx.ir.verify import verify
-from rlx.passes.specialise import specialise
+from rlx.passes.specialise import assume_equal, specialise
 
 
 def encoder() -> rlx.Graph:
@@ -52,3 +52,33 @@ def test_measured_dims_stay_with_the_run() -> None:
     assert rlx.Session("cpu").compile(made).run([array])[0].tolist() == [[1, 2]]
     with pytest.raises(GraphError, match="measures"):
         specialise(graph, {next(iter(graph.measured)): 2})
+
+
+def test_dims_that_broadcast() -> None:
+    """A type says what open dims broadcast to; passes and backends get one of them, where they are equal."""
+    graph = rlx.Graph("sum")
+    total = graph.input("a", ("n", 2)) + graph.input("b", ("m", 2))
+    side = rlx.Graph("side")
+    side.output(side.input("x", total.shape) * side.input("y", ("n", 2)))
+    graph.output(*ops.if_(graph.input("p", (), "bool"), total, graph.inputs[0], regions=(side, side)), name="y")
+    verify(graph)
+    assert str(graph.outputs["y"].type) == "f32[broadcast(m, n), 2]"
+    equal = assume_equal(graph)
+    verify(equal)
+    assert equal.assumes_equal and equal.nodes[-1].regions[0].assumes_equal
+    assert str(equal.outputs["y"].type) == "f32[m, 2]" and "broadcast(" not in str(equal)
+    assert assume_equal(equal) is equal
+    one = specialise(graph, {"n": 1})
+    verify(one)
+    assert str(one.outputs["y"].type) == "f32[m, 2]" and not one.equalities
+    left = specialise(equal, {"n": 1})
+    assert [str(e.right if e.left == 1 else e.left) for e in left.equalities] == ["m"]  # it holds of equal dims alone
+
+
+def test_a_side_that_must_spread() -> None:
+    graph = rlx.Graph("to")
+    graph.output(ops.broadcast_to(graph.input("a", ("n",)), shape=(2, "m")), name="y")
+    assert not specialise(graph, {"n": 1}).equalities
+    assert specialise(graph, {"m": 1}).equalities
+    with pytest.raises(ShapeError, match="4 against 1"):
+        specialise(graph, {"m": 1, "n": 4})

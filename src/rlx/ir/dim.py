@@ -1,8 +1,8 @@
 """Dims: integers, or integer polynomials over named symbols (`batch`, `2*seq+1`, `seq//2`, `min(seq, 512)`).
 
 A polynomial is a sum of monomials; a factor of a monomial is a symbol's name or a `Call` (floor division, remainder,
-minimum, maximum) whose arguments are dims themselves. Constants are plain ints, so `isinstance(dim, int)` asks whether
-a dim is known. Symbols stand for integers ≥ 0.
+minimum, maximum, broadcast) whose arguments are dims themselves. Constants are plain ints, so `isinstance(dim, int)`
+asks whether a dim is known. Symbols stand for integers ≥ 0.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from functools import cached_property, total_ordering
 
 from rlx.errors import ShapeError
 
+NAMED = ("min", "max", "broadcast")  # functions that are written by their names
+
 
 @dataclass(frozen=True)
 class Call:
-    """A function of dims that is no polynomial: `floordiv`, `mod`, `min` or `max` of two dims."""
+    """A function of dims that is no polynomial: `floordiv`, `mod`, `min`, `max` or `broadcast` of two dims."""
 
     function: str
     left: Dim
@@ -30,7 +32,7 @@ class Call:
 
     @cached_property
     def text(self) -> str:
-        if self.function in ("min", "max"):
+        if self.function in NAMED:
             return f"{self.function}({self.left}, {self.right})"
         symbol = "//" if self.function == "floordiv" else "%"
         return f"(({self.left}){symbol}({self.right}))"
@@ -285,6 +287,45 @@ def maximum(a: Dim, b: Dim) -> Dim:
     return _called("max", left, right)
 
 
+def broadcast(a: Dim, b: Dim) -> Dim:
+    """What two dims that broadcast come to: the other one where either is 1. Raises ShapeError for two that never do.
+
+    Dims that differ and are not 1 have no such dim: whoever asks for it sees to it that they do not come.
+    """
+    parts = {*_broadcast_parts(a), *_broadcast_parts(b)} - {1}
+    known = [part for part in parts if isinstance(part, int)]
+    if len(known) > 1:
+        raise ShapeError(f"expected dims that broadcast, got {a} against {b}")
+    if known or not parts:
+        return known[0] if known else 1
+    *rest, made = sorted(parts, key=str)
+    for part in reversed(rest):
+        made = _called("broadcast", part, made)
+    return made
+
+
+def _broadcast_parts(dim: Dim) -> list[Dim]:
+    """The dims that `broadcast` made a dim of; itself if it is none."""
+    if isinstance(dim, Poly) and len(dim.terms) == 1:
+        (monomial, coefficient), *_ = dim.terms
+        call = monomial[0]
+        if len(monomial) == coefficient == 1 and isinstance(call, Call) and call.function == "broadcast":
+            return [*_broadcast_parts(call.left), *_broadcast_parts(call.right)]
+    return [dim]
+
+
+def taken_as_equal(dim: Dim) -> Dim:
+    """The dim where all dims that broadcast in it are equal: the simplest stands for them."""
+    if isinstance(dim, int) or "broadcast(" not in str(dim):
+        return dim
+    return _rebuilt(dim, symbol, {**_FUNCTIONS, "broadcast": simpler})
+
+
+def simpler(a: Dim, b: Dim) -> Dim:
+    """The one of two equal dims that is a number, or is written in fewer characters."""
+    return min(a, b, key=lambda d: (isinstance(d, Poly), len(str(d)), str(d)))
+
+
 def _not_negative(dim: Dim) -> bool:
     return bounds(dim, {})[0] >= 0
 
@@ -313,6 +354,7 @@ _CALLS: dict[str, Callable[[int, int], int]] = {
     "mod": lambda a, b: a % b if b else 0,
     "min": min,
     "max": max,
+    "broadcast": lambda a, b: b if a == 1 else a,
 }
 
 
@@ -339,15 +381,30 @@ def substitute(dim: Dim, replacements: Mapping[str, Dim]) -> Dim:
     """The dim with symbols replaced by dims."""
     if isinstance(dim, int) or not symbols(dim) & replacements.keys():
         return dim
-    functions = {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}
+    return _rebuilt(dim, lambda name: replacements.get(name, _from_terms({(name,): 1})), _FUNCTIONS)
+
+
+_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "floordiv": floordiv,
+    "mod": mod,
+    "min": minimum,
+    "max": maximum,
+    "broadcast": broadcast,
+}
+
+
+def _rebuilt(dim: Dim, named: Callable[[str], Dim], functions: Mapping[str, Callable[[Dim, Dim], Dim]]) -> Dim:
+    """The dim with other dims for its symbols, and its functions worked out anew."""
+    if isinstance(dim, int):
+        return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms:
         value: Dim = coefficient
         for factor in monomial:
             if isinstance(factor, str):
-                value = mul(value, replacements.get(factor, _from_terms({(factor,): 1})))
+                value = mul(value, named(factor))
             else:
-                left, right = substitute(factor.left, replacements), substitute(factor.right, replacements)
+                left, right = (_rebuilt(part, named, functions) for part in (factor.left, factor.right))
                 value = mul(value, functions[factor.function](left, right))
         total = add(total, value)
     return total
@@ -393,6 +450,9 @@ def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
         case "max":
             high = None if left[1] is None or right[1] is None else max(left[1], right[1])
             return max(left[0], right[0]), high
+        case "broadcast":
+            high = None if left[1] is None or right[1] is None else max(left[1], right[1])
+            return min(left[0], right[0]), high
         case "mod" if right[0] > 0:
             return 0, None if right[1] is None else right[1] - 1
         case "floordiv" if right[0] == right[1] and right[0] > 0 and left[0] > -(1 << 60):
@@ -432,11 +492,9 @@ def _read(node: ast.expr) -> Dim:
             return mul(_read(operand), -1)
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
             return _OPERATORS[type(operator)](_read(left), _read(right))
-        case ast.Call(func=ast.Name(id="min"), args=[left, right]):
-            return minimum(_read(left), _read(right))
-        case ast.Call(func=ast.Name(id="max"), args=[left, right]):
-            return maximum(_read(left), _read(right))
-    raise ValueError("only + - * // % min max of integers and names")
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in NAMED:
+            return _FUNCTIONS[name](_read(left), _read(right))
+    raise ValueError("only + - * // % min max broadcast of integers and names")
 
 
 def of(value: object) -> Dim:

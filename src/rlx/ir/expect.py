@@ -1,17 +1,18 @@
 """Checks that type rules share. Each raises ShapeError or DTypeError; `Graph.add` puts op and node to the message.
 
 Dims that are not provably equal are taken as equal and noted down as an equality, which the runtime checks when the
-dims get their values.
+dims get their values. Where one of two dims that broadcast may prove to be 1, the equality says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from rlx.errors import DTypeError, ShapeError
+from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.type import TensorType
@@ -19,43 +20,83 @@ from rlx.ir.type import TensorType
 
 @dataclass(frozen=True)
 class Equality:
-    """Two dims that a type rule took to be equal, and why."""
+    """Two dims that a type rule took to be equal, and why.
+
+    spreads   the side that may be 1 instead, as it broadcasts: `left`, `either`, or neither
+    """
 
     left: Dim
     right: Dim
     reason: str
+    spreads: str = ""
+
+    @property
+    def symbols(self) -> set[str]:
+        return dims.symbols(self.left) | dims.symbols(self.right)
+
+    def holds(self, binding: Mapping[str, int]) -> bool:
+        return dims.evaluate(self.left, binding) == dims.evaluate(self.right, binding)
+
+    def one(self, binding: Mapping[str, int]) -> Dim | None:
+        """The side that is 1 and spreads along the other; None where the sides are equal, or neither may do that."""
+        if not self.spreads or self.holds(binding):
+            return None
+        sides = (self.left, self.right) if self.spreads == "either" else (self.left,)
+        return next((side for side in sides if dims.evaluate(side, binding) == 1), None)
+
+    def told(self, binding: Mapping[str, int]) -> str:
+        """Both sides with their values, for messages."""
+        sides = [f"{side} = {dims.evaluate(side, binding)}" for side in (self.left, self.right)]
+        return f"{self.reason}: {' against '.join(sides)}"
 
 
-_noted: ContextVar[list[Equality] | None] = ContextVar("noted", default=None)
+SPREADS = ("", "left", "either")
+
+
+@dataclass
+class _Notes:
+    equalities: list[Equality]
+    assume_equal: bool
+
+
+_notes: ContextVar[_Notes | None] = ContextVar("notes", default=None)
 
 
 @contextmanager
-def noting() -> Iterator[list[Equality]]:
-    """Collects the equalities that type rules note while the block runs."""
-    found: list[Equality] = []
-    token = _noted.set(found)
+def noting(assume_equal: bool = True) -> Iterator[list[Equality]]:
+    """Collects the equalities that type rules note while the block runs.
+
+    assume_equal   what two open dims broadcast to is one of them; else it is `dims.broadcast` of both
+    """
+    made = _Notes([], assume_equal)
+    token = _notes.set(made)
     try:
-        yield found
+        yield made.equalities
     finally:
-        _noted.reset(token)
+        _notes.reset(token)
 
 
-def same_dim(left: Dim, right: Dim, what: str) -> Dim:
+def same_dim(left: Dim, right: Dim, what: str, spreads: str = "") -> Dim:
     """The simpler of two equal dims; notes the equality where it cannot be proved."""
     if left == right:
         return left
     if isinstance(left, int) and isinstance(right, int):
         raise ShapeError(f"{what}: {left} against {right}")
-    noted = _noted.get()
-    if noted is not None:
-        noted.append(Equality(left, right, what))
-    if isinstance(left, int) or isinstance(right, int):
-        return left if isinstance(left, int) else right
-    return min(left, right, key=lambda d: (len(str(d)), str(d)))
+    notes = _notes.get()
+    if notes is not None:
+        notes.equalities.append(Equality(left, right, what, spreads))
+    return dims.simpler(left, right)
+
+
+def spread(left: Dim, right: Dim, what: str) -> Dim:
+    """What two dims that are not known to be 1 broadcast to; notes that they are equal, or one of them is 1."""
+    made = same_dim(left, right, what, "either")
+    notes = _notes.get()
+    return made if notes is None or notes.assume_equal else dims.broadcast(left, right)
 
 
 def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
-    """NumPy's rule. A dim that may or may not be 1 at run time counts as not 1."""
+    """NumPy's rule."""
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Dim] = []
     for position in range(rank):
@@ -65,7 +106,7 @@ def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
             if index < 0 or shape[index] == 1:
                 continue
             try:
-                kept = shape[index] if kept == 1 else same_dim(kept, shape[index], what)
+                kept = shape[index] if kept == 1 else spread(kept, shape[index], what)
             except ShapeError:
                 listed = " and ".join(str(list(s)) for s in shapes)
                 clash = f"{kept} against {shape[index]}"
@@ -132,5 +173,10 @@ def broadcastable(of: TensorType, to: Shape, name: str) -> None:
     if of.rank > len(to):
         raise ShapeError(what)
     for mine, target in zip(of.shape, to[len(to) - of.rank :]):
-        if mine != 1:
-            same_dim(mine, target, what)
+        spreads_to(mine, target, what)
+
+
+def spreads_to(mine: Dim, target: Dim, what: str) -> None:
+    """A dim must be 1 or `target`; notes which dims must be equal, or 1, for that."""
+    if mine != 1:
+        same_dim(mine, target, what, "left")

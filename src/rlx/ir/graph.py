@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -213,10 +213,15 @@ class Graph:
     given       dims that whoever runs the graph brings as numbers, beside those that shapes of inputs and params tell
     equalities  dims that type rules took to be equal; checked when the dims get values
     data        arrays of params that the model brought along (not part of the program)
+    assumes_equal   types of what open dims broadcast to were made as if these were equal. Such a graph says nothing of
+                runs where one of them is 1 and another is not
+    anew        makes such a graph anew with some dims known, from what it was made of; None where that is not at hand
     """
 
-    def __init__(self, name: str = "graph") -> None:
+    def __init__(self, name: str = "graph", assumes_equal: bool = False) -> None:
         self.name = name
+        self.assumes_equal = assumes_equal
+        self.anew: Callable[[Mapping[str, int]], Graph] | None = None
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
         self.bounds: dict[str, tuple[int, int | None]] = {}
@@ -314,7 +319,7 @@ class Graph:
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
             raise GraphError(f"[{op.name}] expected {wanted} operands, got {len(inputs)}{_at(label, inputs)}")
-        with expect.noting() as noted:
+        with expect.noting(self.assumes_equal) as noted:
             try:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
                 for made in types if isinstance(types, tuple) else (types,):
@@ -330,11 +335,28 @@ class Graph:
             self._uses.setdefault(value, []).append(node)
         return Value(node, 0) if not isinstance(types, tuple) else node.outputs
 
+    def equalities_within(self) -> Iterator[Equality]:
+        """Those of regions, and then its own; what a region that may not run takes to be equal is in no other list."""
+        for node in self.nodes:
+            for region in node.regions:
+                yield from region.equalities_within()
+        yield from self.equalities
+
     def equal(self, left: Dim, right: Dim, reason: str) -> Dim:
         """The simpler of two dims that must be equal; what cannot be told now is checked when dims get their values.
         Raises ShapeError."""
         with expect.noting() as noted:
             made = expect.same_dim(left, right, reason)
+        self._note(noted)
+        return made
+
+    def broadcast(self, *shapes: Shape) -> Shape:
+        """What shapes broadcast to; what cannot be told now is checked when dims get their values.
+
+        Raises ShapeError.
+        """
+        with expect.noting(self.assumes_equal) as noted:
+            made = expect.broadcast(*shapes)
         self._note(noted)
         return made
 
@@ -346,7 +368,7 @@ class Graph:
 
     def like(self) -> Graph:
         """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
-        made = Graph(self.name)
+        made = Graph(self.name, self.assumes_equal)
         made.bounds = dict(self.bounds)
         made.given = self.given
         made.equalities = list(dict.fromkeys(self.equalities))
@@ -389,7 +411,7 @@ class Graph:
         found = {id(v.node) for v in self.outputs.values()}
         measured = self.measured
         if measured:  # what must be equal is checked, whether or not anything is made of it
-            spoken = [dims.symbols(d) for e in self.equalities for d in (e.left, e.right)]
+            spoken = [equality.symbols for equality in self.equalities]
             found.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
         for node in reversed(self.nodes):
             if id(node) in found or isinstance(node.op, (Input, Param)):
@@ -436,17 +458,20 @@ class Graph:
 
         Raises ShapeError that names both sides.
         """
+        self.check_bounds(value)
         open_ = self.measured.keys() - value.keys()
+        for equality in self.equalities:
+            if open_ and equality.symbols & open_:
+                continue
+            if not equality.holds(value):
+                raise ShapeError(equality.told(value))
+
+    def check_bounds(self, value: Mapping[str, int]) -> None:
+        """Raises ShapeError for a dim out of its bounds."""
         for name, (low, high) in self.bounds.items():
             if name in value and (value[name] < low or (high is not None and value[name] > high)):
                 limits = f"[{low}, {high if high is not None else 'inf'}]"
                 raise ShapeError(f"expected the dim {name!r} in {limits}, got {value[name]}")
-        for equality in self.equalities:
-            if open_ and (dims.symbols(equality.left) | dims.symbols(equality.right)) & open_:
-                continue
-            left, right = dims.evaluate(equality.left, value), dims.evaluate(equality.right, value)
-            if left != right:
-                raise ShapeError(f"{equality.reason}: {equality.left} = {left} against {equality.right} = {right}")
 
     def same_as(self, other: Graph) -> bool:
         """Whether two graphs are equal in all but the data of their params."""

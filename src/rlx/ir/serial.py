@@ -15,6 +15,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
-from rlx.ir.expect import Equality
+from rlx.ir.expect import SPREADS, Equality
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import Op, lookup
@@ -97,7 +98,8 @@ def _write_graph(graph: Graph, tensors: _Tensors) -> Json:
         "name": graph.name,
         "bounds": {name: list(pair) for name, pair in graph.bounds.items()},
         "given": list(graph.given),
-        "equalities": [[_write_dim(e.left), _write_dim(e.right), e.reason] for e in graph.equalities],
+        "equalities": [[_write_dim(e.left), _write_dim(e.right), e.reason, e.spreads] for e in graph.equalities],
+        "assumes_equal": graph.assumes_equal,
         "nodes": [_write_node(node, at, tensors) for node in graph.nodes],
         "outputs": {name: [at[id(value.node)], value.index] for name, value in graph.outputs.items()},
     }
@@ -242,7 +244,7 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise ModelError(f"[load] expected at most {MAX_DEPTH} regions in each other")
         body = _dict(body)
-        graph = Graph(_text(body["name"]))
+        graph = Graph(_text(body["name"]), _bool(body.get("assumes_equal", True)))
         for node in _list(body["nodes"], MAX_NODES):
             self.nodes += 1
             if self.nodes > MAX_NODES:
@@ -253,11 +255,19 @@ class _Reader:
         for name, (low, high) in _dict(body["bounds"]).items():
             graph.bounds[name] = (_index(low, 1 << 62), None if high is None else _index(high, 1 << 62))
         graph.given = tuple(_text(name) for name in _list(body.get("given", []), MAX_NODES))
-        graph.equalities = [
-            Equality(self.dim(left), self.dim(right), _text(reason))
-            for left, right, reason in _list(body["equalities"], MAX_NODES)
-        ]
+        graph.equalities = self.equalities(graph, _list(body["equalities"], MAX_NODES))
         return graph
+
+    def equalities(self, graph: Graph, given: list[Any]) -> list[Equality]:
+        """Those of the file, which say where they come from, and whatever else type rules noted."""
+        found = []
+        for left, right, reason, *spreads in given:
+            kind = _text(*spreads) if spreads else ""
+            if kind not in SPREADS:
+                raise ModelError(f"[load] expected one of {SPREADS}, got {kind!r}")
+            found.append(Equality(self.dim(left), self.dim(right), _text(reason), kind))
+        told = {replace(equality, reason="") for equality in found}
+        return found + [each for each in graph.equalities if replace(each, reason="") not in told]
 
     def node(self, graph: Graph, body: Json, depth: int) -> None:
         cls = lookup(_text(body["op"]))

@@ -8,6 +8,7 @@
       return out=%y
     }
 
+Lines with `given`, `equal` (and the side that may be 1, if one may) and `assumes_equal` say what `Graph` knows of dims.
 A result that is not the node's first is written `%name#1`. Attributes that have their default are left out. Regions
 follow their node in brackets. Data of params is no part of the text.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from rlx.errors import GraphError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir.expect import Equality
+from rlx.ir.expect import SPREADS, Equality
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import Op, lookup
@@ -48,9 +49,11 @@ def print_graph(graph: Graph, literals: str = "short", indent: str = "") -> str:
     for name, (low, high) in graph.bounds.items():
         lines.append(f"{inside}bound {name} {low} {'inf' if high is None else high}")
     lines += [f"{inside}given {name}" for name in graph.given]
+    if graph.assumes_equal and any(equality.spreads for equality in graph.equalities):
+        lines.append(f"{inside}assumes_equal")
     for equality in graph.equalities:
         parts = (str(equality.left), str(equality.right), equality.reason)
-        lines.append(f"{inside}equal {' '.join(json.dumps(part) for part in parts)}")
+        lines.append(f"{inside}equal {' '.join(json.dumps(part) for part in parts)} {equality.spreads}".rstrip())
     for node in graph.nodes:
         lines.append(inside + _print_node(node, literals, inside))
     outputs = ", ".join(f"{_name(name)}={_reference(value)}" for name, value in graph.outputs.items())
@@ -215,9 +218,13 @@ class _Reader:
             elif token == "equal":
                 self.next()
                 left, right, reason = (self.decoded(self.next()) for _ in range(3))
-                equalities.append(Equality(dims.parse(left), dims.parse(right), reason))
+                spreads = self.next() if self.peek() in SPREADS else ""
+                equalities.append(Equality(dims.parse(left), dims.parse(right), reason, spreads))
+            elif token == "assumes_equal":
+                self.next()
+                graph.assumes_equal = True
             else:
-                raise self.fail("expected a node, bound, given, equal or return")
+                raise self.fail("expected a node, bound, given, equal, assumes_equal or return")
         self.expect("return")
         while self.peek() != "}":
             key = self.name()

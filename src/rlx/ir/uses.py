@@ -21,7 +21,7 @@ def symbols_of(node: Node) -> set[str]:
     for region in node.regions:
         found |= symbols_within(region.nodes)
         for equality in region.equalities:
-            found |= dims.symbols(equality.left) | dims.symbols(equality.right)
+            found |= equality.symbols
     return found
 
 

@@ -81,7 +81,7 @@ class GroupedMatmul(Composite):
 
 
 def _region(name: str, body: Any, operands: tuple[Value, ...]) -> Graph:
-    graph = Graph(name)
+    graph = Graph(name, operands[0].graph.assumes_equal)
     graph.output(body(*(graph.input(f"in{i}", v.shape, v.dtype) for i, v in enumerate(operands))))
     return graph
 

@@ -213,7 +213,7 @@ class Recurrent(Composite):
         stay: tuple[Sequence[Value], Sequence[Value]], masked: bool,
     ) -> Graph:  # fmt: skip
         own, others = stay
-        body = Graph("step")
+        body = Graph("step", rows[0].graph.assumes_equal)
         types = [
             *(v.type for v in carried), *(v.type.with_shape(v.shape[1:]) for v in rows),
             *(v.type for v in (*own, *others)),

@@ -132,7 +132,7 @@ def compress(x: Value, condition: Value, axis: int | None = None) -> Value:
 
 def masked_select(x: Value, mask: Value) -> Value:
     """The elements of x where the mask (bool) holds, in row-major order; the two broadcast. Raises ShapeError."""
-    shape = expect.broadcast(x.shape, mask.shape)
+    shape = x.graph.broadcast(x.shape, mask.shape)
     x, mask = (v if v.shape == shape else build.broadcast_to(v, shape=shape) for v in (x, mask))
     return compress(x, mask.reshape(mask.type.size))
 
@@ -168,7 +168,7 @@ def _row_order(rows: Value) -> Value:
     length, width = rows.shape
     if width == 1:
         return build.argsort(rows.reshape(length), axis=0)
-    step = Graph("column")
+    step = Graph("column", rows.graph.assumes_equal)
     order, column = step.input("order", (length,), "i64"), step.input("column", (length,), rows.dtype)
     step.output(build.gather(order, build.argsort(build.gather(column, order, axis=0), axis=0), axis=0), name="order")
     start = build.iota(rows.graph, shape=(length,), dtype="i64")

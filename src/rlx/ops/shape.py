@@ -69,8 +69,7 @@ class BroadcastTo(Movement):
         if x.rank > len(self.shape):
             raise ShapeError(f"expected a shape of rank at least {x.rank}, got {list(self.shape)}")
         for have, want in zip(reversed(x.shape), reversed(self.shape)):
-            if have != 1:
-                expect.same_dim(have, want, f"expected {x} to broadcast to {list(self.shape)}")
+            expect.spreads_to(have, want, f"expected {x} to broadcast to {list(self.shape)}")
         return x.with_shape(self.shape)
 
     def reference(self, x: Array) -> Array:

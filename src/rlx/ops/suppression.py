@@ -95,7 +95,7 @@ def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Valu
     graph = alive.graph
     none = build.broadcast_to(graph.constant(False), shape=alive.shape)
     operands = [graph.constant(0, "i64"), alive, none, *sides, most, overlap]
-    test, body = Graph("any_left"), Graph("keep")
+    test, body = (Graph(name, graph.assumes_equal) for name in ("any_left", "keep"))
     trip, left, _, *_, limit, _ = (test.input(f"arg.{i}", v.shape, v.dtype) for i, v in enumerate(operands))
     test.output(build.bitwise_and(trip < limit, build.reduce_any(left, axes=(0, 1, 2))))
     trip, left, kept, *around, limit, ratio = (body.input(f"arg.{i}", v.shape, v.dtype) for i, v in enumerate(operands))

@@ -16,4 +16,12 @@ def ending_at(graph: Graph, values: Sequence[Value], names: Sequence[str] = ()) 
         rebuild.keep(node)
     rebuild.new.outputs = {name: rebuild[v] for name, v in zip(names or map(str, range(len(values))), values)}
     rebuild.new.prune()
+    told = {value: name for name, value in graph.outputs.items()}
+    anew = graph.anew
+    if anew is not None and all(value in told for value in values):
+        rebuild.new.anew = lambda sizes: _outputs_of(anew(sizes), [told[value] for value in values], names)
     return rebuild.new
+
+
+def _outputs_of(graph: Graph, wanted: Sequence[str], names: Sequence[str]) -> Graph:
+    return ending_at(graph, [graph.outputs[name] for name in wanted], names)

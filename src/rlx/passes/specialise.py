@@ -1,8 +1,9 @@
-"""Graphs at given sizes: dims become numbers, for devices that compile each size on its own."""
+"""Graphs with other dims: those at given sizes, for devices that compile each size on its own, and those whose open
+dims are taken to be equal wherever they broadcast, which is what all other passes and backends get."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import dim as dims
@@ -25,31 +26,49 @@ def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         if name in sizes and (sizes[name] < low or (high is not None and sizes[name] > high)):
             limits = f"[{low}, {'inf' if high is None else high}]"
             raise ShapeError(f"[specialise] expected the dim {name!r} in {limits}, got {sizes[name]}")
+    made = _changed(graph, lambda dim: dims.substitute(dim, sizes), graph.assumes_equal)
+    anew = graph.anew
+    if anew is not None:
+        made.anew = lambda more: anew({**sizes, **more})
+    for inner in _within(made):
+        inner.bounds = {name: pair for name, pair in inner.bounds.items() if name not in sizes}
+        inner.given = tuple(name for name in inner.given if name not in sizes)
+    return made
 
-    def change(dim: Dim) -> Dim:
-        return dims.substitute(dim, sizes)
 
-    made = Graph(graph.name)
-    made.bounds = {name: pair for name, pair in graph.bounds.items() if name not in sizes}
-    made.given = tuple(name for name in graph.given if name not in sizes)
-    made.data = dict(graph.data)
+def assume_equal(graph: Graph) -> Graph:
+    """The graph for runs in which dims that broadcast are equal, or known to be 1; no `broadcast` of dims is left."""
+    return graph if graph.assumes_equal else _changed(graph, dims.taken_as_equal, True)
+
+
+def _changed(graph: Graph, change: Callable[[Dim], Dim], assumes_equal: bool) -> Graph:
+    """The graph with `change` applied to its dims; types are worked out anew."""
+    made = Graph(graph.name, assumes_equal)
+    made.bounds, made.given, made.data = dict(graph.bounds), graph.given, dict(graph.data)
     map_: dict[Value, Value] = {}
     for node in graph.nodes:
-        regions = [specialise(region, sizes) for region in node.regions]
+        regions = [_changed(region, change, assumes_equal) for region in node.regions]
         made.add(
             with_dims(node.op, change), *(map_[v] for v in node.inputs),
             name=node.name, source=node.source, regions=regions,
         )  # fmt: skip
         map_.update(zip(node.outputs, made.nodes[-1].outputs))
     made.outputs = {name: map_[value] for name, value in graph.outputs.items()}
-    equalities = [Equality(change(e.left), change(e.right), e.reason) for e in graph.equalities]
-    made.equalities = [e for e in dict.fromkeys([*made.equalities, *equalities]) if _is_open(e)]
+    equalities = [Equality(change(e.left), change(e.right), e.reason, e.spreads) for e in graph.equalities]
+    made.equalities = [e for e in dict.fromkeys([*equalities, *made.equalities]) if _is_open(e, assumes_equal)]
     return made
 
 
-def _is_open(equality: Equality) -> bool:
+def _is_open(equality: Equality, assumes_equal: bool) -> bool:
     """Whether a run has to check it. Raises ShapeError where it does not hold."""
     left, right = equality.left, equality.right
+    if equality.spreads and not assumes_equal and (left == 1 or (right == 1 and equality.spreads == "either")):
+        return False  # a type that was worked out anew says so
     if isinstance(left, int) and isinstance(right, int) and left != right:
         raise ShapeError(f"[specialise] {equality.reason}: {left} against {right}")
     return left != right
+
+
+def _within(graph: Graph) -> list[Graph]:
+    """The graph and all of its regions."""
+    return [graph, *(inner for node in graph.nodes for region in node.regions for inner in _within(region))]

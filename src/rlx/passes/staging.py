@@ -191,15 +191,11 @@ class _Builder:
                 high = dims.bounds(op.upper, graph.bounds)[1]
             graph.bounds[name] = (max(low, 0), high)
         unknown = cutter.level_of_symbol.keys() - known
-        graph.equalities = [e for e in graph.equalities if not _symbols(e) & unknown]
+        graph.equalities = [e for e in graph.equalities if not e.symbols & unknown]
         mine = {name for name, level in cutter.level_of_symbol.items() if level == self.number}
-        self.stage.checks = [e for e in graph.equalities if _symbols(e) & mine]
-        used = symbols_within(graph.nodes).union(*map(_symbols, graph.equalities))
+        self.stage.checks = [e for e in graph.equalities if e.symbols & mine]
+        used = symbols_within(graph.nodes).union(*(e.symbols for e in graph.equalities))
         graph.given = tuple(sorted(used - set(graph.symbols)))
-
-
-def _symbols(equality: Equality) -> set[str]:
-    return dims.symbols(equality.left) | dims.symbols(equality.right)
 
 
 def sizes(nodes: Iterable[Node], measured: set[str]) -> dict[tuple[Dim, ...], tuple[int, Node]]:

@@ -17,12 +17,12 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.base import shapes_at
-from rlx.errors import InputError
+from rlx.errors import InputError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
-from rlx.passes.specialise import specialise
+from rlx.passes.specialise import assume_equal, specialise
 from rlx.runtime.compiled import CompiledGraph, Inputs
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature, check_param
@@ -78,7 +78,7 @@ class BucketedCache:
         self.compiles = 0
         self.evictions = 0
         self._signature = Signature(graph)
-        self._types = [value.type for value in graph.outputs.values()]
+        self._outputs = {name: value.type for name, value in assume_equal(graph).outputs.items()}
         self._ladders = {name: _checked_ladder(name, ladder) for name, ladder in ladders.items()}
         self._pads = _checked_pads(pad_values or {}, self._signature.types)
         self._check_dims()
@@ -97,7 +97,7 @@ class BucketedCache:
             if name not in known:
                 raise InputError(f"[buckets] expected ladders of dims among {sorted(known)}, got {name!r}")
         values = [(v.name, v.type) for v in (*self.graph.inputs, *self.graph.params)]
-        values += [(name, value.type) for name, value in self.graph.outputs.items()]
+        values += self._outputs.items()
         for name, of in values:
             for axis, d in enumerate(of.shape):
                 if dims.symbols(d) & self._ladders.keys() and str(d) not in self._ladders:
@@ -128,12 +128,20 @@ class BucketedCache:
         binding = self._binding(arrays)
         bucket = self._bucket(binding)
         if self._is_static():
+            self._check_equal(binding)
             arrays = [self._padded(name, array, bucket) for name, array in zip(self._signature.types, arrays)]
         results = self._program(bucket).run(dict(zip(self._signature.types, arrays)))
-        shapes = shapes_at(self._types, binding)
+        shapes = shapes_at(self._outputs.values(), binding)
         if not self._is_static() or shapes is None:
             return results
         return [np.ascontiguousarray(r[tuple(slice(n) for n in shape)]) for r, shape in zip(results, shapes)]
+
+    def _check_equal(self, binding: Mapping[str, int]) -> None:
+        """Raises InputError for a dim of 1 that is broadcast: padded it would be one of its bucket's size."""
+        try:
+            self.graph.bind(binding)
+        except ShapeError as error:
+            raise InputError(f"[buckets] expected dims of one size, as each is padded, got {error}") from None
 
     def _binding(self, arrays: list[Array]) -> dict[str, int]:
         return self._signature.binding(arrays, self._params)

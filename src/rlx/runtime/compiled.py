@@ -17,6 +17,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
+from rlx.runtime.broadcasting import check_dims, hand_over
 from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.experts import Experts
@@ -115,7 +116,7 @@ class CompiledGraph:
     def _take(self, made: Mapping[str, Array], held: Mapping[str, Array]) -> None:
         """The weights as they were given, and as the program gets them."""
         with self._lock:
-            self.executable.set_params(held)
+            hand_over(self.executable, made, held)
             if any(not self._param_types[name].is_static for name in made):
                 self._plans.clear()
             self._params = {**self._params, **made}
@@ -212,7 +213,8 @@ class CompiledGraph:
         if self._missing:
             self._refuse_missing()
         binding = self._signature.binding(arrays, self._params)
-        self._demands.check_at(binding)
+        if check_dims(self.graph, binding):
+            self._demands.check_at(binding)
         if not extents:
             return self.executable.bind(binding)
         active = self._signature.active(binding, extents)
@@ -419,7 +421,8 @@ class CompiledGraph:
 
     @property
     def compile_count(self) -> int:
-        """How many programs were compiled for this graph so far; new shapes do not raise it, new shapes only plan."""
+        """How many programs were compiled for this graph so far. New shapes only plan, unless a device compiles every
+        size, or a dim is 1 against another for the first time."""
         return self.executable.compile_count
 
     @property

@@ -15,6 +15,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.passes.specialise import assume_equal
 
 Extents = Mapping[str, int]
 
@@ -34,7 +35,7 @@ def check_extent(graph: Graph, dim: str, extent: int) -> None:
                 if dim in dims.symbols(d) and (kind == "param" or d != dims.symbol(dim)):
                     wanted = f"{dim!r} as an axis of inputs, alone" if kind == "input" else f"no param that has {dim!r}"
                     raise InputError(f"[set_active_extent] expected {wanted}, got {d} on axis {axis} of {value.name!r}")
-    for name, value in graph.outputs.items():
+    for name, value in assume_equal(graph).outputs.items():
         for axis, d in enumerate(value.type.shape):
             if not is_prefix(d, dim):
                 wanted = f"{dim!r} not multiplied by other dims in outputs"

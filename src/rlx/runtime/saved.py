@@ -26,6 +26,7 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
+from rlx.passes.specialise import assume_equal
 from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
 
@@ -102,7 +103,10 @@ def load_compiled(
         raise ModelError(
             f"[load_compiled] expected code that runs here, got {file.path}: {reason}; recompile=True helps"
         )
-    made: Executable = compiler.compile(graph) if reason else file.program(backend, graph, options)
+    if reason:
+        made = compiler.compile(graph)
+    else:
+        made = compiler.around(graph, file.program(backend, assume_equal(graph), options))
     return CompiledGraph(graph, file.device, made, compiler)
 
 

@@ -19,6 +19,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
 from rlx.ir.type import TensorType
+from rlx.runtime.broadcasting import check_dims
 from rlx.runtime.random_state import RandomState
 
 _ndarray = np.ndarray
@@ -106,7 +107,7 @@ class Signature:
         if unbound:
             raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
         try:
-            self.graph.bind(found)
+            check_dims(self.graph, found)
         except ShapeError as error:
             raise InputError(f"[run] {error}; {solver.origins()}") from None
         return found
@@ -119,6 +120,7 @@ class Signature:
             raise InputError(f"[run] expected active extents within the sizes of the inputs, got {told}")
         found = {**binding, **extents}
         try:
+            self.graph.bind(binding)  # results are as large as types say, which is not so where a dim of 1 is broadcast
             self.graph.bind(found)
         except ShapeError as error:
             raise InputError(f"[run] {error}, at the active extents {dict(extents)}") from None

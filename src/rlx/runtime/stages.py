@@ -14,7 +14,6 @@ from typing import Any
 from rlx import flags
 from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options, deliver, shapes_at
 from rlx.errors import InputError
-from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Measured
@@ -105,10 +104,9 @@ class _Stage:
     def check(self, binding: Mapping[str, int]) -> None:
         """Raises InputError or OutOfMemory for dims that this stage cannot run with."""
         for equality in self.checks:
-            left, right = dims.evaluate(equality.left, binding), dims.evaluate(equality.right, binding)
-            if left != right:
-                told = f"{equality.left} = {left} against {equality.right} = {right}"
-                raise InputError(f"[run] {equality.reason}: {told}")
+            if not equality.holds(binding):
+                known = "; what a run measures is not broadcast" if equality.one(binding) is not None else ""
+                raise InputError(f"[run] {equality.told(binding)}{known}")
         check_sizes(self.sizes, binding, flags.value_bytes() or memory_bytes())
         check_sizes(self.inner, binding, MAX_BYTES)
 

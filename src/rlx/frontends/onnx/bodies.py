@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlx.frontends.onnx.item import Item, Many, Nothing
+from rlx.frontends.onnx.item import Alike, Growing, Item, Many, Nothing
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Param
 from rlx.ir.type import TensorType
@@ -38,6 +38,10 @@ class Frame:
             return Many(self.graph, [self.here(each) for each in item.items], item.dtype)
         if isinstance(item, Nothing):
             return Nothing(self.graph)
+        if isinstance(item, Alike):
+            return Alike(self.take(item.stacked))
+        if isinstance(item, Growing):
+            return item.with_parts(self.graph, map(self.take, item.parts))
         if item.known is not None:
             return Item.knowing(self.graph, item.known, item.dtype)
         return Item.of(self.take(item.value))

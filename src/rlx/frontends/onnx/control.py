@@ -11,7 +11,8 @@ from typing import Any
 
 from rlx.errors import RlxError
 from rlx.frontends.onnx.bodies import Formal, Region, close
-from rlx.frontends.onnx.item import Many, Nothing, flattened, is_number, rebuilt, structure
+from rlx.frontends.onnx.item import Growing, Nothing, flattened, is_number, rebuilt, structure
+from rlx.frontends.onnx.lists import appended, collected, in_a_row, is_sequence
 from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
 from rlx.ir import dim as dims
@@ -120,17 +121,18 @@ def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: I
         unrolled = _unrolled(node, body, trips, carried) if few else None
         if unrolled is not None:
             return unrolled
-    if any(isinstance(item, (Many, Nothing)) for item in carried):
-        raise node.unsupported("how long a sequence gets that it carries is known only when the graph runs")
+    if any(isinstance(item, Nothing) for item in carried):
+        raise node.unsupported("whether an optional that it carries has an element is known only when the graph runs")
+    collects = stacked or any(is_sequence(item) for item in carried)
     if trips is not None and started and not (isinstance(trips, int) and trips > MAX_COUNTED_TRIPS):
         counted = _counted(node, body, trips, carried)
         if counted is not None:
             return counted
-    if stacked and count is not None:
+    if collects and count is not None:
         counted = _measured(node, body, count, condition, carried)
         if counted is not None:
             return counted
-    if stacked:
+    if collects:
         raise node.unsupported("how many results it collects is known only when the graph runs")
     return _while(node, body, count, condition, carried)
 
@@ -171,19 +173,30 @@ def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Item]) ->
 
 
 def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> list[Item] | None:
-    """A scan over the trips; None if the body may end it earlier."""
+    """A scan over the trips, which collects what they append to sequences; None if the body may end it earlier."""
     attempt = node.bodies.attempt()
-    formals: list[Formal] = [*(item.type for item in carried), TRIP]
-    going, region = _body(node, body, formals, (len(carried), node.knows(True, dtypes.bool_), *range(len(carried))))
+    tensors = [item for item in carried if not is_sequence(item)]
+    formals: list[Formal] = [*(item.type for item in tensors), TRIP]
+    places = iter(range(len(tensors)))
+    lists = {at: Growing(node.graph, i.dtype, object()) for at, i in enumerate(carried) if is_sequence(i)}
+    order = [lists[at] if at in lists else next(places) for at in range(len(carried))]
+    going, region = _body(node, body, formals, (len(tensors), node.knows(True, dtypes.bool_), *order))
     if _truth(going) is not True:
         attempt.undo()
         return None
     length = max(trips, 0) if isinstance(trips, int) else dims.maximum(trips, 0)
-    results = _as_carried(node, region, carried)
+    rows = {at: collected(node, formal, region.results[at]) for at, formal in lists.items()}
+    region.results = [made for at, made in enumerate(region.results) if at not in lists]
+    results = [*_as_carried(node, region, tensors), *(value for row in rows.values() for value in row)]
     taken = close([region], [results])
     numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
-    operands = [*(item.value for item in carried), numbers, *taken]
-    return _call("scan", operands, [region.graph], carried=len(carried), sequences=1, length=length)
+    operands = [*(item.value for item in tensors), numbers, *taken]
+    made = _call("scan", operands, [region.graph], carried=len(tensors), sequences=1, length=length)
+    count = sum(map(len, rows.values()))
+    made, ends = made[: len(made) - count], iter(made[len(made) - count :])
+    for at, row in rows.items():
+        made.insert(at, appended(node, carried[at], in_a_row(next(ends).value)) if row else carried[at])
+    return made
 
 
 def _measured(
@@ -245,7 +258,7 @@ def _start(node: OnnxNode, condition: Item | None) -> Value:
 
 def _condition_region(formals: Sequence[Formal], bound: TensorType | None) -> Graph:
     """Whether the condition holds and the trip number is below the bound."""
-    test = Graph("condition")
+    test = Graph("condition", assumes_equal=True)
     made = [test.input(f"arg.{i}", of.shape, of.dtype) for i, of in enumerate(formals)]
     going = made[1]
     if bound is not None:

@@ -28,6 +28,11 @@ class Folder:
             raise ModelError(f"[onnx] expected external data inside of {location!r}, got {got}")
         return data[offset : offset + wanted]
 
+    @property
+    def opened(self) -> list[Array]:
+        """The files that were asked for."""
+        return list(self._files.values())
+
     def _open(self, location: str) -> Array:
         refuse = f"[onnx] expected external data inside the model's folder, got {location!r}"
         windows = PureWindowsPath(location)

@@ -14,7 +14,8 @@ from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
-from rlx.frontends.onnx.item import Item, Many, Nothing
+from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
+from rlx.frontends.onnx.lists import unstacked
 from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
@@ -90,16 +91,34 @@ def import_model(
     shapes: Mapping[str, Sequence[Any] | None] | None = None,
     values: Mapping[str, Array] | None = None,
     keep_subnormals: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Imported:
-    """The program of a model file. Raises ModelError, UnsupportedOp."""
+    """The program of a model file; `sizes` are those of dims that are known. Raises ModelError, UnsupportedOp."""
     try:
-        return _Walk(file, shapes or {}, values or {}, keep_subnormals).run()
+        made = _Walk(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
+        if any(equality.spreads for equality in made.graph.equalities_within()):
+            made.graph.anew = _Again(file, shapes, values, keep_subnormals)
+        return made
     except RlxError:
         raise
     except _DAMAGE as error:  # such as a name that is no text
         raise ModelError(
             f"[onnx] expected a valid model, got {type(error).__name__}: {error}, in {file.label}"
         ) from error
+
+
+@dataclass(frozen=True)
+class _Again:
+    """The graph of the same model where some dims are known."""
+
+    file: ModelFile
+    shapes: Mapping[str, Sequence[Any] | None] | None
+    values: Mapping[str, Array] | None
+    keep_subnormals: bool
+
+    def __call__(self, sizes: Mapping[str, int]) -> Graph:
+        self.file.check()
+        return import_model(self.file, self.shapes, self.values, self.keep_subnormals, sizes).graph
 
 
 class _Walk:
@@ -109,11 +128,12 @@ class _Walk:
         shapes: Mapping[str, Sequence[Any] | None],
         values: Mapping[str, Array],
         keep_subnormals: bool,
+        sizes: Mapping[str, int],
     ) -> None:
         self.file = file
         self.shapes = shapes
         self.values = values
-        self.graph = Graph(file.proto.graph.name or "model")
+        self.graph = Graph(file.proto.graph.name or "model", assumes_equal=True)
         self.frame = Frame(self.graph)
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
@@ -123,7 +143,7 @@ class _Walk:
         self.most = flags.max_nodes()
         self.count = 0  # of nodes, each as often as it is imported
         self.sequences: dict[str, tuple[str, ...]] = {}  # inputs and outputs that are sequences → names of elements
-        self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label)
+        self.inputs = Inputs(self.graph, self.leaves, shapes, values, self.sequences, file.label, sizes)
 
     def run(self) -> Imported:
         proto = self.file.proto.graph
@@ -174,6 +194,8 @@ class _Walk:
             item = self._lookup(output.name, scope)
             if item is None:
                 raise ModelError(f"[onnx] expected the output {output.name!r} to be made by a node, got none that does")
+            if isinstance(item, Alike):
+                item = unstacked(item)
             if isinstance(item, Many):
                 self._output_sequence(output.name, item)
                 continue
@@ -351,7 +373,7 @@ class _Walk:
         """A sub-graph as a graph of its own."""
         self.count += REGION_NODES
         around = self.frame
-        self.frame = Frame(Graph(body.name or "body"), around)
+        self.frame = Frame(Graph(body.name or "body", assumes_equal=True), around)
         try:
             values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Item)}
             items = [self.frame.here(f) if isinstance(f, Item) else Item.of(values[i]) for i, f in enumerate(formals)]

@@ -13,6 +13,7 @@ from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.weights import Leaves
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
@@ -23,7 +24,8 @@ MAX_DIM_NAME = 256  # characters that are kept
 
 
 class Inputs:
-    """Makes inputs. `dims` are names of dims in the file with ours; `sequences` gets the names of elements."""
+    """Makes inputs. `dims` are names of dims in the file with ours; `sequences` gets the names of elements; dims with
+    `sizes` are numbers."""
 
     def __init__(
         self,
@@ -33,9 +35,10 @@ class Inputs:
         values: Mapping[str, Array],
         sequences: dict[str, tuple[str, ...]],
         label: str,
+        sizes: Mapping[str, int],
     ) -> None:
         self.graph, self.leaves, self.label = graph, leaves, label
-        self.shapes, self.values, self.sequences = shapes, values, sequences
+        self.shapes, self.values, self.sequences, self.sizes = shapes, values, sequences, sizes
         self.dims: dict[str, str] = {}
         self._taken: set[str] = set()
 
@@ -60,7 +63,7 @@ class Inputs:
         parts = [f"{name}.{i}" for i in range(len(shapes))]
         dtype = dtype_of(of.tensor_type.elem_type)
         self.sequences[name] = tuple(parts)
-        items = [Item.of(self.graph.input(part, shape, dtype)) for part, shape in zip(parts, shapes)]
+        items = [self._made(part, shape, dtype) for part, shape in zip(parts, shapes)]
         return Many(self.graph, items, dtype)
 
     def _tensor(self, name: str, tensor: Any) -> Item | None:
@@ -74,9 +77,12 @@ class Inputs:
         else:
             raise UnsupportedOp("the file gives it no rank: pass shapes={name: dims}")
         try:
-            return Item.of(self.graph.input(name, shape, dtype))
+            return self._made(name, shape, dtype)
         except RlxError as error:
             raise ModelError(f"{error}, at input {name!r} of {self.label}") from None
+
+    def _made(self, name: str, shape: Sequence[Any], dtype: DType) -> Item:
+        return Item.of(self.graph.input(name, [dims.substitute(dims.of(d), self.sizes) for d in shape], dtype))
 
     def _fixed(self, name: str, dtype: DType) -> Item:
         """An input that the caller fixed to a value."""

@@ -6,7 +6,7 @@ numbers, an object array of dims (or bools). Only what needs a tensor at run tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,58 @@ class Many(Item):
         raise UnsupportedOp(f"a sequence of {len(self.items)} elements stands where a tensor is expected")
 
 
+class Alike(Item):
+    """A sequence of elements of one type, one after another along the first axis of a value. It may have as many as
+    only a run knows."""
+
+    __slots__ = ("stacked",)
+
+    def __init__(self, stacked: Value) -> None:
+        super().__init__(stacked.graph, None, None, stacked.dtype)
+        self._tried = True
+        self.stacked = stacked
+
+    @property
+    def length(self) -> Dim:
+        return self.stacked.shape[0]
+
+    @property
+    def shape(self) -> Shape:
+        raise UnsupportedOp(f"a sequence of {self.length} elements stands where a tensor is expected")
+
+    @property
+    def value(self) -> Value:
+        raise UnsupportedOp(f"a sequence of {self.length} elements stands where a tensor is expected")
+
+
+class Growing(Item):
+    """A sequence that a loop carries, as its body knows it: what each trip appends, not what was there before.
+
+    origin  what it has in common with itself at the end of the body, and with no other sequence
+    parts   what was appended, each along a first axis of its own
+    """
+
+    __slots__ = ("origin", "parts")
+
+    def __init__(self, graph: Graph, dtype: DType, origin: object, parts: tuple[Value, ...] = ()) -> None:
+        super().__init__(graph, None, None, dtype)
+        self._tried = True
+        self.origin = origin
+        self.parts = parts
+
+    def with_parts(self, graph: Graph, parts: Iterable[Value]) -> Growing:
+        """The same sequence in a graph, with what was appended to it there."""
+        return Growing(graph, self.dtype, self.origin, tuple(parts))
+
+    @property
+    def shape(self) -> Shape:
+        raise UnsupportedOp("a loop carries a sequence, and its body does more with it than to append to it")
+
+    @property
+    def value(self) -> Value:
+        raise UnsupportedOp("a loop carries a sequence, and its body does more with it than to append to it")
+
+
 class Nothing(Item):
     """An optional without an element."""
 
@@ -120,24 +172,53 @@ class Nothing(Item):
 
 
 def flattened(items: Sequence[Item]) -> list[Item]:
-    """Items with the elements of sequences in their place."""
-    return [each for item in items for each in (flattened(item.items) if isinstance(item, Many) else [item])]
+    """Items with what sequences are made of in their place."""
+    return [each for item in items for each in _parts(item)]
+
+
+def _parts(item: Item) -> list[Item]:
+    match item:
+        case Many():
+            return flattened(item.items)
+        case Alike():
+            return [Item.of(item.stacked)]
+        case Growing():
+            return [Item.of(part) for part in item.parts]
+    return [item]
 
 
 def structure(items: Sequence[Item]) -> list[Any]:
-    """What `flattened` forgets: None for a tensor, a list for a sequence, a word for nothing."""
-    return [
-        structure(item.items) if isinstance(item, Many) else "nothing" if isinstance(item, Nothing) else None
-        for item in items
-    ]
+    """What `flattened` forgets: None for a tensor, a list for a sequence, a word or more for others."""
+    return [_kind(item) for item in items]
+
+
+def _kind(item: Item) -> Any:
+    match item:
+        case Many():
+            return structure(item.items)
+        case Alike():
+            return "alike"
+        case Growing():
+            return ("growing", id(item.origin), len(item.parts))
+        case Nothing():
+            return "nothing"
+    return None
 
 
 def rebuilt(graph: Graph, like: Sequence[Item], flat: Iterator[Item]) -> list[Item]:
     """Items of the structure of others from a flat list of theirs."""
-    return [
-        Many(graph, rebuilt(graph, item.items, flat), item.dtype) if isinstance(item, Many) else next(flat)
-        for item in like
-    ]
+    return [_rebuilt(graph, item, flat) for item in like]
+
+
+def _rebuilt(graph: Graph, like: Item, flat: Iterator[Item]) -> Item:
+    match like:
+        case Many():
+            return Many(graph, rebuilt(graph, like.items, flat), like.dtype)
+        case Alike():
+            return Alike(next(flat).value)
+        case Growing():
+            return like.with_parts(graph, [next(flat).value for _ in like.parts])
+    return next(flat)
 
 
 def is_number(number: Any) -> bool:

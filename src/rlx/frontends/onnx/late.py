@@ -76,13 +76,14 @@ def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
         here: Dim = x.shape[axis - rank + x.rank] if axis >= rank - x.rank else 1
         at = axis - rank + count
         asked = known[at] if at >= 0 else 1
-        if here != 1 or asked == 1:
+        if asked is not None:
+            target += node.graph.broadcast((here,), (asked,))
+        elif here != 1:
             target.append(here)
-            if asked is None:
-                told = build.select(build.eq(wanted[at], 1), number(node, here), wanted[at])
-                x = node.require(x, told, here, dims.add(here, 1), f"axis {axis} of the shape")
+            told = build.select(build.eq(wanted[at], 1), number(node, here), wanted[at])
+            x = node.require(x, told, here, dims.add(here, 1), f"axis {axis} of the shape")
         else:
-            target.append(measure(node, wanted[at]) if asked is None else asked)
+            target.append(measure(node, wanted[at]))
     return x if tuple(target) == x.shape else build.broadcast_to(x, shape=tuple(target))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from rlx import flags
+from rlx import flags, mapped
 from rlx.errors import ModelError, UnsupportedOp
 from rlx.frontends.files import map_file
 from rlx.frontends.onnx.external import Folder
@@ -64,6 +64,10 @@ class ModelFile:
         if len(self.functions) < len(self.proto.functions):
             twice = _first_twice(f"{f.domain}.{f.name}" for f in self.proto.functions)
             raise ModelError(f"[onnx] expected functions of names of their own, got {twice!r} twice")
+
+    def check(self) -> None:
+        """Raises ModelError if the files were written to since they were opened."""
+        mapped.check([self.data, *(self.folder.opened if self.folder else ())])
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The tensor as an array, a view of the file where that is possible. Raises ModelError, UnsupportedOp."""

@@ -1,24 +1,29 @@
 """Importer functions: sequences and optionals. The import knows what is in them; no op of the graph does.
 
-A sequence is a Python list of items, an optional is its element or nothing. How long a sequence is, and whether an
-optional has an element, must be known while importing; only an index may come with a run, where all elements are alike.
+A sequence is a Python list of items, or a value with its elements along an axis where only a run knows how many they
+are; an optional is its element or nothing, which must be known while importing. An index may come with a run, where all
+elements are alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.frontends.onnx.item import Many, Nothing
+from rlx.frontends.onnx.item import Alike, Growing, Many, Nothing
+from rlx.frontends.onnx.lists import MAX_LENGTH, appended, unstacked
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
-MAX_LENGTH = 4096
-
 
 def _many(node: OnnxNode, item: Item) -> list[Item]:
+    if isinstance(item, Growing):
+        raise node.unsupported("a loop carries the sequence, and its body does more with it than to append to it")
+    if isinstance(item, Alike):
+        return unstacked(item).items
     if not isinstance(item, Many):
         raise node.wrong(f"expected a sequence, got {item.type}")
     return item.items
@@ -45,6 +50,8 @@ def empty(node: OnnxNode) -> Item:
 
 @onnx_op("SequenceInsert")
 def insert(node: OnnxNode, sequence: Item, item: Item, position: Known | None) -> Item:
+    if position is None and isinstance(sequence, (Alike, Growing)):
+        return appended(node, sequence, item.value.reshape(1, *item.shape))
     items = list(_many(node, sequence))
     at = len(items) if position is None else _place(node, position, len(items) + 1, len(items))
     return _made(node, [*items[:at], item, *items[at:]])
@@ -70,6 +77,9 @@ def _place(node: OnnxNode, position: Known, end: int, count: int) -> int:
 @onnx_op("SequenceAt")
 def at(node: OnnxNode, sequence: Item, position: Item) -> Item:
     """A position that only a run knows chooses among elements of one type."""
+    if isinstance(sequence, Alike):
+        told = position.value.reshape(()).cast("i64")
+        return Item.of(build.gather(sequence.stacked, told, axis=0))
     items = _many(node, sequence)
     if position.known is not None:
         return items[_place(node, position.known, len(items), len(items))]
@@ -81,18 +91,22 @@ def at(node: OnnxNode, sequence: Item, position: Item) -> Item:
 
 @onnx_op("SequenceLength")
 def sequence_length(node: OnnxNode, sequence: Item) -> Item:
-    return node.knows(len(_many(node, sequence)))
+    return node.knows(sequence.length if isinstance(sequence, Alike) else len(_many(node, sequence)))
 
 
 @onnx_op("SplitToSequence")
 def split_to_sequence(node: OnnxNode, x: Value, split: Item | None) -> Item:
     """Parts of one size, the last one smaller if they do not come out even; of the sizes of a vector; or of one
-    element each, without its axis if the node says so."""
+    element each, without its axis if the node says so. A size of 1 is as none: torch writes it, and wants no axis."""
     axis = node.axis(x.rank, 0)
-    extent = as_int(node, x.shape[axis], "the extent that it splits")
     keeps = node.flag("keepdims", True)
     if split is not None and split.known is None:
         raise node.unsupported("the sizes of its parts are known only when the graph runs")
+    single = split is None or (not split.shape and split.known_or_fail.item() == 1)
+    if single and not isinstance(x.shape[axis], int):
+        rows = x.transpose(axis, *(i for i in range(x.rank) if i != axis))
+        return Alike(shorthand.expand_dims(rows, (axis + 1,)) if keeps else rows)
+    extent = as_int(node, x.shape[axis], "the extent that it splits")
     if split is not None and split.shape:
         sizes = [as_int(node, size, "a size") for size in split.known_or_fail]
     else:
@@ -105,20 +119,36 @@ def split_to_sequence(node: OnnxNode, x: Value, split: Item | None) -> Item:
     if any(size < 0 for size in sizes) or sum(sizes) != extent:
         raise node.wrong(f"expected sizes that make up {extent}, got {sizes}")
     parts = shorthand.split(x, sizes, axis)
-    if split is None and not keeps:
+    if single and not keeps:
         parts = tuple(shorthand.squeeze(part, (axis,)) for part in parts)
     return _made(node, [Item.of(part) for part in parts], Item.of(x))
 
 
 @onnx_op("ConcatFromSequence")
 def concat_from_sequence(node: OnnxNode, sequence: Item) -> Value:
+    axis = node.integer("axis")
+    if isinstance(sequence, Alike):
+        return _concatenated(node, sequence, axis)
     values = [item.value for item in _many(node, sequence)]
     if not values:
         raise node.wrong("expected a sequence with elements, got an empty one")
-    axis = node.integer("axis")
     if node.flag("new_axis"):
         return shorthand.stack(values, node.normal_axis(axis, values[0].rank + 1))
     return build.concat(*values, axis=node.normal_axis(axis, values[0].rank))
+
+
+def _concatenated(node: OnnxNode, sequence: Alike, axis: int) -> Value:
+    """Elements along a first axis, as what they make up along another one."""
+    x, length = sequence.stacked, sequence.length
+    node.graph.equal(length, dims.maximum(length, 1), "[ConcatFromSequence] expected a sequence with elements")
+    new = node.flag("new_axis")
+    at = node.normal_axis(axis, x.rank if new else x.rank - 1)
+    order = [*range(1, at + 1), 0, *range(at + 1, x.rank)]
+    moved = x.transpose(*order)
+    if new:
+        return moved
+    shape = moved.shape
+    return moved.reshape(*shape[:at], dims.mul(shape[at], shape[at + 1]), *shape[at + 2 :])
 
 
 @onnx_op("SequenceMap")

@@ -14,7 +14,6 @@ from rlx.frontends.onnx.measuring import measure_all, number, vector
 from rlx.frontends.onnx.model import dtype_of
 from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
 from rlx.ir import dim as dims
-from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ir.indexing import clamp_slice
@@ -108,7 +107,7 @@ def expand(node: OnnxNode, x: Value, wanted: Item) -> Value:
     """Broadcast both ways: axes of 1 on either side take the other's dim."""
     if wanted.known is None:
         return late.expand(node, x, vector(wanted))
-    target = expect.broadcast(x.shape, tuple(wanted.known.reshape(-1)))
+    target = node.graph.broadcast(x.shape, tuple(wanted.known.reshape(-1)))
     return x if target == x.shape else build.broadcast_to(x, shape=target)
 
 
