@@ -17,6 +17,7 @@ LAYERS = (
     {"ops"},
     {"passes", "transform", "kernel"},
     {"codegen"},
+    {"cost"},
     {"backends"},
     {"device"},
     {"runtime"},
@@ -74,3 +75,86 @@ def test_import_is_light() -> None:
 def test_graphs_need_numpy_and_ml_dtypes_alone() -> None:
     loaded = modules_after("import rlx; g = rlx.Graph(); rlx.gelu(g.input('x', (2,)))")
     assert not {"llvmlite", "onnx", "torch", "rlx.backends", "rlx.kernel"} & loaded
+
+
+def imports_of(file: Path, modules: set[str]) -> set[str]:
+    """Modules of rlx that a module imports, in functions too; what only type annotations need is left out."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.If) and "TYPE_CHECKING" in ast.unparse(inner.test):
+                continue
+            if isinstance(inner, ast.ImportFrom) and inner.module and inner.module.startswith("rlx"):
+                names = (f"{inner.module}.{alias.name}" for alias in inner.names)
+                found.update(name if name in modules else inner.module for name in names)
+            visit(inner)
+
+    visit(ast.parse(file.read_text(encoding="utf-8")))
+    return found
+
+
+CIRCLES = {
+    frozenset(
+        {"rlx.ir.graph", "rlx.ir.op", "rlx.ir.text"}
+    ): "graphs print themselves, and composites count what they become",
+    frozenset(
+        {"rlx.backends.base", "rlx.backends.checked"}
+    ): "an executable wraps itself where its backend has no better way",
+    frozenset({"rlx.runtime.compiled", "rlx.runtime.saved"}): "a compiled graph saves itself",
+    frozenset(
+        {"rlx.codegen.simt.language.wgsl", "rlx.codegen.simt.shader", "rlx.codegen.simt.small_floats"}
+    ): "functions of the shader library are written in the language that assembles them",
+}
+"""Modules that import one another, in functions, with the reason."""
+
+
+def test_no_module_imports_its_importers() -> None:
+    modules = {
+        ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in FILES
+    }
+    names = set(modules)
+    below = {name: imports_of(file, names) & names - {name} for name, file in modules.items()}
+    circles = {frozenset(group) for group in strongly_connected(below) if len(group) > 1}
+    assert circles == set(CIRCLES)
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of nodes that reach one another (Tarjan 1972, doi:10.1137/0201010)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            position = stack.index(node)
+            groups.append(set(stack[position:]))
+            del stack[position:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return groups
+
+
+MOST_LINES = 60
+"""Of a function: what is longer wants to be two."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_functions_are_short(file: Path) -> None:
+    functions = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+    long = [
+        f"{n.name}: {n.end_lineno - n.lineno + 1} lines" for n in functions if n.end_lineno - n.lineno >= MOST_LINES
+    ]
+    assert not long

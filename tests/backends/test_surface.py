@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx.backends.base import Options
 from rlx.backends.generic import GenericEstimator
-from rlx.backends.surface import beside, fit, points_of, product_amounts, surfaces_of, together
+from rlx.cost.fit import fit, overlapped, points_of, product_amounts, rest_of_overlap, surfaces_of
 from rlx.device import calibration
 from rlx.device.device import Device
 
@@ -89,8 +89,8 @@ def test_weights_that_no_cache_holds_come_from_far() -> None:
 
 def test_what_both_take_is_told_apart_again() -> None:
     for one, other in ((1.0, 5.0), (5.0, 1.0), (2.0, 2.0)):
-        assert beside(one, together(one, other)) == pytest.approx(other)
-    assert beside(3.0, 2.0) == 0.0
+        assert rest_of_overlap(one, overlapped(one, other)) == pytest.approx(other)
+    assert rest_of_overlap(3.0, 2.0) == 0.0
 
 
 def test_products_of_other_dtypes_have_their_factor() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
+from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import CapabilityError, ProfileError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node
@@ -175,87 +176,6 @@ class Executable(ABC):
 
 
 @dataclass(frozen=True)
-class KernelEstimate:
-    """What a kernel is expected to take in one run, all its calls together.
-
-    compute_ns, memory_ns   what its instructions and what its memory traffic alone would take
-    flops, nbytes           operations and bytes, for its place under the roofline
-    calls                   how often it starts: more than once in loops, less where only a branch has it
-    kind                    what sort of work it is; kernels of a kind are expected to be off by the same factor
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    ns: float
-    compute_ns: float
-    memory_ns: float
-    flops: float = 0.0
-    nbytes: float = 0.0
-    calls: float = 1.0
-    kind: str = "other"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What one run is expected to take on a device.
-
-    launch_ns    calling, starting kernels, and waiting for the end
-    copy_ns      inputs to the device and results from it
-    band         how far off it may be: 0.2 is a fifth, either way
-    arena_bytes, weight_bytes   memory that the program needs on the device
-    free_bytes   memory there is, None if that is not known
-    compile_ns   of a compile that finds nothing in caches
-    syncs        how often the host waits for the device
-    """
-
-    kernels: tuple[KernelEstimate, ...]
-    launch_ns: float
-    copy_ns: float
-    band: float
-    arena_bytes: int
-    weight_bytes: int
-    free_bytes: int | None
-    compile_ns: float
-    syncs: int = 1
-
-    @property
-    def work_ns(self) -> float:
-        return sum(k.ns for k in self.kernels)
-
-    @property
-    def run_ns(self) -> float:
-        """One run, from arrays to arrays."""
-        return self.work_ns + self.launch_ns + self.copy_ns
-
-    def parts(self) -> dict[str, float]:
-        """The ns of `run_ns` by kind of kernel; `call` and `copy` are what is around them."""
-        made = {"call": self.launch_ns, "copy": self.copy_ns}
-        for kernel in self.kernels:
-            made[kernel.kind] = made.get(kernel.kind, 0.0) + kernel.ns
-        return {kind: ns for kind, ns in made.items() if ns > 0}
-
-    @property
-    def fits(self) -> bool:
-        return self.free_bytes is None or self.arena_bytes + self.weight_bytes <= self.free_bytes
-
-    def total_ns(self, expected_runs: float = float("inf")) -> float:
-        """A run with its share of the compile."""
-        return self.run_ns + self.compile_ns / max(expected_runs, 1.0)
-
-
-class Estimator(ABC):
-    """A graph made ready for a device, whose runs can be foretold at any size."""
-
-    @abstractmethod
-    def __call__(self, binding: Mapping[str, int]) -> Estimate:
-        """What a run at these dims would take."""
-
-
-Rates = dict[str, float]
-"""What calibration measures of a device, by names that end in their unit."""
-
-
-@dataclass(frozen=True)
 class Unsupported:
     """One node that a backend cannot take, and why."""
 
@@ -285,17 +205,14 @@ class Backend(ABC):
         """What a calibration holds for: the product, and versions of drivers and libraries. It may load them."""
         return {"device": self.full_name(ordinal)}
 
-    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
-        """Measures the device, in two seconds at most; `step` hears of each measurement."""
-        from rlx.backends.measure import calibrate
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates | None:
+        """Measures the device, in two seconds at most; `step` hears of each measurement. None leaves it to the small
+        graphs that any device runs (`backends.measure`)."""
+        return None
 
-        return calibrate(self, ordinal, step)
-
-    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
-        """The graph made ready for predictions. Raises UnsupportedOp."""
-        from rlx.backends.generic import GenericEstimator
-
-        return GenericEstimator(graph, options, rates)
+    def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator | None:
+        """The graph made ready for predictions; None leaves it to `backends.generic`. Raises UnsupportedOp."""
+        return None
 
     def claim(self, node: Node) -> str | None:
         """None if the backend has no kernel of its own for such composites, "" if that takes the node, else why not."""

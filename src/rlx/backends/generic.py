@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from rlx import flags
 from rlx.backends import probes
-from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
-from rlx.backends.surface import points_of, product_amounts, surfaces_of, together
+from rlx.backends.base import Options
+from rlx.cost.counts import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
+from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
+from rlx.cost.fit import overlapped, points_of, product_amounts, surfaces_of
 from rlx.ir import dim as dims
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
@@ -23,7 +25,6 @@ from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKS
 from rlx.kernel.ir.loops import LoopNest, Reduce
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.twiddles import points as transform_points
-from rlx.kernel.work import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
 from rlx.passes.decompose import Claims, no_claims
 
 BAND = 0.3
@@ -55,7 +56,7 @@ class GenericEstimator(Estimator):
             one = self._kernel(program, item.kernel, binding, item.times > 1)
             if far and item.times == 1:
                 read = far * _weight_bytes(item.kernel, binding)
-                one = dataclasses.replace(one, ns=together(one.ns, read), memory_ns=max(one.memory_ns, read))
+                one = dataclasses.replace(one, ns=overlapped(one.ns, read), memory_ns=max(one.memory_ns, read))
             times = item.times * item.chance
             # a start from outside counts as the run's, not the kernel's
             start = again if item.times > 1 else 0.0

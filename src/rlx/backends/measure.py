@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rlx.backends import probes
-from rlx.backends.base import Backend, Options, Rates
+from rlx.backends.base import Backend, Options
 from rlx.backends.generic import GenericEstimator
-from rlx.backends.surface import beside
+from rlx.cost.estimate import Rates
+from rlx.cost.fit import rest_of_overlap
 
 BUDGET_S = 0.012
 """For the runs of one probe, all rounds together."""
@@ -145,7 +146,7 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
             rates[f"times_of_{dtype.name}"] = of / alone
     if MANY in run and "many" in run:
         near, far = inside(MANY) / probes.ROW, inside("many") / probes.MANY_ROW
-        rates["far_bytes_ns"] = beside(near, far) * probes.MANY_ROW / run["many"].amount
+        rates["far_bytes_ns"] = rest_of_overlap(near, far) * probes.MANY_ROW / run["many"].amount
     for name in probes.COUNTED:
         if name in run:
             more = max(inside(f"{name}_again") - inside(name), LEAST_PART * inside(name))

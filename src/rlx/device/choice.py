@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlx.backends.base import Estimate, Estimator, Options
+from rlx.backends.base import Backend, Options
+from rlx.backends.generic import GenericEstimator
+from rlx.cost.estimate import Estimate, Estimator, Rates
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
@@ -117,9 +119,13 @@ class Chooser:
         found = calibration.calibration(device)
         if device not in self._estimators:
             backend, ordinal = registry.backend(device)
-            made = [backend.estimator(part, self.options, found.rates, ordinal) for part in parts(self.graph)]
+            made = [self._estimator(backend, part, found.rates, ordinal) for part in parts(self.graph)]
             self._estimators[device] = StagedEstimator(self.graph, made) if len(made) > 1 else made[0]
         return self._estimators[device](binding), found.age_s
+
+    def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
+        own = backend.estimator(graph, self.options, rates, ordinal)
+        return own if own is not None else GenericEstimator(graph, self.options, rates)
 
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rlx.backends.base import Estimate
+from rlx.cost.estimate import Estimate
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlx.backends.base import Estimate, Estimator
+from rlx.cost.estimate import Estimate, Estimator
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.op import Measured

@@ -14,6 +14,7 @@ from rlx.backends.cpu.build import program_of
 from rlx.backends.cpu.cost import KernelWork, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
 from rlx.codegen.simd.module import schedule_of
+from rlx.cost.fit import overlapped
 from rlx.ir.graph import Graph
 
 OPTIONS = Options(cache=False)
@@ -128,7 +129,7 @@ def test_rates_are_found_again_from_the_times_they_make() -> None:
 
 
 def _whole(work: KernelWork, of: dict[str, float]) -> float:
-    return rates.together(rates.compute_ns(work, of), rates.memory_ns(work, of, "dram"))
+    return overlapped(rates.compute_ns(work, of), rates.memory_ns(work, of, "dram"))
 
 
 def test_memory_is_as_near_as_the_program_is_small() -> None:

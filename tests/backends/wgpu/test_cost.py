@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rlx import ops
-from rlx.backends.base import Estimate, Options, Rates
+from rlx.backends.base import Options
 from rlx.backends.wgpu.cost import WgpuEstimator
+from rlx.cost.estimate import Estimate, Rates
 from rlx.ir.graph import Graph, Value
 
 from .conftest import compiled

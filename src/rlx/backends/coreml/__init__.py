@@ -13,8 +13,9 @@ import platform
 import time
 from collections.abc import Callable
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Rates, Unsupported
+from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
 from rlx.backends.coreml.library import EXTRA, on_macos
+from rlx.cost.estimate import Rates
 from rlx.errors import DeviceUnavailable, UnsupportedOp
 from rlx.ir.graph import Graph, Node
 
@@ -44,7 +45,7 @@ class CoremlBackend(Backend):
 
         return {"device": self.full_name(ordinal), "coremltools": version("coremltools")}
 
-    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
+    def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates | None:
         if not on_macos():
             raise DeviceUnavailable("[calibrate] expected macOS, whose Core ML runs models, to measure them there")
         return super().calibrate(ordinal, step)

@@ -13,6 +13,7 @@ from rlx.codegen.simd.entry import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.codegen.simd.top_k import LEAST_ROOM
+from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import Reduce, Store
@@ -20,7 +21,6 @@ from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
-from rlx.kernel.work import Binding, Counts, count, extents, footprint, store_counts
 
 Amounts = dict[str, float]
 """Amounts of work by the name of their rate."""

@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlx.backends.base import Estimate, Estimator, KernelEstimate, Options, Rates
+from rlx.backends.base import Options
 from rlx.backends.cpu import cpus
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import detect, forced
-from rlx.backends.surface import OVERLAP, together
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.module import CHUNKS_A_THREAD, schedule_of
+from rlx.cost.counts import Binding, made_by_runs, placed
+from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
+from rlx.cost.fit import OVERLAP, overlapped
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import leaves
 from rlx.kernel.passes.memory import plan_memory
-from rlx.kernel.work import Binding, made_by_runs, placed
 
 RIDGE = 0.05
 """Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
@@ -91,13 +92,13 @@ def kernel_ns(
     compute, memory = compute_ns(work, rates), memory_ns(work, rates, home, looped)
     chunks = min(work.pieces, CHUNKS_A_THREAD * threads)
     if threads <= 1 or chunks <= 1:
-        return together(compute, memory), compute, memory
+        return overlapped(compute, memory), compute, memory
     # the last round of chunks leaves some threads idle
     busy = chunks / math.ceil(chunks / threads)
     share = (busy - 1) / max(rates.get("threads_count", threads) - 1, 1.0)
     compute /= 1 + (rates.get("threads_compute_gain", threads) - 1) * share
     memory /= 1 + (rates.get("threads_memory_gain", 1.0) - 1) * share
-    return together(compute, memory) + rates.get("fork_ns", 0.0), compute, memory
+    return overlapped(compute, memory) + rates.get("fork_ns", 0.0), compute, memory
 
 
 class CpuEstimator(Estimator):

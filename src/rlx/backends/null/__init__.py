@@ -12,18 +12,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from rlx.backends.base import (
-    Backend,
-    Bound,
-    Estimator,
-    Executable,
-    KernelTime,
-    Options,
-    Probe,
-    Rates,
-    Unsupported,
-)
+from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options, Probe, Unsupported
 from rlx.backends.generic import GenericEstimator
+from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array

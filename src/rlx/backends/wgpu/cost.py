@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from rlx.backends.base import Backend, Estimate, KernelEstimate, Options, Rates
+from rlx.backends.base import Backend, Options
 from rlx.backends.generic import GenericEstimator
 from rlx.backends.measure import LEAST_PART, Runner
 from rlx.backends.probes import Body, ProbeGraph
@@ -19,6 +19,8 @@ from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.attention import TILE
 from rlx.codegen.simt.types import Target
+from rlx.cost.counts import Binding, extents, footprint, questions
+from rlx.cost.estimate import Estimate, KernelEstimate, Rates
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
@@ -28,7 +30,6 @@ from rlx.kernel.ir.irregular import BitonicSort, Scatter, TopKSelection
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import run_kernel_passes
 from rlx.kernel.passes.split_kv import chunk_of, part_length, parts_of
-from rlx.kernel.work import Binding, extents, footprint, questions
 from rlx.ops import build
 
 ATTENTIONS = ((12, 32, 32, 32), (4, 256, 256, 64), (12, 1, 1024, 64))

@@ -11,7 +11,8 @@ import os
 import time
 from pathlib import Path
 
-from rlx.backends.base import Backend, Estimator, Executable, Options, Probe, Rates, Unsupported
+from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Node
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.base import Rates
+from rlx.cost.estimate import Rates
 from rlx.ir.literal import Array
 
 SWEEPS = 60
@@ -76,12 +76,12 @@ OVERLAP = 0.25
 """Of the shorter of two that go on at the same time, the part that does not hide behind the longer."""
 
 
-def together(one: float, other: float) -> float:
+def overlapped(one: float, other: float) -> float:
     """What two take side by side."""
     return max(one, other) + OVERLAP * min(one, other)
 
 
-def beside(one: float, both: float) -> float:
+def rest_of_overlap(one: float, both: float) -> float:
     """What the other takes, if together they take `both`, and at least `one`."""
     longer = both - OVERLAP * one
     return longer if longer > one else max(both - one, 0.0) / OVERLAP

@@ -1,0 +1,1 @@
+"""What runs cost: predictions (`estimate.py`), counts of work (`counts.py`), fits of measurements (`fit.py`)."""
