@@ -14,6 +14,8 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from support import assert_close, run_on
 
+pytestmark = pytest.mark.devices("reference", "cpu", "cpu-*")
+
 
 def run(device: str, build: Callable[..., Value], *arrays: Array) -> Array:
     graph = Graph()

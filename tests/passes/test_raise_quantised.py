@@ -16,6 +16,8 @@ from rlx.kernel.pipeline import to_kernels
 from rlx.passes.pipeline import optimise
 from support import assert_close, run_on
 
+pytestmark = pytest.mark.devices("reference", "cpu", "cpu-*")
+
 PASS = "raise-quantised"
 
 

@@ -170,7 +170,7 @@ def test_loop_of_the_greatest_length_ends_by_its_condition(device: str) -> None:
 
 
 def test_loop_ends_by_its_condition_alone_after_however_many_trips() -> None:
-    """The CPU only: the reference takes a minute for so many trips."""
+    """The CPU only: the reference takes a minute for so many trips, and onnxruntime half of one."""
     inside = body(
         [node("Add", ["c", "one"], "next"), node("Less", ["next", "limit"], "on")],
         {"i": (I64, []), "go": (BOOL, []), "c": (I64, [])},
@@ -182,7 +182,9 @@ def test_loop_ends_by_its_condition_alone_after_however_many_trips() -> None:
         {"last": I64},
         {"one": np.array(1), "yes": np.array(True)},
     )
-    check(proto, "cpu", np.array(0), np.array((1 << 24) + 5))
+    trips = (1 << 24) + 5
+    made = rlx.load(proto.SerializeToString(), device="cpu").run([np.array(0), np.array(trips)])
+    assert made[0] == trips
 
 
 def collecting(*condition: onnx.NodeProto) -> onnx.ModelProto:

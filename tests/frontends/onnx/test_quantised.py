@@ -20,6 +20,8 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 
+pytestmark = pytest.mark.devices("reference", "cpu", "cpu-*")
+
 MICROSOFT = "com.microsoft"
 KINDS = ("u1", "i1")
 BY_REFERENCE = ("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv")
