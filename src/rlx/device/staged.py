@@ -9,7 +9,6 @@ from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.op import Measured
 from rlx.ir.uses import has_measured
-from rlx.passes.specialise import assume_equal
 from rlx.passes.staging import cut
 
 USUAL = 16
@@ -18,8 +17,7 @@ USUAL = 16
 
 def parts(graph: Graph) -> list[Graph]:
     """The graphs that a backend compiles for this one. Raises UnsupportedOp where it cannot be cut."""
-    equal = assume_equal(graph)
-    return [stage.graph for stage in cut(equal)] if has_measured(equal) else [equal]
+    return [stage.graph for stage in cut(graph)] if has_measured(graph) else [graph]
 
 
 class StagedEstimator(Estimator):

@@ -16,7 +16,6 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
 from rlx.ir.uses import has_measured
-from rlx.passes.specialise import assume_equal
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
 MOST_KEPT = 256
@@ -137,7 +136,7 @@ def legalise(graph: Graph, device: str | Device, options: Options | None = None)
         raise UnsupportedOp(f"[device] expected ops that {device} takes, got {report.why_not}")
     if has_measured(graph):
         raise UnsupportedOp("[device] expected a graph of one stage, got one that measures dims while it runs")
-    return registry.load(registry.parse(device).kind).legalise(assume_equal(graph), options or Options()), report
+    return registry.load(registry.parse(device).kind).legalise(graph, options or Options()), report
 
 
 def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:

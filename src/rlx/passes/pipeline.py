@@ -16,6 +16,7 @@ from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
+from rlx.passes.specialise import assume_equal
 from rlx.passes.turn_weights import TurnWeights
 
 
@@ -79,10 +80,11 @@ def optimise(
     hoist     what is the same in every trip of a loop before it
     first, last  passes of the target's own, before and behind all others; they are done in regions too
 
+    Dims that broadcast are taken to be equal: runs in which they are not get another graph (`runtime/broadcasting.py`).
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
-    made = _optimise(graph, [*first, *passes(claims, policy, channels_last), *last], context)
+    made = _optimise(assume_equal(graph), [*first, *passes(claims, policy, channels_last), *last], context)
     outermost: list[Pass] = [TurnWeights()] * turn_weights + [Hoist()] * hoist
     if outermost:  # when bodies are all primitives
         made = run_passes(made, outermost, context)

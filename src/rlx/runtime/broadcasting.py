@@ -1,6 +1,6 @@
 """Dims that broadcast and prove to be 1 against others: programs beside the one that takes such dims to be equal.
 
-Backends compile graphs whose dims are equal wherever they broadcast (`passes.specialise.assume_equal`). A run in which
+Passes take dims to be equal wherever they broadcast (`passes.specialise.assume_equal`). A run in which
 one of them is 1 and the other is not gets a program in which it is known to be 1, compiled once for all sizes of the
 others. Where types say what dims broadcast to, that is the same graph with this size in it; a graph that was imported
 is made anew, as importers reckon with dims.
@@ -19,7 +19,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.passes.specialise import assume_equal, specialise
+from rlx.passes.specialise import specialise
 from rlx.runtime.checked import Demands
 
 Sizes = Mapping[str, int]
@@ -153,7 +153,7 @@ def _origins(graph: Graph, binding: Sizes) -> str:
 class BroadcastExecutable(Executable):
     """The program of equal dims, and those in which some are known to be 1, compiled when a run first wants them.
 
-    build   compiles a graph of equal dims, with all that is around it
+    build   compiles a graph for dims that are equal wherever they broadcast, with all that is around it
     """
 
     def __init__(self, graphs: Broadcasting, equal: Executable, build: Callable[[Graph], Executable]) -> None:
@@ -189,7 +189,7 @@ class BroadcastExecutable(Executable):
     def _program(self, key: Key, graph: Graph) -> tuple[Demands, Executable]:
         with self._lock:
             if key not in self._programs:
-                program = self.build(assume_equal(graph))
+                program = self.build(graph)
                 weights = {**graph.data, **_of(graph, self._given)}
                 program.set_params({name: mapped.private(array) for name, array in weights.items()})
                 self._programs[key] = (graph, Demands(graph), program)

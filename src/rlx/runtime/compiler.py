@@ -14,7 +14,6 @@ from rlx import flags, locks
 from rlx.backends.base import Backend, Executable, Options
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
-from rlx.passes.specialise import assume_equal
 from rlx.runtime.broadcasting import around
 from rlx.runtime.stages import compile_graph
 
@@ -33,13 +32,13 @@ class Compiler:
 
         Raises UnsupportedOp, DeviceUnavailable, CompileError.
         """
-        return self.around(graph, self._of_equal_dims(assume_equal(graph)))
+        return self.around(graph, self._for_equal_dims(graph))
 
     def around(self, graph: Graph, equal: Executable) -> Executable:
         """The executable of a graph, of one for dims that are equal wherever they broadcast."""
-        return around(graph, equal, self._of_equal_dims)
+        return around(graph, equal, self._for_equal_dims)
 
-    def _of_equal_dims(self, graph: Graph) -> Executable:
+    def _for_equal_dims(self, graph: Graph) -> Executable:
         if not self.options.cache or flags.debug() >= 3:
             return compile_graph(graph, self.backend, self.options, self.ordinal)
         start_ns = time.perf_counter_ns()

@@ -26,7 +26,6 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
-from rlx.passes.specialise import assume_equal
 from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
 
@@ -106,7 +105,7 @@ def load_compiled(
     if reason:
         made = compiler.compile(graph)
     else:
-        made = compiler.around(graph, file.program(backend, assume_equal(graph), options))
+        made = compiler.around(graph, file.program(backend, graph, options))
     return CompiledGraph(graph, file.device, made, compiler)
 
 
