@@ -64,12 +64,17 @@ def test_a_timeout_ends_a_run(device: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 def test_ctrl_c_ends_a_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(device, monkeypatch, 1 << 50)
-    for _ in range(3):
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            made.run(GO)
-        timer.join()
+    # a shell gives its background jobs the signal ignored, and so nothing would end the run
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for _ in range(3):
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                made.run(GO)
+            timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert made.run(STOP)[0] == 1
 
 

@@ -7,6 +7,8 @@ cached     compiled with the cache on disk, and once more from it
 fewer      one output without the others: within the same bounds
 slots      results in arrays that the caller gives
 clone      a clone that takes other weights changes nothing here
+rows       where rows of a batch have nothing to do with each other: a batch in another order gives its results in that
+           order, bit for bit; single rows give theirs within the bounds
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import rlx
+from rlx.backends.claims import Dispatch
 from rlx.backends.cpu import isa as isas
 from rlx.backends.cpu import jit
 from rlx.errors import DeviceUnavailable, InputError, RlxError, ShapeError, UnsupportedOp
@@ -30,8 +33,9 @@ from rlx.ir.literal import Array
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
-from tools.fuzz import oracle
-from tools.fuzz.program import Binding, Program
+from tools.fuzz import oracle, rows
+from tools.fuzz.data import Recipe
+from tools.fuzz.program import EVERY, Binding, Program
 
 # What selects instructions at level 0 calls memcpy by its distance, for which the loader has no memory set aside.
 llvm.set_option("rlx", "-fast-isel=0")
@@ -85,7 +89,15 @@ def _session(program: Program, device: str, cache: bool = False) -> Session:
     how = program.how
     jit.OPTIMISATION_LEVEL = how.level
     isa = how.isa if device == "cpu" and how.isa in _isas() else None
-    return Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps)
+    made = Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps)
+    return made.with_options(replace(made.options, dispatch=_dispatch(how.common)))
+
+
+def _dispatch(common: tuple[str, ...]) -> Dispatch:
+    """Options that decompose these composites."""
+    if EVERY in common:
+        return Dispatch("force-common")
+    return Dispatch(overrides=tuple((name, "force-common") for name in common))
 
 
 def _isas() -> list[str]:
@@ -111,7 +123,11 @@ def _check(program: Program, device: str) -> Failure | None:
             failure = _equal(program, binding, before, got, stage)
             if failure is not None:
                 return failure
-        return _state(program, compiled, binding) or _looser(program, compiled, device, binding)
+        return (
+            _state(program, compiled, binding)
+            or _rows(program, compiled, device, binding)
+            or _looser(program, compiled, device, binding)
+        )
     return None
 
 
@@ -245,6 +261,40 @@ def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Fail
 
 def _front(value: Value, binding: Binding) -> tuple[slice, ...]:
     return tuple(slice(0, dims.evaluate(d, binding)) for d in value.shape)
+
+
+def _rows(program: Program, compiled: CompiledGraph, device: str, binding: Binding) -> Failure | None:
+    if "rows" not in program.how.extras:
+        return None
+    inputs, params = program.arrays(binding)
+    for symbol in (name for name, n in binding.items() if n > 1):
+        try:
+            with np.errstate(all="ignore"):
+                kept = rows.of_program(program.graph, inputs, params, binding, symbol)
+        except (RlxError, ValueError, IndexError):
+            continue  # a single row is none of its sizes
+        if not kept:
+            continue
+        whole = dict(zip(program.graph.outputs, [np.array(a) for a in compiled.run(inputs)]))
+        sides = {v.name: rows.axis_of(v, symbol) for v in program.graph.inputs}
+        for pick, at in rows.picks(binding, symbol):
+            part = rows.picked(inputs, sides, pick)
+            wanted = {name: pick(whole[name], axis) for name, axis in kept.items()}
+            got = dict(zip(program.graph.outputs, compiled.run(part)))
+            bounds = None if at == binding else _expected(_given(program, part), at, device)
+            for name, array in wanted.items():
+                bound = np.zeros(array.shape) if bounds is None else bounds[name].bound
+                wrong = oracle.Expected(array, bound).mismatch(got[name])
+                if wrong is not None:
+                    what = "in another order" if bounds is None else "alone"
+                    return Failure("wrong", f"rows {what} give: {wrong}", name, tuple(binding.items()), "rows")
+    return None
+
+
+def _given(program: Program, inputs: dict[str, Array]) -> Program:
+    """The program with these arrays in its inputs."""
+    given = {name: Recipe("given", 0, array=array) for name, array in inputs.items()}
+    return replace(program, recipes={**program.recipes, **given})
 
 
 def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Binding) -> Failure | None:

@@ -26,6 +26,7 @@ def write(program: Program, what: str = "") -> str:
     words += ["clamps=1"] * how.clamps
     words += [f"disable={','.join(how.disable)}"] * bool(how.disable)
     words += [f"extras={','.join(how.extras)}"] * bool(how.extras)
+    words += [f"common={','.join(how.common)}"] * bool(how.common)
     lines += ["how " + " ".join(words)] * bool(words)
     lines += ["at " + " ".join(f"{name}={size}" for name, size in b.items()) for b in program.bindings if b]
     for name, recipe in program.recipes.items():
@@ -48,7 +49,7 @@ def read(text: str) -> Program:
         if word == "how":
             said = dict(part.split("=", 1) for part in rest.split())
             numbers = {key: int(said[key]) for key in ("level", "threads") if key in said}
-            lists = {key: _names(said.get(key)) for key in ("disable", "extras")}
+            lists = {key: _names(said.get(key)) for key in ("disable", "extras", "common")}
             how = How(said.get("isa"), clamps="clamps" in said, **numbers, **lists)
         elif word == "at":
             bindings.append({k: int(v) for k, v in (part.split("=") for part in rest.split())})

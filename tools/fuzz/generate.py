@@ -25,9 +25,9 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
 from rlx.ir.uses import symbols_within
-from tools.fuzz import oracle
+from tools.fuzz import oracle, rows
 from tools.fuzz.data import Recipe
-from tools.fuzz.program import Binding, How, Program
+from tools.fuzz.program import EVERY, Binding, How, Program
 
 RAGGED = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129)
 SMALL = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8)
@@ -63,6 +63,7 @@ class Maker:
 
     pool   values that later nodes may take; `made` those of them that ops gave, in order
     kind   what leaves hold, see `Recipe`
+    batch  the dim of a batch, if all nodes are to keep its rows apart
     """
 
     def __init__(self, seed: int) -> None:
@@ -75,6 +76,9 @@ class Maker:
         self.made: list[Value] = []
         self.kind = self.random.choices(("whole", "real", "special"), (70, 22, 8))[0]
         self.symbols = self.random.choices(((), ("n",), ("n", "m")), (75, 18, 7))[0]
+        # of chance of its own, so that a seed gives the program that it gave before there were batches
+        batched = len(self.symbols) == 1 and random.Random(f"batch {seed}").random() < 0.5
+        self.batch = self.symbols[0] if batched else None
         self.bindings = self._bindings()
         self.binding: Binding = self.bindings[0]
         self._inputs: dict[str, Array] = {}
@@ -90,6 +94,8 @@ class Maker:
         sizes = [{name: self.random.choice(BINDINGS) for name in self.symbols} for _ in range(3)]
         if self.chance(0.1):
             sizes.append({name: self.random.choice((0, 1)) for name in self.symbols})
+        if self.batch:
+            sizes[0][self.batch] = max(sizes[0][self.batch], 3)  # rows that could be mixed up
         return sizes
 
     # chance
@@ -113,9 +119,11 @@ class Maker:
             extent = self.extent(max(left, 1))
             left //= max(extent, 1)
             made.append(extent)
-        if open_ and self.symbols and rank and self.chance(0.7):
-            made[self.random.randrange(rank)] = dims.symbol(self.random.choice(self.symbols))
-        self.random.shuffle(made)
+        if open_ and self.symbols and rank and self.chance(0.9 if self.batch else 0.7):
+            place = 0 if self.batch and rank < 4 else self.random.randrange(rank)
+            made[place] = dims.symbol(self.random.choice(self.symbols))
+        if not self.batch:
+            self.random.shuffle(made)
         if self.size(made) > 4 * MOST_ELEMENTS:
             raise Refused("too many elements")
         return tuple(made)
@@ -221,7 +229,10 @@ class Maker:
         try:
             self.graph.bind(self.binding)
             with np.errstate(all="ignore"):
-                results = oracle.run_node(node, [self.arrays[v] for v in node.inputs], self._params, self.binding)
+                operands = [self.arrays[v] for v in node.inputs]
+                results = oracle.run_node(node, operands, self._params, self.binding)
+                if self.batch and not rows.node_keeps(node, operands, self.binding, self.batch):
+                    raise Refused("rows of a batch that meet")
         except (RlxError, ValueError, IndexError, TypeError) as error:
             raise Refused(str(error)) from None
         for value, array in zip(values, results):
@@ -440,12 +451,21 @@ class Maker:
             clamps=self._clamps[0],
             disable=disable,
             extras=tuple(e for e, p in EXTRAS.items() if self.chance(p)),
+            common=self._common(),
         )
+
+    def _common(self) -> tuple[str, ...]:
+        """Composites that no kernel of the device's own may take: all, or some of the program's."""
+        chance = self.random.random()
+        if chance < 0.12:
+            return (EVERY,)
+        composites = sorted({node.op.name for node in self.graph.nodes if node.op.is_composite})
+        return tuple(name for name in composites if self.chance(0.5)) if chance < 0.24 else ()
 
 
 EXTRAS = {
     "weights": 0.3, "saved": 0.02, "fewer": 0.02, "cached": 0.02, "slots": 0.5, "clone": 0.02, "more": 0.03,
-    "feed": 0.2, "active": 0.3,
+    "feed": 0.2, "active": 0.3, "rows": 0.5,
 }  # fmt: skip
 """What is asked beside the results, and how often: see `check`."""
 

@@ -54,6 +54,8 @@ class Noise:
 
     least_ulps   what elementary functions, quotients and roots may be off at least
     flushes      floats below the normal range may become zeros
+    unsaid       what becomes of elements that may be anything: all of them NaN, none, or by chance; where chance alone
+                 decided, a NaN that must pass several nodes to be seen would be lost on its way
     """
 
     def __init__(self, seed: int, scale: float, least_ulps: float = 0, flushes: bool = False) -> None:
@@ -61,6 +63,7 @@ class Noise:
         self.scale = scale
         self.least_ulps = least_ulps
         self.flushes = flushes and seed % 2 == 0
+        self.unsaid = ("nan", "number", "chance")[seed % 3]
 
     def after(self, op: Op, operands: list[Array], result: Array) -> Array:
         """The result with noise, as its node may be off."""
@@ -72,24 +75,22 @@ class Noise:
         if not dtype.is_inexact:
             return result
         result = self.flushed(result)
-        off = _allowed(op, operands, result, self.least_ulps)
-        if off is None:
-            return result
-        signs = self.random.choice([-self.scale, self.scale], size=result.shape)
         wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
-        moved = np.where(np.isfinite(wide), wide + signs * off, wide)
-        if op.is_composite and not all(_finite(a) for a in operands):
-            # what is beyond all bounds times what is below them may be anything
-            safe = np.isfinite(wide) if op.name not in MEETS_ZEROS else False
-            moved = np.where(safe | (signs > 0), moved, np.where(np.isnan(wide), 0.0, np.nan))
-        if (op.is_composite or op.name in ACCUMULATE) and (any(map(_extreme, operands)) or _runs_away(op, operands)):
-            # the reference, in f64, neither overflows nor underflows on its way
-            moved = np.where(signs > 0, moved, np.nan)
-        # what is nearly a simple number may be just that, which comparisons see
-        simple = np.round(wide * 8) / 8
-        nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
-        moved = np.where(nearly, simple, moved)
-        return moved.astype(result.dtype)
+        off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
+        if off is not None:
+            signs = self.random.choice([-self.scale, self.scale], size=result.shape)
+            moved = np.where(np.isfinite(wide), wide + signs * off, wide)
+            # what is nearly a simple number may be just that, which comparisons see
+            simple = np.round(wide * 8) / 8
+            nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
+            result = np.where(nearly, simple, moved).astype(result.dtype)
+        return result if anything is None else self._anything(anything, result)
+
+    def _anything(self, where: Array, result: Array) -> Array:
+        """The result with NaN for numbers, or numbers for NaN, at these places."""
+        to_nan = {"nan": np.True_, "number": np.False_, "chance": self.random.random(result.shape) < 0.5}[self.unsaid]
+        number = np.where(np.isnan(result), np.zeros_like(result), result)
+        return np.where(where, np.where(to_nan, np.full_like(result, np.nan), number), result)
 
     def _bits_of_nan(self, operand: Array, result: Array) -> Array:
         """The bits of a NaN may be any NaN's."""
@@ -133,6 +134,17 @@ def _extreme(array: Array) -> bool:
         return False
     size = np.abs(array.astype(np.float64))
     return bool((((size > 1e15) & np.isfinite(size)) | ((size > 0) & (size < 1e-15))).any())
+
+
+def _may_be_anything(op: Op, operands: list[Array], wide: Array) -> Array | None:
+    """Elements of a result of which nothing can be said, as a mask; None if there are none."""
+    if (op.is_composite or op.name in ACCUMULATE) and (any(map(_extreme, operands)) or _runs_away(op, operands)):
+        # the reference, in f64, neither overflows nor underflows on its way
+        return np.ones(wide.shape, np.bool_)
+    if op.is_composite and not all(map(_finite, operands)):
+        # what is beyond all bounds times what is below them may be anything
+        return np.ones(wide.shape, np.bool_) if op.name in MEETS_ZEROS else ~np.isfinite(wide)
+    return None
 
 
 def _runs_away(op: Op, operands: list[Array]) -> bool:

@@ -10,12 +10,15 @@ from rlx.ir.literal import Array
 from tools.fuzz.data import Recipe
 
 Binding = dict[str, int]
+EVERY = "*"
+"""In place of names of ops: all of them."""
 
 
 @dataclass(frozen=True)
 class How:
     """Options of the compiler, and what is asked beside the results. `level` is LLVM's: at 0 the same text takes a
-    third of the time to become code. With `clamps` indices may be out of range."""
+    third of the time to become code. With `clamps` indices may be out of range. Composites named in `common` are
+    decomposed, even where the device has kernels for them."""
 
     isa: str | None = None
     level: int = 2
@@ -23,6 +26,7 @@ class How:
     clamps: bool = False
     disable: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
 
     def on(self, isa: str) -> How:
         """The same on another instruction set."""

@@ -79,6 +79,8 @@ def _options(program: Program) -> Iterator[Program]:
         yield _with(program, how=dataclasses.replace(how, disable=tuple(n for n in how.disable if n != name)))
     for name in how.extras:
         yield _with(program, how=dataclasses.replace(how, extras=tuple(n for n in how.extras if n != name)))
+    for name in how.common:
+        yield _with(program, how=dataclasses.replace(how, common=tuple(n for n in how.common if n != name)))
     if how.threads > 1:
         yield _with(program, how=dataclasses.replace(how, threads=1))
     if how.level != 2:

@@ -92,6 +92,14 @@ def test_an_unknown_architecture_or_name_is_an_error(monkeypatch: pytest.MonkeyP
         forced("mmx")
 
 
+def test_what_stays_as_it_is_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compile wants to know the host."""
+    before = isa.widest()
+    monkeypatch.setattr(isa, "_read", None)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", None)
+    assert isa.widest() == before
+
+
 def test_cache_sizes_are_read(tmp_path: Path) -> None:
     caches = [("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "2048K"), ("3", "Unified", "96M")]
     for number, (level, kind, size) in enumerate(caches):

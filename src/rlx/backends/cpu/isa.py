@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from rlx import flags
@@ -84,10 +85,16 @@ def host_arch() -> str:
 
 def host_features() -> frozenset[str]:
     """LLVM's names of the features that the host has; 64-bit Arm always has neon."""
+    found = {feature[1:] for feature in _host()[1].split(",") if feature.startswith("+")}
+    return frozenset(found | {"neon"} if host_arch() == "aarch64" else found)
+
+
+@cache
+def _host() -> tuple[str, str]:
+    """The CPU's name, and its features as LLVM takes them. Every compile asks, and they stay as they are."""
     import llvmlite.binding as llvm
 
-    found = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    return frozenset(found | {"neon"} if host_arch() == "aarch64" else found)
+    return str(llvm.get_host_cpu_name()), str(llvm.get_host_cpu_features().flatten())
 
 
 def _lacks(level: _Level, features: Collection[str]) -> list[str]:
@@ -99,10 +106,8 @@ def _lacks(level: _Level, features: Collection[str]) -> list[str]:
 
 def _for_host(isa: Isa) -> Isa:
     """The ISA with the host's own CPU name and features, so that LLVM schedules for it and uses the extras."""
-    import llvmlite.binding as llvm
-
-    cpu = llvm.get_host_cpu_name() or isa.cpu
-    return _with_host_caches(replace(isa, cpu=cpu, features=llvm.get_host_cpu_features().flatten() or isa.features))
+    cpu, features = _host()
+    return _with_host_caches(replace(isa, cpu=cpu or isa.cpu, features=features or isa.features))
 
 
 def _with_host_caches(isa: Isa) -> Isa:
@@ -116,6 +121,7 @@ def _with_host_caches(isa: Isa) -> Isa:
     )
 
 
+@cache
 def cache_sizes(folder: Path = CACHE_FOLDER) -> dict[str, int]:
     """The fields of `Isa` that Linux tells about the caches of the first CPU; what it does not tell is absent."""
     found: dict[str, int] = {}
@@ -144,9 +150,7 @@ def model_name() -> str:
             return value.strip()
     if sys.platform == "win32":
         return platform.processor() or host_arch()
-    import llvmlite.binding as llvm
-
-    return str(llvm.get_host_cpu_name()) or host_arch()
+    return _host()[0] or host_arch()
 
 
 def _read(path: Path) -> str:

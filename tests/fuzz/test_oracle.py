@@ -1,0 +1,85 @@
+"""What the fuzzer takes for right: where the reference is more exact than any device, nothing is said of an element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlx import ops
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from tools.fuzz import check, oracle, rows
+from tools.fuzz.data import Recipe
+from tools.fuzz.program import How, Program
+
+
+def program(graph: Graph, how: How | None = None, n: int | None = None, **arrays: Array) -> Program:
+    recipes = {name: Recipe("given", 0, array=array) for name, array in arrays.items()}
+    return Program(graph, recipes, [{} if n is None else {"n": n}], how or How())
+
+
+def test_zeros_between_elements_may_meet_infinities() -> None:
+    """A definition multiplies them, the reference leaves them out, and what follows may make either of NaN."""
+    graph = Graph()
+    x, w = graph.input("x", (40, 4, 8)), graph.input("w", (4, 2, 2))
+    spread = ops.conv_transpose(x, w, strides=(2,), dilations=(2,), low=(1,), high=(1,))
+    graph.output(ops.relu(ops.relu(spread)), name="y")
+    weights = np.ones((4, 2, 2), "f4")
+    weights[0, 0, 0] = np.inf
+    made = oracle.expect(program(graph, x=np.ones((40, 4, 8), "f4"), w=weights), {}, runs=3)["y"]
+    between = made.array[:, :, ::2]
+    assert (between == 0).all()
+    assert np.isinf(made.bound[:, :, ::2]).all()
+
+
+def test_products_may_overflow_before_they_meet_a_zero() -> None:
+    graph = Graph()
+    graph.output(ops.reduce_prod(graph.input("x", (60,)), axes=(0,)), name="y")
+    numbers = np.full(60, 12, "f4")
+    numbers[-1] = 0
+    made = oracle.expect(program(graph, x=numbers), {}, runs=3)["y"]
+    assert made.array == 0 and np.isinf(made.bound)
+    few = np.array([3, 4, 0], "f4")
+    graph = Graph()
+    graph.output(ops.reduce_prod(graph.input("x", (3,)), axes=(0,)), name="y")
+    assert oracle.expect(program(graph, x=few), {}, runs=3)["y"].bound == 0
+
+
+def batch() -> Graph:
+    """Four outputs: rows that have nothing to do with each other, on either axis, and two whose rows meet."""
+    graph = Graph()
+    x = graph.input("x", ("n", 3))
+    graph.output(ops.softmax(x, axis=1), name="apart")
+    graph.output(ops.transpose(x @ graph.input("w", (3, 5)), permutation=(1, 0)), name="turned")
+    graph.output(ops.cumsum(x, axis=0), name="running")
+    graph.output(x - ops.reduce_mean(x, axes=(0,), keepdims=True), name="centred")
+    return graph
+
+
+def test_rows_that_are_apart_are_told_from_rows_that_meet() -> None:
+    graph, random = batch(), np.random.default_rng(0)
+    arrays = {"x": random.normal(size=(6, 3)).astype("f4"), "w": random.normal(size=(3, 5)).astype("f4")}
+    assert rows.of_program(graph, arrays, {}, {"n": 6}, "n") == {"apart": 0, "turned": 1}
+    values = oracle.run(graph, arrays, {}, {"n": 6})
+    kept = {
+        node.op.name for node in graph.nodes
+        if node.inputs and rows.node_keeps(node, [values[v] for v in node.inputs], {"n": 6}, "n")
+    }  # fmt: skip
+    assert kept == {"softmax", "matmul", "transpose", "sub"}
+
+
+def test_a_row_that_looks_at_its_place_is_seen() -> None:
+    """A device that gives each row of a batch something of the place it lies at, within what is right for each."""
+    graph, random = batch(), np.random.default_rng(0)
+    arrays = {"x": random.normal(size=(6, 3)).astype("f4"), "w": random.normal(size=(3, 5)).astype("f4")}
+    made = program(graph, How(extras=("rows",)), 6, **arrays)
+    assert check.check(made) is None
+    compiled = check._session(made, "cpu").compile(graph)
+    run = compiled.run
+
+    def placed(inputs: dict[str, Array]) -> list[Array]:
+        first, *others = run(inputs)
+        return [first * (1 + np.arange(first.shape[0], dtype="f4")[:, None] * np.float32(2**-22)), *others]
+
+    compiled.run = placed  # type: ignore[method-assign, assignment]
+    failure = check._rows(made, compiled, "cpu", made.bindings[0])
+    assert failure is not None and failure.output == "apart" and "in another order" in failure.message
