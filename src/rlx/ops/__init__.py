@@ -29,6 +29,7 @@ from rlx.ops import (
     norm,
     ordering,
     packed,
+    precondition,
     quant,
     quant_recurrent,
     random,

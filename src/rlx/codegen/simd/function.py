@@ -330,6 +330,8 @@ class Function:
         correct = self.at_entry(f"and i1 {negative}, {some}")
         if function == "floordiv":
             return self.at_entry(f"sub i64 {quotient}, {self.at_entry(f'zext i1 {correct} to i64')}")
+        if function != "mod":
+            raise CompileError(f"[cpu] no code for the function {function!r} of dims")
         return self.at_entry(f"add i64 {rest}, {self.at_entry(f'select i1 {correct}, i64 {safe}, i64 0')}")
 
 
