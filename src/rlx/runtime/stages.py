@@ -17,8 +17,8 @@ from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Measured
+from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
-from rlx.ir.uses import has_measured
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
 from rlx.runtime.checked import check_sizes, compile_checked, memory_bytes
