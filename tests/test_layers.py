@@ -95,9 +95,6 @@ def imports_of(file: Path, modules: set[str]) -> set[str]:
 
 
 CIRCLES = {
-    frozenset(
-        {"rlx.backends.base", "rlx.backends.checked"}
-    ): "an executable wraps itself where its backend has no better way",
     frozenset({"rlx.runtime.compiled", "rlx.runtime.saved"}): "a compiled graph saves itself",
     frozenset(
         {"rlx.codegen.simt.language.wgsl", "rlx.codegen.simt.shader", "rlx.codegen.simt.small_floats"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx import locks, mapped
-from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.errors import CapabilityError, InputError, OutOfMemory
 from rlx.interrupt import deadline
 from rlx.ir.graph import Graph, Value

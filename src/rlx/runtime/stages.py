@@ -12,7 +12,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options, deliver, shapes_at
+from rlx.backends.base import Backend, Options
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array

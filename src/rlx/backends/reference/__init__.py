@@ -7,18 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlx.backends.base import (
-    Backend,
-    Bound,
-    Capabilities,
-    Executable,
-    KernelTime,
-    Options,
-    Probe,
-    Unsupported,
-    deliver,
-    shapes_at,
-)
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
 from rlx.ir.graph import Graph, Node
 from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
