@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import skips
-from rlx.backends.base import Backend, Executable, Options
+from rlx.backends.base import Backend, Options
+from rlx.backends.executable import Executable
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable, InputError, UnsupportedOp
 from rlx.ir.compare import mismatch

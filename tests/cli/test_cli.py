@@ -15,7 +15,8 @@ import pytest
 
 import rlx
 from rlx import disk
-from rlx.backends.base import Bound, Executable, Options
+from rlx.backends.base import Options
+from rlx.backends.executable import Bound, Executable
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cli import main
 from rlx.cli.check import Checker, excess_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlx.backends.reference import evaluate
 from rlx.ir.graph import Graph, call
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.verify import verify
 from rlx.ops import build

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.reference import evaluate
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.verify import verify
 from rlx.ops import build

@@ -15,10 +15,10 @@ import pytest
 import rlx.backends
 import rlx.passes
 from passes.rule_graphs import GRAPHS, SIZES
-from rlx.backends.reference import evaluate
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from rlx.ir.verify import verify

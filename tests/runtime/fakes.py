@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlx.backends.base import Bound, Executable, Options, Probe, Unsupported
-from rlx.backends.generic import GenericEstimator
+from rlx.backends.base import Options, Probe, Unsupported
+from rlx.backends.executable import Bound, Executable
 from rlx.backends.null import profiles
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cost.estimate import Estimator, Rates
+from rlx.cost.generic import GenericEstimator
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, OutOfMemory
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -80,7 +81,7 @@ class TooSmall(Fake):
     """Has memory for next to nothing."""
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
-        return _Small(GenericEstimator(graph, options, rates))
+        return _Small(GenericEstimator(graph, rates, options.disable))
 
 
 class _Small(Estimator):

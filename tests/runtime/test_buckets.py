@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.base import Capabilities, Executable, Options
+from rlx.backends.base import Options
+from rlx.backends.executable import Capabilities, Executable
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.device import registry
 from rlx.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.base import Bound, Executable
+from rlx.backends.executable import Bound, Executable
 from rlx.errors import DeviceUnavailable, GraphError, InputError
 from rlx.runtime.compiled import CompiledGraph, Plans
 

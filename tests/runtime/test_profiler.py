@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.base import KernelTime
+from rlx.backends.executable import KernelTime
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array

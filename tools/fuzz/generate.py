@@ -24,7 +24,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
-from rlx.ir.uses import symbols_within
+from rlx.ir.symbols import symbols_within
 from tools.fuzz import oracle, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, How, Program

@@ -15,12 +15,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlx.backends.reference import bind_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.compare import epsilon
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.interpreter import bind_op
 from rlx.ir.literal import Array
 from rlx.ir.op import Input, Measured, Op, Param
 from rlx.ir.substitute import type_with_dims

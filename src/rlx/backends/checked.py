@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.ir.literal import Array
 from rlx.passes.checks import Check
+
+
+def with_checks(executable: Executable, checks: Sequence[Check]) -> Executable:
+    """The program of a graph whose last output is for checks, as one of the graph without it."""
+    if not checks:
+        return executable
+    own = executable.with_checks(checks)
+    return CheckedExecutable(executable, tuple(checks)) if own is None else own
+
 
 FEW = 16  # numbers that are compared one by one: what NumPy does with so few takes longer
 

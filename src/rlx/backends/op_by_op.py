@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlx import locks
-from rlx.backends.base import Capabilities, Executable
+from rlx.backends.executable import Capabilities, Executable
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array

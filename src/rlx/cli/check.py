@@ -18,10 +18,10 @@ import numpy as np
 
 import rlx
 from rlx import mapped
-from rlx.backends.reference import bind_op, evaluate
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.interpreter import bind_op, evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES, Measured
 from rlx.passes.cut import ending_at

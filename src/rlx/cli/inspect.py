@@ -11,6 +11,7 @@ from rlx.cli.console import emit_json, human_bytes, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.frontends import read
 from rlx.ir import dim as dims
+from rlx.ir.cost import cost_of
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
@@ -36,7 +37,7 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool) -> None:
 
 def _told(graph: Graph, binding: Mapping[str, int]) -> dict[str, Any]:
     simple, _ = optimise(graph)
-    costs = [node.op.cost(tuple(v.type for v in node.inputs), node.types) for node in _work(simple)]
+    costs = [cost_of(node) for node in _work(simple)]
     params = {v.name: v.type for v in graph.params}
     return {
         "inputs": {v.name: str(v.type) for v in graph.inputs},

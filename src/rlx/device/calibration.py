@@ -101,11 +101,11 @@ def calibration(device: Device, again: bool = False, step: Callable[[str], None]
         return place[0]
     found = None if again else read(device)
     if found is None:
-        from rlx.backends import measure
+        from rlx.backends.microbenchmarks import calibrate
 
         backend, ordinal = registry.backend(device)
         start = time.perf_counter()
-        rates = backend.calibrate(ordinal, step) or measure.calibrate(backend, ordinal, step)
+        rates = backend.calibrate(ordinal, step) or calibrate(backend, ordinal, step)
         found = Calibration(str(device), identity(device), rates, time.time(), time.perf_counter() - start)
         write(found)
     place[:] = [found]

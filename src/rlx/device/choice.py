@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlx.backends.base import Backend, Options
-from rlx.backends.generic import GenericEstimator
 from rlx.cost.estimate import Estimate, Estimator, Rates
+from rlx.cost.generic import GenericEstimator
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
@@ -125,7 +125,7 @@ class Chooser:
 
     def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
         own = backend.estimator(graph, self.options, rates, ordinal)
-        return own if own is not None else GenericEstimator(graph, self.options, rates)
+        return own if own is not None else GenericEstimator(graph, rates, self.options.disable)
 
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))

@@ -8,7 +8,7 @@ from rlx.cost.estimate import Estimate, Estimator
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.op import Measured
-from rlx.ir.uses import has_measured
+from rlx.ir.symbols import has_measured
 from rlx.passes.staging import cut
 
 USUAL = 16

@@ -15,7 +15,7 @@ from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
-from rlx.ir.uses import has_measured
+from rlx.ir.symbols import has_measured
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
 MOST_KEPT = 256

@@ -16,8 +16,9 @@ from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import LEAVES, Constant, Input, Measured, Op, Param, Types, lookup
+from rlx.ir.printing import print_graph, same_graph
+from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
-from rlx.ir.uses import symbols_of
 
 Scalar = bool | int | float | complex
 
@@ -475,13 +476,9 @@ class Graph:
 
     def same_as(self, other: Graph) -> bool:
         """Whether two graphs are equal in all but the data of their params."""
-        from rlx.ir.text import same_graph
-
         return same_graph(self, other)
 
     def __str__(self) -> str:
-        from rlx.ir.text import print_graph
-
         return print_graph(self)
 
     def __repr__(self) -> str:

@@ -131,21 +131,11 @@ class Primitive(Op):
 
 
 class Composite(Op):
-    """An op that is defined by simpler ones: `decompose` builds them."""
+    """An op that is defined by simpler ones: `decompose` builds them. It costs what these do (`ir.cost`), unless it
+    counts for itself."""
 
     is_composite = True
     decompose: ClassVar[Callable[..., Any]]
-
-    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        """The operations of the definition; bytes as if it were one kernel: operands read and results written once."""
-        from rlx.ir.graph import Graph
-
-        graph = Graph()
-        self.decompose(*(graph.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(inputs)))
-        parts = [node.op.cost(tuple(v.type for v in node.inputs), node.types) for node in graph.nodes]
-        flops = sum((part.flops for part in parts), start=0)
-        hard = sum((part.transcendentals for part in parts), start=0)
-        return Cost(flops, hard, super().cost(inputs, outputs).bytes)
 
 
 class Elementwise(Primitive):

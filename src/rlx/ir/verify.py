@@ -20,8 +20,8 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.graph import Graph, Node, Value, infer
 from rlx.ir.op import Measured, Param
+from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
-from rlx.ir.uses import symbols_of
 
 
 def verify(graph: Graph) -> None:

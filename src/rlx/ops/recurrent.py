@@ -121,7 +121,7 @@ class Recurrent(Composite):
         steps, batch, size = inputs[0].shape
         hidden = inputs[2].shape[2]
         rows = dims.product((steps, batch, self.directions, hidden, self.gates))
-        moved = super(Composite, self).cost(inputs, outputs).bytes
+        moved = super().cost(inputs, outputs).bytes
         return Cost(dims.mul(rows, dims.mul(dims.add(size, hidden), 2)), rows, moved)
 
     # NumPy

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Constant
-from rlx.ir.uses import symbols_of
+from rlx.ir.symbols import symbols_of
 from rlx.ops.control import Scan
 from rlx.passes.driver import Context, Pass, Rebuild
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Input, Op, Param
-from rlx.ir.uses import symbols_of
+from rlx.ir.symbols import symbols_of
 from rlx.passes.cut import ending_at
 from rlx.passes.driver import Rebuild
 

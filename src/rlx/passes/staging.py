@@ -15,7 +15,7 @@ from rlx.ir.dim import Dim, Poly
 from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Constant, Elementwise, Input, Measured, Param
-from rlx.ir.uses import has_measured, symbols_of, symbols_within
+from rlx.ir.symbols import has_measured, symbols_of, symbols_within
 from rlx.ops import build
 from rlx.ops.shape import BroadcastTo, Reshape, Slice, Transpose
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rlx import locks, mapped
-from rlx.backends.base import Bound, Capabilities, Executable
+from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim

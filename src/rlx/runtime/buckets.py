@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlx import locks
-from rlx.backends.base import shapes_at
+from rlx.backends.executable import shapes_at
 from rlx.errors import InputError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph

@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlx import flags
-from rlx.backends.base import Backend, Executable, Options
+from rlx.backends.base import Backend, Options
+from rlx.backends.checked import with_checks
+from rlx.backends.executable import Executable
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -32,8 +34,7 @@ def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: i
     if not backend.tells_checks:
         return backend.compile(graph, options, ordinal)
     made = add_checks(graph, options.check_indices, most_trips(backend))
-    executable = backend.compile(made.graph, options, ordinal)
-    return executable.with_checks(made.checks) if made.checks else executable
+    return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
 
 
 def sizes(graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = None) -> Sizes:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlx import locks, mapped
-from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
-from rlx.backends.interrupt import deadline
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.errors import CapabilityError, InputError, OutOfMemory
+from rlx.interrupt import deadline
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType

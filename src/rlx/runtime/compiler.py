@@ -11,7 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from rlx import flags, locks
-from rlx.backends.base import Backend, Executable, Options
+from rlx.backends.base import Backend, Options
+from rlx.backends.executable import Executable
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.runtime.broadcasting import around

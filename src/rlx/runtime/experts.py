@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx import locks, mapped
-from rlx.backends.base import deliver
+from rlx.backends.executable import deliver
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array

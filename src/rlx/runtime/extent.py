@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, KernelTime
+from rlx.backends.executable import Bound, KernelTime
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 from rlx import flags, locks
-from rlx.backends.base import Bound
+from rlx.backends.executable import Bound
 
 Key = tuple[Any, ...]
 """Shapes of the inputs; with active extents a pair of these and the extents."""

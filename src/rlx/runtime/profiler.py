@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import KernelTime
+from rlx.backends.executable import KernelTime
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import LEAVES

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx import mapped
-from rlx.backends.base import Backend, Executable, Options
+from rlx.backends.base import Backend, Options
+from rlx.backends.checked import with_checks
+from rlx.backends.executable import Executable
 from rlx.device import registry
 from rlx.errors import ModelError
 from rlx.ir.fingerprint import fingerprint
@@ -145,8 +147,7 @@ class _File:
     def program(self, backend: Backend, graph: Graph, options: Options) -> Executable:
         """The program of the code, with the checks that it was compiled with."""
         checks = add_checks(graph, self.check_indices, self.loop_trips).checks
-        made = backend.load_code(self.code, self.facts, options)
-        return made.with_checks(checks) if checks else made
+        return with_checks(backend.load_code(self.code, self.facts, options), checks)
 
     def graph(self) -> Graph:
         return read_graph(self._rest, str(self.path))

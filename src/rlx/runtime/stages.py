@@ -12,13 +12,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from rlx import flags
-from rlx.backends.base import Backend, Bound, Capabilities, Executable, KernelTime, Options, deliver, shapes_at
+from rlx.backends.base import Backend, Options
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Measured
+from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
-from rlx.ir.uses import has_measured
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
 from rlx.runtime.checked import check_sizes, compile_checked, memory_bytes

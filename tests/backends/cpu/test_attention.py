@@ -11,10 +11,10 @@ import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import isa
 from rlx.backends.cpu.build import program_of
-from rlx.backends.reference import evaluate
 from rlx.codegen.simd import attention
 from rlx.codegen.simd.module import schedule_of
 from rlx.ir.graph import Graph
+from rlx.ir.interpreter import evaluate
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.ops import build
 from support import run_on

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from rlx.backends.base import Options
-from rlx.backends.reference import evaluate
 from rlx.backends.wgpu import BACKENDS
 from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from support import assert_close, why_absent

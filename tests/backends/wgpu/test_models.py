@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.reference import evaluate
 from rlx.ir.graph import Graph, Value
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 
 from .conftest import compiled

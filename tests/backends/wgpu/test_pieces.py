@@ -9,11 +9,11 @@ import pytest
 
 from rlx import ops
 from rlx.backends.base import Options
-from rlx.backends.reference import evaluate
 from rlx.backends.wgpu import build
 from rlx.backends.wgpu.executable import WgpuBound, WgpuExecutable
 from rlx.errors import OutOfMemory, UnsupportedOp
 from rlx.ir.graph import Graph
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from support import assert_close

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.base import Bound, Options
+from rlx.backends.base import Options
+from rlx.backends.executable import Bound
 from rlx.backends.xla import XlaBackend, stopwatch
 from rlx.backends.xla.scopes import Instructions, node_at
 from rlx.errors import ProfileError

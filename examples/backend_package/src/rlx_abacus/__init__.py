@@ -6,7 +6,8 @@ This one builds on the reference backend, which runs every op, and takes graphs 
 
 from __future__ import annotations
 
-from rlx.backends.base import Executable, Options, Probe, Unsupported
+from rlx.backends.base import Options, Probe, Unsupported
+from rlx.backends.executable import Executable
 from rlx.backends.reference import ReferenceBackend
 from rlx.ir.graph import Graph
 

@@ -13,8 +13,9 @@ import platform
 import time
 from collections.abc import Callable
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.coreml.library import EXTRA, on_macos
+from rlx.backends.executable import Executable
 from rlx.cost.estimate import Rates
 from rlx.errors import DeviceUnavailable, UnsupportedOp
 from rlx.ir.graph import Graph, Node

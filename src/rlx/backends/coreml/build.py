@@ -27,12 +27,12 @@ from rlx.backends.coreml.library import (
 from rlx.backends.coreml.places import element_of, put_at, row_of
 from rlx.backends.coreml.scalar import broadcast
 from rlx.backends.coreml.shapes import TABLE, joined, reshaped
-from rlx.backends.reference import evaluate
 from rlx.errors import InputError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import Expr, const
 from rlx.ir.graph import Graph, Node
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ir.type import TensorType

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from rlx import flags, locks
-from rlx.backends.base import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.backends.coreml import folding
 from rlx.backends.coreml.build import Port, build, worked_out
 from rlx.backends.coreml.library import GREATEST, LEAST, at_work, fits, on_macos, tools
 from rlx.backends.coreml.package import Contents, Converted, convert, save, units
+from rlx.backends.executable import Bound, Capabilities, Executable, deliver, shapes_at
 from rlx.errors import DeviceUnavailable, InputError, ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes

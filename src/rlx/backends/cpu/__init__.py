@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
 from rlx.ir.graph import Graph, Node
 

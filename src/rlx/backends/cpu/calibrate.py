@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlx.backends import probes
 from rlx.backends.base import Options
 from rlx.backends.cpu import cpus, rates
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import detect
-from rlx.backends.measure import BUDGET_S, TYPICAL, times_ns
 from rlx.codegen.simd.isa import Isa
+from rlx.cost import microbenchmarks as probes
+from rlx.cost.calibrate import BUDGET_S, TYPICAL, times_ns
 from rlx.cost.estimate import Rates
 from rlx.cost.fit import OVERLAP
 from rlx.ir.graph import Graph, Value, call

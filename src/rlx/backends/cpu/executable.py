@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from rlx import locks, mapped
-from rlx.backends.base import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.checked import look
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
-from rlx.backends.interrupt import Watch
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
+from rlx.interrupt import Watch
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.passes.checks import Check

@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Executable
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node

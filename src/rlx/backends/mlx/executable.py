@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlx import flags, locks
-from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
+from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.mlx import scalar
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends import interrupt
+from rlx import interrupt
 from rlx.backends.mlx import fused, places, scalar, sums
 from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
 from rlx.backends.mlx.stopwatch import Call, Stopwatch
-from rlx.backends.reference import bind_op
 from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, walk
 from rlx.ir.graph import Graph, Node
+from rlx.ir.interpreter import bind_op
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.backends.base import KernelTime
+from rlx.backends.executable import KernelTime
 from rlx.backends.mlx.library import Value, mx
 from rlx.ir.graph import Node
 

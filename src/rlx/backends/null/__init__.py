@@ -12,9 +12,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from rlx.backends.base import Backend, Bound, Executable, KernelTime, Options, Probe, Unsupported
-from rlx.backends.generic import GenericEstimator
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Bound, Executable, KernelTime
 from rlx.cost.estimate import Estimator, Rates
+from rlx.cost.generic import GenericEstimator
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -73,10 +74,10 @@ class NullBackend(Backend):
         return dict(profiles()[ordinal]["rates"])
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
-        return GenericEstimator(graph, options, rates)
+        return GenericEstimator(graph, rates, options.disable)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
-        return NullExecutable(GenericEstimator(graph, options, self.calibrate(ordinal)))
+        return NullExecutable(GenericEstimator(graph, self.calibrate(ordinal), options.disable))
 
 
 BACKEND = NullBackend

@@ -11,7 +11,8 @@ import importlib.util
 import time
 from collections.abc import Callable
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Executable
 from rlx.backends.wgpu import drivers
 from rlx.cost.estimate import Estimator, Rates
 from rlx.ir import dtype as dtypes
@@ -46,11 +47,11 @@ class WgpuBackend(Backend):
         raise NotImplementedError
 
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
-        from rlx.backends import measure
+        from rlx.backends.microbenchmarks import calibrate
         from rlx.backends.wgpu import cost
         from rlx.backends.wgpu.device import open_device
 
-        common = measure.calibrate(self, ordinal, step)
+        common = calibrate(self, ordinal, step)
         target = open_device(self.adapter_type, ordinal, self.portable).target()
         return common | cost.calibrate(self, ordinal, step, common, target)
 

@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from rlx.backends.base import Backend, Options
-from rlx.backends.generic import GenericEstimator
-from rlx.backends.measure import LEAST_PART, Runner
-from rlx.backends.probes import Body, ProbeGraph
+from rlx.backends.microbenchmarks import MeasuredBackend
 from rlx.backends.wgpu.build import kernel_passes
 from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.attention import TILE
 from rlx.codegen.simt.types import Target
+from rlx.cost.calibrate import LEAST_PART, Runner
 from rlx.cost.counts import Binding, extents, footprint, questions
 from rlx.cost.estimate import Estimate, KernelEstimate, Rates
+from rlx.cost.generic import GenericEstimator
+from rlx.cost.microbenchmarks import Body, ProbeGraph
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
@@ -115,7 +116,7 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], commo
         *(_sort(f"exchanged_{rows}x{n}", (rows, n), _comparisons(n)) for rows, n in EXCHANGED),
         *(_in_order(*s) for s in IN_ORDER), _joined(), _asked(),
     ]  # fmt: skip
-    taken = Runner(backend, ordinal, step).run_ns(listed)
+    taken = Runner(MeasuredBackend(backend, ordinal), step).run_ns(listed)
     rates: Rates = {name: float(has) for name, has in dataclasses.asdict(target).items()}
     for probe in listed:
         copied = probe.bytes_out / common["download_bytes_per_ns"]
@@ -140,7 +141,7 @@ class WgpuEstimator(GenericEstimator):
     """Prices the kernels that `build` makes."""
 
     def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
-        super().__init__(graph, options, rates, options.dispatch.claims(claim))
+        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim))
         target = Target(**{field.name: rates.get(field.name, 0.0) > 0 for field in dataclasses.fields(Target)})
         run_kernel_passes(self.program, kernel_passes(target), Context(options.disable))
         self.heaps = choose_heaps(self.program, PORTABLE_BINDING, target)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import Bound, Capabilities, Executable, KernelTime, deliver
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
 from rlx.backends.wgpu.layout import Arena, aligned, is_packed, place_arena, stored_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.base import KernelTime
+from rlx.backends.executable import KernelTime
 from rlx.backends.wgpu.build import Step
 from rlx.backends.wgpu.device import TIMESTAMPS, Device
 from rlx.backends.wgpu.sequence import Sequenced, encode_pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rlx.backends import interrupt
+from rlx import interrupt
 from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.sequence import Placed
 from rlx.codegen.simt.types import element_words

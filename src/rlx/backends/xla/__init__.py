@@ -11,7 +11,8 @@ import os
 import time
 from pathlib import Path
 
-from rlx.backends.base import Backend, Executable, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Node
@@ -63,10 +64,10 @@ class XlaBackend(Backend):
         return [Unsupported(node, f"no lowering for {node.op.name}") for node in walk.unsupported_nodes(ready)]
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
-        from rlx.backends.generic import GenericEstimator
         from rlx.backends.xla import fourier
+        from rlx.cost.generic import GenericEstimator
 
-        return GenericEstimator(graph, options, rates, options.dispatch.claims(fourier.estimated))
+        return GenericEstimator(graph, rates, options.disable, options.dispatch.claims(fourier.estimated))
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.xla.executable import XlaExecutable

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx import locks
-from rlx.backends import interrupt
-from rlx.backends.base import Bound, Capabilities, KernelTime, deliver, shapes_at
+from rlx import interrupt, locks
+from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
 from rlx.codegen.scalar import emulation as carriers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx import locks
-from rlx.backends.base import KernelTime
+from rlx.backends.executable import KernelTime
 from rlx.backends.xla.scopes import Instructions
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.op_by_op import Lower, Table
-from rlx.backends.reference import bind_op
 from rlx.backends.xla import fourier, scalar, whole, windows
 from rlx.backends.xla.scopes import node_scope, region_scope
 from rlx.codegen.scalar import emulation as carriers
@@ -19,6 +18,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph, Node
+from rlx.ir.interpreter import bind_op
 from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 

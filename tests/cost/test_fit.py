@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.base import Options
-from rlx.backends.generic import GenericEstimator
 from rlx.cost.fit import fit, overlapped, points_of, product_amounts, rest_of_overlap, surfaces_of
+from rlx.cost.generic import GenericEstimator
 from rlx.device import calibration
 from rlx.device.device import Device
 
@@ -66,7 +65,7 @@ def test_a_kind_that_was_not_measured_is_priced_as_products() -> None:
     rates = calibration.calibration(Device("null")).rates
     without = {name: rate for name, rate in rates.items() if not name.startswith("conv_")}
     for known in (rates, without):
-        assert any(k.ns > 0 for k in GenericEstimator(graph, Options(), known)({}).kernels)
+        assert any(k.ns > 0 for k in GenericEstimator(graph, known)({}).kernels)
 
 
 def row_of_products(count: int, dtype: str = "f32") -> float:
@@ -77,7 +76,7 @@ def row_of_products(count: int, dtype: str = "f32") -> float:
         x = x @ graph.param(f"w{number}", (1024, 1024), dtype)
     graph.output(x)
     rates = {**calibration.calibration(Device("null")).rates, "far_bytes_ns": 1.0, "times_of_f64": 3.0}
-    kernels = GenericEstimator(graph, Options(), rates)({}).kernels
+    kernels = GenericEstimator(graph, rates)({}).kernels
     return sum(k.ns for k in kernels)
 
 

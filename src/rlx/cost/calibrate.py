@@ -1,17 +1,18 @@
-"""Rates of a device by small graphs that are run through its backend: see `probes`."""
+"""Rates of a device by small graphs that it runs: see `microbenchmarks.py`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from rlx.backends import probes
-from rlx.backends.base import Backend, Options
-from rlx.backends.generic import GenericEstimator
+from rlx.cost import microbenchmarks as probes
 from rlx.cost.estimate import Rates
 from rlx.cost.fit import rest_of_overlap
+from rlx.cost.generic import GenericEstimator
+from rlx.ir.graph import Graph
 
 BUDGET_S = 0.012
 """For the runs of one probe, all rounds together."""
@@ -63,23 +64,37 @@ MOST_ALONE = 2.0
 """How many times as long as all threads one takes at most, so that starts are not taken for it."""
 
 
+class Measurable(Protocol):
+    """A device, as far as calibration knows it."""
+
+    def takes(self, graph: Graph) -> bool:
+        """Whether it runs the graph."""
+        ...
+
+    def claims(self, graph: Graph) -> bool:
+        """Whether it has kernels of its own for a composite of the graph."""
+        ...
+
+    def compile(self, probe: probes.ProbeGraph) -> Callable[[], object]:
+        """What runs the probe."""
+        ...
+
+
 class Runner:
     """Runs probes on a device, and keeps how long their compiles took."""
 
-    def __init__(self, backend: Backend, ordinal: int, step: Callable[[str], None]) -> None:
-        self.backend, self.ordinal, self.step = backend, ordinal, step
+    def __init__(self, device: Measurable, step: Callable[[str], None]) -> None:
+        self.device, self.step = device, step
         self.compile_ns: list[float] = []
 
     def ready(self, probe: probes.ProbeGraph) -> Callable[[], object]:
         """The probe compiled, and run once: some compile only then."""
         self.step(probe.name)
         before = time.perf_counter_ns()
-        executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
-        executable.set_params(probe.params)
-        bound, inputs = executable.bind({}), list(probe.inputs)
-        bound(inputs)
+        run = self.device.compile(probe)
+        run()
         self.compile_ns.append(time.perf_counter_ns() - before)
-        return lambda: bound(inputs)
+        return run
 
     def short(self, listed: Sequence[probes.ProbeGraph]) -> dict[str, Callable[[], object]]:
         """The probes, ready, without those of a family that by the one before, which does less, would run too long."""
@@ -106,14 +121,14 @@ class Runner:
         return {name: float(np.quantile(taken, TYPICAL)) for name, taken in times.items()}
 
 
-def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
+def calibrate(device: Measurable, step: Callable[[str], None]) -> Rates:
     """Rates of a device, by small graphs."""
-    runner = Runner(backend, ordinal, step)
+    runner = Runner(device, step)
     loops = [probes.loop(op, state) for op, state in probes.LOOPS]
     copies = (probes.upload(), probes.download())
-    able = [probe for probe in (*probes.all_probes(), *loops) if not backend.unsupported(probe.graph)]
+    able = [probe for probe in (*probes.all_probes(), *loops) if device.takes(probe.graph)]
     transform = probes.transform()
-    if any(backend.claim(node) == "" for node in transform.graph.nodes):
+    if device.claims(transform.graph):
         able.append(transform)
     taken = runner.run_ns([probes.call(), *copies, *able], short=True)
     run = {probe.name: probe for probe in (*copies, *able) if probe.name in taken}
@@ -183,7 +198,7 @@ def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
 
 def _loop(rates: Rates, probe: probes.ProbeGraph, ns: float) -> None:
     """A start inside a loop may cost much less than one from outside; what a larger state takes more is products."""
-    kernels = GenericEstimator(probe.graph, Options(), rates)({}).kernels
+    kernels = GenericEstimator(probe.graph, rates)({}).kernels
     inside = [k for k in kernels if k.kind == "loop"]
     starts, flops = sum(k.calls for k in inside), sum(k.flops for k in inside)
     ns = max(ns - sum(k.ns for k in kernels if k.kind != "loop"), LEAST_PART * ns)

@@ -7,16 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from rlx.backends import measure, probes
+from rlx.backends.microbenchmarks import MeasuredBackend
 from rlx.backends.null import NullBackend
-from rlx.backends.probes import ProbeGraph
+from rlx.cost import calibrate
+from rlx.cost import microbenchmarks as probes
+from rlx.cost.microbenchmarks import ProbeGraph
 
 
-class Pretended(measure.Runner):
+class Pretended(calibrate.Runner):
     """A device that does so many operations in a nanosecond. Runs give what they would take."""
 
     def __init__(self, per_ns: float) -> None:
-        super().__init__(NullBackend(), 0, lambda name: None)
+        super().__init__(MeasuredBackend(NullBackend(), 0), lambda name: None)
         self.per_ns = per_ns
 
     def ready(self, probe: ProbeGraph) -> Callable[[], object]:
@@ -28,15 +30,15 @@ PRODUCTS = [probes.gemm(*size) for size in probes.GEMMS]
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "times_ns", lambda run, budget_s: [run()])
+    monkeypatch.setattr(calibrate, "times_ns", lambda run, budget_s: [run()])
 
 
 @pytest.mark.usefixtures("pretended")
 def test_a_slow_device_is_spared_large_products() -> None:
     kept = Pretended(per_ns=4.0).short(PRODUCTS)
     amounts = {probe.name: probe.amount for probe in PRODUCTS}
-    assert measure.SINGLE in kept and len(kept) >= 8
-    assert max(amounts[name] for name in kept) / 4.0 < measure.LONG_NS < max(amounts.values()) / 4.0
+    assert calibrate.SINGLE in kept and len(kept) >= 8
+    assert max(amounts[name] for name in kept) / 4.0 < calibrate.LONG_NS < max(amounts.values()) / 4.0
 
 
 @pytest.mark.usefixtures("pretended")
@@ -52,5 +54,5 @@ def test_a_long_run_is_not_repeated() -> None:
         count += 1
         time.sleep(0.01)
 
-    assert len(measure.times_ns(run, 0.001)) == 1 and count == 1
-    assert len(measure.times_ns(run, 0.05)) >= measure.LEAST_RUNS
+    assert len(calibrate.times_ns(run, 0.001)) == 1 and count == 1
+    assert len(calibrate.times_ns(run, 0.05)) >= calibrate.LEAST_RUNS

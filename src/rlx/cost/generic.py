@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlx import flags
-from rlx.backends import probes
-from rlx.backends.base import Options
+from rlx.cost import microbenchmarks as probes
 from rlx.cost.counts import Binding, Counts, Placed, count, extents, footprint, placed, store_counts
 from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import overlapped, points_of, product_amounts, surfaces_of
@@ -31,13 +30,16 @@ BAND = 0.3
 
 
 class GenericEstimator(Estimator):
-    """Prices kernels by kind. `claims` as in `passes.pipeline`: composites that are lowered as one kernel."""
+    """Prices kernels by kind. `disable` and `claims` as in `passes.pipeline`: rewrites to leave out, composites
+    that are lowered as one kernel."""
 
-    def __init__(self, graph: Graph, options: Options, rates: Rates, claims: Claims = no_claims) -> None:
+    def __init__(
+        self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims
+    ) -> None:
         from rlx.kernel.pipeline import to_kernels
         from rlx.passes.pipeline import optimise
 
-        disable = options.disable | frozenset(flags.disable())
+        disable = frozenset(disable) | frozenset(flags.disable())
         ready, _ = optimise(graph, claims, disable=disable, channels_last=True)
         self.graph = graph
         self.program = to_kernels(ready, disable)

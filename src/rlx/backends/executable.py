@@ -1,0 +1,166 @@
+"""What backends make of graphs: programs without weights, and programs bound to sizes."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.errors import CapabilityError, ProfileError
+from rlx.ir import dim as dims
+from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.passes.checks import Check
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """How long a kernel took in one run: all its calls together, and when the first began, from the run's start."""
+
+    name: str
+    sources: tuple[str, ...]
+    calls: int
+    total_ns: float
+    first_ns: float
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the program of a backend can do. `require` is how anybody asks for it.
+
+    dynamic_dims         one program runs at all sizes
+    zero_copy_outputs    kernels write into arrays that the caller gives
+    active_extent        a run at fewer rows does less work
+    pipelining           other Python threads go on while it runs
+    profiling            its kernels can be timed
+    shared_code          copies of it share code, and packed weights until one of them gets others
+    saved_code           its code can be written to a file and run elsewhere
+    package              at given sizes it can be written as a model of another runtime, for programs without rlx
+    """
+
+    dynamic_dims: bool = True
+    zero_copy_outputs: bool = False
+    active_extent: bool = True
+    pipelining: bool = True
+    profiling: bool = False
+    shared_code: bool = False
+    saved_code: bool = False
+    package: bool = False
+
+    def require(self, name: str, device: str) -> None:
+        """Raises CapabilityError that names what is missing, and what there is."""
+        if not getattr(self, name):
+            there = [f.name for f in fields(self) if getattr(self, f.name)]
+            raise CapabilityError(f"[{name}] expected a program with {name}, got one for {device}, which has {there}")
+
+
+class Bound(ABC):
+    """An executable at one binding of its dims: shapes are known, buffers are planned.
+
+    nbytes   bytes of the buffers that it keeps from call to call
+    shapes   of the outputs; None where only a run tells
+    """
+
+    nbytes: int = 0
+    shapes: tuple[tuple[int, ...], ...] | None = None
+
+    @abstractmethod
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        """Runs. `inputs` lie in the graph's order, C-contiguous, checked; results lie in the order of its outputs.
+
+        out   arrays to put the results in, one for each output, of its shape and dtype, C-contiguous and writeable;
+              none shares memory with another or with an input. What they hold after an error is not said.
+        """
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """Runs, and tells the times of kernels in their order. Raises ProfileError where that was not compiled in."""
+        raise ProfileError("[profile] expected a program compiled for profiling, on a device that can time its kernels")
+
+
+class Executable(ABC):
+    """A compiled graph without its weights. Safe to use from many threads.
+
+    compile_count   programs compiled so far: 1, plus every specialisation made since
+    """
+
+    compile_ns: int = 0
+    compile_count: int = 1
+    from_cache: bool = False
+
+    @abstractmethod
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        """Takes weights (checked, C-contiguous) by name; may keep or repack them. All or nothing.
+
+        They are views of mapped files often, so their addresses need not be multiples of their element size.
+        Bounds that exist already run with the new weights from their next call on.
+        """
+
+    @abstractmethod
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        """Fixes the dims. Raises OutOfMemory where the arena cannot fit."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this program can do."""
+        return Capabilities()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code that the program keeps."""
+        return 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that the program keeps beside the arrays that it was given: packed, or on the device."""
+        return 0
+
+    def clone(self, weights: bool = True) -> Executable:
+        """A program with the same code whose weights can be set without a change to this one; with `weights` it starts
+        with those of this one. Raises CapabilityError."""
+        self.capabilities.require("shared_code", type(self).__name__)
+        raise NotImplementedError
+
+    def with_checks(self, checks: Sequence[Check]) -> Executable | None:
+        """This program, of a graph whose last output is for checks, as one of the graph without it, if it looks at that
+        itself; None leaves it to `backends.checked`."""
+        return None
+
+    def code(self) -> bytes:
+        """The program without its weights, for `Backend.load_code`. Raises CapabilityError."""
+        self.capabilities.require("saved_code", type(self).__name__)
+        raise NotImplementedError
+
+    def write_package(self, path: str | os.PathLike[str], binding: Mapping[str, int]) -> Any:
+        """Writes the program at these dims, with its weights, as a model of another runtime. Gives what is in it.
+
+        Raises CapabilityError, InputError for dims that are missing, UnsupportedOp, CompileError, OSError.
+        """
+        self.capabilities.require("package", type(self).__name__)
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What was compiled: kernels, bytes, counts. For people and reports."""
+        return {}
+
+
+def shapes_at(types: Iterable[TensorType], binding: Mapping[str, int]) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of these types, None if one has a dim without a value."""
+    listed = list(types)
+    if any(dims.symbols(d) - binding.keys() for of in listed for d in of.shape):
+        return None
+    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in listed)
+
+
+def deliver(results: list[Array], out: Sequence[Array] | None) -> list[Array]:
+    """Results in the arrays of the caller, if there are any: for backends whose kernels cannot write there."""
+    if out is None:
+        return results
+    for given, result in zip(out, results):
+        np.copyto(given, result)
+    return list(out)

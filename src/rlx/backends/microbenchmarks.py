@@ -1,0 +1,35 @@
+"""Microbenchmarks on backends: a backend's device as `cost.calibrate` measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.backends.base import Backend, Options
+from rlx.cost import calibrate as common
+from rlx.cost.estimate import Rates
+from rlx.cost.microbenchmarks import ProbeGraph
+from rlx.ir.graph import Graph
+
+
+class MeasuredBackend(common.Measurable):
+    """One device of a backend."""
+
+    def __init__(self, backend: Backend, ordinal: int) -> None:
+        self.backend, self.ordinal = backend, ordinal
+
+    def takes(self, graph: Graph) -> bool:
+        return not self.backend.unsupported(graph)
+
+    def claims(self, graph: Graph) -> bool:
+        return any(self.backend.claim(node) == "" for node in graph.nodes)
+
+    def compile(self, probe: ProbeGraph) -> Callable[[], object]:
+        executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
+        executable.set_params(probe.params)
+        bound, inputs = executable.bind({}), list(probe.inputs)
+        return lambda: bound(inputs)
+
+
+def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
+    """Rates of a backend's device, by small graphs that any device runs; `step` hears of each measurement."""
+    return common.calibrate(MeasuredBackend(backend, ordinal), step)
