@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from zlib import crc32
 
+import llvmlite.binding as llvm
 import pytest
 
 import skips
 from backends.coreml import values
 from benchmarks.zoo import nets
-from rlx.backends.cpu import isa
+from rlx.backends.cpu import isa, jit
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
 from rlx.ir import dtype as dtypes
@@ -27,6 +30,17 @@ os.environ.setdefault("RLX_CACHE", "0")
 # models of Core ML are worked out by NumPy here, in the precision that references have
 os.environ.setdefault("RLX_COREML_RUN", "fold")
 os.environ.setdefault("RLX_COREML_PRECISION", "f32")
+
+# what selects instructions at level 0 calls memcpy by its distance, for which the loader has no memory set aside
+llvm.set_option("rlx", "-fast-isel=0")
+
+QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes")
+"""Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. One in `FULL` of these
+tests, and each op's cases on `cpu`, are made by the level that users have; `tests/fuzz` takes either by chance."""
+RUNS = ("frontends/onnx/test_models.py", "backends/test_measure.py")
+"""Where programs run for longer than they are compiled."""
+FULL = 5
+LEVEL = jit.OPTIMISATION_LEVEL
 
 HOME = ("reference", "cpu")
 """Where tests with a device run that name none. Kernels on other instruction sets are the business of the op suite, of
@@ -50,6 +64,7 @@ def narrower() -> list[str]:
     return [name for name in found if only_bytes(name) or name != f"cpu-{isa.widest().name}"]
 
 
+@cache
 def only_bytes(device: str) -> bool:
     """Whether products of bytes are all in which this device's code differs from that of `cpu`."""
     widest = isa.widest()
@@ -136,6 +151,21 @@ def device(request: pytest.FixtureRequest) -> str:
     if kind_of(name) == "ane":
         values.install()
     return name
+
+
+def level(item: pytest.Item) -> int:
+    """LLVM's level for the programs of a test."""
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    if not path.startswith(QUICK) or path.startswith(RUNS) or crc32(item.nodeid.encode()) % FULL == 0:
+        return LEVEL
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    is_case = path == "ops/test_reference.py" and parameters.get("device") == "cpu"
+    return LEVEL if is_case else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jit.OPTIMISATION_LEVEL = level(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
