@@ -31,8 +31,8 @@ from rlx.device.choice import Chooser
 from rlx.device.observed import Sample
 from rlx.device.policy import DevicePolicy
 from rlx.errors import RlxError
-from rlx.frontends import read
 from rlx.ir.graph import Graph
+from rlx.model import read
 from rlx.runtime.compiled import CompiledGraph
 
 BARS = {"median error": 0.10, "90th percentile": 0.25, "right picks": 0.95, "mean regret": 0.03, "worst regret": 0.25}

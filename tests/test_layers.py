@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,15 +24,19 @@ LAYERS = (
     {"runtime"},
     {"frontends"},
     {"models", "train", "serve"},
+    {"model"},
     {"cli"},
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+MODULE = re.compile(r"rlx(\.[a-z_]+)+(:\w+)?")
+"""A module, or a name in it, as lazy imports write it."""
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
 def rooms_imported(tree: ast.Module) -> set[str]:
-    """Rooms of rlx that a module imports, wherever in it; those under TYPE_CHECKING count too."""
+    """Rooms of rlx that a module imports, wherever in it; those under TYPE_CHECKING count too, and those that strings
+    name, from which modules are imported late."""
     found: set[str] = set()
     for node in ast.walk(tree):
         names: list[str] = []
@@ -39,6 +44,8 @@ def rooms_imported(tree: ast.Module) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+            names = [node.value]
         found.update(name.split(".")[1] for name in names if name.startswith("rlx."))
     return found
 

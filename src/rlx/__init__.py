@@ -12,11 +12,11 @@ __version__ = "0.1.0"
 if _typing.TYPE_CHECKING:
     from rlx.device.device import Device as Device
     from rlx.device.policy import DevicePolicy as DevicePolicy
-    from rlx.frontends import Model as Model
-    from rlx.frontends import load as load
     from rlx.ir.graph import Graph as Graph
     from rlx.ir.graph import Value as Value
     from rlx.ir.type import TensorType as TensorType
+    from rlx.model import Model as Model
+    from rlx.model import load as load
     from rlx.runtime.buckets import BucketedCache as BucketedCache
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
@@ -30,11 +30,11 @@ _HOMES = {
     "DevicePolicy": "rlx.device.policy",
     "Graph": "rlx.ir.graph",
     "GraphDevices": "rlx.runtime.graph_devices",
-    "Model": "rlx.frontends",
+    "Model": "rlx.model",
     "Session": "rlx.runtime.session",
     "TensorType": "rlx.ir.type",
     "Value": "rlx.ir.graph",
-    "load": "rlx.frontends",
+    "load": "rlx.model",
     "load_compiled": "rlx.runtime.saved",
 }
 _DTYPES = (

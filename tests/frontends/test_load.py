@@ -10,7 +10,8 @@ import pytest
 
 import rlx
 from rlx.errors import DeviceUnavailable, ModelError
-from rlx.frontends import Imported, Model
+from rlx.frontends.registry import Imported
+from rlx.model import Model
 
 
 def scaled() -> Model:

@@ -13,8 +13,8 @@ import pytest
 
 import rlx
 from rlx import mapped
-from rlx.frontends import read
 from rlx.ir.serial import save_graph
+from rlx.model import read
 
 SOURCE = Path(__file__).parents[2] / "src"
 TABLE = np.arange(40000, dtype=np.float32).reshape(10000, 4)

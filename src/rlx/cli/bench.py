@@ -14,7 +14,7 @@ from rlx.cli.inputs import gather, parse_dims
 from rlx.cli.peers import Case, limit_threads, names_of
 from rlx.cli.race import ROUND_NS, Timing, pin_to_one_core, race
 from rlx.errors import CompileError
-from rlx.frontends import read
+from rlx.model import read
 
 
 def bench_model(

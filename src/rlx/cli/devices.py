@@ -14,7 +14,7 @@ from rlx.device import calibration, observed, registry
 from rlx.device.device import KINDS, Device
 from rlx.device.policy import DevicePolicy, converts_only
 from rlx.errors import RlxError
-from rlx.frontends import read
+from rlx.model import read
 from rlx.runtime.graph_devices import GraphDevices
 
 SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")

@@ -9,12 +9,12 @@ from typing import Any
 
 from rlx.cli.console import emit_json, human_bytes, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
-from rlx.frontends import read
 from rlx.ir import dim as dims
 from rlx.ir.cost import cost_of
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES
+from rlx.model import read
 from rlx.passes.pipeline import optimise
 from rlx.runtime.signature import Signature
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
-from rlx.frontends import read
+from rlx.model import read
 from rlx.runtime.profiler import Profile, check_nan, profile
 from rlx.runtime.session import Session
 

@@ -1,7 +1,8 @@
-"""What readers of all formats share: files mapped into memory, and weights without subnormal numbers."""
+"""What readers of formats share: files mapped into memory, configurations, weights without subnormal numbers."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlx import mapped
 from rlx.errors import ModelError
 from rlx.ir.literal import Array
 
+MAX_CONFIG_BYTES = 1 << 20
 _BLOCK = 1 << 16  # elements looked at in one go: they stay in the cache
 
 
@@ -59,3 +61,16 @@ def flush_subnormals(array: Array) -> Array:
             return out
     mapped.release([array])  # the look at every number need not keep a mapped file in memory
     return array
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a small file. Raises ModelError."""
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ModelError(f"[load] expected at most {MAX_CONFIG_BYTES} bytes, got more, in {path.name!r}")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"[load] expected JSON, got what does not parse ({error}), in {path.name!r}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"[load] expected a JSON object, got {type(found).__name__}, in {path.name!r}")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlx.frontends import Imported
+from rlx.frontends.registry import Format, Imported
 from rlx.ir.serial import load_graph
 
 _START = b'{"format":"rlx"'
@@ -22,3 +22,5 @@ def read(source: Path | bytes) -> Imported:
     """The graph in the file, its weights mapped. Raises ModelError."""
     assert isinstance(source, Path)
     return Imported(load_graph(source), "rlx", {"file": source.name})
+
+FORMAT = Format("a file that rlx saved", recognises, read)

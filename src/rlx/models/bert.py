@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx.errors import ModelError
-from rlx.frontends import Imported, safetensors
+from rlx.frontends import safetensors
+from rlx.frontends.files import read_json
+from rlx.frontends.registry import Imported
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.models.blocks import Weights, join_heads, linear, named, norm, split_heads
@@ -18,7 +19,6 @@ from rlx.ops.build import attention, gather, gelu, maximum, ne, reduce_sum, relu
 from rlx.ops.build import l2_normalize as normalize
 from rlx.ops.build import slice as cut
 
-MAX_CONFIG_BYTES = 1 << 20
 MAX_LAYERS = 1024
 _ACTIVATIONS = {"gelu": {}, "gelu_new": {"approximate": True}, "gelu_pytorch_tanh": {"approximate": True}}
 _OTHERS = {"relu": relu, "silu": silu, "swish": silu}
@@ -60,24 +60,18 @@ class Config:
         return made
 
 
-def recognises(source: Path | bytes) -> bool:
-    """Folders that hold a configuration."""
-    return isinstance(source, Path) and source.is_dir() and (source / "config.json").is_file()
-
-
-def read(source: Path | bytes, token_types: bool = False) -> Imported:
+def read(source: Path, token_types: bool = False) -> Imported:
     """The encoder in a folder, its weights mapped.
 
     token_types   True makes token_type_ids an input; else they count as zeros
     Raises ModelError.
     """
-    assert isinstance(source, Path)
-    config = Config.of(_json(source / "config.json"))
+    config = Config.of(read_json(source / "config.json"))
     path = source / "model.safetensors"
     if not path.is_file():
         raise ModelError(f"[bert] expected weights in {path.name!r}, got a folder without it: {str(source)!r}")
     pooling_file = source / "1_Pooling" / "config.json"
-    pooling = _json(pooling_file) if pooling_file.is_file() else {}
+    pooling = read_json(pooling_file) if pooling_file.is_file() else {}
     first = bool(pooling.get("pooling_mode_cls_token")) and not pooling.get("pooling_mode_mean_tokens")
     graph = encoder(config, safetensors.read(path), token_types, pool="first" if first else "mean")
     return Imported(graph, "bert", {"folder": source.name, "config": str(config)})
@@ -145,18 +139,6 @@ def _mean(x: Value, kept: Value) -> Value:
     """The mean over the tokens that the mask keeps."""
     share = kept.cast(x.dtype)[:, :, None]
     return reduce_sum(x * share, axes=(1,)) / maximum(reduce_sum(share, axes=(1,)), 1.0)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ModelError(f"[bert] expected at most {MAX_CONFIG_BYTES} bytes, got more, in {path.name!r}")
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"[bert] expected JSON, got what does not parse ({error}), in {path.name!r}") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"[bert] expected a JSON object, got {type(found).__name__}, in {path.name!r}")
-    return found
 
 
 def _wrong(wanted: str, got: Any) -> ModelError:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rlx.frontends import Imported
+from rlx.frontends.registry import Format, Imported
 
 
 def recognises(source: Path | bytes) -> bool:
@@ -28,3 +27,5 @@ def read(source: Path | bytes, **options: Any) -> Imported:
     from rlx.frontends.onnx.model import ModelFile
 
     return import_model(ModelFile(source), **options)
+
+FORMAT = Format("an ONNX file", recognises, read)

@@ -11,7 +11,6 @@ import onnx
 
 from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
-from rlx.frontends import Imported
 from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
@@ -19,6 +18,7 @@ from rlx.frontends.onnx.lists import unstacked
 from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
+from rlx.frontends.registry import Imported
 from rlx.ir import dtype as dtypes
 from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value

@@ -65,7 +65,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[tuple[str, bool], .
     rest = None
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         annotation, _, none = str(parameter.annotation).partition(" | ")
-        kind = _KINDS[annotation]
+        kind = _KINDS.get(annotation, "")
+        if not kind or none not in ("", "None"):
+            got = "none" if parameter.annotation is parameter.empty else str(parameter.annotation)
+            wanted = f"an annotation among {list(_KINDS)} of the input {parameter.name!r}"
+            raise TypeError(f"[onnx_op] expected {wanted}, got {got}, at importer function {function.__qualname__!r}")
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             rest = kind
         else:

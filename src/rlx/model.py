@@ -1,0 +1,158 @@
+"""Models as users see them: `load` opens a file of any format that rlx reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlx import locks
+from rlx.errors import InputError
+from rlx.frontends import onnx, registry, saved
+from rlx.frontends.registry import Format, Imported, Source
+from rlx.ir.literal import Array
+from rlx.ir.op import RANDOM_STATE
+from rlx.models import registry as families
+from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.graph_devices import Explanation, GraphDevices
+from rlx.runtime.session import Session
+from rlx.runtime.signature import names_of
+
+FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
+"""In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
+
+
+def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
+    """The program in a file, in bytes, or in a folder, as `frontends.registry.read`, of any format."""
+    return registry.read(source, FORMATS, mmap, **options)
+
+
+class Model:
+    """A model: a program that is compiled for its device when it is first used.
+
+    Call it with arrays by name or by position; it gives a dict of its outputs.
+    """
+
+    def __init__(self, imported: Imported, session: Session) -> None:
+        self.graph = imported.graph
+        self.format = imported.format
+        self.notes = imported.notes
+        self._sequences = imported.sequences
+        self._outputs = imported.outputs if imported.sequences else list(imported.graph.outputs)
+        self._session = session
+        self._compiled: CompiledGraph | None = None
+        self._devices: GraphDevices | None = None
+        self._lock = locks.lock()
+
+    @property
+    def compiled(self) -> CompiledGraph:
+        """The compiled program. Raises UnsupportedOp, DeviceUnavailable, CompileError when first asked for."""
+        return self._compiled or self._compile(None)
+
+    def _compile(self, inputs: Inputs | None) -> CompiledGraph:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self._session.compile(self.graph, inputs)
+            return self._compiled
+
+    def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
+        """Outputs by name; inputs and `timeout` as in `CompiledGraph.run`. Sequences are lists of arrays.
+
+        The first call chooses the device, at its sizes.
+        """
+        told = {"timeout": named.pop("timeout")} if "timeout" in named and "timeout" not in self.input_names else {}
+        if self._sequences:
+            positional, named = tuple(self._spread(positional)), self._spread_named(named)
+        program = self._compiled or self._compile(named if named and not positional else positional or None)
+        made = program(*positional, **named, **told)
+        return self._packed(made) if self._sequences else made
+
+    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None) -> list[Any]:
+        """As `CompiledGraph.run`. Sequences are lists of arrays."""
+        if not self._sequences:
+            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout)
+        flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
+        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, timeout=timeout))))
+        return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
+
+    def explain(self, inputs: Inputs | None = None) -> Explanation:
+        """What each device would take for these inputs, and why one of them is chosen."""
+        if self._devices is None:
+            self._devices = self._session.devices(self.graph)
+        return self._devices.explain(inputs)
+
+    def _spread_named(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs with the elements of sequences by their names in the graph. Raises InputError."""
+        found: dict[str, Any] = {}
+        for name, given in named.items():
+            parts = self._sequences.get(name)
+            if parts is None:
+                found[name] = given
+                continue
+            if not isinstance(given, (list, tuple)) or len(given) != len(parts):
+                got = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
+                raise InputError(f"[run] expected a list of {len(parts)} arrays as input {name!r}, got {got}")
+            found.update(zip(parts, given))
+        return found
+
+    def _spread(self, given: Sequence[Any]) -> list[Any]:
+        return [part for each in given for part in (each if isinstance(each, (list, tuple)) else [each])]
+
+    def _packed(self, flat: Mapping[str, Array]) -> dict[str, Any]:
+        parts = self._sequences
+        return {n: [flat[p] for p in parts[n]] if n in parts else flat[n] for n in self._outputs}
+
+    def seed(self, seed: int | None) -> None:
+        """As `CompiledGraph.seed`."""
+        self.compiled.seed(seed)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes program and weights to one file that `load` opens. Raises OSError."""
+        from rlx.ir.serial import save_graph
+
+        save_graph(self.graph, path)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, sequences under their own."""
+        owners = {part: name for name, parts in self._sequences.items() for part in parts}
+        names = [value.name for value in self.graph.inputs if value.name != RANDOM_STATE]
+        return tuple(dict.fromkeys(owners.get(name, name) for name in names))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(self._outputs)
+
+    @property
+    def device(self) -> str:
+        """The device that it is compiled for, or that was asked for."""
+        return self._session.device if self._compiled is None else self._compiled.device
+
+    def describe(self) -> dict[str, Any]:
+        """As `CompiledGraph.describe`, with what the file tells."""
+        return {"format": self.format, "notes": self.notes, **self.compiled.describe()}
+
+    def __repr__(self) -> str:
+        state = "not compiled yet" if self._compiled is None else "compiled"
+        return f"<Model {self.graph.name!r} ({self.format}) on {self.device}, {state}>"
+
+
+def load(
+    source: Source,
+    device: str = "auto",
+    *,
+    disable: Iterable[str] = (),
+    threads: int | None = None,
+    isa: str | None = None,
+    cache: bool | None = None,
+    check_indices: bool | None = None,
+    mmap: bool = False,
+    **reader: Any,
+) -> Model:
+    """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
+
+    The options are those of `Session` and `read`, the rest goes to the format's reader. Nothing is compiled before the
+    first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    """
+    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices)
+    return Model(read(source, mmap, **reader), session)

@@ -1,0 +1,23 @@
+"""The table of importer functions refuses functions that do not say what they take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rlx.frontends.onnx.table import TABLE, onnx_op
+
+
+@pytest.mark.parametrize("annotation, got", [(None, "none"), ("int", "int"), ("Value | Known", "Value | Known")])
+def test_an_input_needs_an_annotation(annotation: str | None, got: str) -> None:
+    def importer(node: Any, x):  # type: ignore[no-untyped-def]
+        return x
+
+    if annotation:
+        importer.__annotations__["x"] = annotation
+    told = rf"\[onnx_op\] expected an annotation among .* of the input 'x', got {re.escape(got)}, at .*importer"
+    with pytest.raises(TypeError, match=told):
+        onnx_op("Nothing")(importer)
+    assert ("", "Nothing") not in TABLE
