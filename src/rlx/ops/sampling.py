@@ -33,6 +33,8 @@ from rlx.ops.either import (
 
 Array = np.ndarray[Any, Any]
 CUBIC_A = -0.75
+OUTSIDE = 8.0
+"""A place so far from the first or the last element is as far as any."""
 
 
 def _number(like: Any, dim: Dim) -> Any:
@@ -116,7 +118,8 @@ class GridSample(Composite):
             weights = [(0, 1 - rest), (1, rest)]
         else:
             weights = [(i, cubic(rest - i, CUBIC_A)) for i in (-1, 0, 1, 2)]
-        at = whole(first)
+        # beyond all bounds, or NaN where an axis of one element meets infinity: devices disagree about their integers
+        at = whole(choose(first > -OUTSIDE, least(first, size + OUTSIDE), -OUTSIDE))
         return [(*self._inside(at + i, extent), weight) for i, weight in weights]
 
     def _brought_back(self, place: Any, size: Any) -> Any:
