@@ -23,7 +23,7 @@ from rlx.backends.cpu import isa, jit
 from rlx.device import registry
 from rlx.errors import DeviceUnavailable
 from rlx.ir import dtype as dtypes
-from support import kind_of, why_absent
+from support import commit_number, kind_of, why_absent
 
 # programs of tests are compiled once; those that test the cache switch it on
 os.environ.setdefault("RLX_CACHE", "0")
@@ -35,8 +35,8 @@ os.environ.setdefault("RLX_COREML_PRECISION", "f32")
 llvm.set_option("rlx", "-fast-isel=0")
 
 QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes")
-"""Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. One in `FULL` of these
-tests, and each op's cases on `cpu`, are made by the level that users have; `tests/fuzz` takes either by chance."""
+"""Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. The level that users
+have makes each op's cases on `cpu`, and one in `FULL` of these, others at each commit; `tests/fuzz` takes either."""
 RUNS = ("frontends/onnx/test_models.py", "backends/test_measure.py")
 """Where programs run for longer than they are compiled."""
 FULL = 5
@@ -156,7 +156,11 @@ def device(request: pytest.FixtureRequest) -> str:
 def level(item: pytest.Item) -> int:
     """LLVM's level for the programs of a test."""
     path = item.path.relative_to(Path(__file__).parent).as_posix()
-    if not path.startswith(QUICK) or path.startswith(RUNS) or crc32(item.nodeid.encode()) % FULL == 0:
+    if (
+        not path.startswith(QUICK)
+        or path.startswith(RUNS)
+        or (crc32(item.nodeid.encode()) + commit_number()) % FULL == 0
+    ):
         return LEVEL
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     is_case = path == "ops/test_reference.py" and parameters.get("device") == "cpu"
@@ -185,7 +189,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.originalname in rules.beyond:
             item.add_marker(pytest.mark.skip(reason=f"{device}: {rules.beyond[item.originalname]}"))
         beside = case is not None and (
-            rules.sample not in ("", case.what) or crc32(str(case).encode()) % rules.every != 0
+            rules.sample not in ("", case.what) or (crc32(str(case).encode()) + commit_number()) % rules.every != 0
         )
         same = only_bytes(device) and not has_bytes(case) and not has_own_devices(item)
         if (beside or same) and not asked:

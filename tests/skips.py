@@ -25,7 +25,7 @@ class Rules:
     flushes     f32s below the normal range may become zeros
     computes    False for a device that compiles and foretells only
     sample      the kind of cases that it runs if `--device` does not name it; empty for all
-    every       it runs one case of so many, by a digest of the case's name, if `--device` does not name it
+    every       it runs one case of so many if `--device` does not name it: those whose turn it is at this commit
     narrow      inputs that hold integers of more than 32 bits are refused when it runs
     nets        real models that it refuses, and why: all others run, and those that ran may not be refused again
     beyond      names of tests that ask for more than it takes, and what that is
@@ -57,7 +57,10 @@ WGPU = Rules(
     least_ulps=2.0,  # WGSL divides and takes roots within 2.5 ulp
     flushes=True,
 )
-XLA = Rules(least_ulps=4.0, every=2)  # XLA's own elementary functions are no more exact than that
+XLA = Rules(
+    least_ulps=4.0,  # XLA's own elementary functions are no more exact than that
+    every=2,  # its compiler takes a tenth of a second for any program
+)
 MLX = Rules(
     refused=frozenset({"MLX computes erf of f64 as of f32"}),
     wrong={
@@ -91,6 +94,7 @@ ANE = Rules(
     },
     least_ulps=4.0,  # its own elementary functions are no more exact than that
     narrow=True,
+    every=2,  # the passes of its tools take a tenth of a second for any program
 )  # fmt: skip
 RULES: dict[str, Rules] = {
     "mlx": MLX,

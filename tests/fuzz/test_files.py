@@ -10,7 +10,7 @@ import time
 
 from hostile.pool import BYTES, run_all
 
-SECONDS = float(os.environ.get("RLX_TEST_FUZZ_SECONDS", "45"))
+SECONDS = float(os.environ.get("RLX_TEST_FUZZ_SECONDS", "30"))
 COUNT = 600
 SEED = int(os.environ.get("RLX_TEST_FUZZ_SEED", "0"))
 

@@ -18,13 +18,7 @@ from tools.fuzz.program import Program
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.txt"))
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 40
-
-
-def _base() -> int:
-    """A first seed that every commit has another of."""
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return int(git.stdout[:8], 16) if git.returncode == 0 else 0
+SECONDS = 30
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda p: p.stem)
@@ -45,8 +39,8 @@ def test_what_once_failed(path: Path, device: str) -> None:
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_random_programs(part: int) -> None:
-    """For a minute; the seeds hang on the commit."""
-    start = _base() + part * 1_000_000
+    """The seeds hang on the commit."""
+    start = support.commit_number() + part * 1_000_000
     command = [sys.executable, "-m", "tools.fuzz_graphs", "--start", str(start), "--seconds", str(SECONDS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"python -m tools.fuzz_graphs --seed N replays a seed N:\n{done.stdout}{done.stderr}"

@@ -307,6 +307,7 @@ def test_a_chain_tells_what_it_tried_before(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_explanation_follows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,noops,reference,cpu")
+    monkeypatch.setenv("RLX_DEVICES", "nodriver,noops,reference,cpu")  # no others are measured
     told = GraphDevices.from_env(net()).explain([X])
     assert told.decision.chosen == Device("reference")
     assert "the first of the chain nodriver, noops, reference, cpu that takes the graph" in str(told)
