@@ -34,6 +34,7 @@ from rlx.errors import RlxError
 from rlx.ir.graph import Graph
 from rlx.model import read
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.program import Program
 
 BARS = {"median error": 0.10, "90th percentile": 0.25, "right picks": 0.95, "mean regret": 0.03, "worst regret": 0.25}
 CLEAR = 0.2
@@ -181,9 +182,10 @@ class Runner:
             try:
                 chooser.admit(device)
                 backend, ordinal = registry.backend(device)
-                program = CompiledGraph(case.graph, name, backend.compile(case.graph, Options(), ordinal))
-                arrays = program._signature.arrays(case.inputs)
-                binding = dict(program._signature.binding(arrays, program._params))
+                executable = backend.compile(case.graph, Options(), ordinal)
+                program = CompiledGraph(Program(case.graph, name, executable, params=case.graph.data))
+                signature = program.program.signature
+                binding = dict(signature.binding(signature.arrays(case.inputs), program.params))
                 chooser.estimate(device, binding)  # lowers the graph; the next one only prices it
                 start = time.perf_counter()
                 estimate, _ = chooser.estimate(device, binding)

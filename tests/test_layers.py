@@ -102,7 +102,6 @@ def imports_of(file: Path, modules: set[str]) -> set[str]:
 
 
 CIRCLES = {
-    frozenset({"rlx.runtime.compiled", "rlx.runtime.saved"}): "a compiled graph saves itself",
     frozenset(
         {"rlx.codegen.simt.language.wgsl", "rlx.codegen.simt.shader", "rlx.codegen.simt.small_floats"}
     ): "functions of the shader library are written in the language that assembles them",

@@ -19,8 +19,8 @@ if _typing.TYPE_CHECKING:
     from rlx.model import load as load
     from rlx.runtime.buckets import BucketedCache as BucketedCache
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
+    from rlx.runtime.compiled import load_compiled as load_compiled
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
-    from rlx.runtime.saved import load_compiled as load_compiled
     from rlx.runtime.session import Session as Session
 
 _HOMES = {
@@ -35,7 +35,7 @@ _HOMES = {
     "TensorType": "rlx.ir.type",
     "Value": "rlx.ir.graph",
     "load": "rlx.model",
-    "load_compiled": "rlx.runtime.saved",
+    "load_compiled": "rlx.runtime.compiled",
 }
 _DTYPES = (
     "bool_", "u4", "u8", "u16", "u32", "u64", "i4", "i8", "i16", "i32", "i64", "f4e2m1", "f8e4m3", "f8e5m2",

@@ -13,8 +13,9 @@ from rlx.frontends.registry import Format, Imported, Source
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
 from rlx.models import registry as families
-from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.graph_devices import Explanation, GraphDevices
+from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session
 from rlx.runtime.signature import names_of
 

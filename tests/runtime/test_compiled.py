@@ -12,7 +12,9 @@ import rlx
 from rlx import ops
 from rlx.backends.executable import Bound, Executable
 from rlx.errors import DeviceUnavailable, GraphError, InputError
-from rlx.runtime.compiled import CompiledGraph, Plans
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.plans import Plans
+from rlx.runtime.program import Program
 
 
 def mlp() -> rlx.Graph:
@@ -235,7 +237,7 @@ class BreaksOnce(Executable):
 def test_a_program_that_fails_leaves_the_graph_usable() -> None:
     graph = rlx.Graph()
     graph.output(graph.input("x", (2,)), name="y")
-    compiled = CompiledGraph(graph, "fake", BreaksOnce())
+    compiled = CompiledGraph(Program(graph, "fake", BreaksOnce()))
     with pytest.raises(MemoryError):
         compiled.run([np.ones(2, "f4")])
     assert compiled.run([np.ones(2, "f4")])[0].tolist() == [1, 1]

@@ -199,3 +199,17 @@ def test_many_threads_lose_no_run() -> None:
         thread.join()
     assert len(program.experts.taken()) == 160
     assert all(told.hits + told.misses == 160 * 3 * K for told in program.experts.statistics())
+
+
+def test_a_part_that_is_watched_has_the_weights_of_its_whole() -> None:
+    graph = net()
+    graph.output(graph.outputs["y"] + 1.0, name="more")
+    whole = rlx.Session("reference").compile(graph)
+    whole.set_params(weights())
+    part = whole.select(["y"])
+    part.experts.capture(1)
+    before = part.run([tokens(5)])[0]
+    whole.set_params({name: array * 2 for name, array in weights().items()})
+    after = part.run([tokens(5)])[0]
+    np.testing.assert_array_equal(after, whole.run([tokens(5)], outputs=["y"])[0])
+    assert (after != before).any()

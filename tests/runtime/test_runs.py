@@ -13,6 +13,7 @@ import rlx
 from rlx.errors import CapabilityError, InputError
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.pipeline import MOST_QUEUED, Pipeline
+from rlx.runtime.program import Program
 
 DEVICES = ["reference", "cpu"]
 W = np.arange(12, dtype="f4").reshape(4, 3)
@@ -217,7 +218,7 @@ def test_capabilities_say_what_there_is() -> None:
     with pytest.raises(CapabilityError, match=r"saved_code.*reference.*dynamic_dims"):
         two_heads("reference").save("/nowhere")
     with pytest.raises(CapabilityError, match="session"):
-        CompiledGraph(made.graph, "cpu", made.executable).select("y")
+        CompiledGraph(Program(made.graph, "cpu", made.executable)).select("y")
 
 
 def test_sixteen_threads_on_one_program_and_three_others() -> None:

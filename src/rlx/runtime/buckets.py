@@ -23,7 +23,8 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.specialise import assume_equal, specialise
-from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature, check_param
 

@@ -1,35 +1,27 @@
-"""CompiledGraph: a compiled program, its weights, and the way from a caller's arrays into it."""
+"""CompiledGraph: what users hold of a compiled program: its runs, its weights, and what stays between runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlx import locks, mapped
-from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
-from rlx.errors import CapabilityError, InputError, OutOfMemory
+from rlx import locks
+from rlx.backends.executable import Capabilities, Executable, KernelTime
+from rlx.errors import InputError, OutOfMemory
 from rlx.interrupt import deadline
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.type import TensorType
-from rlx.passes.cut import ending_at
-from rlx.runtime.broadcasting import check_dims, hand_over
-from rlx.runtime.checked import Demands
-from rlx.runtime.compiler import Compiler
+from rlx.runtime import saved
 from rlx.runtime.experts import Experts
-from rlx.runtime.extent import ActiveBound, Extents, check_extent
-from rlx.runtime.mode import PLAIN, Mode, check_feeds
+from rlx.runtime.mode import PLAIN, Mode
 from rlx.runtime.pipeline import Pending, Pipeline
-from rlx.runtime.plans import Key, Plans
-from rlx.runtime.signature import Signature, check_handle, check_param, names_of
-from rlx.runtime.slots import check_slots
-
-Inputs = Mapping[str, Any] | Sequence[Any]
-NONE_ACTIVE: Extents = {}
+from rlx.runtime.program import Inputs, Program
+from rlx.runtime.run import run_once
+from rlx.runtime.signature import names_of
+from rlx.runtime.state import State
 
 
 class CompiledGraph:
@@ -37,52 +29,49 @@ class CompiledGraph:
 
     A call that fails, in its checks or in the program, changes nothing: the next call works.
 
+    program    the code and its weights
     attempts   devices of a chain that were tried before this one, and why each failed
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        device: str,
-        executable: Executable,
-        compiler: Compiler | None = None,
-        take_data: bool = True,
-    ) -> None:
-        self.graph = graph
-        self.device = device
-        self.executable = executable
-        self.compiler = compiler
-        self.output_names: tuple[str, ...] = tuple(graph.outputs)
-        self._signature = Signature(graph)
-        self._output_types = {name: value.type for name, value in graph.outputs.items()}
-        self._param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
-        self._params: dict[str, Array] = {}
-        self._missing: frozenset[str] = frozenset(self._param_types)
-        self._demands = Demands(graph)
-        self._plans = Plans()
-        self._lock = locks.rlock()
-        self._mode = PLAIN
-        self._turn = locks.rlock()  # of runs that feed, and of changes of the mode
+    def __init__(self, program: Program, mode: Mode = PLAIN) -> None:
+        self.program = program
+        self.attempts: Mapping[str, str] = {}
         self._pipeline: Pipeline[list[Array]] = Pipeline()
+        self._state = State(program, self._pipeline.drain, mode)
+        self._lock = locks.rlock()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
         self._experts: Experts | None = None
-        self.attempts: Mapping[str, str] = {}
-        if take_data and graph.data:
-            self.set_params(graph.data)
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+    @property
+    def device(self) -> str:
+        return self.program.device
+
+    @property
+    def executable(self) -> Executable:
+        """What the device's backend made of the graph."""
+        return self.program.executable
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return self._signature.names
+        return self.program.signature.names
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.program.output_names
 
     @property
     def param_names(self) -> tuple[str, ...]:
-        return tuple(self._param_types)
+        return tuple(self.program.param_types)
 
     @property
     def params(self) -> dict[str, Array]:
         """The arrays that weights were set to."""
-        return dict(self._params)
+        return dict(self.program.params)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,32 +91,16 @@ class CompiledGraph:
         """
         if self._owner is not None:
             return self._owner.set_params(params)
-        unknown = [name for name in params if name not in self._param_types]
-        if unknown:
-            raise InputError(f"[set_param] expected names among {list(self._param_types)}, got {unknown}")
-        made = {name: check_param(name, array, self._param_types[name]) for name, array in params.items()}
-        held = {name: mapped.private(array) for name, array in made.items()}
+        given = self.program.checked(params)
         self._pipeline.drain()
-        with self._lock:
-            for program in (self, *self._selected.values()):
-                program._take(made, held)
-        return None
-
-    def _take(self, made: Mapping[str, Array], held: Mapping[str, Array]) -> None:
-        """The weights as they were given, and as the program gets them."""
-        with self._lock:
-            hand_over(self.executable, made, held)
-            if any(not self._param_types[name].is_static for name in made):
-                self._plans.clear()
-            self._params = {**self._params, **made}
-            self._missing = self._missing - made.keys()
+        return self.program.set_params(given)
 
     def seed(self, seed: int | None) -> None:
         """Random numbers of the runs from here on follow from this seed (0 to 2⁶⁴ - 1); None draws a new key.
 
         Numbers of nodes with a seed of their own are always the same. Raises InputError.
         """
-        state = self._signature.random
+        state = self.program.signature.random
         if state is not None:
             state.seed(seed)
 
@@ -152,8 +125,8 @@ class CompiledGraph:
             with deadline(timeout):
                 return self.run(inputs, outputs)
         try:
-            if self._mode is PLAIN:
-                bound, arrays = self._ready(inputs)
+            if self._state.mode is PLAIN:
+                bound, arrays = self.program.ready(inputs)
                 results = bound(arrays)
             else:
                 results = self._run_in_mode(inputs)
@@ -173,63 +146,14 @@ class CompiledGraph:
         return self._run_in_mode(inputs, outputs)
 
     def _run_in_mode(self, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
-        """A run with handles, feeds, active extents and given outputs, as far as there are any."""
-        if not self._mode.feeds:
-            return self._run_once(self._mode, inputs, given)
-        with self._turn:
-            mode = self._mode
-            results = self._run_once(mode, inputs, given)
-            handles = mode.fed(dict(zip(self.output_names, results)), copy=given is not None)
-            self._mode = replace(mode, handles=handles)
-            return results
-
-    def _run_once(self, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
-        if mode.experts is not None:
-            return mode.experts.run(mode, inputs, given)
-        if mode.handles:
-            inputs = mode.merge(inputs, self.input_names)
-        bound, arrays = self._ready(inputs, mode.extents)
-        if given is None:
-            return bound(arrays)
-        return bound(arrays, check_slots(given, self._output_types, bound.shapes, arrays))
-
-    def _ready(self, inputs: Inputs, extents: Extents = NONE_ACTIVE) -> tuple[Bound, list[Array]]:
-        """Checked arrays with the plan for their sizes."""
-        arrays = self._signature.quick(inputs)
-        if arrays is None:
-            arrays = self._signature.arrays(inputs)
-        key: Key = tuple([array.shape for array in arrays])
-        if extents:
-            key = (key, tuple(sorted(extents.items())))
-        bound = self._plans.get(key)
-        if bound is None:
-            bound = self._bind(arrays, extents)
-            self._plans.put(key, bound)
-        elif self._missing:
-            self._refuse_missing()
-        return bound, arrays
-
-    def _bind(self, arrays: list[Array], extents: Extents) -> Bound:
-        if self._missing:
-            self._refuse_missing()
-        binding = self._signature.binding(arrays, self._params)
-        if check_dims(self.graph, binding):
-            self._demands.check_at(binding)
-        if not extents:
-            return self.executable.bind(binding)
-        active = self._signature.active(binding, extents)
-        inner = self.executable.bind(active)
-        types = list(self._signature.types.values()), list(self._output_types.values())
-        return ActiveBound(inner, *types, binding, extents)
-
-    def _refuse_missing(self) -> None:
-        lacking = sorted(self._missing)
-        raise InputError(f"[run] expected data of every param, got none for {lacking}: set_param gives it")
+        """A run with handles, feeds, active extents, observers and given outputs, as far as there are any."""
+        return self._state.run(lambda mode: run_once(self.program, mode, inputs, given), copy=given is not None)
 
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
         """Runs, and tells how long each kernel took. Raises ProfileError unless it was compiled for that."""
-        mode = self._mode
-        bound, arrays = self._ready(mode.merge(inputs, self.input_names) if mode.handles else inputs, mode.extents)
+        mode = self._state.mode
+        given = mode.merge(inputs, self.input_names) if mode.handles else inputs
+        bound, arrays = self.program.ready(given, mode.extents)
         return bound.profile(arrays)
 
     # runs that are queued
@@ -253,42 +177,20 @@ class CompiledGraph:
 
     # what stays between runs
 
-    def _change(self, change: Callable[[Mode], Mode]) -> None:
-        """Replaces the mode, after the runs that were queued before."""
-        self._pipeline.drain()
-        with self._turn:
-            self._mode = change(self._mode) or PLAIN
-
     def bind_handle(self, name: str, array: Any) -> None:
         """Gives an input a value that stays: runs need not bring it any more; one that does uses what it brings.
 
         The array is copied. Raises InputError.
         """
-        if name not in self.input_names:
-            raise InputError(f"[bind_handle] expected an input among {list(self.input_names)}, got {name!r}")
-        value = check_handle(name, array, self._signature.types[name])
-        self._change(lambda mode: replace(mode, handles={**mode.handles, name: value}))
+        self._state.bind_handle(name, array)
 
     def read_handle(self, name: str) -> Array:
         """The value of a handle, read-only; it stays as it is whatever runs come. Raises InputError."""
-        self._pipeline.drain()
-        handles = self._mode.handles
-        if name not in handles:
-            raise InputError(f"[read_handle] expected an input with a handle among {list(handles)}, got {name!r}")
-        return handles[name]
+        return self._state.read_handle(name)
 
     def unbind_handle(self, name: str) -> None:
         """The input has to be brought again. Raises InputError where it has no handle, or a feed."""
-
-        def without(mode: Mode) -> Mode:
-            if name not in mode.handles:
-                wanted = f"an input with a handle among {list(mode.handles)}"
-                raise InputError(f"[unbind_handle] expected {wanted}, got {name!r}")
-            if name in mode.feeds.values():
-                raise InputError(f"[unbind_handle] expected an input that no output feeds, got {name!r}")
-            return replace(mode, handles={k: v for k, v in mode.handles.items() if k != name})
-
-        self._change(without)
+        self._state.unbind_handle(name)
 
     def set_feeds(self, feeds: Mapping[str, str]) -> None:
         """After each successful run the value of an output becomes the handle of an input; replaces earlier feeds.
@@ -298,13 +200,7 @@ class CompiledGraph:
         The array of the result is the new handle, without a copy, and is read-only from then on. Runs of a program
         with feeds take turns. Raises InputError for types that do not go together.
         """
-        given = dict(feeds)
-
-        def with_feeds(mode: Mode) -> Mode:
-            check_feeds(self.graph, given, mode.handles)
-            return replace(mode, feeds=given)
-
-        self._change(with_feeds)
+        self._state.set_feeds(feeds)
 
     def set_active_extent(self, dim: str, extent: int | None) -> None:
         """From now on only the first `extent` entries along a dim count, whatever the inputs have; None ends that.
@@ -313,19 +209,14 @@ class CompiledGraph:
         that the inputs' sizes ask for. The dim must stand alone where inputs have it, in no param, and in no product
         with other dims where outputs have it. Raises InputError, CapabilityError.
         """
-        if extent is None:
-            self._change(lambda mode: replace(mode, extents={k: n for k, n in mode.extents.items() if k != dim}))
-            return
-        self.capabilities.require("active_extent", self.device)
-        check_extent(self.graph, dim, extent)
-        self._change(lambda mode: replace(mode, extents={**mode.extents, dim: extent}))
+        self._state.set_active_extent(dim, extent)
 
     @property
     def experts(self) -> Experts:
         """The experts that rows of products choose: what they chose, and whose weights should lie in memory."""
         with self._lock:
             if self._experts is None:
-                self._experts = Experts(self, self._change)
+                self._experts = Experts(self._state)
             return self._experts
 
     # other programs of this one
@@ -336,11 +227,8 @@ class CompiledGraph:
 
         Raises CapabilityError.
         """
-        self._pipeline.drain()
-        with self._turn, self._lock:
-            made = CompiledGraph(self.graph, self.device, self.executable.clone(), self.compiler, take_data=False)
-            made._params, made._missing, made._mode = self._params, self._missing, self._mode.watched_by(None)
-            return made
+        mode = self._state.now().unobserved()
+        return CompiledGraph(self.program.clone(), mode or PLAIN)
 
     def select(self, outputs: Iterable[str]) -> CompiledGraph:
         """The program of some outputs, in this order, without what only others need. Compiled once for each choice.
@@ -356,23 +244,11 @@ class CompiledGraph:
         if self._owner is not None:
             return self._owner.select(names)
         with self._lock:
-            return self._with_outputs(names, [self.graph.outputs[name] for name in names])
-
-    def _with_outputs(self, names: tuple[str, ...], values: Sequence[Value]) -> CompiledGraph:
-        """The program whose outputs are these values of the graph, with this program's weights; compiled once."""
-        with self._lock:
-            if names in self._selected:
-                return self._selected[names]
-            if self.compiler is None:
-                raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
-            part = ending_at(self.graph, values, names)
-            part.data = {}
-            made = CompiledGraph(part, self.device, self.compiler.compile(part), self.compiler)
-            made._owner = self
-            made._signature.random = self._signature.random  # one row of random numbers for all
-            made._take(self._params, {name: mapped.private(array) for name, array in self._params.items()})
-            self._selected[names] = made
-            return made
+            if names not in self._selected:
+                part = self.program.part(names, [self.graph.outputs[name] for name in names])
+                self._selected[names] = made = CompiledGraph(part)
+                made._owner = self
+            return self._selected[names]
 
     def read_output_row(self, name: str, row: int | tuple[int, ...], inputs: Inputs = ()) -> Array:
         """One row of one output: a copy of `output[row]`. Only what the output needs runs, nothing is fed.
@@ -382,8 +258,8 @@ class CompiledGraph:
 
         Raises InputError as `run` does, and for a row outside of the output.
         """
-        program = self.select([name])
-        (whole,) = program._run_once(self._mode.watched_by(None), inputs, None)
+        part = self.select([name]).program
+        (whole,) = run_once(part, self._state.mode.unobserved(), inputs)
         at = row if isinstance(row, tuple) else (row,)
         fits = len(at) <= whole.ndim and all(type(i) is int and -n <= i < n for i, n in zip(at, whole.shape))
         if not fits:
@@ -401,11 +277,9 @@ class CompiledGraph:
         if self.capabilities.package:
             self.executable.write_package(path, dict(sizes or {}))
             return
-        from rlx.runtime.saved import save_compiled
-
         if sizes:
             raise InputError(f"[save] expected no sizes, as this program takes all of them, got {dict(sizes)}")
-        save_compiled(self, path)
+        saved.save(self.program, path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """`run` with inputs as arguments, and its `timeout` if no input is called that; gives the outputs by name."""
@@ -428,34 +302,33 @@ class CompiledGraph:
     @property
     def nbytes(self) -> int:
         """Bytes of code, packed weights and buffers. Arrays that weights were set to, and arenas, do not count."""
-        return self.executable.nbytes + self.executable.weight_bytes + self._plans.nbytes
+        return self.program.nbytes
 
     def describe(self) -> dict[str, Any]:
         """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
-        params = self.graph.params
-        return {
-            "graph": self.graph.name,
-            "device": self.device,
-            "tried_before": dict(self.attempts),
-            "inputs": {name: str(of) for name, of in self._signature.types.items()},
-            "outputs": {name: str(value.type) for name, value in self.graph.outputs.items()},
-            "nodes": len(self.graph.nodes),
-            "params": len(params),
-            "param_bytes": sum(v.type.nbytes() for v in params if v.type.is_static),
-            "compile_ms": self.executable.compile_ns / 1e6,
-            "compile_count": self.compile_count,
-            "from_cache": self.executable.from_cache,
-            "plans": len(self._plans),
-            "plan_bytes": self._plans.nbytes,
-            **self.executable.describe(),
-        }
+        return {"tried_before": dict(self.attempts), **self.program.describe()}
 
     def __repr__(self) -> str:
-        takes = ", ".join(f"{name}: {of}" for name, of in self._signature.types.items())
-        gives = ", ".join(f"{name}: {value.type}" for name, value in self.graph.outputs.items())
+        takes = ", ".join(f"{name}: {of}" for name, of in self.program.signature.types.items())
+        gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
 
 
 def _out_of_memory(error: MemoryError, device: str) -> OutOfMemory:
     """Python's error as ours."""
     return error if isinstance(error, OutOfMemory) else OutOfMemory(f"[run] {error or 'no memory'}, on {device}")
+
+
+def load_compiled(
+    path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
+) -> CompiledGraph:
+    """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
+
+    recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
+    threads     as of `Session`
+    mmap        weights may stay in the file, which nobody will write to
+
+    Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
+    DeviceUnavailable.
+    """
+    return CompiledGraph(saved.load(path, recompile, threads, mmap))

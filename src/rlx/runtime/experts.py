@@ -8,24 +8,21 @@ which reads them again should a row need them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rlx import locks, mapped
-from rlx.backends.executable import deliver
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Param
 from rlx.ops.experts import GroupedMatmul
-from rlx.runtime.slots import check_slots
-
-if TYPE_CHECKING:
-    from rlx.runtime.compiled import CompiledGraph
-    from rlx.runtime.mode import Mode
+from rlx.runtime.mode import Observer
+from rlx.runtime.run import observed
+from rlx.runtime.state import State
 
 MOST_RUNS = 1 << 20
 
@@ -107,14 +104,14 @@ def layers_of(graph: Graph) -> list[tuple[ExpertLayer, Value]]:
     ]
 
 
-class Experts:
+class Experts(Observer):
     """The experts of one compiled graph. Its methods may be called from many threads."""
 
-    def __init__(self, owner: CompiledGraph, change: Callable[[Callable[[Mode], Mode]], None]) -> None:
-        found = layers_of(owner.graph)
+    def __init__(self, state: State) -> None:
+        found = layers_of(state.program.graph)
         self.layers: tuple[ExpertLayer, ...] = tuple(layer for layer, _ in found)
-        self._choices = [chosen for _, chosen in found]
-        self._owner, self._change = owner, change
+        self._choices = {f"rlx.experts.{i}": chosen for i, (_, chosen) in enumerate(found)}
+        self._state = state
         self._lock = locks.lock()
         self._captured: deque[tuple[Array, ...]] | None = None
         self._pools: list[ExpertPool] | None = None
@@ -171,33 +168,30 @@ class Experts:
 
     # how runs go
 
-    def run(self, mode: Mode, inputs: Any, given: Sequence[Array] | None) -> list[Array]:
-        """A run of the program that tells its choices too."""
-        program, count = self._program(), len(self._owner.output_names)
-        if mode.handles:
-            inputs = mode.merge(inputs, self._owner.input_names)
-        bound, arrays = program._ready(inputs, mode.extents)
-        if given is not None:
-            shapes = bound.shapes and bound.shapes[:count]
-            given = check_slots(given, self._owner._output_types, shapes, arrays)
-        results = bound(arrays)
-        self._see(results[count:])
-        return deliver(results[:count], given)
+    @property
+    def watched(self) -> dict[str, Value]:
+        """The choices, by the names that they have as outputs."""
+        return self._choices
 
-    def _program(self) -> CompiledGraph:
-        names = (*self._owner.output_names, *(f"rlx.experts.{i}" for i in range(len(self._choices))))
-        values = [*self._owner.graph.outputs.values(), *self._choices]
-        return self._owner._with_outputs(names, values)
+    def see(self, arrays: Sequence[Array]) -> None:
+        """The choices of a run."""
+        with self._lock:
+            if self._captured is not None:
+                self._captured.append(tuple(arrays))
+            if self._resident is not None:
+                self._count(arrays, self._resident)
 
     def _prepare(self, wanted: bool) -> None:
         if wanted and not self.layers:
             raise InputError("[experts] expected a graph with a grouped_matmul at its top, got one without")
         if wanted:
-            self._program()
+            observed(self._state.program, [self])
 
     def _watch(self) -> None:
-        watched = self if self._captured is not None or self._resident is not None else None
-        self._change(lambda mode: mode.watched_by(watched))
+        if self._captured is not None or self._resident is not None:
+            self._state.observe(self)
+        else:
+            self._state.unobserve(self)
 
     def _start(self, masks: list[Array] | None, pools: list[ExpertPool] | None) -> None:
         self._prepare(masks is not None)
@@ -224,28 +218,23 @@ class Experts:
             )
         return [m.copy() for m in made]
 
-    def _see(self, choices: Sequence[Array]) -> None:
-        with self._lock:
-            if self._captured is not None:
-                self._captured.append(tuple(choices))
-            if self._resident is None:
-                return
-            for number, (layer, chosen) in enumerate(zip(self.layers, choices)):
-                wide = chosen.astype(np.int64)
-                inside = np.clip(np.where(wide < 0, wide + layer.experts, wide), 0, max(layer.experts - 1, 0))
-                rows = np.bincount(inside, minlength=layer.experts)
-                told, mask = self._statistics[number], self._resident[number]
-                told.rows += rows
-                told.hits += int(rows[mask].sum())
-                told.misses += int(rows[~mask].sum())
-                if self._pools:
-                    self._pools[number].see(rows)
+    def _count(self, choices: Sequence[Array], resident: list[Array]) -> None:
+        for number, (layer, chosen) in enumerate(zip(self.layers, choices)):
+            wide = chosen.astype(np.int64)
+            inside = np.clip(np.where(wide < 0, wide + layer.experts, wide), 0, max(layer.experts - 1, 0))
+            rows = np.bincount(inside, minlength=layer.experts)
+            told, mask = self._statistics[number], resident[number]
+            told.rows += rows
+            told.hits += int(rows[mask].sum())
+            told.misses += int(rows[~mask].sum())
             if self._pools:
-                self._place(self._resident, [pool.resident for pool in self._pools])
+                self._pools[number].see(rows)
+        if self._pools:
+            self._place(resident, [pool.resident for pool in self._pools])
 
     def _place(self, before: list[Array], after: list[Array]) -> None:
         """Fetches and gives back the weights of experts between two states."""
-        params = self._owner.params
+        params = self._state.program.params
         for layer, old, new, told in zip(self.layers, before, after, self._statistics):
             for expert in np.flatnonzero(old != new):
                 slices = [params[name][expert] for name in layer.params if name in params]

@@ -20,8 +20,9 @@ from rlx.device.policy import DevicePolicy
 from rlx.errors import FallbackError, InputError, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
+from rlx.runtime.program import Inputs, Program
 from rlx.runtime.signature import Signature, check_param
 
 DEFAULT_DIM = 16
@@ -210,7 +211,7 @@ class GraphDevices:
                 self._chooser.admit(wanted)
                 backend, ordinal = registry.backend(wanted)
                 compiler = Compiler(str(wanted), backend, self.options, ordinal)
-                made = CompiledGraph(self.graph, str(wanted), compiler.compile(self.graph), compiler)
+                made = CompiledGraph(Program(self.graph, str(wanted), compiler.compile(self.graph), compiler))
                 made.set_params(self._params)
                 self._compiled[wanted] = made
             return self._compiled[wanted]

@@ -5,15 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rlx.errors import InputError
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-if TYPE_CHECKING:
-    from rlx.runtime.experts import Experts
+
+class Observer(Protocol):
+    """Who wants to see values of runs that are no results."""
+
+    @property
+    def watched(self) -> Mapping[str, Value]:
+        """Values of the graph, by names that no output has."""
+        ...
+
+    def see(self, arrays: Sequence[Array]) -> None:
+        """What they were in a run, in order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -21,20 +31,20 @@ class Mode:
     """handles   arrays of inputs that callers may leave out, read-only
     feeds     output → the input whose handle it becomes after a run
     extents   dim → how many entries along it count
-    experts   who wants to know which experts rows choose
+    observers who sees other values of the runs
     """
 
     handles: Mapping[str, Array] = field(default_factory=dict)
     feeds: Mapping[str, str] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
-    experts: Experts | None = None
+    observers: tuple[Observer, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.handles or self.feeds or self.extents or self.experts)
+        return bool(self.handles or self.feeds or self.extents or self.observers)
 
-    def watched_by(self, experts: Experts | None) -> Mode:
-        """The same, but for who watches."""
-        return replace(self, experts=experts)
+    def unobserved(self) -> Mode:
+        """The same, but that nobody watches."""
+        return replace(self, observers=())
 
     def merge(self, inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Any:
         """Inputs of a call with handles where it brings none; by position come all, or those without a handle.

@@ -15,7 +15,7 @@ from rlx.errors import ProfileError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import LEAVES
 from rlx.passes.cut import ending_at
-from rlx.runtime.compiled import Inputs
+from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session
 
 WARM_UP = 2

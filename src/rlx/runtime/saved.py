@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlx import mapped
 from rlx.backends.base import Backend, Options
@@ -30,25 +30,23 @@ from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
 from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
-
-if TYPE_CHECKING:
-    from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.program import Program
 
 MAGIC = b"rlx-compiled-1\n\0"
 ALIGN = 64
 MAX_HEADER = 1 << 20
 
 
-def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None:
+def save(program: Program, path: str | os.PathLike[str]) -> None:
     """Writes a program; the file appears whole or not at all. Raises CapabilityError, OSError."""
-    compiled.capabilities.require("saved_code", compiled.device)
-    code = compiled.executable.code()
-    compiler = compiled.compiler
-    graph = _with_weights(compiled)
+    program.executable.capabilities.require("saved_code", program.device)
+    code = program.executable.code()
+    compiler = program.compiler
+    graph = _with_weights(program)
     facts = compiler.backend.code_facts(compiler.options) if compiler else {}
     header = json.dumps(
         {
-            "device": compiled.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
+            "device": program.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
             "check_indices": compiler.options.check_indices if compiler else True,
             "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
@@ -68,29 +66,17 @@ def save_compiled(compiled: CompiledGraph, path: str | os.PathLike[str]) -> None
         raise
 
 
-def _with_weights(compiled: CompiledGraph) -> Graph:
+def _with_weights(program: Program) -> Graph:
     """The graph with its present weights as data. Those with named dims are left out: they have to be set again."""
-    made = compiled.graph.like()
-    made.nodes, made.outputs = compiled.graph.nodes, compiled.graph.outputs
-    static = {value.name for value in compiled.graph.params if value.type.is_static}
-    made.data = {name: array for name, array in compiled.params.items() if name in static}
+    made = program.graph.like()
+    made.nodes, made.outputs = program.graph.nodes, program.graph.outputs
+    static = {value.name for value in program.graph.params if value.type.is_static}
+    made.data = {name: array for name, array in program.params.items() if name in static}
     return made
 
 
-def load_compiled(
-    path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
-) -> CompiledGraph:
-    """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
-
-    recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
-    threads     as of `Session`
-    mmap        weights may stay in the file, which nobody will write to
-
-    Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
-    DeviceUnavailable.
-    """
-    from rlx.runtime.compiled import CompiledGraph
-
+def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mmap: bool) -> Program:
+    """The program in a file; parameters and errors are those of `load_compiled`."""
     with mapped.trusting(mmap):
         file = _File(path)
     backend, ordinal = registry.backend(file.device)
@@ -108,7 +94,7 @@ def load_compiled(
         made = compiler.compile(graph)
     else:
         made = compiler.around(graph, file.program(backend, graph, options))
-    return CompiledGraph(graph, file.device, made, compiler)
+    return Program(graph, file.device, made, compiler, graph.data)
 
 
 class _File:

@@ -12,9 +12,10 @@ from rlx.device.policy import DevicePolicy
 from rlx.device.support import refused_nodes
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir.graph import Graph
-from rlx.runtime.compiled import CompiledGraph, Inputs
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.graph_devices import GraphDevices
+from rlx.runtime.program import Inputs, Program
 
 
 class Session:
@@ -76,7 +77,7 @@ class Session:
         backend, ordinal = registry.backend(self.device)
         try:
             compiler = Compiler(self.device, backend, self.options, ordinal)
-            return CompiledGraph(graph, self.device, compiler.compile(graph), compiler)
+            return CompiledGraph(Program(graph, self.device, compiler.compile(graph), compiler, graph.data))
         except UnsupportedOp as error:
             told = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
             raise UnsupportedOp(f"[session] {told}") from None

@@ -1,0 +1,168 @@
+"""Program: a graph's code on a device with its weights, made ready for sizes as they come. It keeps nothing of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlx import locks, mapped
+from rlx.backends.executable import Bound, Executable
+from rlx.errors import CapabilityError, InputError
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
+from rlx.passes.cut import ending_at
+from rlx.runtime.broadcasting import check_dims, hand_over
+from rlx.runtime.checked import Demands
+from rlx.runtime.compiler import Compiler
+from rlx.runtime.extent import ActiveBound, Extents
+from rlx.runtime.plans import Key, Plans
+from rlx.runtime.signature import Signature, check_param
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+NONE_ACTIVE: Extents = {}
+
+
+class Program:
+    """Every method may be called from many threads.
+
+    signature   of its inputs
+    params      the arrays that weights were set to, at first those that it is made with; replaced as a whole
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: str,
+        executable: Executable,
+        compiler: Compiler | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.device = device
+        self.executable = executable
+        self.compiler = compiler
+        self.output_names: tuple[str, ...] = tuple(graph.outputs)
+        self.output_types = {name: value.type for name, value in graph.outputs.items()}
+        self.param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
+        self.params: dict[str, Array] = {}
+        self.signature = Signature(graph)
+        self._lock = locks.rlock()
+        self._missing: frozenset[str] = frozenset(self.param_types)
+        self._demands = Demands(graph)
+        self._plans = Plans()
+        self._parts: dict[tuple[str, ...], Program] = {}
+        if params:
+            self.set_params(self.checked(params))
+
+    # weights
+
+    def checked(self, params: Mapping[str, Any]) -> dict[str, Array]:
+        """Weights as arrays. Raises InputError for an unknown name, a wrong shape or dtype."""
+        unknown = [name for name in params if name not in self.param_types]
+        if unknown:
+            raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}")
+        return {name: check_param(name, array, self.param_types[name]) for name, array in params.items()}
+
+    def set_params(self, given: Mapping[str, Array]) -> None:
+        """Gives weights arrays that were `checked`, here and in all parts: all of them, or after an error none."""
+        held = {name: mapped.private(array) for name, array in given.items()}
+        self._take(given, held)
+
+    def _take(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> None:
+        """The weights as they were given, and as the program gets them."""
+        with self._lock:
+            hand_over(self.executable, given, held)
+            if any(not self.param_types[name].is_static for name in given):
+                self._plans.clear()
+            self.params = {**self.params, **given}
+            self._missing = self._missing - given.keys()
+            for part in self._parts.values():
+                part._take(given, held)
+
+    # runs
+
+    def ready(self, inputs: Inputs, extents: Extents = NONE_ACTIVE) -> tuple[Bound, list[Array]]:
+        """Checked arrays with the plan for their sizes. Raises InputError."""
+        arrays = self.signature.quick(inputs)
+        if arrays is None:
+            arrays = self.signature.arrays(inputs)
+        key: Key = tuple([array.shape for array in arrays])
+        if extents:
+            key = (key, tuple(sorted(extents.items())))
+        bound = self._plans.get(key)
+        if bound is None:
+            bound = self._bind(arrays, extents)
+            self._plans.put(key, bound)
+        elif self._missing:
+            self._refuse_missing()
+        return bound, arrays
+
+    def _bind(self, arrays: list[Array], extents: Extents) -> Bound:
+        if self._missing:
+            self._refuse_missing()
+        binding = self.signature.binding(arrays, self.params)
+        if check_dims(self.graph, binding):
+            self._demands.check_at(binding)
+        if not extents:
+            return self.executable.bind(binding)
+        active = self.signature.active(binding, extents)
+        inner = self.executable.bind(active)
+        types = list(self.signature.types.values()), list(self.output_types.values())
+        return ActiveBound(inner, *types, binding, extents)
+
+    def _refuse_missing(self) -> None:
+        lacking = sorted(self._missing)
+        raise InputError(f"[run] expected data of every param, got none for {lacking}: set_param gives it")
+
+    # other programs of this one
+
+    def part(self, names: tuple[str, ...], values: Sequence[Value]) -> Program:
+        """The program whose outputs are these values of the graph, always with this program's weights and random
+        numbers; compiled once for each choice. Raises CapabilityError, CompileError."""
+        with self._lock:
+            if names in self._parts:
+                return self._parts[names]
+            if self.compiler is None:
+                raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
+            graph = ending_at(self.graph, values, names)
+            graph.data = {}
+            part = Program(graph, self.device, self.compiler.compile(graph), self.compiler)
+            part.signature.random = self.signature.random
+            part._take(self.params, {name: mapped.private(array) for name, array in self.params.items()})
+            self._parts[names] = part
+            return part
+
+    def clone(self) -> Program:
+        """A program with the same code and weights, which takes other weights without a change to this one. Raises
+        CapabilityError."""
+        with self._lock:
+            made = Program(self.graph, self.device, self.executable.clone(), self.compiler)
+            made.params, made._missing = self.params, self._missing
+            return made
+
+    # what it is
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code, packed weights and buffers. Arrays that weights were set to, and arenas, do not count."""
+        return self.executable.nbytes + self.executable.weight_bytes + self._plans.nbytes
+
+    def describe(self) -> dict[str, Any]:
+        """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
+        params = self.graph.params
+        return {
+            "graph": self.graph.name,
+            "device": self.device,
+            "inputs": {name: str(of) for name, of in self.signature.types.items()},
+            "outputs": {name: str(of) for name, of in self.output_types.items()},
+            "nodes": len(self.graph.nodes),
+            "params": len(params),
+            "param_bytes": sum(v.type.nbytes() for v in params if v.type.is_static),
+            "compile_ms": self.executable.compile_ns / 1e6,
+            "compile_count": self.executable.compile_count,
+            "from_cache": self.executable.from_cache,
+            "plans": len(self._plans),
+            "plan_bytes": self._plans.nbytes,
+            **self.executable.describe(),
+        }

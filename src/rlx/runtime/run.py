@@ -1,0 +1,44 @@
+"""One run of a program in a mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.backends.executable import deliver
+from rlx.ir.literal import Array
+from rlx.runtime.mode import Mode, Observer
+from rlx.runtime.program import Inputs, Program
+from rlx.runtime.slots import check_slots
+
+
+def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
+    """The results, in the arrays given for them if there are any. Raises InputError."""
+    if mode.handles:
+        inputs = mode.merge(inputs, program.signature.names)
+    if mode.observers:
+        return _run_observed(program, mode, inputs, given)
+    bound, arrays = program.ready(inputs, mode.extents)
+    if given is None:
+        return bound(arrays)
+    return bound(arrays, check_slots(given, program.output_types, bound.shapes, arrays))
+
+
+def observed(program: Program, observers: Sequence[Observer]) -> Program:
+    """The program that also gives what these watch. Raises CapabilityError, CompileError."""
+    values = dict(program.graph.outputs)
+    for observer in observers:
+        values |= observer.watched
+    return program.part(tuple(values), list(values.values()))
+
+
+def _run_observed(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
+    bound, arrays = observed(program, mode.observers).ready(inputs, mode.extents)
+    count = len(program.output_names)
+    if given is not None:
+        shapes = bound.shapes and bound.shapes[:count]
+        given = check_slots(given, program.output_types, shapes, arrays)
+    results = bound(arrays)
+    rest = iter(results[count:])
+    for observer in mode.observers:
+        observer.see([next(rest) for _ in observer.watched])
+    return deliver(results[:count], given)
