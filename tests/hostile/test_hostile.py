@@ -26,7 +26,7 @@ SAMPLE = (
     "tile/",
 )
 
-TRIPS = "4000"
+TRIPS = "1000"
 """Trips that loops may take where each is Python's or a driver's: endless ones end in the same way as after the number
 that the device takes by default, which the CPU's cases run to."""
 
