@@ -143,6 +143,13 @@ def test_a_benchmark_goes_on_past_a_device_that_fails_and_is_remembered() -> Non
     assert observed.of(Device("fake")).measured(key) is not None, "it lies on disk"
 
 
+@pytest.mark.parametrize("strategy", ["benchmark", "auto"])
+def test_devices_that_all_fail_when_measured_are_an_error_that_tells_of_each(strategy: str) -> None:
+    made = devices("lost", "nomemory", strategy=strategy)
+    with pytest.raises(UnsupportedOp, match=r"(?s)lost: failed when measured: .*away.*nomemory: .*no memory"):
+        made.decide(inputs=[X], may_measure=True)
+
+
 def test_what_was_observed_corrects_predictions_of_other_sizes() -> None:
     made = devices("fake", "null:1")
     before = {c.device: c for c in made.report([X]).candidates}[Device("fake")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NoReturn
 
 from rlx.backends.base import Backend, Options
 from rlx.cost.estimate import Estimate, Estimator, Rates
@@ -106,7 +108,7 @@ class Chooser:
         """Raises DeviceUnavailable or UnsupportedOp if the device may not run the graph."""
         blocker = next((why for d, why in self.standing() if d == device), None)
         if self._blocker(device) if blocker is None else blocker:
-            self._refuse(device)
+            self.refuse(device)
 
     def viable(self) -> list[Device]:
         return [device for device, blocker in self.standing() if not blocker]
@@ -158,53 +160,9 @@ class Chooser:
 
         Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
         """
-        start = time.perf_counter()
+        return _Question(self, binding, expected_runs, measure, hint, may_chain).answer()
 
-        def made(chosen: Candidate, reason: str, candidates: Sequence[Candidate]) -> Decision:
-            took_ms = (time.perf_counter() - start) * 1e3
-            ranked = sorted(candidates, key=lambda c: (bool(c.blocker), c.total_ns(expected_runs)))
-            return Decision(chosen.device, reason, tuple(ranked), dict(binding), expected_runs, took_ms)
-
-        standing = self.standing()
-        wanted, how = (self.policy.force, "forced") if self.policy.force else (hint or self.policy.hint, "asked for")
-        if wanted is None and may_chain:
-            wanted, how = self._first_of_chain()
-        able = [device for device, blocker in standing if not blocker]
-        if wanted is not None and wanted not in able:
-            self._refuse(wanted)
-        if not able:
-            self._refuse(None)
-        if wanted is not None or len(able) == 1:
-            only = wanted or able[0]
-            # no prediction is needed, and none is made: it might have to calibrate first
-            listed = [Candidate(device, device.label, blocker) for device, blocker in standing]
-            chosen = next(c for c in listed if c.device == only)
-            return made(chosen, how if wanted is not None else "the only device that may run it", listed)
-        candidates = [self.candidate(device, blocker, binding) for device, blocker in standing]
-        open_ = [c for c in candidates if not c.blocker]
-        if not open_:
-            raise UnsupportedOp(_listed(self.graph, candidates))
-        if self.policy.strategy == "benchmark" and measure is not None:
-            candidates = [c if c.blocker else self._measured(c, binding, measure) for c in candidates]
-            open_ = [c for c in candidates if not c.blocker]
-            best = min(open_, key=lambda c: c.total_ns(expected_runs))
-            return made(best, "the quickest of those measured", candidates)
-        ranked = sorted(open_, key=lambda c: c.total_ns(expected_runs))
-        rivals = [c for c in ranked if _may_beat(c, ranked[0], expected_runs)]
-        if len(rivals) == 1:
-            return made(rivals[0], "predicted the quickest, beyond doubt", candidates)
-        if self.policy.strategy == "auto" and measure is not None:
-            seen = {c.device: self._measured(c, binding, measure) for c in rivals}
-            candidates = [seen.get(c.device, c) for c in candidates]
-            left = [c for c in candidates if not c.blocker]
-            best = min(left, key=lambda c: c.total_ns(expected_runs))
-            return made(best, "the quickest of those that predictions could not tell apart, measured", candidates)
-        best = min(rivals, key=lambda c: (self.policy.preference(c.device), c.total_ns(expected_runs)))
-        preferred = self.policy.preference(best.device) < len(self.policy.prefer)
-        about = "preferred among those that predictions cannot tell apart" if preferred else "predicted the quickest"
-        return made(best, about, candidates)
-
-    def _first_of_chain(self) -> tuple[Device | None, str]:
+    def first_of_chain(self) -> tuple[Device | None, str]:
         """The first device of the policy's chain that may run the graph, and why those before it may not."""
         blockers = dict(self.standing())
         passed: list[str] = []
@@ -215,7 +173,7 @@ class Chooser:
             passed.append(f"{device}: {blockers[device]}")
         return None, ""
 
-    def _measured(self, candidate: Candidate, binding: Mapping[str, int], measure: Measure) -> Candidate:
+    def measured(self, candidate: Candidate, binding: Mapping[str, int], measure: Measure) -> Candidate:
         """With a measurement: the remembered one, else a new one. A device that fails is out, with its reason."""
         if candidate.measured_ns is not None:
             return candidate
@@ -227,7 +185,8 @@ class Chooser:
         observed.of(candidate.device).record(self.key(binding), median, parts)
         return replace(candidate, measured_ns=median)
 
-    def _refuse(self, wanted: Device | None) -> None:
+    def refuse(self, wanted: Device | None) -> NoReturn:
+        """Raises DeviceUnavailable or UnsupportedOp, with the reasons why the device, or none, may run the graph."""
         listed = [Candidate(device, device.label, blocker) for device, blocker in self.standing()]
         if wanted is None:
             here = [c for c in listed if registry.is_available(c.device)]
@@ -237,6 +196,116 @@ class Chooser:
         able = ", ".join(str(c.device) for c in listed if not c.blocker) or "none"
         kind = UnsupportedOp if registry.is_available(wanted) else DeviceUnavailable
         raise kind(f"[device] expected {wanted} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
+
+
+class _Question:
+    """One decision that is asked for. `strategies` are tried in order: each gives a Decision, or None if it has none.
+
+    What is worked out for several of them is so once, and not before one needs it: predictions may calibrate.
+    """
+
+    def __init__(
+        self, chooser: Chooser, binding: Mapping[str, int], expected_runs: float, measure: Measure | None,
+        hint: Device | None, may_chain: bool,
+    ) -> None:  # fmt: skip
+        self.start = time.perf_counter()
+        self.chooser, self.policy, self.graph = chooser, chooser.policy, chooser.graph
+        self.binding, self.expected_runs, self.measure = binding, expected_runs, measure
+        self.hint, self.may_chain = hint, may_chain
+        self.standing = chooser.standing()
+
+    def answer(self) -> Decision:
+        """Raises DeviceUnavailable, UnsupportedOp."""
+        for strategy in (self.named, self.only, self.benchmark, self.beyond_doubt, self.measured_rivals):
+            decision = strategy()
+            if decision is not None:
+                return decision
+        return self.preferred()
+
+    # strategies
+
+    def named(self) -> Decision | None:
+        """The device that is forced, asked for, or first in the chain."""
+        if self.policy.force:
+            return self._unpredicted(self.policy.force, "forced")
+        wanted, how = self.hint or self.policy.hint, "asked for"
+        if wanted is None and self.may_chain:
+            wanted, how = self.chooser.first_of_chain()
+        return None if wanted is None else self._unpredicted(wanted, how)
+
+    def only(self) -> Decision | None:
+        """The only device that may run the graph."""
+        able = self.chooser.viable()
+        if not able:
+            self.chooser.refuse(None)
+        return self._unpredicted(able[0], "the only device that may run it") if len(able) == 1 else None
+
+    def benchmark(self) -> Decision | None:
+        """The quickest of all, measured."""
+        if self.policy.strategy != "benchmark" or self.measure is None:
+            return None
+        return self._quickest_measured(self._open(self.candidates), "the quickest of those measured")
+
+    def beyond_doubt(self) -> Decision | None:
+        """The one that is predicted to be the quickest, if no other's band reaches it."""
+        if len(self.rivals) > 1:
+            return None
+        return self._decision(self.rivals[0], "predicted the quickest, beyond doubt", self.candidates)
+
+    def measured_rivals(self) -> Decision | None:
+        """The quickest of those that predictions cannot tell apart, measured."""
+        if self.policy.strategy != "auto" or self.measure is None:
+            return None
+        about = "the quickest of those that predictions could not tell apart, measured"
+        return self._quickest_measured(self.rivals, about)
+
+    def preferred(self) -> Decision:
+        """Of those that predictions cannot tell apart the one that the policy prefers, else the quickest predicted."""
+        best = min(self.rivals, key=lambda c: (self.policy.preference(c.device), self._total_ns(c)))
+        preferred = self.policy.preference(best.device) < len(self.policy.prefer)
+        about = "preferred among those that predictions cannot tell apart" if preferred else "predicted the quickest"
+        return self._decision(best, about, self.candidates)
+
+    # what they are made of
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        return [self.chooser.candidate(device, blocker, self.binding) for device, blocker in self.standing]
+
+    @cached_property
+    def rivals(self) -> list[Candidate]:
+        """The quickest by what is known, and those that may beat it, in order."""
+        ranked = sorted(self._open(self.candidates), key=self._total_ns)
+        return [c for c in ranked if _may_beat(c, ranked[0], self.expected_runs)]
+
+    def _total_ns(self, candidate: Candidate) -> float:
+        return candidate.total_ns(self.expected_runs)
+
+    def _open(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that may be chosen. Raises UnsupportedOp if there are none."""
+        found = [c for c in candidates if not c.blocker]
+        if not found:
+            raise UnsupportedOp(_listed(self.graph, candidates))
+        return found
+
+    def _quickest_measured(self, measured: Sequence[Candidate], about: str) -> Decision:
+        """The quickest after these have been measured; those that failed then are out."""
+        assert self.measure is not None
+        seen = {c.device: self.chooser.measured(c, self.binding, self.measure) for c in measured}
+        candidates = [seen.get(c.device, c) for c in self.candidates]
+        return self._decision(min(self._open(candidates), key=self._total_ns), about, candidates)
+
+    def _unpredicted(self, device: Device, about: str) -> Decision:
+        """A choice that needs no prediction: none is made, as it might have to calibrate first."""
+        if device not in self.chooser.viable():
+            self.chooser.refuse(device)
+        listed = [Candidate(each, each.label, blocker) for each, blocker in self.standing]
+        return self._decision(next(c for c in listed if c.device == device), about, listed)
+
+    def _decision(self, chosen: Candidate, reason: str, candidates: Sequence[Candidate]) -> Decision:
+        took_ms = (time.perf_counter() - self.start) * 1e3
+        ranked = sorted(candidates, key=lambda c: (bool(c.blocker), self._total_ns(c)))
+        return Decision(chosen.device, reason, tuple(ranked), dict(self.binding), self.expected_runs, took_ms)
 
 
 def _may_beat(one: Candidate, best: Candidate, expected_runs: float) -> bool:
