@@ -11,7 +11,7 @@ from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.passes.pack import Pack
 from rlx.kernel.pipeline import to_kernels
-from rlx.passes.pipeline import optimise
+from rlx.passes.pipeline import layout, optimise, standard
 
 
 def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contraction:
@@ -25,7 +25,7 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
         "high": (0,) * rank,
     }
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
-    ready, _ = optimise(graph, PREFER_NATIVE.claims(claims.claim), channels_last=True)
+    ready, _ = optimise(graph, [*standard(PREFER_NATIVE.claims(claims.claim)), *layout()])
     program = to_kernels(ready, passes=[Pack(lambda work: (16 if gemm.form_of(work, widest()) else 0, 1))])
     (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
     return found

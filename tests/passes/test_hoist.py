@@ -9,7 +9,8 @@ from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.ir.verify import verify
 from rlx.ops import build
-from rlx.passes.pipeline import optimise
+from rlx.passes.hoist import Hoist
+from rlx.passes.pipeline import optimise, standard
 
 
 def recurrent(op: str, gates: int) -> tuple[Graph, dict[str, Array]]:
@@ -31,12 +32,12 @@ def slices_inside(graph: Graph) -> int:
 
 def test_weights_are_cut_before_the_loop() -> None:
     graph, inputs = recurrent("gru", 3)
-    plain, moved = optimise(graph)[0], optimise(graph, hoist=True)[0]
+    plain, moved = optimise(graph)[0], optimise(graph, [*standard(), Hoist()])[0]
     verify(moved)
     assert slices_inside(plain) and not slices_inside(moved)
     for got, want in zip(evaluate(moved, inputs, {}, {}), evaluate(plain, inputs, {}, {})):
         np.testing.assert_array_equal(got, want)
-    kept = optimise(graph, hoist=True, disable=("hoist",))[0]
+    kept = optimise(graph, [*standard(), Hoist()], disable=("hoist",))[0]
     assert slices_inside(kept)
 
 
@@ -55,7 +56,7 @@ def test_a_result_that_never_changes() -> None:
     assert isinstance(made, tuple)
     graph.output(*made)
     inputs = {"a": np.zeros(2, "f4"), "rows": np.ones((3, 2), "f4"), "stays": np.array([0, 1], "f4")}
-    moved = optimise(graph, hoist=True)[0]
+    moved = optimise(graph, [*standard(), Hoist()])[0]
     verify(moved)
     assert any(node.op.name == "exp" for node in moved.nodes)
     for got, want in zip(evaluate(moved, inputs, {}, {}), evaluate(graph, inputs, {}, {})):
@@ -64,4 +65,4 @@ def test_a_result_that_never_changes() -> None:
 
 def test_nothing_to_take_out() -> None:
     graph, _ = recurrent("rnn", 1)
-    assert optimise(graph, hoist=True)[0].same_as(optimise(graph)[0])
+    assert optimise(graph, [*standard(), Hoist()])[0].same_as(optimise(graph)[0])

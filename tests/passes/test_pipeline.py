@@ -14,11 +14,11 @@ from rlx.ir.graph import Graph
 from rlx.ir.op import Tolerance
 from rlx.ir.verify import verify
 from rlx.passes.decompose import no_claims
-from rlx.passes.pipeline import names, optimise
+from rlx.passes.pipeline import names, optimise, standard
 from support import assert_close, run_on
 
 CLAIMS = {"all": lambda node: True, "none": no_claims}
-SWITCHABLE = [*names(), *sorted(optimise(encoder(), CLAIMS["all"])[1].rewrites)]
+SWITCHABLE = [*names(), *sorted(optimise(encoder(), standard(CLAIMS["all"]))[1].rewrites)]
 
 
 @pytest.mark.parametrize("claims", CLAIMS)
@@ -26,7 +26,7 @@ SWITCHABLE = [*names(), *sorted(optimise(encoder(), CLAIMS["all"])[1].rewrites)]
 def test_meaning_stays_without_a_pass(off: str, claims: str, device: str) -> None:
     graph = encoder()
     wanted = run_on("reference", graph, encoder_inputs())["y"]
-    made, report = optimise(graph, CLAIMS[claims], disable={off})
+    made, report = optimise(graph, standard(CLAIMS[claims]), disable={off})
     verify(made)
     assert not any(key == off or key.startswith(f"{off}/") for key in report.rewrites)
     assert_close(run_on(device, made, encoder_inputs())["y"], wanted, Tolerance(256, scale=1))
@@ -46,7 +46,7 @@ def test_frame_of_a_graph_stays() -> None:
 
 
 def test_a_transformer_layer_becomes_what_it_is() -> None:
-    made, report = optimise(encoder(layers=2), CLAIMS["all"])
+    made, report = optimise(encoder(layers=2), standard(CLAIMS["all"]))
     found = [node.op.name for node in made.nodes]
     assert found.count("attention") == 2
     assert found.count("layer_norm") == 4
@@ -57,14 +57,14 @@ def test_a_transformer_layer_becomes_what_it_is() -> None:
 
 
 def test_a_second_run_finds_nothing() -> None:
-    once, _ = optimise(encoder(), CLAIMS["all"])
-    twice, report = optimise(once, CLAIMS["all"])
+    once, _ = optimise(encoder(), standard(CLAIMS["all"]))
+    twice, report = optimise(once, standard(CLAIMS["all"]))
     assert report.total == 0
     assert twice.same_as(once)
 
 
 def test_names_and_provenance_stay() -> None:
-    made, _ = optimise(encoder(), CLAIMS["all"])
+    made, _ = optimise(encoder(), standard(CLAIMS["all"]))
     attention = next(node for node in made.nodes if node.op.name == "attention")
     original = {node.name for node in encoder().nodes}
     assert attention.source in original
@@ -72,16 +72,16 @@ def test_names_and_provenance_stay() -> None:
 
 
 def test_stop_at_bisects(monkeypatch: pytest.MonkeyPatch) -> None:
-    total = optimise(encoder(), CLAIMS["all"])[1].total
+    total = optimise(encoder(), standard(CLAIMS["all"]))[1].total
     for n in range(0, total + 1, 5):
-        made, report = optimise(encoder(), CLAIMS["all"], stop_at=n)
+        made, report = optimise(encoder(), standard(CLAIMS["all"]), stop_at=n)
         verify(made)
         assert report.total == n
     monkeypatch.setenv(flags.stop_at.name, "3")
-    assert optimise(encoder(), CLAIMS["all"])[1].total == 3
+    assert optimise(encoder(), standard(CLAIMS["all"]))[1].total == 3
     monkeypatch.setenv(flags.stop_at.name, "-1")
     monkeypatch.setenv(flags.disable.name, "simplify, cse/merge")
-    rewrites = optimise(encoder(), CLAIMS["all"])[1].rewrites
+    rewrites = optimise(encoder(), standard(CLAIMS["all"]))[1].rewrites
     assert not any(name.startswith(("simplify", "cse")) for name in rewrites)
 
 

@@ -13,7 +13,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from rlx.ir.verify import verify
-from rlx.passes.pipeline import optimise
+from rlx.passes.pipeline import optimise, standard
 from support import assert_close, run_on
 
 B, H, SQ, SK, D, DV = 2, 4, 5, 7, 8, 6
@@ -158,7 +158,7 @@ def inputs_of(graph: Graph) -> dict[str, Array]:
 def test_attention_is_found(build: Callable[[Graph], Value], claims: bool, device: str) -> None:
     graph = Graph()
     graph.output(build(graph), name="y")
-    made, report = optimise(graph, lambda node: claims)
+    made, report = optimise(graph, standard(lambda node: claims))
     verify(made)
     assert report.rewrites.get("raise-attention/attention") == 1
     inputs = inputs_of(graph)
@@ -171,7 +171,7 @@ def test_attention_is_found(build: Callable[[Graph], Value], claims: bool, devic
 def test_attention_of_grouped_heads_keeps_them_few() -> None:
     graph = Graph()
     graph.output(grouped(graph), name="y")
-    made, _ = optimise(graph, lambda node: True)
+    made, _ = optimise(graph, standard(lambda node: True))
     node = next(n for n in made.nodes if n.op.name == "attention")
     assert [v.shape[1] for v in node.inputs] == [4, 2, 2]
 
@@ -197,7 +197,7 @@ def batch_broadcast(g: Graph) -> Value:
 def test_what_is_no_attention_stays(build: Callable[[Graph], Value]) -> None:
     graph = Graph()
     graph.output(build(graph), name="y")
-    made, report = optimise(graph, lambda node: True)
+    made, report = optimise(graph, standard(lambda node: True))
     assert "raise-attention/attention" not in report.rewrites
     inputs = inputs_of(graph)
     wanted = run_on("reference", graph, inputs)
@@ -210,7 +210,7 @@ def raised(build: Callable[[Value], Value], shape: tuple[int, ...] = (2, 3, 16),
     graph = Graph()
     x = graph.input("x", shape, dtype)
     graph.output(build(x), name="y")
-    made, report = optimise(graph, lambda node: True)
+    made, report = optimise(graph, standard(lambda node: True))
     verify(made)
     assert not report.unfinished
     inputs = {"x": numbers(*shape).astype(x.dtype.numpy)}

@@ -24,8 +24,10 @@ from rlx.ir.op import Tolerance
 from rlx.ir.verify import verify
 from rlx.ops.packed import PackedMatmul
 from rlx.ops.transcendental import Exp
-from rlx.passes.driver import Report, Rules
-from rlx.passes.pipeline import optimise
+from rlx.passes.driver import Pass, Report, Rules
+from rlx.passes.hoist import Hoist
+from rlx.passes.pipeline import layout, optimise, standard
+from rlx.passes.turn_weights import TurnWeights
 from support import assert_close
 
 CLOSE = Tolerance(64, scale=1)
@@ -93,12 +95,13 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
 
     of = name.partition("/")[0]
     mlx = of.startswith("mlx-")
-    return optimise(
-        graph, (lambda node: mlx and isinstance(node.op, PackedMatmul)), disable={off} if off else (),
-        policy=(lambda node: dtypes.f64 if isinstance(node.op, Exp) else None) if of == "precision" else None,
-        channels_last=of == "layout", turn_weights=of == "turn-weights", hoist=of == "hoist",
-        first=[packed.weights] if mlx else (), last=[packed.normal] if mlx else (),
-    )  # fmt: skip
+    passes: list[Pass] = standard(
+        (lambda node: mlx and isinstance(node.op, PackedMatmul)),
+        (lambda node: dtypes.f64 if isinstance(node.op, Exp) else None) if of == "precision" else None,
+    )
+    more: dict[str, list[Pass]] = {"layout": layout(), "turn-weights": [TurnWeights()], "hoist": [Hoist()]}
+    passes = [packed.weights, *passes, packed.normal] if mlx else [*passes, *more.get(of, [])]
+    return optimise(graph, passes, disable={off} if off else ())
 
 
 def numbers(value: Value, seed: int) -> Array:

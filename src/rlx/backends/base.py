@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import CapabilityError
 from rlx.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.passes.driver import Pass
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,18 @@ class Backend(ABC):
         """None if the backend has no kernel of its own for such composites, "" if that takes the node, else why not."""
         return None
 
+    def passes(self, options: Options) -> list[Pass]:
+        """What graphs go through before they are compiled."""
+        from rlx.passes.pipeline import layout, standard
+
+        return [*standard(options.dispatch.claims(self.claim)), *layout()]
+
     def legalise(self, graph: Graph, options: Options) -> Graph:
         """The graph as this backend compiles it: simplified, and composites that it does not claim decomposed."""
         from rlx import flags
         from rlx.passes.pipeline import optimise
 
-        disable = options.disable | frozenset(flags.disable())
-        claims = options.dispatch.claims(self.claim)
-        return optimise(graph, claims, disable=disable, channels_last=True)[0]
+        return optimise(graph, self.passes(options), options.disable | frozenset(flags.disable()))[0]
 
     @abstractmethod
     def unsupported(self, graph: Graph) -> list[Unsupported]:

@@ -33,14 +33,12 @@ class GenericEstimator(Estimator):
     """Prices kernels by kind. `disable` and `claims` as in `passes.pipeline`: rewrites to leave out, composites
     that are lowered as one kernel."""
 
-    def __init__(
-        self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims
-    ) -> None:
+    def __init__(self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims) -> None:
         from rlx.kernel.pipeline import to_kernels
-        from rlx.passes.pipeline import optimise
+        from rlx.passes.pipeline import layout, optimise, standard
 
         disable = frozenset(disable) | frozenset(flags.disable())
-        ready, _ = optimise(graph, claims, disable=disable, channels_last=True)
+        ready, _ = optimise(graph, [*standard(claims), *layout()], disable)
         self.graph = graph
         self.program = to_kernels(ready, disable)
         self.rates = rates

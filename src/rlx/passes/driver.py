@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlx import flags
 from rlx.errors import GraphError
@@ -30,6 +31,9 @@ class Pass(ABC):
     """Graph to graph, same meaning."""
 
     name: str
+    outermost: ClassVar[bool] = False
+    """Whether it is given the outermost graph alone, when the passes before are done in all regions: it looks into them
+    itself."""
 
     @abstractmethod
     def run(self, graph: Graph, context: Context) -> Graph:

@@ -19,6 +19,7 @@ class Hoist(Pass):
     """Values of a scan's body that hang on nothing but operands that stay become such operands."""
 
     name = "hoist"
+    outermost = True
 
     def run(self, graph: Graph, context: Context) -> Graph:
         rebuild = Rebuild(graph)

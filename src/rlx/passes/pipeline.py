@@ -1,8 +1,18 @@
-"""The passes in order. `optimise` is what a backend calls before it makes code."""
+"""The phases, which are lists of passes, and `optimise`, which runs them: what a backend calls before it makes code.
+
+    canonicalise   the graph without what it need not have
+    raise          ops again of what exporters took apart
+    legalise       what a target takes: primitives, and the composites that it claims
+    layout         axes in the order in which targets read them
+
+A backend puts together the list that it wants: usually `[*standard(claims), *layout()]`, with passes of its own before
+or behind. The same pass may come again where what others left gives it something to do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rlx.ir.graph import Graph, Node
 from rlx.ops.packed import PackedMatmul
@@ -20,13 +30,12 @@ from rlx.passes.specialise import assume_equal
 from rlx.passes.turn_weights import TurnWeights
 
 
-def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_last: bool = False) -> list[Pass]:
-    """What `optimise` runs. The same pass may come again where what others left gives it something to do."""
+def canonicalise(claims: Claims = no_claims) -> list[Pass]:
+    """Constants folded, equal nodes merged, products with packed weights that nobody claims taken apart."""
 
     def opened(node: Node) -> bool:
         return not isinstance(node.op, PackedMatmul) or claims(node)
 
-    turned: list[Pass] = [ChannelsLast(), simplify.rules, Fold(), Cse()] if channels_last else []
     return [
         Dce(),
         Decompose(opened),  # products whose weights are floats from here on merge with others
@@ -35,6 +44,12 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
         Fold(),
         Cse(),
         simplify.rules,
+    ]
+
+
+def raise_composites() -> list[Pass]:
+    """Norms, activations and attention as single ops; products of one left side as one."""
+    return [
         raise_quantised.rules,
         raise_norm.rules,
         raise_activation.rules,
@@ -42,6 +57,13 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
         masks.rules,
         canonical.rules,
         MergeDots(),
+    ]
+
+
+def legalise(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+    """Primitives, and the composites that `claims` says. `policy` tells the dtype that a node computes in, where it is
+    another than its own."""
+    return [
         Precision(policy),
         Decompose(claims),
         simplify.rules,
@@ -49,54 +71,50 @@ def passes(claims: Claims = no_claims, policy: Policy | None = None, channels_la
         canonical.rules,
         simplify.rules,
         Cse(),
-        *turned,
     ]
 
 
+def layout() -> list[Pass]:
+    """Convolutions, and what lies between them, on [N, spatial..., C]."""
+    return [ChannelsLast(), simplify.rules, Fold(), Cse()]
+
+
+def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
+    """What every target wants."""
+    return [*canonicalise(claims), *raise_composites(), *legalise(claims, policy)]
+
+
 def names() -> list[str]:
-    """Names of all passes, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys([*(each.name for each in passes(channels_last=True)), TurnWeights.name, Hoist.name]))
+    """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
+    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), TurnWeights(), Hoist())))
 
 
 def optimise(
-    graph: Graph,
-    claims: Claims = no_claims,
-    disable: Iterable[str] = (),
-    stop_at: int | None = None,
-    policy: Policy | None = None,
-    channels_last: bool = False,
-    turn_weights: bool = False,
-    hoist: bool = False,
-    first: Sequence[Pass] = (),
-    last: Sequence[Pass] = (),
+    graph: Graph, passes: Sequence[Pass] | None = None, disable: Iterable[str] = (), stop_at: int | None = None
 ) -> tuple[Graph, Report]:
-    """The graph made ready for a target that takes all primitives and the composites that `claims` says.
+    """The graph made ready for a target.
 
+    passes    in order; those of `standard` without claims if None. They are done in the graph and then in its regions,
+              those that are `outermost` in the graph alone
     disable   passes or rewrites to leave out (`pass` or `pass/rewrite`), beside those of RLX_DISABLE
     stop_at   apply only so many rewrites (RLX_STOP_AT if None; -1 applies all)
-    policy    compute dtype by node, where it is another than the node's own
-    channels_last  convolutions, and what lies between them, on [N, spatial..., C]
-    turn_weights  right sides of products that stay as [k, n]
-    hoist     what is the same in every trip of a loop before it
-    first, last  passes of the target's own, before and behind all others; they are done in regions too
 
     Dims that broadcast are taken to be equal: runs in which they are not get another graph (`runtime/broadcasting.py`).
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
-    made = _optimise(assume_equal(graph), [*first, *passes(claims, policy, channels_last), *last], context)
-    outermost: list[Pass] = [TurnWeights()] * turn_weights + [Hoist()] * hoist
-    if outermost:  # when bodies are all primitives
-        made = run_passes(made, outermost, context)
+    made = assume_equal(graph)
+    for outermost, group in groupby(standard() if passes is None else passes, lambda each: each.outermost):
+        made = (run_passes if outermost else _within)(made, list(group), context)
     return made, context.report
 
 
-def _optimise(graph: Graph, order: list[Pass], context: Context) -> Graph:
+def _within(graph: Graph, order: list[Pass], context: Context) -> Graph:
     """The graph first, then its regions: some come only with what composites are made of."""
     graph = run_passes(graph, order, context)
     if any(node.regions for node in graph.nodes):
         rebuild = Rebuild(graph)
         for node in graph.nodes:
-            rebuild.keep(node, tuple(_optimise(region, order, context) for region in node.regions) or None)
+            rebuild.keep(node, tuple(_within(region, order, context) for region in node.regions) or None)
         graph = rebuild.finish()
     return graph

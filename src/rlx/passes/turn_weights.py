@@ -20,6 +20,7 @@ class TurnWeights(Pass):
     """Right sides [n, k] that stay from run to run, or from trip to trip, become [k, n]."""
 
     name = "turn-weights"
+    outermost = True
 
     def run(self, graph: Graph, context: Context) -> Graph:
         return self._turned(graph, (), context)

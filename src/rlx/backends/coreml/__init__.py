@@ -12,6 +12,7 @@ import importlib.util
 import platform
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.coreml.library import EXTRA, on_macos
@@ -19,6 +20,9 @@ from rlx.backends.executable import Executable
 from rlx.cost.estimate import Rates
 from rlx.errors import DeviceUnavailable, UnsupportedOp
 from rlx.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.passes.driver import Pass
 
 CONVERTER = "converter (Core ML runs models on macOS)"
 """Not a device that runs anything: it is taken only by name."""
@@ -56,12 +60,11 @@ class CoremlBackend(Backend):
 
         return fused.claim(node)
 
-    def legalise(self, graph: Graph, options: Options) -> Graph:
-        from rlx import flags
-        from rlx.passes.pipeline import optimise
+    def passes(self, options: Options) -> list[Pass]:
+        from rlx.passes.hoist import Hoist
+        from rlx.passes.pipeline import standard
 
-        disable = options.disable | frozenset(flags.disable())
-        return optimise(graph, options.dispatch.claims(self.claim), disable=disable, hoist=True)[0]
+        return [*standard(options.dispatch.claims(self.claim)), Hoist()]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.coreml import build

@@ -139,10 +139,11 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
-    from rlx.passes.pipeline import optimise
+    from rlx.passes.pipeline import layout, optimise, standard
 
     disable = options.disable | frozenset(flags.disable())
-    optimised, report = optimise(graph, options.dispatch.claims(claims.claim), disable=disable, channels_last=True)
+    ready = [*standard(options.dispatch.claims(claims.claim)), *layout()]
+    optimised, report = optimise(graph, ready, disable)
     if clock is not None:
         clock.lap("passes")
     passes = (

@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
@@ -19,6 +20,9 @@ from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.ops.packed import PackedMatmul
+
+if TYPE_CHECKING:
+    from rlx.passes.driver import Pass
 
 EXTRA = "pip install 'rlx[mlx]'"
 PROCESSOR = "software (MLX on the processor)"
@@ -63,18 +67,12 @@ class MlxBackend(Backend):
 
         return fused.claim(node)
 
-    def legalise(self, graph: Graph, options: Options) -> Graph:
-        from rlx import flags
+    def passes(self, options: Options) -> list[Pass]:
         from rlx.backends.mlx import packed
-        from rlx.passes.pipeline import optimise
+        from rlx.passes.hoist import Hoist
 
-        disable = options.disable | frozenset(flags.disable())
-        claims = options.dispatch.claims(self.claim)
         native = options.dispatch.of(PackedMatmul.name) != "force-common"
-        return optimise(
-            graph, claims, disable=disable, channels_last=True, hoist=True,
-            first=[packed.weights] if native else [], last=[packed.normal],
-        )[0]  # fmt: skip
+        return [*([packed.weights] if native else []), *super().passes(options), packed.normal, Hoist()]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return refused(self.legalise(graph, Options()), self.on_processor())

@@ -46,7 +46,8 @@ from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.ops.control import Control
-from rlx.passes.pipeline import optimise
+from rlx.passes.driver import Pass
+from rlx.passes.pipeline import layout, optimise, standard
 
 WORDS = "u32"
 HALF = "f16"
@@ -91,9 +92,13 @@ class Plan:
         return {id(step.kernel): step for step in (*self.prepare, *self.main)}
 
 
+def _passes(options: Options) -> list[Pass]:
+    return [*standard(options.dispatch.claims(claim)), *layout()]
+
+
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    ready, _ = optimise(graph, Options().dispatch.claims(claim), channels_last=True)
+    ready, _ = optimise(graph, _passes(Options()))
     reasons: dict[int, Unsupported] = {}
     for node, reason in _refused(ready):
         original = _origin(graph, node)
@@ -113,7 +118,7 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
     Raises UnsupportedOp, CompileError.
     """
     disable = options.disable | frozenset(flags.disable())
-    ready, report = optimise(graph, options.dispatch.claims(claim), disable, channels_last=True)
+    ready, report = optimise(graph, _passes(options), disable)
     refused = _refused(ready)
     if refused:
         listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)

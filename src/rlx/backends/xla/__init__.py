@@ -10,12 +10,16 @@ import importlib.util
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.passes.driver import Pass
 
 EXTRA = "pip install 'rlx[xla]'"
 TPU_EXTRA = "pip install 'jax[tpu]'"
@@ -45,14 +49,12 @@ class XlaBackend(Backend):
 
         return fourier.claim(node)
 
-    def legalise(self, graph: Graph, options: Options) -> Graph:
-        from rlx import flags
-        from rlx.passes.pipeline import optimise
+    def passes(self, options: Options) -> list[Pass]:
+        from rlx.passes.hoist import Hoist
+        from rlx.passes.turn_weights import TurnWeights
 
-        disable = options.disable | frozenset(flags.disable())
-        claims = options.dispatch.claims(self.claim)
-        turned = self.platform == "cpu"  # elsewhere XLA chooses how weights lie
-        return optimise(graph, claims, disable=disable, channels_last=True, turn_weights=turned, hoist=True)[0]
+        turned = [TurnWeights()] if self.platform == "cpu" else []  # elsewhere XLA chooses how weights lie
+        return [*super().passes(options), *turned, Hoist()]
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         ready = self.legalise(graph, Options())
