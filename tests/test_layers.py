@@ -95,6 +95,8 @@ def imports_of(file: Path, modules: set[str]) -> set[str]:
             if isinstance(inner, ast.ImportFrom) and inner.module and inner.module.startswith("rlx"):
                 names = (f"{inner.module}.{alias.name}" for alias in inner.names)
                 found.update(name if name in modules else inner.module for name in names)
+            elif isinstance(inner, ast.Import):
+                found.update(alias.name for alias in inner.names if alias.name in modules)
             visit(inner)
 
     visit(ast.parse(file.read_text(encoding="utf-8")))
@@ -158,3 +160,10 @@ def test_functions_are_short(file: Path) -> None:
         f"{n.name}: {n.end_lineno - n.lineno + 1} lines" for n in functions if n.end_lineno - n.lineno >= MOST_LINES
     ]
     assert not long
+
+
+def test_what_is_too_complex_says_why() -> None:
+    """The linter bounds the complexity of functions; whoever switches that off for one gives the reason beside it."""
+    for file in FILES:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            assert "noqa: C901" not in line or re.search(r"noqa: C901 - \w", line), f"{file}: {line.strip()}"
