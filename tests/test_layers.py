@@ -79,6 +79,11 @@ def test_import_is_light() -> None:
     assert not {"numpy", "llvmlite", "onnx", "torch", "ml_dtypes"} & modules_after("import rlx")
 
 
+def test_a_module_of_rlx_is_imported_alone() -> None:
+    loaded = modules_after("from rlx import locks")
+    assert "rlx.locks" in loaded and not {"numpy", "rlx.ir", "rlx.ops"} & loaded
+
+
 def test_graphs_need_numpy_and_ml_dtypes_alone() -> None:
     loaded = modules_after("import rlx; g = rlx.Graph(); rlx.gelu(g.input('x', (2,)))")
     assert not {"llvmlite", "onnx", "torch", "rlx.backends", "rlx.kernel"} & loaded

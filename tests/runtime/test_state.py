@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,12 @@ import pytest
 
 import rlx
 from rlx.errors import InputError
+from rlx.ir.graph import Value
+from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.mode import PLAIN
+from rlx.runtime.run import run_once
+from rlx.runtime.state import State
 
 DEVICES = ["reference", "cpu"]
 
@@ -244,3 +250,40 @@ def test_extents_and_feeds_go_together() -> None:
     made.run([one])
     made.run([one])
     assert made.read_handle("state")[:, 0].tolist() == [2, 2, 2, 0]
+
+
+class Watching:
+    """Keeps what it sees of some values."""
+
+    def __init__(self, **watched: Value) -> None:
+        self.watched = watched
+        self.seen: list[list[Any]] = []
+
+    def see(self, arrays: Sequence[Array]) -> None:
+        self.seen.append([array.tolist() for array in arrays])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_observers_see_values_that_are_no_results(device: str) -> None:
+    graph = rlx.Graph("inside")
+    x = graph.input("x", (2,))
+    inner, more = x + 1.0, x * 3.0
+    graph.output(inner * more, name="y")
+    program = rlx.Session(device).compile(graph).program
+    state = State(program, lambda: None)
+    one, two = Watching(a=inner), Watching(b=more, c=x)
+    state.observe(one)
+    state.observe(two)
+
+    def run(given: list[Array] | None = None) -> Array:
+        inputs = [np.array([1, 2], "f4")]
+        return state.run(lambda mode: run_once(program, mode, inputs, given), copy=given is not None)[0]
+
+    out = np.empty(2, "f4")
+    assert run().tolist() == run([out]).tolist() == out.tolist() == [6, 18]
+    assert one.seen == [[[2, 3]]] * 2 and two.seen == [[[3, 6], [1, 2]]] * 2
+    state.unobserve(one)
+    run()
+    assert len(one.seen) == 2 and len(two.seen) == 3
+    state.unobserve(two)
+    assert state.mode is PLAIN, "what keeps nothing is told by identity"
