@@ -23,4 +23,5 @@ def read(source: Path | bytes) -> Imported:
     assert isinstance(source, Path)
     return Imported(load_graph(source), "rlx", {"file": source.name})
 
+
 FORMAT = Format("a file that rlx saved", recognises, read)

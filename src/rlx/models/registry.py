@@ -35,4 +35,5 @@ def read(source: Path | bytes, **options: Any) -> Imported:
         raise ModelError(f"[load] expected a model_type among {list(FAMILIES)}, got {found!r}, in config.json")
     return family(source, **options)
 
+
 FORMAT = Format("a folder with config.json and model.safetensors", recognises, read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,41 @@ def test_a_product_scheduled_by_hand_gives_the_same(changed: str, monkeypatch: p
     monkeypatch.setenv(flags.schedule.name, f"contraction:{changed}")
     assert code(graph) != before
     assert np.allclose(run_on("cpu", graph, {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+
+
+def attention() -> Graph:
+    graph = Graph("attention")
+    graph.output(rlx.attention(*(graph.input(name, (1, 2, 37, 24)) for name in "qkv")), name="y")
+    return graph
+
+
+def convolution() -> Graph:
+    graph = Graph("convolution")
+    weight = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32) / 24
+    x, w = graph.input("x", (1, 64, 21, 23)), graph.param("w", (64, 64, 3, 3), data=weight)
+    graph.output(rlx.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(1, 1), high=(1, 1)), name="y")
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("made", "changed"),
+    [
+        (attention, "attention:register.queries=3"),
+        (attention, "attention:register.keys=16,register.features=9"),
+        (convolution, "winograd:register.tiles=3"),
+        (convolution, "winograd:thread.rows=2,register.n=16"),
+    ],
+)
+def test_other_kernels_scheduled_by_hand_give_the_same(
+    made: Callable[[], Graph], changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = made()
+    before = code(graph)
+    inputs = {v.name: np.random.default_rng(1).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    wanted = run_on("reference", graph, inputs)["y"]
+    monkeypatch.setenv(flags.schedule.name, changed)
+    assert code(graph) != before
+    assert np.allclose(run_on("cpu", graph, inputs)["y"], wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

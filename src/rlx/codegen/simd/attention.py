@@ -19,6 +19,7 @@ from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, join_lanes
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
+from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -26,6 +27,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.index import Linear, load
+from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 BATCH, HEAD, PLACE, FEATURE = 0, 1, 2, 3
@@ -36,7 +38,7 @@ MOST_SUMS = 8
 
 
 @dataclass(frozen=True)
-class ScheduledAttention:
+class ScheduledAttention(WholePositions):
     """How attention is run; fields as in `loops.ScheduledLoops`."""
 
     work: FusedAttention
@@ -53,27 +55,15 @@ class ScheduledAttention:
     @property
     def key_vectors(self) -> int:
         """Vectors of scores, along keys."""
-        return self.schedule.static_tile("register", "keys") // self._lanes
+        return self.schedule.vectors("register", "keys")
 
     @property
     def value_vectors(self) -> int:
         """Vectors of results, along the features of values."""
-        return self.schedule.static_tile("register", "features") // self._lanes
-
-    @property
-    def _lanes(self) -> int:
-        assert self.schedule.vector is not None  # `schedule` sets it
-        return self.schedule.vector[1]
-
-    @property
-    def flat(self) -> bool:
-        return False
-
-    def cycles(self, lanes: int) -> Dim:
-        return self.weight
+        return self.schedule.vectors("register", "features")
 
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _AttentionWriter(module, name, self, slots).write())
 
     @property
     def may_be_few(self) -> bool:
@@ -94,33 +84,28 @@ def takes(work: FusedAttention) -> bool:
 
 
 def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
-    key_vectors = isa.gemm_vectors
-    value_vectors = gemm.panel_vectors(work.value_features, isa)
-    width = key_vectors * isa.lanes
-    padded = dims.mul(dims.ceildiv(work.keys, width), width)
-    value_width = -(-work.value_features // (value_vectors * isa.lanes)) * value_vectors * isa.lanes
-    floats = dims.add(
-        dims.mul(padded, isa.gemm_rows + work.features),
-        dims.add(dims.mul(work.keys, value_width), isa.gemm_rows * (value_vectors * isa.lanes + 16)),
-    )
-    pairs = dims.mul(work.queries, work.keys)
-    weight = dims.floordiv(dims.mul(pairs, work.features + work.value_features + 24), isa.lanes)
-    positions = dims.mul(work.batch, work.heads)
+    """Blocks of scores and of results in registers; keys and values in panels as wide as these."""
     chosen = Schedule(
         tiles=(
             Tile("register", "queries", isa.gemm_rows),
-            Tile("register", "keys", width),
-            Tile("register", "features", value_vectors * isa.lanes),
+            Tile("register", "keys", isa.gemm_vectors * isa.lanes),
+            Tile("register", "features", gemm.panel_vectors(work.value_features, isa) * isa.lanes),
         ),
         vector=("keys", isa.lanes),
         spaces=(("q", "cache"), ("k", "panels"), ("v", "panels"), ("scores", "cache")),
     )
+    chosen = overridden("attention", chosen).in_whole_vectors("register", "keys", "features")
+    rows, width, features = (chosen.static_tile("register", axis) for axis in ("queries", "keys", "features"))
+    padded = dims.mul(dims.ceildiv(work.keys, width), width)
+    value_width = -(-work.value_features // features) * features
+    floats = dims.add(
+        dims.mul(padded, rows + work.features),
+        dims.add(dims.mul(work.keys, value_width), rows * (features + 16)),
+    )
+    pairs = dims.mul(work.queries, work.keys)
+    weight = dims.floordiv(dims.mul(pairs, work.features + work.value_features + 24), isa.lanes)
+    positions = dims.mul(work.batch, work.heads)
     return ScheduledAttention(work, chosen, positions, weight, dims.mul(floats, 4))
-
-
-def render(module: Module, stem: str, scheduled: ScheduledAttention, slots: int) -> str:
-    """Adds the function of an attention to the module and gives its name."""
-    return module.define(stem, lambda name: _AttentionWriter(module, name, scheduled, slots).write())
 
 
 class _AttentionWriter:

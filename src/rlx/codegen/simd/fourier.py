@@ -15,6 +15,7 @@ from rlx.codegen.simd.body import Body, Reg, Vector, float_literal, lane_mask
 from rlx.codegen.simd.butterfly import Arithmetic, Complex, Number
 from rlx.codegen.simd.function import Function, Module, memory_type
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
@@ -30,7 +31,7 @@ PASS_CYCLES, ROW_CYCLES = 10, 60
 
 
 @dataclass(frozen=True)
-class ScheduledFourier:
+class ScheduledFourier(WholePositions):
     """How a transform is run; fields as in `loops.ScheduledLoops`. A position is a row."""
 
     work: FourierTransform
@@ -44,15 +45,8 @@ class ScheduledFourier:
     def schedule(self) -> Schedule:
         return Schedule(vector=("signal", self.lanes), spaces=(("passes", "cache"),))
 
-    @property
-    def flat(self) -> bool:
-        return False
-
-    def cycles(self, lanes: int) -> Dim:
-        return self.weight
-
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _FourierWriter(module, name, self, slots).write())
 
     @property
     def room(self) -> int:
@@ -69,11 +63,6 @@ def schedule(work: FourierTransform, lanes: int) -> ScheduledFourier:
     weight = ROW_CYCLES + PASS_CYCLES * passes(work, width)
     made = ScheduledFourier(work, width, steps(points(work), width), dims.product(work.outer), weight, 0)
     return replace(made, scratch=4 * made.room * work.real.dtype.itemsize)
-
-
-def render(module: Module, stem: str, scheduled: ScheduledFourier, slots: int) -> str:
-    """Adds the function of a transform to the module and gives its name."""
-    return module.define(stem, lambda name: _FourierWriter(module, name, scheduled, slots).write())
 
 
 Reader = Callable[[str], Callable[[int], Complex]]

@@ -17,6 +17,7 @@ from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.microkernels import BYTES, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
+from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -33,7 +34,7 @@ _WASTE = {1: 1.3, 2: 1.08}
 
 
 @dataclass(frozen=True)
-class ScheduledMatmul:
+class ScheduledMatmul(WholePositions):
     """How a contraction is run; fields as in `loops.ScheduledLoops`. A position is (batch…, row block, panel).
 
     form   what the core multiplies; `tail` elements of the depth are beyond its groups
@@ -59,23 +60,15 @@ class ScheduledMatmul:
     @property
     def vectors(self) -> int:
         """Vectors of sums in a row of the core's block."""
-        assert self.schedule.vector is not None  # `schedule` sets it
-        return self.schedule.static_tile("register", "n") // self.schedule.vector[1]
+        return self.schedule.vectors("register", "n")
 
     @property
     def row_block(self) -> int:
         """Rows of A that stay in L2 while all panels of B pass by."""
         return self.schedule.static_tile("cache", "m")
 
-    @property
-    def flat(self) -> bool:
-        return False
-
-    def cycles(self, lanes: int) -> Dim:
-        return self.weight
-
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _GemmWriter(module, name, self, slots).write())
 
 
 def form_of(work: Contraction, isa: Isa) -> Form | None:
@@ -153,8 +146,7 @@ def _tiles(work: Contraction, form: Form, isa: Isa) -> Schedule:
     chosen = overridden("contraction", chosen)
     if work.packed:  # panels have the width that they were packed with
         return chosen.with_tile("register", "n", work.packed)
-    width = max(chosen.static_tile("register", "n") // isa.lanes, 1) * isa.lanes
-    return chosen.with_tile("register", "n", width)
+    return chosen.in_whole_vectors("register", "n")
 
 
 def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], ...]]:
@@ -166,11 +158,6 @@ def _outer(work: Contraction, form: Form) -> tuple[Dim, tuple[tuple[Dim, Dim], .
     while whole and taps and taps[-1][1] == depth:
         depth = dims.mul(depth, taps.pop()[0])
     return depth, tuple(taps)
-
-
-def render(module: Module, stem: str, scheduled: ScheduledMatmul, slots: int) -> str:
-    """Adds the function of a contraction to the module and gives its name."""
-    return module.define(stem, lambda name: _GemmWriter(module, name, scheduled, slots).write())
 
 
 class _GemmWriter:

@@ -44,7 +44,16 @@ class ScheduledIrregular:
         return self.weight
 
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        def make(name: str) -> Function:
+            match self.work:
+                case Scatter():
+                    return _UpdateWriter(module, name, self, slots, self.work).write()
+                case PrefixScan():
+                    return _RunningWriter(module, name, self, slots, self.work).write()
+                case TopKSelection():
+                    return ranking.RankingWriter(module, name, slots, self.work).write()
+
+        return module.define(stem, make)
 
 
 def schedule(work: OrderedWork, lanes: int) -> ScheduledIrregular:
@@ -85,21 +94,6 @@ def _across(outer: Shape, offset: Linear, lanes: int) -> bool:
     if not outer or offset.coefficient(len(outer) - 1) != 1:
         return False
     return not isinstance(outer[-1], int) or outer[-1] * 2 >= lanes
-
-
-def render(module: Module, stem: str, scheduled: ScheduledIrregular, slots: int) -> str:
-    """Adds the function of special work to the module and gives its name."""
-
-    def make(name: str) -> Function:
-        match scheduled.work:
-            case Scatter():
-                return _UpdateWriter(module, name, scheduled, slots, scheduled.work).write()
-            case PrefixScan():
-                return _RunningWriter(module, name, scheduled, slots, scheduled.work).write()
-            case TopKSelection():
-                return ranking.RankingWriter(module, name, slots, scheduled.work).write()
-
-    return module.define(stem, make)
 
 
 class _SpecialWriter:

@@ -59,7 +59,7 @@ class ScheduledLoops:
         return self.weight if self.flat else dims.add(dims.floordiv(self.weight, lanes), 4)
 
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _NestWriter(module, name, self, slots).write())
 
 
 def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
@@ -117,11 +117,6 @@ def _across(nest: LoopNest, lanes: int) -> bool:
     column_misses = sum(a.coefficient(column_axis) not in (0, 1) for a in [*loads, *stores])
     short = isinstance(nest.inner[-1], int) and nest.inner[-1] * 2 < lanes and len(nest.inner) == 1
     return column_misses < row_misses or (short and column_misses <= row_misses)
-
-
-def render(module: Module, stem: str, scheduled: ScheduledLoops, slots: int) -> str:
-    """Adds the function of a nest to the module and gives its name."""
-    return module.define(stem, lambda name: _NestWriter(module, name, scheduled, slots).write())
 
 
 def buffer_pointers(f: Function, slots: int) -> list[str]:

@@ -14,6 +14,19 @@ FLAT_UNIT = 16
 """Cycles of flat kernels are counted in sixteenths: their positions cost less than one."""
 
 
+class WholePositions:
+    """What kernels have in common whose positions are pieces of work of some size, each counted in cycles."""
+
+    weight: Dim
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def cycles(self, lanes: int) -> Dim:
+        return self.weight
+
+
 class Scheduled(Protocol):
     """A piece of work with a schedule: `positions` parallel positions that threads share, `scratch` bytes a thread.
 

@@ -43,7 +43,7 @@ class ScheduledTranspose:
         return self.weight
 
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _TransposeWriter(module, name, self, slots).write())
 
 
 def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
@@ -69,11 +69,6 @@ def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], lanes), 4)
     return ScheduledTranspose(loops, axis, transposed, dims.mul(others, blocks), weight)
-
-
-def render(module: Module, stem: str, scheduled: ScheduledTranspose, slots: int) -> str:
-    """Adds the function of a transposing map to the module and gives its name."""
-    return module.define(stem, lambda name: _TransposeWriter(module, name, scheduled, slots).write())
 
 
 def few_columns(scheduled: ScheduledTranspose, lanes: int) -> int:

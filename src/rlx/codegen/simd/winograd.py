@@ -16,6 +16,7 @@ from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
+from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -24,6 +25,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.ir.winograd import INPUT, OUTPUT, POINTS, TILE, Matrix, WinogradConvolution, transform
+from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 TILES = 24
@@ -36,7 +38,7 @@ IMAGE, ROW, CHANNEL = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class ScheduledWinograd:
+class ScheduledWinograd(WholePositions):
     """How it is run; fields as in `loops.ScheduledLoops`."""
 
     work: WinogradConvolution
@@ -53,23 +55,15 @@ class ScheduledWinograd:
     @property
     def vectors(self) -> int:
         """Vectors of sums along the output channels."""
-        assert self.schedule.vector is not None  # `schedule` sets it
-        return self.schedule.static_tile("register", "n") // self.schedule.vector[1]
+        return self.schedule.vectors("register", "n")
 
     @property
     def group(self) -> int:
         """Rows of tiles of a position."""
         return self.schedule.static_tile("thread", "rows")
 
-    @property
-    def flat(self) -> bool:
-        return False
-
-    def cycles(self, lanes: int) -> Dim:
-        return self.weight
-
     def render(self, module: Module, stem: str, slots: int) -> str:
-        return render(module, stem, self, slots)
+        return module.define(stem, lambda name: _WinogradWriter(module, name, self, slots).write())
 
 
 def panel_width(work: Contraction, isa: Isa) -> int:
@@ -89,34 +83,32 @@ def panel_width(work: Contraction, isa: Isa) -> int:
 
 
 def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
+    """Rows of tiles that are transformed together, and a block of sums in registers."""
     conv = work.conv
     across, down = dims.ceildiv(conv.m, TILE), dims.ceildiv(conv.batch[1], TILE)
-    group = max(1, -(-TILES // across)) if isinstance(across, int) and across else 1
-    tiles = dims.mul(across, group)
-    padded = -(-conv.n // conv.packed) * conv.packed if isinstance(conv.n, int) else 0
-    floats = dims.add(dims.mul(tiles, POINTS * POINTS * (_int(conv.k) + padded)), TILE * TILE * isa.lanes)
-    positions = dims.mul(conv.batch[0], dims.ceildiv(down, group))
-    weight = dims.mul(tiles, POINTS * POINTS * _int(conv.k) * padded // isa.lanes)
     chosen = Schedule(
         tiles=(
-            Tile("thread", "rows", group),
+            Tile("thread", "rows", max(1, -(-TILES // across)) if isinstance(across, int) and across else 1),
             Tile("register", "tiles", isa.gemm_rows),
             Tile("register", "n", conv.packed),
         ),
         vector=("n", isa.lanes),
         spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
     )
+    # panels have the width that they were packed with
+    chosen = overridden("winograd", chosen).with_tile("register", "n", conv.packed)
+    group = chosen.static_tile("thread", "rows")
+    tiles = dims.mul(across, group)
+    padded = -(-conv.n // conv.packed) * conv.packed if isinstance(conv.n, int) else 0
+    floats = dims.add(dims.mul(tiles, POINTS * POINTS * (_int(conv.k) + padded)), TILE * TILE * isa.lanes)
+    positions = dims.mul(conv.batch[0], dims.ceildiv(down, group))
+    weight = dims.mul(tiles, POINTS * POINTS * _int(conv.k) * padded // isa.lanes)
     return ScheduledWinograd(work, chosen, positions, weight, dims.mul(floats, 4))
 
 
 def _int(dim: Dim) -> int:
-    assert isinstance(dim, int)  # `use_winograd` takes known channels only
+    assert isinstance(dim, int)  # the pass takes known channels only
     return dim
-
-
-def render(module: Module, stem: str, scheduled: ScheduledWinograd, slots: int) -> str:
-    """Adds the function of a convolution to the module and gives its name."""
-    return module.define(stem, lambda name: _WinogradWriter(module, name, scheduled, slots).write())
 
 
 class _WinogradWriter:

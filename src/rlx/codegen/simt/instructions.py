@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.codegen.simt.code import ZERO, Code
+from rlx.codegen.simt.language.base import boolean
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.types import is_narrow_float, is_wide
 from rlx.errors import CompileError
@@ -30,7 +31,7 @@ def write(code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
     if operand.is_float:
         text = _float(node, names)
     elif operand is dtypes.bool_:
-        text = _bool(node.kind, names)
+        text = boolean(node.kind, names)
     else:
         text = _int(node, operand, names)
     if text is None:
@@ -107,16 +108,6 @@ def opaque(name: str) -> str:
 def _factor(node: Expr, name: str) -> str:
     """A factor; 0 is kept from the compiler, which would make 0 of a product with NaN or an infinity."""
     return opaque(name) if node.kind == "const" and ex.value_of(node) == 0 else name
-
-
-def _bool(kind: str, names: Sequence[str]) -> str | None:
-    a, b = names[0], names[-1]
-    table = {
-        "and": f"{a} && {b}", "or": f"{a} || {b}", "xor": f"{a} != {b}", "not": f"!{a}",
-        "min": f"{a} && {b}", "max": f"{a} || {b}",
-        "eq": f"{a} == {b}", "ne": f"{a} != {b}", "lt": f"!{a} && {b}", "le": f"!{a} || {b}",
-    }  # fmt: skip
-    return table.get(kind)
 
 
 def _int(node: Expr, dtype: DType, names: Sequence[str]) -> str | None:

@@ -28,4 +28,5 @@ def read(source: Path | bytes, **options: Any) -> Imported:
 
     return import_model(ModelFile(source), **options)
 
+
 FORMAT = Format("an ONNX file", recognises, read)

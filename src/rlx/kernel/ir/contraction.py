@@ -69,9 +69,10 @@ class Contraction(Renderable):
         return tuple(Place(s.slot, s.offset, self.extents(), s.body.dtype) for s in self.epilogue)
 
     def reads(self) -> tuple[Place, ...]:
+        """The sides; where panels of a packed one begin is no place of its elements, and has no extents."""
         return (
             Place(self.a_slot, self.a, self.extents(), self.a_dtype),
-            Place(self.b_slot, self.b, self.extents(), self.b_dtype),
+            Place(self.b_slot, self.b, () if self.packed else self.extents(), self.b_dtype),
         )
 
     def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:

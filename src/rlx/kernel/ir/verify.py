@@ -192,8 +192,7 @@ class _Bodies:
         outside = [number for number, _ in place.offset.axes if place.extents and number >= len(place.extents)]
         if outside:
             raise self._fail(f"expected an axis below {len(place.extents)}, got {outside[0]}")
-        packed = getattr(self.kernel.work, "packed", 0) or not place.extents
-        if not packed:
+        if place.extents:
             self._bounds(place.slot, place.offset, place.extents)
 
     def _dtype(self, slot: int, dtype: DType | None) -> None:

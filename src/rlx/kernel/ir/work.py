@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Place:
     """Elements that work reads or writes itself, not by a `load` in a body.
 
-    extents   of the axes that the offset is linear in, by number
+    extents   of the axes that the offset is linear in, by number; none where the elements are not told one by one
     dtype     of the elements, None where the buffer's is taken
     """
 

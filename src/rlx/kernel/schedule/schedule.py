@@ -59,11 +59,24 @@ class Schedule:
         assert isinstance(size, int), f"tile of {axis} at level {level} is {size}"
         return size
 
+    def vectors(self, level: str, axis: str) -> int:
+        """How many vectors a tile is wide. Raises KeyError where there is no such tile."""
+        lanes = self.vector[1] if self.vector is not None else 1
+        return self.static_tile(level, axis) // lanes
+
     def with_tile(self, level: str, axis: str, size: int) -> Schedule:
         """The schedule with another size of a tile that it has. Raises KeyError where there is none."""
         self.tile(level, axis)
         tiles = (dataclasses.replace(t, size=size) if (t.level, t.axis) == (level, axis) else t for t in self.tiles)
         return dataclasses.replace(self, tiles=tuple(tiles))
+
+    def in_whole_vectors(self, level: str, *axes: str) -> Schedule:
+        """The schedule with tiles along these axes cut to whole vectors, of which there is one at least."""
+        lanes = self.vector[1] if self.vector is not None else 1
+        made = self
+        for axis in axes:
+            made = made.with_tile(level, axis, max(self.vectors(level, axis), 1) * lanes)
+        return made
 
     def __str__(self) -> str:
         parts = []

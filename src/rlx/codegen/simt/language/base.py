@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from rlx.codegen.simt.code import Binding, Code, Record
 
 
+def boolean(kind: str, names: Sequence[str]) -> str | None:
+    """An instruction on truth values, as languages with C's operators say it; None for others."""
+    a, b = names[0], names[-1]
+    table = {
+        "and": f"{a} && {b}", "or": f"{a} || {b}", "xor": f"{a} != {b}", "not": f"!{a}",
+        "min": f"{a} && {b}", "max": f"{a} || {b}",
+        "eq": f"{a} == {b}", "ne": f"{a} != {b}", "lt": f"!{a} && {b}", "le": f"!{a} || {b}",
+    }  # fmt: skip
+    return table.get(kind)
+
+
 class Language(ABC):
     """One language. Integers of loops and indices are of its index type."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
 from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
-from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.base import Language, boolean
 from rlx.codegen.simt.registers import Reg
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
@@ -142,7 +142,7 @@ class Cuda(Language):
                 return self._bitcast(args[0], node.dtype)
         operand = args[-1].dtype
         if operand is dtypes.bool_:
-            return _bool(node.kind, names)
+            return boolean(node.kind, names)
         if node.kind in _INFIX:
             return f"{names[0]} {_INFIX[node.kind]} {names[1]}"
         if operand.is_float:
@@ -311,16 +311,6 @@ def _double(value: float) -> str:
 
 def _bits(name: str, dtype: DType) -> str:
     return f"__double_as_longlong({name})" if dtype is dtypes.f64 else f"__float_as_int({name})"
-
-
-def _bool(kind: str, names: Sequence[str]) -> str | None:
-    a, b = names[0], names[-1]
-    table = {
-        "and": f"{a} && {b}", "or": f"{a} || {b}", "xor": f"{a} != {b}", "not": f"!{a}",
-        "min": f"{a} && {b}", "max": f"{a} || {b}",
-        "eq": f"{a} == {b}", "ne": f"{a} != {b}", "lt": f"!{a} && {b}", "le": f"!{a} || {b}",
-    }  # fmt: skip
-    return table.get(kind)
 
 
 def _float_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
