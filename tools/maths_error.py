@@ -171,7 +171,9 @@ def measure(subject: Subject) -> tuple[float, Any]:
 
 def main() -> None:
     print("# Errors of the elementary functions\n")
-    print("Made by `python tools/maths_error.py > docs/design/maths.md`; held by `tests/kernel/test_maths.py`.\n")
+    print(
+        "Made by `python tools/maths_error.py > docs/design/maths.md`; held by `tests/codegen/scalar/test_maths.py`.\n"
+    )
     print("Largest error in ulps of float32 against float64, over at least 2^18 points, where `fma` rounds twice (no")
     print("FMA unit) and once; the bound that the test holds; the number of simple instructions, without constants.\n")
     print("| function | domain | two roundings | one rounding | bound | instructions |\n|---|---|---|---|---|---|")

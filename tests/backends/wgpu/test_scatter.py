@@ -10,7 +10,7 @@ from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.wgpu.build import build
 from rlx.codegen.simt.irregular import IN_ORDER
-from rlx.codegen.simt.types import Target
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import EXACT, Tolerance

@@ -23,7 +23,7 @@ from rlx.codegen.simt import contraction
 from rlx.codegen.simt import irregular as special
 from rlx.codegen.simt import loops as nest
 from rlx.codegen.simt.code import Binding, Shader, Slot
-from rlx.codegen.simt.types import PLAIN, Target, why_unsupported
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, why_unsupported
 from rlx.errors import CompileError, UnsupportedOp
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node

@@ -16,7 +16,7 @@ from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.attention import TILE
-from rlx.codegen.simt.types import Target
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.cost.calibrate import LEAST_PART, Runner
 from rlx.cost.counts import Binding, extents, footprint, questions
 from rlx.cost.estimate import Estimate, KernelEstimate, Rates

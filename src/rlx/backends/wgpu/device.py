@@ -16,7 +16,7 @@ from rlx.backends.wgpu.halves import exact
 from rlx.backends.wgpu.subgroups import usable
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader
 from rlx.codegen.simt.irregular import MOST_ITERATIONS
-from rlx.codegen.simt.types import Target
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError, DeviceLost, DeviceUnavailable, MissingExtra, OutOfMemory, RlxError
 
 STORAGE_BUFFERS = 8

@@ -16,7 +16,7 @@ from rlx.backends.wgpu.layout import Arena, aligned, is_packed, place_arena, sto
 from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
 from rlx.backends.wgpu.stopwatch import Stopwatch
 from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
-from rlx.codegen.simt.types import PLAIN, WORD_BYTES, Target, is_narrow_float, is_wide
+from rlx.codegen.simt.language.wgsl.types import PLAIN, WORD_BYTES, Target, is_narrow_float, is_wide
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt.types import HALF_BYTES, PLAIN, WORD_BYTES, Target, can_pack, element_words
+from rlx.codegen.simt.language.wgsl.types import HALF_BYTES, PLAIN, WORD_BYTES, Target, can_pack, element_words
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Bounds, Dim

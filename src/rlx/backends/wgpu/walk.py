@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rlx import interrupt
 from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.sequence import Placed
-from rlx.codegen.simt.types import element_words
+from rlx.codegen.simt.language.wgsl.types import element_words
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.kernel.ir.control import Branch, Loop

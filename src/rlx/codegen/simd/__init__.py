@@ -1,4 +1,6 @@
-"""The LLVM renderer: nests and their scalar bodies as LLVM IR text with explicit vectors. It holds no knowledge of ops.
+"""LLVM IR for processors, with explicit vectors. It knows nothing of ops.
 
-`function.py` writes functions, `body.py` scalar expressions, `nest.py` loop nests.
+`module.py` is the way in. `loops.py`, `gemm.py`, `attention.py`, `winograd.py`, `transpose.py`, `irregular.py`,
+`top_k.py` and `fourier.py` schedule and write a kind of kernel each; `body.py` writes scalar expressions,
+`function.py` functions, `entry.py` the calls of kernels in order. `isa.py` describes the target.
 """

@@ -1,7 +1,7 @@
-"""The WGSL renderer: nests and contractions as compute shaders, for whatever speaks WebGPU. It knows nothing of ops.
+"""Kernels for GPUs, where many lanes do the same. It knows nothing of ops.
 
-`nest.py` and `contraction.py` write the loops, `body.py` the scalar expressions in them, `instructions.py` one
-instruction on `registers.py`; `types.py` says how elements lie in memory and registers, `ranges.py` which 64-bit
-integers fit in 32 bits, `library.py` and `narrow.py` hold functions in WGSL; `code.py` and `shader.py` make the text.
-`docs/design/wgsl.md` is the guide.
+`loops.py`, `rows.py`, `contraction.py`, `attention.py`, `split_kv.py`, `irregular.py` and `bitonic.py` say which lane
+does what; `body.py` writes scalar expressions, `code.py` lines, `shared.py` what lanes exchange. `language/` has the
+languages that all of it is written in. `module.py` is the way in for those that take pointers. `docs/design/wgsl.md`
+is the guide.
 """

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Slot
-from rlx.codegen.simt.instructions import rounded
-from rlx.codegen.simt.language.wgsl import float_literal
+from rlx.codegen.simt.language.wgsl.instructions import rounded
+from rlx.codegen.simt.language.wgsl.language import float_literal
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Rounds, Slot
+from rlx.codegen.simt.language.wgsl.types import is_wide, register_type
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.types import is_wide, register_type
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes

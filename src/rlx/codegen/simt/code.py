@@ -22,7 +22,7 @@ WORKGROUP = 64
 @dataclass(frozen=True)
 class Slot:
     """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
-    record tells. `packed` is the form of its elements (`types.py`); `quads` is the number of a second, read-only
+    record tells. `packed` is the form of its elements (WGSL's `types.py`); `quads` is the number of a second, read-only
     binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics, and
     `native` tells that it is of f16."""
 

@@ -13,12 +13,12 @@ from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import Binding, Code, Record, Shader, Slot
-from rlx.codegen.simt.instructions import rounded
-from rlx.codegen.simt.language.wgsl import WGSL
+from rlx.codegen.simt.language.wgsl.instructions import rounded
+from rlx.codegen.simt.language.wgsl.language import WGSL
+from rlx.codegen.simt.language.wgsl.shader import assemble
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import LIBRARY_LOOP
-from rlx.codegen.simt.shader import assemble
-from rlx.codegen.simt.types import PLAIN, Target
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim

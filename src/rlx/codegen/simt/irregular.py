@@ -18,13 +18,13 @@ from rlx.codegen.simt.bitonic import Network, precedes
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.wgsl import WGSL
+from rlx.codegen.simt.language.wgsl.language import WGSL
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, is_wide
 from rlx.codegen.simt.loops import SHORT
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import identity_variable, iterations_of
 from rlx.codegen.simt.shared import Shared
 from rlx.codegen.simt.split_kv import Join, Parts
-from rlx.codegen.simt.types import PLAIN, Target, is_wide
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes

@@ -14,9 +14,9 @@ from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.wgsl import WGSL
+from rlx.codegen.simt.language.wgsl.language import WGSL
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.rows import AloneRows, TeamRows
-from rlx.codegen.simt.types import PLAIN, Target
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.codegen.simt.types import is_wide
+from rlx.codegen.simt.language.wgsl.types import is_wide
 from rlx.ir.dtype import DType
 
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Code
+from rlx.codegen.simt.language.wgsl.types import is_wide
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.shared import Shared, halves
-from rlx.codegen.simt.types import is_wide
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlx.codegen.simt.code import WORKGROUP, Code
+from rlx.codegen.simt.language.wgsl.types import register_type
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.types import register_type
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 

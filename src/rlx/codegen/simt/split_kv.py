@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, LEAST, PLACE, AttentionWriter
 from rlx.codegen.simt.code import WORKGROUP, Slot
-from rlx.codegen.simt.instructions import rounded
-from rlx.codegen.simt.language.wgsl import float_literal
+from rlx.codegen.simt.language.wgsl.instructions import rounded
+from rlx.codegen.simt.language.wgsl.language import float_literal
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.shared import Shared
 from rlx.ir import dim as dims

@@ -9,7 +9,7 @@ from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Rounds, Shader, Slot
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.wgsl import WGSL
+from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.loops import place
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rlx.codegen.simt.code import ZERO, Code
 from rlx.codegen.simt.language.base import boolean
+from rlx.codegen.simt.language.wgsl.types import is_narrow_float, is_wide
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.types import is_narrow_float, is_wide
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex

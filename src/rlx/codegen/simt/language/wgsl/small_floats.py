@@ -6,7 +6,7 @@ from rlx.codegen.scalar.int_ranges import Ranges
 from rlx.codegen.scalar.small_floats import DTYPES, bits_dtype, decode, encode
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import Code, Record
-from rlx.codegen.simt.language.wgsl import WGSL
+from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.registers import Reg
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlx.codegen.simt.code import WORKGROUP, ZERO, Binding, Code, Record, Slot, int_literal
-from rlx.codegen.simt.instructions import wrapped, write
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.instructions import wrapped, write
+from rlx.codegen.simt.language.wgsl.types import is_narrow_float, is_wide, register_type
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.types import is_narrow_float, is_wide, register_type
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
@@ -107,7 +107,7 @@ class Wgsl(Language):
     def assemble(
         self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
     ) -> str:
-        from rlx.codegen.simt.shader import assemble  # its library is itself written in this language
+        from rlx.codegen.simt.language.wgsl.shader import assemble  # its library is itself written in this language
 
         return assemble(code, record, bindings, name, positions_a_group)
 

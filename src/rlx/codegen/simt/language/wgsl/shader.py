@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.codegen.simt import library
-from rlx.codegen.simt import small_floats as narrow
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
+from rlx.codegen.simt.language.wgsl import library
+from rlx.codegen.simt.language.wgsl import small_floats as narrow
 
 SUBGROUP_SIZE = "subgroup_size"
 """A parameter of entry points whose lanes exchange values within subgroups."""

@@ -16,12 +16,12 @@ from rlx.backends.wgpu.build import Plan, build
 from rlx.backends.wgpu.device import STORAGE_BUFFERS, in_two_dimensions
 from rlx.codegen.scalar.int_ranges import Check, Ranges, fits, overflows
 from rlx.codegen.scalar.small_floats import decode, encode
-from rlx.codegen.simt import library
 from rlx.codegen.simt import loops as nest
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
-from rlx.codegen.simt.language.wgsl import WGSL, float_literal
-from rlx.codegen.simt.shader import FUNCTIONS
+from rlx.codegen.simt.language.wgsl import library
+from rlx.codegen.simt.language.wgsl.language import WGSL, float_literal
+from rlx.codegen.simt.language.wgsl.shader import FUNCTIONS
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex

@@ -15,7 +15,7 @@ from rlx.codegen.scalar import maths
 from rlx.ir import dtype as dtypes
 from rlx.ir.expr import INSTRUCTIONS, Expr, apply, evaluate, walk
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 from maths_error import SUBJECTS, Subject, fused, legal, measure, run, ulps
 
