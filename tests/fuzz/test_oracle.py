@@ -68,7 +68,7 @@ def test_rows_that_are_apart_are_told_from_rows_that_meet() -> None:
 
 
 def test_a_row_that_looks_at_its_place_is_seen() -> None:
-    """A device that gives each row of a batch something of the place it lies at, within what is right for each."""
+    """A device that gives each row of a batch something of the place it lies at."""
     graph, random = batch(), np.random.default_rng(0)
     arrays = {"x": random.normal(size=(6, 3)).astype("f4"), "w": random.normal(size=(3, 5)).astype("f4")}
     made = program(graph, How(extras=("rows",)), 6, **arrays)
@@ -78,8 +78,26 @@ def test_a_row_that_looks_at_its_place_is_seen() -> None:
 
     def placed(inputs: dict[str, Array]) -> list[Array]:
         first, *others = run(inputs)
-        return [first * (1 + np.arange(first.shape[0], dtype="f4")[:, None] * np.float32(2**-22)), *others]
+        return [first * (1 + np.arange(first.shape[0], dtype="f4")[:, None] * np.float32(2**-14)), *others]
 
     compiled.run = placed  # type: ignore[method-assign, assignment]
     failure = check._rows(made, compiled, "cpu", made.bindings[0])
     assert failure is not None and failure.output == "apart" and "in another order" in failure.message
+
+
+def test_zeros_of_either_sign_are_not_told_apart_after_a_minimum() -> None:
+    graph = Graph("signs")
+    x, y = graph.input("x", (64,), "f32"), graph.input("y", (64,), "f32")
+    graph.output(ops.reciprocal(ops.minimum(x, y)), name="r")
+    found = oracle.expect(program(graph, x=np.zeros(64, "f4"), y=-np.zeros(64, "f4")), {})
+    assert np.isinf(found["r"].bound).mean() > 0.7
+
+
+def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
+    """Several roundings in a row must all meet the simple number for a comparison to see it."""
+    graph = Graph("cancelled")
+    x, w = graph.input("x", (64, 3), "f32"), graph.input("w", (3, 1), "f32")
+    graph.output(ops.eq(ops.tanh(ops.tanh(x @ w)), graph.constant(np.float32(0))), name="zero")
+    data = np.tile(np.array([0.1, 0.7, -0.8], "f4"), (64, 1))
+    made = oracle.expect(program(graph, x=data, w=np.full((3, 1), 0.3, "f4")), {})["zero"]
+    assert not made.array.any() and np.isinf(made.bound).all()

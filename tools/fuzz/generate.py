@@ -193,18 +193,18 @@ class Maker:
 
     def several(self, name: str, *operands: Any, **attributes: Any) -> tuple[Value, ...]:
         """A node; its values, which are computed, and refused if they run away."""
-        with self._undone():
+        with self._undone() as before:
             made = call(name, *operands, **attributes)
+            if len(self.graph.equalities) > before and self.chance(0.8):
+                raise Refused("dims that must be equal")
             return self.known(made if isinstance(made, tuple) else (made,))
 
     @contextlib.contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Takes back what a node that is refused noted about dims."""
+    def _undone(self) -> Iterator[int]:
+        """Takes back what a node that is refused noted about dims. Gives how much was noted before."""
         before = len(self.graph.equalities)
         try:
-            yield
-            if len(self.graph.equalities) > before and self.chance(0.8):
-                raise Refused("dims that must be equal")
+            yield before
         except Exception:
             for equality in self.graph.equalities[before:]:
                 self.graph._noted.discard(equality)  # so that it is noted again

@@ -43,6 +43,11 @@ COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 ACCUMULATE = SUMS | {"cumprod", "reduce_prod"}
 MEETS_ZEROS = ("conv_transpose", "attention")
 """Ops whose definition multiplies zeros by operands that the reference may leave out, as it is more exact."""
+EITHER_ZERO = ("minimum", "maximum", "reduce_min", "reduce_max", "reduce_window", "cummax", "cummin", "relu", "clamp")
+"""Ops that take one of several numbers that are equal, of which zeros may have different signs."""
+STEPPED = "dynamic_quantize_"
+"""How ops begin that round what they computed to steps: at the edge of one, an error of a rounding is one of a step."""
+STEP = 0.05
 EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
 
 
@@ -56,6 +61,7 @@ class Noise:
     flushes      floats below the normal range may become zeros
     unsaid       what becomes of elements that may be anything: all of them NaN, none, or by chance; where chance alone
                  decided, a NaN that must pass several nodes to be seen would be lost on its way
+    simple       how many of the numbers that are nearly simple ones become these, all in one run for the same reason
     """
 
     def __init__(self, seed: int, scale: float, least_ulps: float = 0, flushes: bool = False) -> None:
@@ -64,6 +70,7 @@ class Noise:
         self.least_ulps = least_ulps
         self.flushes = flushes and seed % 2 == 0
         self.unsaid = ("nan", "number", "chance")[seed % 3]
+        self.simple = (0.3, 1.0, 0.3)[seed % 3]
 
     def after(self, op: Op, operands: list[Array], result: Array) -> Array:
         """The result with noise, as its node may be off."""
@@ -74,7 +81,7 @@ class Noise:
             return self._nearly_equal(operands, result)
         if not dtype.is_inexact:
             return result
-        result = self.flushed(result)
+        result = self._zeros(op, operands, self.flushed(result))
         wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
         off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
         if off is not None:
@@ -82,7 +89,7 @@ class Noise:
             moved = np.where(np.isfinite(wide), wide + signs * off, wide)
             # what is nearly a simple number may be just that, which comparisons see
             simple = np.round(wide * 8) / 8
-            nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < 0.3)
+            nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < self.simple)
             result = np.where(nearly, simple, moved).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
 
@@ -91,6 +98,14 @@ class Noise:
         to_nan = {"nan": np.True_, "number": np.False_, "chance": self.random.random(result.shape) < 0.5}[self.unsaid]
         number = np.where(np.isnan(result), np.zeros_like(result), result)
         return np.where(where, np.where(to_nan, np.full_like(result, np.nan), number), result)
+
+    def _zeros(self, op: Op, operands: list[Array], result: Array) -> Array:
+        """The greater or the less of two zeros may have the sign of either."""
+        floats = [a for a in operands if dtypes.of(a.dtype).is_float]
+        if op.name not in EITHER_ZERO or not any((np.signbit(a) & (a == 0)).any() for a in floats):
+            return result
+        signs = self.random.choice(np.array([-1, 1]), size=result.shape).astype(result.dtype)
+        return np.where(result == 0, np.copysign(result, signs), result)
 
     def _bits_of_nan(self, operand: Array, result: Array) -> Array:
         """The bits of a NaN may be any NaN's."""
@@ -170,6 +185,8 @@ def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) ->
     dtype = dtypes.of(result.dtype)
     own, wide = epsilon(dtype), epsilon(dtypes.accumulator(dtype))
     size = np.abs(result.astype(np.complex128 if dtype.is_complex else np.float64))
+    if op.name.startswith(STEPPED):
+        return np.asarray(STEP * np.max(size, initial=0))
     if op.name in SUMS:
         terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
         if op.name == "packed_matmul":  # its weights are rounded to the dtype that it computes for
