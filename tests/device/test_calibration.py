@@ -39,7 +39,7 @@ def test_a_device_is_measured_once_and_read_from_disk_afterwards(monkeypatch: py
     again = calibration.calibration(NULL)
     assert again.rates == first.rates and again.measured_s == first.measured_s
     assert calls == [0]
-    calibration.calibration(NULL, again=True)
+    assert calibration.measure(NULL) is calibration.known(NULL)
     assert calls == [0, 0]
     assert first.age_s >= 0
 
@@ -87,25 +87,54 @@ def test_a_folder_that_cannot_be_written_to_keeps_nothing_and_fails_nothing(
     assert calibration.read(NULL) is None
 
 
-def test_observations_correct_by_program_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = observed.of(NULL)
-    key = observed.Key("p", (("n", 2),))
-    seen.record(key, 300.0, {"product": 90.0, "call": 10.0})
-    assert seen.measured(key) == 300.0 and seen.ratio("p") == 3.0
-    assert 1.0 < seen.ratio("q", {"product": 10.0}) < 3.0  # another program of such kernels
-    seen.record(key, 100.0, {"product": 100.0})
-    assert 1.0 < seen.ratio("p") < 3.0
-    assert seen.ratio("q") == 1.0
+def sample(program: str, ns: float, parts: dict[str, float], **more: float) -> observed.Sample:
+    return replace(observed.sample_of(program, [ns], parts, "turn", 0.0), **more)  # type: ignore[arg-type]
+
+
+def seen(*samples: observed.Sample) -> observed.Observations:
+    made = observed.of(NULL)
+    for number, each in enumerate(samples):
+        made.record(observed.Key(each.program, (("n", number),)), each)
+    return made
+
+
+def test_a_program_that_was_seen_corrects_itself_alone() -> None:
+    made = seen(sample("p", 330.0, {"product": 90.0, "call": 10.0}))
+    assert made.ratio("p") == pytest.approx(3.3)
+    assert made.ratio("q", {"product": 10.0}) == 1.0
+    made = seen(sample("p", 330.0, {"product": 100.0}), sample("r", 330.0, {"product": 100.0}))
+    assert made.ratio("q", {"product": 10.0}) == 1.0
+    made = seen(*(sample(name, 330.0, {"product": 100.0}) for name in "prs"))
+    assert made.ratio("q", {"product": 10.0}) == pytest.approx(3.3, rel=0.05)
+    assert made.drift == pytest.approx(3.3)
+
+
+def test_runs_beside_other_work_teach_nothing_of_other_programs() -> None:
+    made = seen(*(sample(name, 330.0, {"product": 100.0}, load=1.5) for name in "prs"))
+    assert made.ratio("p") == pytest.approx(3.3)
+    assert made.ratio("q", {"product": 10.0}) == 1.0 and made.drift == 1.0
+
+
+def test_samples_expire_are_bounded_and_lie_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = seen(sample("p", 330.0, {"product": 100.0}, when_s=1.0))
+    assert made.ratio("p") == 1.0 and made.measured(observed.Key("p", (("n", 0),))) is None
     monkeypatch.setattr(observed, "MOST_KEPT", 3)
-    for i in range(9):
-        seen.record(observed.Key(f"r{i}", ()), 1.0, {"call": 1.0})
-    assert len(seen.measured_ns) == 3 and len(seen.ratios) == 3
+    made = seen(*(sample(f"r{i}", 1.0, {"call": 1.0}) for i in range(9)))
+    assert len(made.samples) == 3
     observed.reload()
     again = observed.of(NULL)
-    assert again.samples == seen.samples and again.ratios == seen.ratios
+    assert again.samples == made.samples
+    again.forget("r8")
+    assert len(again.samples) == 2
     again.forget()
     observed.reload()
-    assert observed.of(NULL).measured_ns == {}
+    assert observed.of(NULL).samples == {}
+
+
+def test_a_sample_holds_the_median_and_the_middle_half() -> None:
+    made = observed.sample_of("p", [5.0, 1.0, 2.0, 3.0, 4.0], None, "t", 0.2)
+    assert (made.low_ns, made.measured_ns, made.high_ns, made.runs) == (2.0, 3.0, 4.0, 5)
+    assert made.calm and not made.expired
 
 
 def test_factors_find_which_kinds_of_kernels_are_off() -> None:
@@ -123,13 +152,27 @@ def test_factors_find_which_kinds_of_kernels_are_off() -> None:
     assert observed.factors([]) == {"": 1.0}
 
 
-@pytest.mark.parametrize("parts", [{}, {"call": "x"}, {"call": 0.0}, 3])
+@pytest.mark.parametrize("parts", [{"call": "x"}, {"call": 0.0}, 3])
 def test_damaged_samples_are_left_behind(parts: object) -> None:
-    seen = observed.of(NULL)
-    seen.record(observed.Key("p", ()), 1.0, {"call": 1.0})
-    path = Path(seen._path())
+    made = observed.of(NULL)
+    made.record(observed.Key("p", ()), sample("p", 1.0, {"call": 1.0}))
+    path = Path(made._path())
     told = json.loads(path.read_text())
     told["samples"]["p"]["parts"] = parts
     path.write_text(json.dumps(told))
     observed.reload()
     assert observed.of(NULL).samples == {}
+
+
+def test_nothing_is_measured_unasked_and_a_prior_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    monkeypatch.setattr(type(registry.load("null")), "prior", lambda self, o: {"call_ns": 1.0})
+    assert calibration.known(NULL) is None
+    made = calibration.best(NULL)
+    assert made is not None and made.is_prior and made.rates == {"call_ns": 1.0} and calls == []
+    assert calibration.read(NULL) is None
+    calibration.measure(NULL)
+    found = calibration.best(NULL)
+    assert found is not None and not found.is_prior
+    calibration.remove(NULL)
+    assert calibration.known(NULL) is None and calibration.best(NULL) is made

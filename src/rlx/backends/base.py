@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
+from rlx.cost.prior import Traits, predict, recorded
 from rlx.errors import CapabilityError
 from rlx.ir.graph import Graph, Node
 
@@ -54,12 +55,20 @@ class Backend(ABC):
     name: str = field(init=False)
     tells_checks: ClassVar[bool] = True
     """Whether programs can tell by one more result, of u64, what their data were; else nobody looks at indices."""
+    prior_band: ClassVar[float] = 1.0
+    """How far off predictions may be that go by `prior`."""
+    compiles_sizes: ClassVar[bool] = False
+    """Whether every size of an input with named dims is a compile of its own."""
     loop_trips: ClassVar[int] = 1 << 16
     """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 
     @abstractmethod
     def probe(self) -> Probe:
         """Looks for devices in well under a millisecond, importing nothing heavy."""
+
+    def on_processor(self, ordinal: int = 0) -> bool:
+        """Whether programs run on the processor: another way to use what the backend cpu uses."""
+        return False
 
     def full_name(self, ordinal: int = 0) -> str:
         """The product that a device is, and what matters of it."""
@@ -72,6 +81,21 @@ class Backend(ABC):
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates | None:
         """Measures the device, in two seconds at most; `step` hears of each measurement. None leaves it to the small
         graphs that any device runs (`backends.microbenchmarks`)."""
+        return None
+
+    def traits(self, ordinal: int = 0) -> Traits | None:
+        """What probing tells of the device, as recorded profiles have it (`cost.prior`); None where there are none."""
+        return None
+
+    def prior(self, ordinal: int = 0) -> Rates | None:
+        """Rates that a device with these traits should have, where it was not measured. None if nothing is known."""
+        traits = self.traits(ordinal)
+        if traits is None:
+            return None
+        return predict(recorded(type(self).__module__), traits) or None
+
+    def free_bytes(self, ordinal: int = 0) -> int | None:
+        """Memory of the device that programs can still get; None where nothing tells."""
         return None
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator | None:

@@ -125,12 +125,15 @@ def bench(
 @app.command()
 def devices(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure every device now.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget calibrations, and what programs took.")] = False,
     only: Annotated[str, typer.Option(help="Devices, by comma; all that are here else.")] = "",
     json: Json = False,
 ) -> None:
     """Tells which devices there are, why others are not, and what was measured of them."""
-    from rlx.cli.devices import show_devices
+    from rlx.cli.devices import forget_devices, show_devices
 
+    if forget:
+        forget_devices(only)
     show_devices(calibrate, only, json)
 
 
@@ -142,7 +145,7 @@ def explain(
     only: Annotated[
         str, typer.Option("--devices", help="Devices to compare, by comma; else what the policy admits.")
     ] = "",
-    runs: Annotated[float, typer.Option(min=1, help="Runs over which a compile is spread.")] = float("inf"),
+    runs: Annotated[float, typer.Option(min=1, help="Runs over which compiles are spread.")] = 1000.0,
     html: Annotated[Path | None, typer.Option(help="File for the explanation as a page, with pictures.")] = None,
     seed: Seed = 0,
     json: Json = False,

@@ -44,6 +44,14 @@ def show_devices(measure: bool, only: str, as_json: bool) -> None:
             )
 
 
+def forget_devices(only: str) -> None:
+    """Forgets what was measured of devices, and what programs took on them."""
+    for device in registry.parse_list(only) if only else registry.available_devices():
+        if registry.is_available(device):
+            observed.of(device).forget()
+            calibration.remove(device)
+
+
 def _listed() -> list[Device]:
     """All devices that are here, then the kinds that are not."""
     here = registry.available_devices()
@@ -55,14 +63,15 @@ def _calibration(device: Device, measure: bool) -> dict[str, Any]:
     try:
         if measure:
             with progress(f"measuring {device}", MEASUREMENTS) as step:
-                found: calibration.Calibration | None = calibration.calibration(device, True, lambda name: step())
+                found: calibration.Calibration | None = calibration.measure(device, lambda name: step())
             observed.of(device).forget()  # it corrected other rates than these
         else:
-            found = calibration.read(device)
+            found = calibration.known(device)
     except RlxError as error:
         return {"calibrated": f"cannot be measured: {error}"}
     if found is None:
-        return {"calibrated": "not calibrated yet"}
+        guessed = calibration.prior(device) is not None
+        return {"calibrated": "not calibrated: predicted by machines alike" if guessed else "not calibrated"}
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.measured_s))
     return {"calibrated": f"calibrated {when}", "rates": found.rates, "took_s": found.took_s, "age_s": found.age_s}
 

@@ -1,4 +1,7 @@
-"""What was measured of each device, kept on disk: for which device, by which versions, and when."""
+"""What was measured of each device, kept on disk: for which device, by which versions, and when.
+
+Nothing is measured but where somebody asks for it (`measure`). Choices go by what is `known`, else by a `prior`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,6 @@ from rlx.device.device import Device
 
 SCHEMA = 9
 """Rises when rates get another meaning, or kernels need one that older calibrations lack."""
-DRIFT = 0.3
-"""Observed times that are so far from predicted ones, again and again, ask for a new calibration."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class Calibration:
     """Rates of a device.
 
     identity      what they hold for: product, driver, libraries, rlx, clocks
-    measured_s    when, in seconds since the epoch
+    measured_s    when, in seconds since the epoch; 0 for a prior
     took_s        how long that took
+    band          how far off predictions by them may be at least
     """
 
     device: str
@@ -37,10 +39,16 @@ class Calibration:
     rates: Rates
     measured_s: float
     took_s: float
+    band: float = 0.0
 
     @property
     def age_s(self) -> float:
         return max(0.0, time.time() - self.measured_s)
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether the rates are those of machines alike, not measured here."""
+        return not self.measured_s
 
 
 def identity(device: Device) -> dict[str, str]:
@@ -83,41 +91,81 @@ def write(calibration: Calibration) -> None:
 
 
 @cache
-def _kept(device: Device) -> list[Calibration]:
-    """A place for the calibration of this process."""
+def _kept(device: Device, folder: str) -> list[Calibration]:
+    """A place for the calibration that this process uses."""
     return []
 
 
-def calibration(device: Device, again: bool = False, step: Callable[[str], None] = lambda name: None) -> Calibration:
-    """The calibration of a device: this process's, else that on disk, else measured now.
+def _place(device: Device) -> list[Calibration]:
+    try:
+        return _kept(device, str(disk.folder()))
+    except disk.NoFolder:
+        return _kept(device, "")
 
-    again   measure in any case
-    step    hears the name of each measurement as it begins
+
+def known(device: Device) -> Calibration | None:
+    """The calibration of a device: that which this process uses, else that on disk; None if it was never measured.
+
+    Raises DeviceUnavailable.
+    """
+    place = _place(device)
+    if not place:
+        place[:] = [found for found in [read(device)] if found is not None]
+    return place[0] if place else None
+
+
+@cache
+def prior(device: Device) -> Calibration | None:
+    """What is thought of a device that was not measured, by machines alike; None if nothing is known of such.
+
+    Raises DeviceUnavailable.
+    """
+    backend, ordinal = registry.backend(device)
+    rates = backend.prior(ordinal)
+    return None if rates is None else Calibration(str(device), {}, rates, 0.0, 0.0, backend.prior_band)
+
+
+def best(device: Device) -> Calibration | None:
+    """What is known of a device, else its prior; nothing is measured. Raises DeviceUnavailable."""
+    return known(device) or prior(device)
+
+
+def measure(device: Device, step: Callable[[str], None] = lambda name: None) -> Calibration:
+    """Measures a device now, and keeps what is found. `step` hears the name of each measurement as it begins.
 
     Raises DeviceUnavailable, and what compiling and running small graphs raises.
     """
-    place = _kept(device)
-    if place and not again:
-        return place[0]
-    found = None if again else read(device)
-    if found is None:
-        from rlx.backends.microbenchmarks import calibrate
+    from rlx.backends.microbenchmarks import calibrate
 
-        backend, ordinal = registry.backend(device)
-        start = time.perf_counter()
-        rates = backend.calibrate(ordinal, step) or calibrate(backend, ordinal, step)
-        found = Calibration(str(device), identity(device), rates, time.time(), time.perf_counter() - start)
-        write(found)
-    place[:] = [found]
-    return found
+    backend, ordinal = registry.backend(device)
+    start = time.perf_counter()
+    rates = backend.calibrate(ordinal, step) or calibrate(backend, ordinal, step)
+    made = Calibration(str(device), identity(device), rates, time.time(), time.perf_counter() - start)
+    replace(made)
+    return made
+
+
+def calibration(device: Device) -> Calibration:
+    """What is known of a device; it is measured if nothing is. Raises as `measure`."""
+    return known(device) or measure(device)
 
 
 def replace(made: Calibration) -> None:
-    """Puts a calibration in the place of this process's and of that on disk."""
-    _kept(registry.parse(made.device))[:] = [made]
+    """Puts a calibration in the place of that which this process uses and of that on disk."""
+    _place(registry.parse(made.device))[:] = [made]
     write(made)
 
 
+def remove(device: Device) -> None:
+    """Forgets the calibration of a device, on disk too. Raises DeviceUnavailable."""
+    _place(device).clear()
+    try:
+        path_of(device, identity(device)).unlink(missing_ok=True)
+    except OSError:
+        return  # a folder that cannot be written to has none
+
+
 def forget() -> None:
-    """Drops what this process holds; the next question reads from disk or measures."""
+    """Drops what this process holds; the next question reads from disk."""
     _kept.cache_clear()
+    prior.cache_clear()

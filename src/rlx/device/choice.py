@@ -16,22 +16,35 @@ from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
 from rlx.device.staged import StagedEstimator, parts
 from rlx.device.support import dispatch_report
-from rlx.errors import DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 
-Measure = Callable[[Device], float]
-"""Runs on a device and gives the median in ns. Raises what compiling and running raises."""
+Measure = Callable[[Sequence[Device]], Mapping[Device, "observed.Sample | str"]]
+"""Runs on devices in turns: what each took, or why it did not run."""
+USUAL = Device("cpu")
+"""The device that is taken where no other is clearly quicker: it is always there, and answers soonest at first."""
+UNUSUAL = 1 << 30
+EXPECTED_RUNS = 1000.0
+"""Over how many runs a compile is spread where nobody says how many there will be."""
+SIZES = 16.0
+"""How many sizes a program with named dims is expected to see, at least."""
+GAIN = 1.5
+"""How many times as fast as the usual device another must be predicted to take its place, where runs of the program did
+not correct the predictions of both."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A device, and how it stands with the graph.
 
-    blocker     why it cannot be chosen; empty if it can
-    estimate    what it would take, by its calibration; `ratio` corrects it by what runs of this or other programs took
-    measured_ns the median of runs at these dims, if there were any
-    age_s       of the calibration
+    blocker      why it cannot be chosen; empty if it can
+    estimate     what it would take; `ratio` corrects it by what runs of this or other programs took
+    sample       what was measured at these dims, if anything was
+    calibration  whose rates the estimate goes by
+    seen         whether runs of this program, at any size, corrected the estimate
+    compiles     how many compiles are expected: one for each size on devices that compile sizes
+    drift        how many times as long as predicted programs take that were seen on the device
     """
 
     device: Device
@@ -39,30 +52,56 @@ class Candidate:
     blocker: str = ""
     estimate: Estimate | None = None
     ratio: float = 1.0
-    measured_ns: float | None = None
-    age_s: float = 0.0
+    sample: observed.Sample | None = None
+    calibration: calibration.Calibration | None = None
+    seen: bool = False
+    compiles: float = 1.0
+    drift: float = 1.0
     ops: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def measured_ns(self) -> float | None:
+        return None if self.sample is None else self.sample.measured_ns
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether the prediction is by machines alike."""
+        return self.calibration is not None and self.calibration.is_prior
+
+    @property
+    def age_s(self) -> float:
+        """Of the calibration."""
+        return 0.0 if self.calibration is None else self.calibration.age_s
 
     def run_ns(self) -> float:
         """What a run takes: as measured, else as predicted."""
-        if self.measured_ns is not None:
-            return self.measured_ns
+        if self.sample is not None:
+            return self.sample.measured_ns
         return self.estimate.run_ns * self.ratio if self.estimate else float("inf")
 
+    def compile_ns(self, expected_runs: float) -> float:
+        """A run's share of the compiles."""
+        return self.estimate.compile_ns * self.compiles / max(expected_runs, 1.0) if self.estimate else 0.0
+
     def total_ns(self, expected_runs: float) -> float:
-        """A run with its share of the compile."""
-        compile_ns = self.estimate.compile_ns if self.estimate else 0.0
-        return self.run_ns() + compile_ns / max(expected_runs, 1.0)
+        """A run with its share of the compiles."""
+        return self.run_ns() + self.compile_ns(expected_runs)
 
     @property
     def band(self) -> float:
         """How far off `run_ns` may be."""
-        if self.measured_ns is not None:
-            return MEASURED_BAND
-        return self.estimate.band if self.estimate else float("inf")
+        if self.sample is not None:
+            return max(self.sample.high_ns / self.sample.measured_ns, self.sample.measured_ns / self.sample.low_ns) - 1
+        if self.estimate is None:
+            return float("inf")
+        return max(self.estimate.band, self.calibration.band if self.calibration else 0.0)
 
-
-MEASURED_BAND = 0.02
+    def span_ns(self, expected_runs: float) -> tuple[float, float]:
+        """Between what times `total_ns` is thought to lie."""
+        run, share = self.run_ns(), self.compile_ns(expected_runs)
+        if self.sample is not None:
+            return self.sample.low_ns + share, self.sample.high_ns + share
+        return run / (1 + self.band) + share, run * (1 + self.band) + share
 
 
 @dataclass(frozen=True)
@@ -86,8 +125,9 @@ class Chooser:
     def __init__(self, graph: Graph, policy: DevicePolicy, options: Options) -> None:
         self.graph, self.policy, self.options = graph, policy, options
         self.program = fingerprint(graph)
-        self._estimators: dict[Device, Estimator] = {}
+        self._estimators: dict[tuple[Device, float], Estimator] = {}
         self._viable: list[tuple[Device, str]] | None = None
+        self._sizes: set[tuple[tuple[str, int], ...]] = set()
 
     def standing(self) -> list[tuple[Device, str]]:
         """Every device that is here or named, with its blocker, which is empty for those that may be chosen."""
@@ -95,8 +135,8 @@ class Chooser:
             self._viable = [(device, self._blocker(device)) for device in self.policy.candidates()]
         return self._viable
 
-    def _blocker(self, device: Device) -> str:
-        reason = registry.why_unavailable(device) or self.policy.why_refused(device)
+    def _blocker(self, device: Device, named: bool = False) -> str:
+        reason = registry.why_unavailable(device) or self.policy.why_refused(device, named)
         if reason:
             return reason
         try:
@@ -105,25 +145,46 @@ class Chooser:
             return str(error)
 
     def admit(self, device: Device) -> None:
-        """Raises DeviceUnavailable or UnsupportedOp if the device may not run the graph."""
-        blocker = next((why for d, why in self.standing() if d == device), None)
-        if self._blocker(device) if blocker is None else blocker:
+        """Raises DeviceUnavailable or UnsupportedOp if the device may not run the graph, though it is named."""
+        if self._blocker(device, named=True):
             self.refuse(device)
 
     def viable(self) -> list[Device]:
         return [device for device, blocker in self.standing() if not blocker]
 
-    def estimate(self, device: Device, binding: Mapping[str, int]) -> tuple[Estimate, float]:
-        """What the device would take, uncorrected, and the age of its calibration in seconds.
+    def at_once(self) -> Device | None:
+        """The device that will be chosen whatever predictions say, before the graph is looked at; None if that hangs on
+        more. A compile for it may still find ops that it does not take."""
+        policy = self.policy
+        if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
+            return None
+        here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
+        if USUAL not in here:
+            return here[0] if len(here) == 1 else None
+        return USUAL if all(d == USUAL or self.outdone(d) for d in here) else None
 
-        Calibrates the device if that was never done. Raises what that raises.
-        """
-        found = calibration.calibration(device)
-        if device not in self._estimators:
-            backend, ordinal = registry.backend(device)
+    def outdone(self, device: Device) -> bool:
+        """Whether a device is the processor under another name, of which nothing was measured."""
+        backend, ordinal = registry.backend(device)
+        return backend.on_processor(ordinal) and calibration.known(device) is None
+
+    def estimate(
+        self, device: Device, binding: Mapping[str, int]
+    ) -> tuple[Estimate | None, calibration.Calibration | None]:
+        """What the device would take, uncorrected, and the rates that this goes by: measured ones, else a prior's. None
+        where there are neither. Nothing is measured. Raises what making the graph ready raises."""
+        found = calibration.best(device)
+        if found is None:
+            return None, None
+        key = (device, found.measured_s)
+        backend, ordinal = registry.backend(device)
+        if key not in self._estimators:
             made = [self._estimator(backend, part, found.rates, ordinal) for part in parts(self.graph)]
-            self._estimators[device] = StagedEstimator(self.graph, made) if len(made) > 1 else made[0]
-        return self._estimators[device](binding), found.age_s
+            self._estimators[key] = StagedEstimator(self.graph, made) if len(made) > 1 else made[0]
+        estimate = self._estimators[key](binding)
+        if estimate.free_bytes is None:
+            estimate = replace(estimate, free_bytes=backend.free_bytes(ordinal))
+        return estimate, found
 
     def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
         own = backend.estimator(graph, self.options, rates, ordinal)
@@ -132,6 +193,13 @@ class Chooser:
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))
 
+    def compiles(self, device: Device, binding: Mapping[str, int]) -> float:
+        """How many compiles the device is expected to need: for each of the sizes seen so far, and of those to come."""
+        self._sizes.add(tuple(sorted(binding.items())))
+        if not binding or not registry.load(device.kind).compiles_sizes:
+            return 1.0
+        return max(SIZES, float(len(self._sizes)))
+
     def candidate(self, device: Device, blocker: str, binding: Mapping[str, int]) -> Candidate:
         """A device with its prediction, if it may be chosen."""
         name = registry.full_name(device) if registry.is_available(device) else device.label
@@ -139,51 +207,66 @@ class Chooser:
             return Candidate(device, name, blocker)
         counts = dispatch_report(self.graph, device, self.options).counts()
         try:
-            estimate, age = self.estimate(device, binding)
+            estimate, by = self.estimate(device, binding)
         except RlxError as error:
             return Candidate(device, name, str(error), ops=counts)
         seen = observed.of(device)
+        sample = seen.measured(self.key(binding))
+        if estimate is None:
+            return Candidate(device, name, "", sample=sample, ops=counts)
         blocker = "" if estimate.fits else _too_large(estimate)
-        measured = seen.measured(self.key(binding))
         ratio = seen.ratio(self.program, estimate.parts())
-        return Candidate(device, name, blocker, estimate, ratio, measured, age, counts)
+        compiles = self.compiles(device, binding)
+        return Candidate(
+            device, name, blocker, estimate, ratio, sample, by, seen.has(self.program), compiles, seen.drift, counts
+        )  # fmt: skip
 
     def decide(
-        self, binding: Mapping[str, int], expected_runs: float = float("inf"), measure: Measure | None = None,
+        self, binding: Mapping[str, int], expected_runs: float = EXPECTED_RUNS, measure: Measure | None = None,
         hint: Device | None = None, may_chain: bool = True,
     ) -> Decision:  # fmt: skip
         """The choice at these dims.
 
-        expected_runs   over how many runs the compile is spread
-        measure         what `benchmark` and `auto` measure with; without it predictions decide alone
+        expected_runs   over how many runs compiles are spread
+        measure         what `benchmark` measures with; without it predictions and earlier measurements decide
         may_chain       without a hint, the first device of the policy's chain that takes the graph is the choice
 
-        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
+        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not, FallbackError for a chain without
+        a device that takes the graph.
         """
         return _Question(self, binding, expected_runs, measure, hint, may_chain).answer()
 
     def first_of_chain(self) -> tuple[Device | None, str]:
-        """The first device of the policy's chain that may run the graph, and why those before it may not."""
+        """The first device of the policy's chain that may run the graph, and why those before it may not. Raises
+        FallbackError if none may; None without a chain."""
+        if not self.policy.chain:
+            return None, ""
         blockers = dict(self.standing())
-        passed: list[str] = []
+        passed: list[tuple[str, Exception]] = []
         for device in self.policy.chain:
             if not blockers[device]:
                 listed = ", ".join(map(str, self.policy.chain))
-                return device, "; ".join([f"the first of the chain {listed} that takes the graph", *passed])
-            passed.append(f"{device}: {blockers[device]}")
-        return None, ""
+                about = f"the first of the chain {listed} that takes the graph"
+                return device, "; ".join([about, *(f"{tried}: {why}" for tried, why in passed)])
+            kind = UnsupportedOp if registry.is_available(device) else DeviceUnavailable
+            passed.append((str(device), kind(blockers[device])))
+        raise FallbackError(self.graph.name, passed)
 
-    def measured(self, candidate: Candidate, binding: Mapping[str, int], measure: Measure) -> Candidate:
-        """With a measurement: the remembered one, else a new one. A device that fails is out, with its reason."""
-        if candidate.measured_ns is not None:
-            return candidate
-        try:
-            median = measure(candidate.device)
-        except (RlxError, MemoryError) as error:
-            return replace(candidate, blocker=f"failed when measured: {error}")
-        parts = candidate.estimate.parts() if candidate.estimate else None
-        observed.of(candidate.device).record(self.key(binding), median, parts)
-        return replace(candidate, measured_ns=median)
+    def measured(
+        self, candidates: Sequence[Candidate], binding: Mapping[str, int], measure: Measure
+    ) -> dict[Device, Candidate]:
+        """With measurements, in turns. A device that fails is out, with its reason."""
+        made: dict[Device, Candidate] = {}
+        taken = measure([c.device for c in candidates])
+        for c in candidates:
+            found = taken[c.device]
+            if isinstance(found, str):
+                made[c.device] = replace(c, blocker=f"failed when measured: {found}")
+                continue
+            sample = replace(found, program=self.program, parts=c.estimate.parts() if c.estimate else {})
+            observed.of(c.device).record(self.key(binding), sample)
+            made[c.device] = replace(c, sample=sample)
+        return made
 
     def refuse(self, wanted: Device | None) -> NoReturn:
         """Raises DeviceUnavailable or UnsupportedOp, with the reasons why the device, or none, may run the graph."""
@@ -192,7 +275,7 @@ class Chooser:
             here = [c for c in listed if registry.is_available(c.device)]
             kind = UnsupportedOp if here else DeviceUnavailable
             raise kind(_listed(self.graph, listed))
-        blocker = next((c.blocker for c in listed if c.device == wanted), "") or self._blocker(wanted)
+        blocker = self._blocker(wanted, named=True)
         able = ", ".join(str(c.device) for c in listed if not c.blocker) or "none"
         kind = UnsupportedOp if registry.is_available(wanted) else DeviceUnavailable
         raise kind(f"[device] expected {wanted} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
@@ -215,12 +298,12 @@ class _Question:
         self.standing = chooser.standing()
 
     def answer(self) -> Decision:
-        """Raises DeviceUnavailable, UnsupportedOp."""
-        for strategy in (self.named, self.only, self.benchmark, self.beyond_doubt, self.measured_rivals):
+        """Raises DeviceUnavailable, UnsupportedOp, FallbackError."""
+        for strategy in (self.named, self.only, self.benchmark, self.usual):
             decision = strategy()
             if decision is not None:
                 return decision
-        return self.preferred()
+        return self.predicted()
 
     # strategies
 
@@ -241,30 +324,41 @@ class _Question:
         return self._unpredicted(able[0], "the only device that may run it") if len(able) == 1 else None
 
     def benchmark(self) -> Decision | None:
-        """The quickest of all, measured."""
+        """The quickest of all, measured in turns."""
         if self.policy.strategy != "benchmark" or self.measure is None:
             return None
-        return self._quickest_measured(self._open(self.candidates), "the quickest of those measured")
+        able = self._open(self.candidates)
+        turns = {c.sample.turn for c in able if c.sample} if all(c.sample for c in able) else set()
+        seen = {} if len(turns) == 1 else self.chooser.measured(able, self.binding, self.measure)
+        candidates = [seen.get(c.device, c) for c in self.candidates]
+        best = min(self._open(candidates), key=self._total_ns)
+        return self._decision(best, "the quickest of those measured", candidates)
 
-    def beyond_doubt(self) -> Decision | None:
-        """The one that is predicted to be the quickest, if no other's band reaches it."""
-        if len(self.rivals) > 1:
+    def usual(self) -> Decision | None:
+        """The usual device, or another that is clearly quicker."""
+        if self.policy.strategy != "auto":
             return None
-        return self._decision(self.rivals[0], "predicted the quickest, beyond doubt", self.candidates)
-
-    def measured_rivals(self) -> Decision | None:
-        """The quickest of those that predictions cannot tell apart, measured."""
-        if self.policy.strategy != "auto" or self.measure is None:
+        able = self._open(self.candidates)
+        usual = next((c for c in sorted(able, key=self._usage) if self._usage(c) < UNUSUAL), None)
+        if usual is None:
             return None
-        about = "the quickest of those that predictions could not tell apart, measured"
-        return self._quickest_measured(self.rivals, about)
+        found = [
+            (c, why) for c in able if c is not usual for why in [_clearly_quicker(c, usual, self.expected_runs)] if why
+        ]
+        if not found:
+            return self._decision(usual, "the usual device, and none is clearly quicker", self.candidates)
+        best, why = min(found, key=lambda pair: self._total_ns(pair[0]))
+        return self._decision(best, why, self.candidates)
 
-    def preferred(self) -> Decision:
-        """Of those that predictions cannot tell apart the one that the policy prefers, else the quickest predicted."""
-        best = min(self.rivals, key=lambda c: (self.policy.preference(c.device), self._total_ns(c)))
-        preferred = self.policy.preference(best.device) < len(self.policy.prefer)
-        about = "preferred among those that predictions cannot tell apart" if preferred else "predicted the quickest"
-        return self._decision(best, about, self.candidates)
+    def predicted(self) -> Decision:
+        """The quickest by what is known; of those that nothing tells apart, the one that the policy prefers."""
+        ranked = sorted(self._open(self.candidates), key=self._total_ns)
+        rivals = [c for c in ranked if _may_beat(c, ranked[0], self.expected_runs)]
+        best = min(rivals, key=lambda c: (self.policy.preference(c.device), self._total_ns(c)))
+        if self.policy.preference(best.device) < len(self.policy.prefer) and len(rivals) > 1:
+            return self._decision(best, "preferred among those that predictions cannot tell apart", self.candidates)
+        doubt = "" if len(rivals) > 1 else ", beyond doubt"
+        return self._decision(best, f"predicted the quickest{doubt}", self.candidates)
 
     # what they are made of
 
@@ -272,11 +366,12 @@ class _Question:
     def candidates(self) -> list[Candidate]:
         return [self.chooser.candidate(device, blocker, self.binding) for device, blocker in self.standing]
 
-    @cached_property
-    def rivals(self) -> list[Candidate]:
-        """The quickest by what is known, and those that may beat it, in order."""
-        ranked = sorted(self._open(self.candidates), key=self._total_ns)
-        return [c for c in ranked if _may_beat(c, ranked[0], self.expected_runs)]
+    def _usage(self, candidate: Candidate) -> int:
+        """The place among usual devices: those preferred, then the processor."""
+        place = self.policy.preference(candidate.device)
+        if place < len(self.policy.prefer):
+            return place
+        return len(self.policy.prefer) if candidate.device == USUAL else UNUSUAL
 
     def _total_ns(self, candidate: Candidate) -> float:
         return candidate.total_ns(self.expected_runs)
@@ -288,19 +383,13 @@ class _Question:
             raise UnsupportedOp(_listed(self.graph, candidates))
         return found
 
-    def _quickest_measured(self, measured: Sequence[Candidate], about: str) -> Decision:
-        """The quickest after these have been measured; those that failed then are out."""
-        assert self.measure is not None
-        seen = {c.device: self.chooser.measured(c, self.binding, self.measure) for c in measured}
-        candidates = [seen.get(c.device, c) for c in self.candidates]
-        return self._decision(min(self._open(candidates), key=self._total_ns), about, candidates)
-
     def _unpredicted(self, device: Device, about: str) -> Decision:
         """A choice that needs no prediction: none is made, as it might have to calibrate first."""
         if device not in self.chooser.viable():
-            self.chooser.refuse(device)
-        listed = [Candidate(each, each.label, blocker) for each, blocker in self.standing]
-        return self._decision(next(c for c in listed if c.device == device), about, listed)
+            self.chooser.admit(device)
+        others = [Candidate(each, each.label, blocker) for each, blocker in self.standing if each != device]
+        chosen = Candidate(device, device.label)
+        return self._decision(chosen, about, [chosen, *others])
 
     def _decision(self, chosen: Candidate, reason: str, candidates: Sequence[Candidate]) -> Decision:
         took_ms = (time.perf_counter() - self.start) * 1e3
@@ -309,12 +398,21 @@ class _Question:
 
 
 def _may_beat(one: Candidate, best: Candidate, expected_runs: float) -> bool:
-    """Whether the bands of two predictions meet."""
-    if one is best:
-        return True
-    low = one.total_ns(expected_runs) * (1 - one.band)
-    high = best.total_ns(expected_runs) * (1 + best.band)
-    return low <= high
+    """Whether the spans of two times meet."""
+    return one is best or one.span_ns(expected_runs)[0] <= best.span_ns(expected_runs)[1]
+
+
+def _clearly_quicker(one: Candidate, usual: Candidate, expected_runs: float) -> str:
+    """How it is known that a device is quicker than the usual one; empty if that is not clear."""
+    low, high = usual.span_ns(expected_runs)[0], one.span_ns(expected_runs)[1]
+    if not high < low:
+        return ""
+    gain = usual.total_ns(expected_runs) / one.total_ns(expected_runs)
+    if one.sample and usual.sample and one.sample.turn == usual.sample.turn:
+        return f"measured {gain:.2f} times as quick as {usual.device}, in turns"
+    if one.seen and usual.seen:
+        return f"predicted {gain:.2f} times as quick as {usual.device}, by runs of this program"
+    return f"predicted {gain:.2f} times as quick as {usual.device}" if gain >= GAIN else ""
 
 
 def _too_large(estimate: Estimate) -> str:

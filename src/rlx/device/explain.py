@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlx.device.choice import Candidate, Decision
+from rlx.device.choice import GAIN, Candidate, Decision
+from rlx.device.policy import UNASKED
 
 TOP_KERNELS = 8
+WIDTH = 80
 
 
 def as_dict(decision: Decision, graph: str = "") -> dict[str, Any]:
@@ -32,14 +36,17 @@ def _candidate(c: Candidate, decision: Decision) -> dict[str, Any]:
     compute, memory = split(c)
     return made | {
         "predicted_ns": estimate.run_ns * c.ratio,
-        "band": estimate.band,
+        "band": c.band,
+        "calibrated": not c.is_prior,
         "measured_ns": c.measured_ns,
+        "measured_runs": c.sample.runs if c.sample else 0,
         "corrected_by": c.ratio,
         "compute_ns": compute,
         "memory_ns": memory,
         "launch_ns": estimate.launch_ns,
         "copy_ns": estimate.copy_ns,
         "compile_ns": estimate.compile_ns,
+        "expected_compiles": c.compiles,
         "total_ns": c.total_ns(decision.expected_runs),
         "arena_bytes": estimate.arena_bytes,
         "weight_bytes": estimate.weight_bytes,
@@ -72,10 +79,13 @@ def what_would_change(decision: Decision) -> str:
         return "Only another device: no other can run it."
     runs = decision.expected_runs
     rival = min(others, key=lambda c: c.total_ns(runs))
+    if chosen.estimate is None and chosen.sample is None:
+        return f"Of {chosen.device} nothing is known; {rival.device} would take {_time(rival.total_ns(runs))}."
     factor = rival.total_ns(runs) / max(chosen.total_ns(runs), 1e-9)
     if factor < 1:
-        return f"{rival.device} is predicted {1 / factor:.2f} times as fast; {decision.reason} decided."
-    said = f"{rival.device} would have to be {factor:.2f} times as fast as it is"
+        clear = f"A device must be {GAIN:g} times as quick by predictions, or measured so: rlx bench --devices"
+        return f"{rival.device} is predicted {1 / factor:.2f} times as quick. {clear}."
+    said = f"{rival.device} would have to be {factor:.2f} times as quick as it is"
     fixed = (rival.estimate.launch_ns + rival.estimate.copy_ns) if rival.estimate else 0.0
     if fixed > chosen.run_ns():
         said += f" (calls and copies alone take {_time(fixed)} there)"
@@ -83,47 +93,90 @@ def what_would_change(decision: Decision) -> str:
 
 
 def as_text(decision: Decision, graph: str = "") -> str:
-    """For a terminal: the choice, a table of devices, the longest kernels."""
+    """For a terminal of 80 columns: the choice, a table of devices, the longest kernels."""
     dims = ", ".join(f"{name}={size}" for name, size in decision.binding.items())
-    lines = [
-        f"{graph or 'the graph'} runs on {decision.chosen}: {decision.reason}" + (f" (at {dims})" if dims else ""),
-        "",
-    ]
-    table = [("device", "predicted", "±", "measured", "compute", "memory", "launch", "copies", "compile", "")]
-    blocked = []
-    for c in decision.candidates:
-        if c.estimate is None:
-            if c.blocker:
-                blocked.append(f"  {c.device}: {c.blocker}")
-            continue
-        compute, memory = split(c)
-        note = c.blocker or (f"corrected by {c.ratio:.2f}" if abs(c.ratio - 1) > 0.005 else "")
-        table.append(
-            (
-                f"{c.device}", _time(c.estimate.run_ns * c.ratio), f"{c.estimate.band:.0%}",
-                _time(c.measured_ns) if c.measured_ns else "-", _time(compute), _time(memory),
-                _time(c.estimate.launch_ns), _time(c.estimate.copy_ns), _time(c.estimate.compile_ns), note,
-            )
-        )  # fmt: skip
-    if len(table) > 1:
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
-        lines.append("")
-        lines.append(f"What would change it: {what_would_change(decision)}")
-    if blocked:
-        lines += ["", "Not in question:", *blocked]
+    lines = _wrapped(f"{graph or 'the graph'} runs on {decision.chosen}: {decision.reason}")
+    lines += _wrapped(f"(at {dims})") if dims else []
+    predicted = [c for c in decision.candidates if c.estimate is not None]
+    if predicted:
+        lines += ["", *_table(predicted), *_notes(predicted, decision), ""]
+        lines += _wrapped(f"What would change it: {what_would_change(decision)}")
+    lines += _blocked([c for c in decision.candidates if c.estimate is None and c.blocker])
     chosen = decision.candidate(decision.chosen)
     if chosen.estimate is not None:
-        lines += ["", f"On {chosen.device}: {_counts(chosen.ops)}; its longest kernels:"]
-        longest = sorted(chosen.estimate.kernels, key=lambda k: -k.ns)[:TOP_KERNELS]
-        for kernel in longest:
-            bound = "compute" if kernel.compute_ns >= kernel.memory_ns else "memory"
-            share = kernel.ns / max(chosen.estimate.run_ns, 1e-9)
-            made_of = ", ".join(list(dict.fromkeys(kernel.sources))[:2])
-            lines.append(f"  {_time(kernel.ns):>9}  {share:4.0%}  {bound:7}  {kernel.name}  {made_of}")
-        age = chosen.age_s / 3600
-        lines += ["", f"Calibrated {age:.1f} hours ago; the choice took {decision.took_ms:.1f} ms."]
+        lines += ["", *_wrapped(f"On {chosen.device}: {_counts(chosen.ops)}; its longest kernels:"), *_kernels(chosen)]
+        lines += ["", f"The choice took {decision.took_ms:.1f} ms."]
     return "\n".join(lines)
+
+
+def _table(candidates: Sequence[Candidate]) -> list[str]:
+    table = [("device", "predicted", "±", "measured", "compute", "memory", "launch", "copies", "compile")]
+    for c in candidates:
+        assert c.estimate is not None  # only those that are predicted come here
+        compute, memory = split(c)
+        table.append(
+            (
+                f"{c.device}", _time(c.estimate.run_ns * c.ratio), f"{c.band:.0%}",
+                _time(c.measured_ns) if c.measured_ns else "-", _time(compute), _time(memory),
+                _time(c.estimate.launch_ns), _time(c.estimate.copy_ns), _time(c.estimate.compile_ns),
+            )
+        )  # fmt: skip
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+
+
+def _notes(candidates: Sequence[Candidate], decision: Decision) -> list[str]:
+    """What the figures of each device rest on."""
+    made = []
+    for c in candidates:
+        found = [c.blocker] if c.blocker else []
+        if c.is_prior:
+            found.append("not measured here, so by machines alike (rlx devices --calibrate)")
+        elif c.calibration is not None:
+            found.append(f"calibrated {c.age_s / 3600:.1f} hours ago")
+        if abs(c.ratio - 1) > 0.005:
+            found.append(f"corrected by {c.ratio:.2f}")
+        if c.sample is not None:
+            found.append(f"{c.sample.runs} runs measured" + ("" if c.sample.calm else " beside other work"))
+        if c.compiles > 1:
+            found.append(f"a compile for each size, of which {c.compiles:.0f} are expected")
+        if c.drift != 1.0:
+            found.append(f"programs take {c.drift:.2f} times as calibrated (rlx devices --calibrate)")
+        made += _wrapped(f"{c.device}: {'; '.join(found)}", "  ", "    ") if found else []
+    runs = decision.expected_runs
+    return ["", *made, *([f"  Compiles are spread over {runs:g} runs."] if math.isfinite(runs) else [])]
+
+
+def _blocked(candidates: Sequence[Candidate]) -> list[str]:
+    """Why others are not in question; those that must be named in one line."""
+    if not candidates:
+        return []
+    by_reason: dict[str, list[str]] = {}
+    for c in candidates:
+        reason = f"{UNASKED}, but by name" if c.blocker.startswith(UNASKED) else c.blocker
+        by_reason.setdefault(reason, []).append(str(c.device))
+    lines = ["", "Not in question:"]
+    for reason, devices in by_reason.items():
+        lines += _wrapped(f"{', '.join(devices)}: {reason}", "  ", "    ")
+    return lines
+
+
+def _kernels(chosen: Candidate) -> list[str]:
+    assert chosen.estimate is not None  # only one that is predicted comes here
+    lines = []
+    for kernel in sorted(chosen.estimate.kernels, key=lambda k: -k.ns)[:TOP_KERNELS]:
+        bound = "compute" if kernel.compute_ns >= kernel.memory_ns else "memory"
+        share = kernel.ns / max(chosen.estimate.work_ns, 1e-9)
+        made_of = ", ".join(list(dict.fromkeys(kernel.sources))[:2])
+        line = f"  {_time(kernel.ns * chosen.ratio):>7}  {share:4.0%}  {bound:7}  {kernel.name}  {made_of}"
+        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…")
+    return lines
+
+
+def _wrapped(text: str, first: str = "", other: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=other, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _counts(ops: Mapping[str, int]) -> str:

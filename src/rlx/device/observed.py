@@ -1,12 +1,16 @@
-"""What runs really took: by program, device and shapes, kept on disk. Predictions are corrected by it.
+"""What runs really took: samples by program, device and shapes, kept on disk, that correct predictions.
 
-A program that was seen is corrected by its own ratio of observed to predicted time; one that was not by the factors of
-the kinds of kernels that it is made of, which all programs that were seen have taught.
+A program that was seen is corrected by its own ratio of observed to predicted time. What one program taught says
+nothing of another; where several agree, the kinds of kernels that they are made of correct others too.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,17 +22,22 @@ from rlx.device import calibration
 from rlx.device.device import Device
 from rlx.errors import RlxError
 
-LEARNING = 0.3
-"""How much of a new observation goes into what is believed."""
-MOST_KEPT = 4096
-MOST_SAMPLES = 256
-"""Runs that factors are fitted to: the latest."""
+MOST_KEPT = 512
+"""Samples of a device: the latest."""
+KEPT_S = 30 * 86400.0
+"""How long a sample counts: drivers, clocks and neighbours change."""
+BUSY = 0.5
+"""Threads of others for each processor that want to run, from which on a sample tells more of them than of a device."""
+AGREEING = 3
+"""Programs that must have been seen for their kinds of kernels to correct predictions of others."""
 SHARED_RIDGE, RIDGE = 0.02, 1.0
 """Pull towards 1 of the factor of all kinds together, and of each kind: the variance of what a program is off for
 reasons of its own, over that of the factors."""
 ROBUST = 0.3
 """Programs that are further off than this, in logarithms, count less: something else is wrong with them."""
 STEPS = 30
+DRIFT = 0.3
+"""Programs that take so much longer, or shorter, than their calibration says ask for a new one."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +54,57 @@ class Key:
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured run: of which program, what was predicted of it by kind of kernel (`Estimate.parts`), what it took."""
+    """Measured runs of a program at a size.
+
+    parts         what was predicted of it by kind of kernel (`Estimate.parts`); empty if nothing was
+    measured_ns   the median; half of the runs lie between `low_ns` and `high_ns`
+    turn          what was measured in turns has it in common: only that was measured under the same conditions
+    when_s        in seconds since the epoch
+    load          threads of others that wanted to run, for each processor
+    """
 
     program: str
     parts: Mapping[str, float]
     measured_ns: float
+    low_ns: float = 0.0
+    high_ns: float = math.inf
+    runs: int = 1
+    turn: str = ""
+    when_s: float = 0.0
+    load: float = 0.0
+
+    @property
+    def expired(self) -> bool:
+        return time.time() - self.when_s > KEPT_S
+
+    @property
+    def calm(self) -> bool:
+        """Whether the machine had little else to do."""
+        return self.load < BUSY
+
+    @property
+    def ratio(self) -> float:
+        """Observed over predicted time."""
+        return self.measured_ns / sum(self.parts.values())
+
+
+def sample_of(
+    program: str, times_ns: Sequence[float], parts: Mapping[str, float] | None, turn: str, load: float
+) -> Sample:
+    """The sample of these runs."""
+    low, median, high = statistics.quantiles(
+        list(times_ns) * 2 if len(times_ns) < 2 else times_ns, n=4, method="inclusive"
+    )
+    return Sample(program, dict(parts or {}), median, low, high, len(times_ns), turn, time.time(), load)
+
+
+def load_of_others() -> float:
+    """Threads that want to run, of all the machine, for each processor; 0 where the system does not tell."""
+    try:
+        running = int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(running, 0) / (os.cpu_count() or 1)
 
 
 Factors = dict[str, float]
@@ -87,14 +142,11 @@ def corrected(parts: Mapping[str, float], known: Factors) -> float:
 
 
 class Observations:
-    """Of one device. `measured_ns` are medians of measurements; `ratios` observed over predicted, by program; `samples`
-    what `factors` are fitted to, by program and size."""
+    """Of one device: `samples` by program and size, the latest last."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._lock = locks.lock()
-        self.measured_ns: dict[str, float] = {}
-        self.ratios: dict[str, float] = {}
         self.samples: dict[str, Sample] = {}
         self._factors: Factors | None = None
         self._read()
@@ -106,58 +158,73 @@ class Observations:
     def _read(self) -> None:
         try:
             told = json.loads(self._path().read_text(encoding="utf-8"))
-            self.measured_ns = {str(k): float(v) for k, v in told["measured_ns"].items()}
-            self.ratios = {str(k): float(v) for k, v in told["ratios"].items()}
-            self.samples = {str(k): _sample(v) for k, v in told["samples"].items()}
+            found = {str(key): _sample(value) for key, value in told["samples"].items()}
+            self.samples = {key: sample for key, sample in found.items() if not sample.expired}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RlxError):
-            self.measured_ns, self.ratios, self.samples = {}, {}, {}
+            self.samples = {}
 
     def _write(self) -> None:
-        samples = {key: asdict(sample) for key, sample in self.samples.items()}
-        told = json.dumps({"measured_ns": self.measured_ns, "ratios": self.ratios, "samples": samples})
+        told = json.dumps({"samples": {key: asdict(sample) for key, sample in self.samples.items()}})
         try:
             disk.replace(self._path(), told.encode())
         except OSError:
             return
 
-    def measured(self, key: Key) -> float | None:
-        """What was measured for a program at a size, in ns."""
-        return self.measured_ns.get(key.text)
+    def measured(self, key: Key) -> Sample | None:
+        """What was measured of a program at a size."""
+        found = self.samples.get(key.text)
+        return None if found is None or found.expired else found
+
+    def has(self, program: str) -> bool:
+        """Whether the program was measured at any size, with a prediction beside it."""
+        return any(sample.program == program and sample.parts for sample in self._fresh())
 
     def ratio(self, program: str, parts: Mapping[str, float] | None = None) -> float:
         """What to multiply predictions for a program with: its own ratio, else what the kinds of its kernels say."""
         with self._lock:
-            if program in self.ratios or not self.samples or not parts:
-                return self.ratios.get(program, 1.0)
+            own = [math.log(s.ratio) for s in self._fresh() if s.program == program and s.parts]
+            if own:
+                return math.exp(statistics.median(own))
+            if not parts:
+                return 1.0
             if self._factors is None:
-                self._factors = factors(list(self.samples.values()))
+                self._factors = self._agreed()
             return corrected(parts, self._factors) / sum(parts.values())
 
-    def record(self, key: Key, measured_ns: float, parts: Mapping[str, float] | None = None) -> None:
-        """Remembers a measurement; with the parts of the uncorrected prediction it corrects those to come."""
+    def _agreed(self) -> Factors:
+        """What several programs teach of others, from runs that nothing disturbed."""
+        calm = [sample for sample in self._fresh() if sample.calm and sample.parts]
+        return factors(calm) if len({sample.program for sample in calm}) >= AGREEING else {"": 1.0}
+
+    def _fresh(self) -> list[Sample]:
+        return [sample for sample in self.samples.values() if not sample.expired]
+
+    @property
+    def drift(self) -> float:
+        """How many times as long as predicted programs take that were seen; 1 where they are about right, or few."""
         with self._lock:
-            self.measured_ns.pop(key.text, None)
-            self.measured_ns[key.text] = measured_ns
-            if parts:
-                seen = measured_ns / sum(parts.values())
-                old = self.ratios.get(key.program)
-                self.ratios[key.program] = seen if old is None else old ** (1 - LEARNING) * seen**LEARNING
-                self.samples.pop(key.text, None)
-                self.samples[key.text] = Sample(key.program, dict(parts), measured_ns)
-                self._factors = None
-            for kept, most in ((self.measured_ns, MOST_KEPT), (self.ratios, MOST_KEPT), (self.samples, MOST_SAMPLES)):
-                while len(kept) > most:
-                    kept.pop(next(iter(kept)))
+            calm = [sample for sample in self._fresh() if sample.calm and sample.parts]
+            by_program = {sample.program: sample.ratio for sample in calm}
+        if len(by_program) < AGREEING:
+            return 1.0
+        found = statistics.median(by_program.values())
+        return found if abs(math.log(found)) > math.log1p(DRIFT) else 1.0
+
+    def record(self, key: Key, sample: Sample) -> None:
+        """Remembers a measurement in the place of an earlier one of the same size."""
+        with self._lock:
+            self.samples.pop(key.text, None)
+            self.samples[key.text] = sample
+            self._factors = None
+            while len(self.samples) > MOST_KEPT:
+                self.samples.pop(next(iter(self.samples)))
             self._write()
 
     def forget(self, program: str | None = None) -> None:
         """Drops what is known of a program, or of all."""
         with self._lock:
-            keep = [k for k in self.measured_ns if program is not None and not k.startswith(program)]
-            self.measured_ns = {k: self.measured_ns[k] for k in keep}
-            self.ratios = {k: v for k, v in self.ratios.items() if program is not None and k != program}
-            self.samples = {k: v for k, v in self.samples.items() if program is not None and v.program != program}
-            self._factors = None
+            kept = {key: sample for key, sample in self.samples.items() if program not in (None, sample.program)}
+            self.samples, self._factors = kept, None
             self._write()
 
 
@@ -166,8 +233,12 @@ def _sample(told: Mapping[str, object]) -> Sample:
     parts = told["parts"]
     if not isinstance(parts, dict):
         raise TypeError(f"expected a mapping, got {parts!r}")
-    made = Sample(str(told["program"]), {str(k): float(v) for k, v in parts.items()}, float(str(told["measured_ns"])))
-    if not made.measured_ns > 0 or not sum(made.parts.values()) > 0:
+    numbers = {name: float(str(told[name])) for name in ("measured_ns", "low_ns", "high_ns", "when_s", "load")}
+    made = Sample(
+        str(told["program"]), {str(k): float(v) for k, v in parts.items()}, runs=int(str(told["runs"])),
+        turn=str(told["turn"]), **numbers,
+    )  # fmt: skip
+    if not made.measured_ns > 0 or (parts and not sum(made.parts.values()) > 0):
         raise ValueError(f"expected times above 0, got {made}")
     return made
 

@@ -20,6 +20,7 @@ HIDDEN = {
 }
 """Kinds that are never chosen by themselves, and why."""
 CONVERTER = "converter"
+UNASKED = "never chosen by itself"
 HELPING = {"software": "its driver is software", CONVERTER: "it converts models, and runs none on this system"}
 """How the names of devices begin that are never chosen by themselves either, and why."""
 
@@ -31,8 +32,9 @@ class DevicePolicy:
     allow      devices that may be used, None for all; a kind without a number is its first device
     deny       devices that may not; a kind without a number is all its devices
     prefer     taken first, in this order, where predictions differ by no more than they may be wrong
-    strategy   `cost_model` predicts; `benchmark` measures every device with `runs` runs, once per shape;
-               `auto` predicts, and measures only where the best two cannot be told apart
+    strategy   `auto` keeps to the usual device, the first that is preferred or else the processor, unless another is
+               clearly faster by predictions or by earlier measurements; `cost_model` takes the fastest by predictions;
+               `benchmark` measures every device in turns with `runs` runs, once per shape
     force      the one device to use, whatever else is said
     hint       the device to use, which must be viable
     chain      devices to try in order
@@ -92,21 +94,24 @@ class DevicePolicy:
             chain=listed("DEVICE_CHAIN"),
         )
 
-    def why_refused(self, device: Device) -> str:
-        """Why the policy does not admit a device; empty if it does."""
+    def why_refused(self, device: Device, named: bool = False) -> str:
+        """Why the policy does not admit a device; empty if it does.
+
+        named   the caller asked for this very device, which is consent to those that are never chosen by themselves
+        """
         if self.force is not None:
             return "" if device == self.force else f"{self.force} is forced"
         if _names(self.deny, device):
             return "denied by the policy"
         if self.allow is not None:
             return "" if device in self.allow else "not among the devices that the policy allows"
-        if device in (self.hint, *self.chain, *self.prefer):
+        if named or device in (self.hint, *self.chain, *self.prefer):
             return ""
         why = HIDDEN.get(device.kind, "")
         names = registry.probe(device.kind).devices
         if not why and device.ordinal < len(names):
             why = next((said for word, said in HELPING.items() if names[device.ordinal].startswith(word)), "")
-        return f"never chosen by itself ({why}): name it to use it" if why else ""
+        return f"{UNASKED} ({why}): name it to use it" if why else ""
 
     def preference(self, device: Device) -> int:
         """The place among the preferred; those that are not named come behind."""

@@ -7,17 +7,17 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlx import locks
 from rlx.backends.base import Options
 from rlx.device import explain, html, observed, registry, support
-from rlx.device.choice import Chooser, Decision
+from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
-from rlx.errors import FallbackError, InputError, RlxError
+from rlx.errors import FallbackError, InputError, ProfileError, RlxError, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
@@ -42,6 +42,7 @@ class Timing:
     mad_ns: float = 0.0
     runs: int = 0
     error: str = ""
+    sample: observed.Sample | None = None
 
     @property
     def ran(self) -> bool:
@@ -79,7 +80,7 @@ class GraphDevices:
         graph: Graph,
         policy: DevicePolicy | None = None,
         options: Options | None = None,
-        expected_runs: float = float("inf"),
+        expected_runs: float = EXPECTED_RUNS,
     ) -> None:
         self.graph = graph
         self.options = options or Options()
@@ -137,6 +138,8 @@ class GraphDevices:
             self._chooser.admit(wanted)
             binding = self._binding(inputs)
             estimate, _ = self._chooser.estimate(wanted, binding)
+        if estimate is None:
+            raise ProfileError(f"[io_profile] expected a device with rates, got {wanted}, of which none were measured")
         return io_profile(self.graph, estimate, binding, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
@@ -209,17 +212,31 @@ class GraphDevices:
         with self._lock:
             if wanted not in self._compiled:
                 self._chooser.admit(wanted)
-                backend, ordinal = registry.backend(wanted)
-                compiler = Compiler(str(wanted), backend, self.options, ordinal)
-                made = CompiledGraph(Program(self.graph, str(wanted), compiler.compile(self.graph), compiler))
+            return self._compile(wanted)
+
+    def _compile(self, device: Device) -> CompiledGraph:
+        """For a device that is admitted."""
+        with self._lock:
+            if device not in self._compiled:
+                backend, ordinal = registry.backend(device)
+                compiler = Compiler(str(device), backend, self.options, ordinal)
+                made = CompiledGraph(Program(self.graph, str(device), compiler.compile(self.graph), compiler))
                 made.set_params(self._params)
-                self._compiled[wanted] = made
-            return self._compiled[wanted]
+                self._compiled[device] = made
+            return self._compiled[device]
 
     def compile_fastest(self, inputs: Inputs | None = None) -> CompiledGraph:
         return self.compile(self.fastest(inputs))
 
     def compile_resolved(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> CompiledGraph:
+        """The program for the device that `decide` chooses. Where the choice is plain before the graph is looked at,
+        the first answer waits for nothing but the compile."""
+        plain = self._chooser.at_once() if hint is None else None
+        if plain is not None:
+            try:
+                return self._compile(plain)
+            except UnsupportedOp:
+                pass  # another device may take the graph, which `decide` looks at; else it says why none does
         return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
 
     def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
@@ -295,68 +312,107 @@ class GraphDevices:
     def benchmark(self, inputs: Inputs = (), runs: int | None = None) -> list[Timing]:
         """Measures every viable device, the fastest first. One that fails is told of at the end, and ends nothing.
 
-        Medians are remembered for this program and these dims, and correct predictions.
+        They run in turns. What they took is remembered for this program and these dims, and corrects predictions.
         """
         arrays = self._signature.arrays(inputs)
-        found = [self._timed(device, arrays, runs or self._policy.runs) for device in self.devices()]
         binding = self._binding_of(arrays)
+        found = self._in_turns(self.devices(), arrays, runs or self._policy.runs)
         with self._lock:
             for timing in found:
-                if timing.ran:
+                if timing.sample is not None:
                     parts = self._parts(timing.device, binding)
-                    observed.of(timing.device).record(self._chooser.key(binding), timing.median_ns, parts)
+                    sample = replace(timing.sample, program=self._chooser.program, parts=parts)
+                    observed.of(timing.device).record(self._chooser.key(binding), sample)
             self._decisions.clear()
         return sorted(found, key=lambda t: (not t.ran, t.median_ns))
 
-    def _parts(self, device: Device, binding: Mapping[str, int]) -> dict[str, float] | None:
+    def _parts(self, device: Device, binding: Mapping[str, int]) -> dict[str, float]:
         try:
-            return self._chooser.estimate(device, binding)[0].parts()
+            estimate, _ = self._chooser.estimate(device, binding)
         except RlxError:
-            return None  # a device that cannot be calibrated is only measured
+            return {}  # a device that cannot be predicted is only measured
+        return estimate.parts() if estimate else {}
 
-    def _timed(self, device: Device, arrays: Sequence[Array], runs: int) -> Timing:
-        try:
-            before = time.perf_counter_ns()
-            compiled = self.compile(device)
-            compile_ns = float(time.perf_counter_ns() - before)
-            times = _times(compiled, dict(zip(self._signature.types, arrays)), runs)
-        except (RlxError, MemoryError) as error:
-            return Timing(device, error=f"{type(error).__name__}: {error}")
-        median = statistics.median(times)
-        mad = statistics.median(abs(t - median) for t in times)
-        return Timing(device, compile_ns, median, mad, len(times))
-
-    def _measure(self, arrays: list[Array]) -> Callable[[Device], float]:
+    def _in_turns(self, devices: Sequence[Device], arrays: Sequence[Array], runs: int) -> list[Timing]:
+        """Compiles for each device, warms it up, and lets all of them run in turns."""
         named = dict(zip(self._signature.types, arrays))  # with the state of random numbers, if there is one
-        return lambda device: statistics.median(_times(self.compile(device), named, self._policy.runs))
+        failed: dict[Device, Timing] = {}
+        compile_ns: dict[Device, float] = {}
+        programs: dict[Device, CompiledGraph] = {}
+        for device in devices:
+            try:
+                before = time.perf_counter_ns()
+                programs[device] = self.compile(device)
+                compile_ns[device] = float(time.perf_counter_ns() - before)
+                for _ in range(WARM_UP):
+                    programs[device].run(named)
+            except (RlxError, MemoryError) as error:
+                programs.pop(device, None)
+                failed[device] = Timing(device, error=f"{type(error).__name__}: {error}")
+        times, errors, load = _rounds(programs, named, runs)
+        turn = str(time.time_ns())
+        made = []
+        for device in devices:
+            if device in errors:
+                made.append(Timing(device, error=errors[device]))
+            elif device in failed:
+                made.append(failed[device])
+            else:
+                sample = observed.sample_of("", times[device], None, turn, load)
+                mad = statistics.median(abs(t - sample.measured_ns) for t in times[device])
+                made.append(Timing(device, compile_ns[device], sample.measured_ns, mad, sample.runs, sample=sample))
+        return made
 
-    def invalidate_cache(self) -> None:
-        """Drops programs and what was found out about devices; weights stay."""
+    def _measure(self, arrays: list[Array]) -> Measure:
+        def measure(devices: Sequence[Device]) -> dict[Device, observed.Sample | str]:
+            found = self._in_turns(devices, arrays, self._policy.runs)
+            return {t.device: t.error if t.sample is None else t.sample for t in found}
+
+        return measure
+
+    def invalidate_cache(self, measurements: bool = False) -> None:
+        """Drops programs and what was found out about devices; weights stay.
+
+        measurements   what runs of any program took is forgotten too, on disk as well
+        """
         with self._lock:
             self._compiled.clear()
             self._decisions.clear()
+            if measurements:
+                for device in registry.available_devices():
+                    observed.of(device).forget()
             registry.refresh()
             support.forget()
             observed.reload()
             self._chooser = Chooser(self.graph, self._policy, self.options)
 
 
-def _times(compiled: CompiledGraph, inputs: Mapping[str, Array], runs: int) -> list[float]:
-    """ns of runs behind the warm-up."""
-    for _ in range(WARM_UP):
-        compiled.run(inputs)
-    times: list[float] = []
-    start = time.perf_counter()
+def _rounds(
+    programs: Mapping[Device, CompiledGraph], inputs: Mapping[str, Array], runs: int
+) -> tuple[dict[Device, list[float]], dict[Device, str], float]:
+    """ns of runs, a run of each program a round; the errors of those that failed; and what else the machine had to do.
+
+    One that is slow runs in the first rounds only.
+    """
+    times: dict[Device, list[float]] = {device: [] for device in programs}
+    errors: dict[Device, str] = {}
+    loads = []
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(max(runs, 1)):
-            before = time.perf_counter_ns()
-            compiled.run(inputs)
-            times.append(float(time.perf_counter_ns() - before))
-            if len(times) >= 3 and time.perf_counter() - start > CALL_BUDGET_S:
-                break
+            loads.append(observed.load_of_others())
+            for device, program in programs.items():
+                taken = times[device]
+                if device in errors or (len(taken) >= 3 and sum(taken) > CALL_BUDGET_S * 1e9):
+                    continue
+                before = time.perf_counter_ns()
+                try:
+                    program.run(inputs)
+                except (RlxError, MemoryError) as error:
+                    errors[device] = f"{type(error).__name__}: {error}"
+                taken.append(float(time.perf_counter_ns() - before))
     finally:
         if collecting:
             gc.enable()
-    return times
+    return times, errors, statistics.median(loads)

@@ -33,6 +33,7 @@ class CoremlBackend(Backend):
     """The Neural Engine with what else Core ML uses; elsewhere than on macOS, a converter."""
 
     name = "ane"
+    compiles_sizes = True
     tells_checks = False  # it has no u64, and its models are for other programs too
 
     def probe(self) -> Probe:

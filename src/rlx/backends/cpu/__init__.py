@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
+from rlx.cost.prior import Traits, predict, predict_any, recorded
 from rlx.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ class CpuBackend(Backend):
 
     name = "cpu"
     loop_trips = 1 << 25
+
+    def on_processor(self, ordinal: int = 0) -> bool:
+        return True
 
     def probe(self) -> Probe:
         from rlx.backends.cpu import isa
@@ -46,6 +50,20 @@ class CpuBackend(Backend):
         from rlx.backends.cpu.calibrate import calibrate
 
         return calibrate(self, ordinal, step)
+
+    def traits(self, ordinal: int = 0) -> Traits:
+        from rlx.backends import processor
+        from rlx.backends.cpu import cpus
+
+        return processor.traits(cpus.threads())
+
+    def prior(self, ordinal: int = 0) -> Rates:
+        """What no profile of this instruction set has is roughly as such machines have it."""
+        from rlx.backends.cpu import isa, rates
+
+        traits, profiles = self.traits(), recorded(__name__)
+        roughly = predict_any(profiles, traits) | rates.usual(isa.detect())
+        return roughly | predict(profiles, traits) | {"threads_count": traits.amounts["threads"]}
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.backends.cpu.rates import CpuEstimator

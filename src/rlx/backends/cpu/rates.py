@@ -7,11 +7,11 @@ dispatcher in the generated code decides.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rlx.backends import processor
 from rlx.backends.base import Options
 from rlx.backends.cpu import cpus
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
@@ -140,7 +140,7 @@ class CpuEstimator(Estimator):
             band=BAND,
             arena_bytes=dims.evaluate(self.memory.total, binding),
             weight_bytes=sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in program.params),
-            free_bytes=free_bytes(),
+            free_bytes=processor.free_bytes(),
             compile_ns=COMPILE_NS + COMPILE_KERNEL_NS * distinct,
         )
 
@@ -150,18 +150,6 @@ class CpuEstimator(Estimator):
         read = {n for kernel in leaves(program.main) for n in kernel.slots} - self.runs
         kept = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in read)
         return kept + dims.evaluate(self.memory.total, binding)
-
-
-def free_bytes() -> int | None:
-    """Memory that programs can still get, where the system tells."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return None
 
 
 def usual(isa: Isa) -> Rates:

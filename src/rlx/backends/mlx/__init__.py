@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
+from rlx.cost.prior import Traits
 from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
@@ -54,8 +55,17 @@ class MlxBackend(Backend):
         return Probe(devices=(product, PROCESSOR) if product else (PROCESSOR,))
 
     def on_processor(self, ordinal: int = 0) -> bool:
-        """Whether this device is the processor."""
         return (self.probe().devices or (PROCESSOR,))[ordinal] == PROCESSOR
+
+    def traits(self, ordinal: int = 0) -> Traits | None:
+        from rlx.backends import processor
+
+        return processor.traits() if self.on_processor(ordinal) else None
+
+    def free_bytes(self, ordinal: int = 0) -> int | None:
+        from rlx.backends import processor
+
+        return processor.free_bytes() if self.on_processor(ordinal) else None
 
     def identity(self, ordinal: int = 0) -> dict[str, str]:
         from importlib.metadata import version

@@ -63,12 +63,16 @@ class NullBackend(Backend):
     """Recorded devices by ordinal."""
 
     name = "null"
+    prior_band = 0.0  # the rates are of the very device
 
     def probe(self) -> Probe:
         return Probe(devices=tuple(p["name"] for p in profiles()))
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return []
+
+    def prior(self, ordinal: int = 0) -> Rates:
+        return self.calibrate(ordinal)
 
     def calibrate(self, ordinal: int = 0, step: Callable[[str], None] = lambda name: None) -> Rates:
         return dict(profiles()[ordinal]["rates"])

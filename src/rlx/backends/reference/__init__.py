@@ -72,6 +72,9 @@ class ReferenceBackend(Backend):
 
     name = "reference"
 
+    def on_processor(self, ordinal: int = 0) -> bool:
+        return True
+
     def probe(self) -> Probe:
         return Probe(devices=(f"NumPy {np.__version__}",))
 

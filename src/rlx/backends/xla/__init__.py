@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
+from rlx.cost.prior import Traits
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Node
 
@@ -31,8 +32,12 @@ class XlaBackend(Backend):
     """XLA on the processor."""
 
     name = "xla"
+    compiles_sizes = True
     loop_trips = 1 << 25
     platform = "cpu"
+
+    def on_processor(self, ordinal: int = 0) -> bool:
+        return self.platform == "cpu"
 
     def probe(self) -> Probe:
         if importlib.util.find_spec("jax") is None:
@@ -43,6 +48,16 @@ class XlaBackend(Backend):
         from importlib.metadata import version
 
         return {"device": self.full_name(ordinal), "jax": version("jax"), "jaxlib": version("jaxlib")}
+
+    def traits(self, ordinal: int = 0) -> Traits | None:
+        from rlx.backends import processor
+
+        return processor.traits() if self.on_processor() else None
+
+    def free_bytes(self, ordinal: int = 0) -> int | None:
+        from rlx.backends import processor
+
+        return processor.free_bytes() if self.on_processor() else None
 
     def claim(self, node: Node) -> str | None:
         from rlx.backends.xla import fourier

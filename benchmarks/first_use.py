@@ -1,0 +1,136 @@
+"""The first answer and the tenth, as a whole process: `rlx.load(path)` on the device that it chooses by itself, against
+`device="cpu"` and onnxruntime.
+
+    python -m benchmarks.first_use [--only NAME] [--rounds 3] [--loaded] [--stored]
+
+Every start is a process of its own with an empty environment and an empty cache, in turns. `--stored` starts each once
+more from the cache that the first start filled. `--loaded` keeps every processor busy with hashing. A line a net:
+seconds from the start of the process to the first answer, and ms of the tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.zoo import Absent, nets
+
+ROOT = Path(__file__).parents[1]
+RUNS = 10
+STARTS = ("auto", "cpu", "onnxruntime")
+
+CHILD = """
+import json, sys, time
+began = float(sys.argv[1])
+import numpy as np
+kind, path, feed = sys.argv[2:5]
+inputs = dict(np.load(feed, allow_pickle=False))
+if kind == "onnxruntime":
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = int(sys.argv[5])
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    run = lambda: session.run(None, inputs)
+    device = "cpu"
+else:
+    import rlx
+    model = rlx.load(path, device=kind)
+    run = lambda: model.run(inputs)
+run()
+first = time.time() - began
+for _ in range(int(sys.argv[6]) - 2):
+    run()
+before = time.perf_counter()
+run()
+tenth = (time.perf_counter() - before) * 1e3
+print(json.dumps({"first_s": first, "tenth_ms": tenth, "device": device if kind == "onnxruntime" else model.device}))
+"""
+
+
+def start(kind: str, path: str, feed: str, threads: int, cache: str) -> dict[str, Any]:
+    """One process: its first answer and its tenth. Raises RuntimeError with what it said."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment = kept | {"RLX_CACHE_DIR": cache, "RLX_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-c", CHILD, str(time.time()), kind, path, feed, str(threads), str(RUNS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
+    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return told
+
+
+def _busy() -> None:
+    data = os.urandom(1 << 20)
+    while True:
+        hashlib.sha256(data).digest()
+
+
+def measure(name: str, path: str, inputs: dict[str, Any], threads: int, rounds: int, stored: bool) -> dict[str, Any]:
+    """Medians over rounds of each kind of start: `first_s`, `tenth_ms`, and with `stored`, `again_s`."""
+    import numpy as np
+
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in STARTS}
+    with tempfile.TemporaryDirectory() as folder:
+        feed = str(Path(folder) / "feed.npz")
+        np.savez(feed, **inputs)
+        for number in range(rounds):
+            for kind in STARTS:
+                cache = str(Path(folder) / f"{kind}{number}")
+                told = start(kind, path, feed, threads, cache)
+                if stored:
+                    told["again_s"] = start(kind, path, feed, threads, cache)["first_s"]
+                found[kind].append(told)
+    made: dict[str, Any] = {"net": name, "device": found["auto"][0]["device"]}
+    for kind, told in found.items():
+        made[kind] = {key: statistics.median(t[key] for t in told) for key in told[0] if key != "device"}
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="nets whose names hold this")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--loaded", action="store_true")
+    parser.add_argument("--stored", action="store_true")
+    parser.add_argument("--save", type=Path, help="write all results to this file, as JSON")
+    chosen = parser.parse_args()
+    helpers = [multiprocessing.Process(target=_busy, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for helper in helpers if chosen.loaded else []:
+        helper.start()
+    results = []
+    print(f"{'net':28} {'device':7} {'first s: auto':>13} {'cpu':>7} {'ort':>7} {'auto/cpu':>9} {'tenth ms: auto':>15} "
+          f"{'cpu':>9} {'ort':>9}" + ("  again s: auto     ort" if chosen.stored else ""))  # fmt: skip
+    for net in nets().values():
+        if chosen.only not in net.name:
+            continue
+        try:
+            told = measure(net.name, str(net.path()), net.inputs(), chosen.threads, chosen.rounds, chosen.stored)
+        except (Absent, RuntimeError) as error:
+            print(f"{net.name:28} left out: {str(error)[:120]}")
+            continue
+        results.append(told)
+        auto, cpu, peer = told["auto"], told["cpu"], told["onnxruntime"]
+        print(f"{net.name:28} {told['device']:7} {auto['first_s']:13.2f} {cpu['first_s']:7.2f} {peer['first_s']:7.2f} "
+              f"{auto['first_s'] / cpu['first_s']:9.2f} {auto['tenth_ms']:15.3f} {cpu['tenth_ms']:9.3f} "
+              f"{peer['tenth_ms']:9.3f}"
+              + (f"  {auto['again_s']:13.2f} {peer['again_s']:7.2f}" if chosen.stored else ""), flush=True)  # fmt: skip
+    if results:
+        ratios = [r["auto"]["first_s"] / r["cpu"]["first_s"] for r in results]
+        print(f"first answer, auto over cpu: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
+    if chosen.save:
+        chosen.save.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""`rlx devices`: what was measured is shown, and forgotten when asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlx.cli import main
+from rlx.device import calibration, observed, registry
+from rlx.device.device import Device
+
+NULL = Device("null", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert main(["devices", "--only", "null:1", "--json", *argv]) == 0
+    told: dict[str, object] = json.loads(capsys.readouterr().out)["devices"][0]
+    return told
+
+
+def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys)["calibrated"] == "not calibrated: predicted by machines alike"
+    assert shown(capsys, "--calibrate")["rates"]
+    assert str(shown(capsys)["calibrated"]).startswith("calibrated 2")
+    found = observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0)
+    observed.of(NULL).record(observed.Key("p", ()), found)
+    assert "rates" not in shown(capsys, "--forget")
+    assert calibration.read(NULL) is None and observed.of(NULL).samples == {}
+
+
+def test_every_backend_of_the_processor_has_a_prior_for_its_estimates() -> None:
+    """A machine of no recorded instruction set has one too."""
+    for kind in ("cpu", "xla"):
+        if registry.is_available(kind):
+            assert calibration.prior(Device(kind)) is not None
