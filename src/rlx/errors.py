@@ -63,8 +63,16 @@ class OutOfMemory(RlxError, MemoryError):
     """A buffer does not fit into the device's memory."""
 
 
-class DeviceLost(RlxError, RuntimeError):
+class DriverError(RlxError, RuntimeError):
+    """A driver, or the library that speaks with it, failed in a run; the message has its words."""
+
+
+class DeviceLost(DriverError):
     """The device stopped answering while it worked."""
+
+
+OF_CALLERS = (ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, RunTimeout)
+"""What no other device would do better: the caller asked for something wrong, or wanted no more."""
 
 
 class FallbackError(RlxError, RuntimeError):

@@ -17,7 +17,7 @@ from rlx.device.choice import Chooser, Decision
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
-from rlx.errors import FallbackError, InputError, RlxError
+from rlx.errors import OF_CALLERS, FallbackError, InputError, RlxError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
@@ -247,7 +247,8 @@ class GraphDevices:
     def run_chain(self, inputs: Inputs = (), chain: Iterable[str | Device] | None = None) -> tuple[Device, list[Array]]:
         """Runs on the first device of a chain that gets to the end; None takes the policy's, else all viable devices.
 
-        Inputs that do not fit raise InputError at once. Raises FallbackError, which tells of every attempt.
+        The caller's errors (inputs that do not fit, a timeout) are raised at once. Raises FallbackError, which tells of
+        every attempt.
         """
         self._signature.arrays(inputs)
 
@@ -262,12 +263,17 @@ class GraphDevices:
     def _first(
         self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]
     ) -> tuple[Device, Any, list[tuple[str, Exception]]]:
-        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before."""
+        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before.
+
+        Errors of the caller end the chain, and leave programs as they are.
+        """
         attempts: list[tuple[str, Exception]] = []
         devices = [registry.parse(d) for d in chain] if chain is not None else list(self._policy.chain or self._order())
         for device in devices:
             try:
                 return device, attempt(device), attempts
+            except OF_CALLERS:
+                raise
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
                 with self._lock:  # a device that was lost, or has no memory left, starts anew the next time

@@ -18,9 +18,11 @@ def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array
     if mode.observers:
         return _run_observed(program, mode, inputs, given)
     bound, arrays = program.ready(inputs, mode.extents)
-    if given is None:
-        return bound(arrays)
-    return bound(arrays, check_slots(given, program.output_types, bound.shapes, arrays))
+    out = None if given is None else check_slots(given, program.output_types, bound.shapes, arrays)
+    try:
+        return bound(arrays, out)
+    except Exception as error:
+        program.failed(error, arrays)
 
 
 def observed(program: Program, observers: Sequence[Observer]) -> Program:
@@ -32,12 +34,16 @@ def observed(program: Program, observers: Sequence[Observer]) -> Program:
 
 
 def _run_observed(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
-    bound, arrays = observed(program, mode.observers).ready(inputs, mode.extents)
+    watched = observed(program, mode.observers)
+    bound, arrays = watched.ready(inputs, mode.extents)
     count = len(program.output_names)
     if given is not None:
         shapes = bound.shapes and bound.shapes[:count]
         given = check_slots(given, program.output_types, shapes, arrays)
-    results = bound(arrays)
+    try:
+        results = bound(arrays)
+    except Exception as error:
+        watched.failed(error, arrays)
     rest = iter(results[count:])
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])
