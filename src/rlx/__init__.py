@@ -78,10 +78,8 @@ def _public() -> set[str]:
 
 def _unknown(name: str) -> str:
     """What is said of a name that is not here, with those that look like it."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, _public(), n=3)
-    return f"rlx has no {name!r}" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+    near: str = _import_module("rlx.errors").did_you_mean(name, _public(), 3)
+    return f"rlx has no {name!r}{near}"
 
 
 def __dir__() -> list[str]:

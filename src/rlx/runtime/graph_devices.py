@@ -12,12 +12,12 @@ from typing import Any
 
 from rlx import locks
 from rlx.backends.base import Options
-from rlx.device import explain, html, observed, registry, support
+from rlx.device import explain, html, observed, registry, support, switches
 from rlx.device.choice import Chooser, Decision
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
-from rlx.errors import OF_CALLERS, FallbackError, InputError, RlxError
+from rlx.errors import OF_CALLERS, FallbackError, InputError, RlxError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
@@ -83,6 +83,7 @@ class GraphDevices:
     ) -> None:
         self.graph = graph
         self.options = options or Options()
+        switches.check(self.options.disable)
         self.expected_runs = expected_runs
         self._policy = policy if policy is not None else DevicePolicy.from_env()
         self._types = {v.name: v.type for v in graph.params}
@@ -188,7 +189,8 @@ class GraphDevices:
         """Gives weights their arrays: held once here, handed to every compiled program. All, or after an error none."""
         unknown = [name for name in params if name not in self._types]
         if unknown:
-            raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}")
+            near = did_you_mean(str(unknown[0]), self._types)
+            raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}{near}")
         made = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
         with self._lock:
             for compiled in self._compiled.values():

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
-from rlx.errors import CapabilityError, InputError, OutOfMemory
+from rlx.errors import CapabilityError, InputError, OutOfMemory, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
@@ -62,7 +62,8 @@ class Program:
         """Weights as arrays. Raises InputError for an unknown name, a wrong shape or dtype."""
         unknown = [name for name in params if name not in self.param_types]
         if unknown:
-            raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}")
+            near = did_you_mean(str(unknown[0]), self.param_types)
+            raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}{near}")
         return {name: check_param(name, array, self.param_types[name]) for name, array in params.items()}
 
     def set_params(self, given: Mapping[str, Array]) -> None:

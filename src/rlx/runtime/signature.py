@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import InputError, ShapeError
+from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Graph
@@ -84,7 +84,8 @@ class Signature:
             if missing or unknown:
                 got = [f"{what} {', '.join(map(repr, which))}" for what, which in
                        (("missing", missing), ("unknown", unknown)) if which]  # fmt: skip
-                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}")
+                near = did_you_mean(str(unknown[0]), missing) if unknown else ""
+                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}{near}")
             return inputs
         if not isinstance(inputs, (list, tuple)):
             raise InputError(
@@ -251,5 +252,6 @@ def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
     chosen = [outputs] if isinstance(outputs, str) else list(outputs)
     unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}")
+        near = did_you_mean(str(unknown[0]), known)
+        raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}{near}")
     return [list(known).index(name) for name in chosen]
