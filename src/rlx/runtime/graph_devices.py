@@ -12,6 +12,7 @@ from typing import Any
 
 from rlx import locks
 from rlx.backends.base import Options
+from rlx.cost.estimate import Estimate
 from rlx.device import explain, html, observed, registry, support, switches
 from rlx.device.choice import Chooser, Decision
 from rlx.device.device import Device
@@ -137,8 +138,11 @@ class GraphDevices:
         with self._lock:
             self._chooser.admit(wanted)
             binding = self._binding(inputs)
-            estimate, _ = self._chooser.estimate(wanted, binding)
-        return io_profile(self.graph, estimate, binding, outputs)
+
+        def estimate(program: Graph) -> Estimate:
+            return Chooser(program, self._policy, self.options).estimate(wanted, binding)[0]
+
+        return io_profile(self.graph, wanted, self.options, binding, estimate, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""

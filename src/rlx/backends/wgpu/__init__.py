@@ -60,6 +60,12 @@ class WgpuBackend(Backend):
 
         return WgpuEstimator(graph, options, rates)
 
+    def unified_memory(self, ordinal: int = 0) -> bool:
+        from rlx.backends.wgpu.device import adapters
+
+        found = adapters(self.adapter_type)
+        return ordinal < len(found) and found[ordinal].info["adapter_type"] in ("IntegratedGPU", "CPU")
+
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.wgpu import build
 
