@@ -134,7 +134,7 @@ class Chooser:
 
     def candidate(self, device: Device, blocker: str, binding: Mapping[str, int]) -> Candidate:
         """A device with its prediction, if it may be chosen."""
-        name = registry.full_name(device) if registry.is_available(device) else device.label
+        name = device.label if blocker else registry.full_name(device)
         if blocker:
             return Candidate(device, name, blocker)
         counts = dispatch_report(self.graph, device, self.options).counts()

@@ -157,7 +157,7 @@ def _name(node: Node) -> str:
     return node.source or node.name
 
 
-def legalise(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
+def legalize(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
     """The graph as the device's backend would compile it, and the report. Raises UnsupportedOp if it would not."""
     report = dispatch_report(graph, device, options)
     if not report.compiles:
@@ -172,7 +172,7 @@ def supports_graph(device: str | Device, graph: Graph, options: Options | None =
     return registry.is_available(device) and dispatch_report(graph, device, options).compiles
 
 
-def first_unsupported(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
+def first_unsupported_op(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
     """The first node that the device does not take, or None."""
     return next(iter(dispatch_report(graph, device, options).unsupported), None)
 

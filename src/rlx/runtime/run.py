@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.executable import deliver
+from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.runtime.mode import Mode, Observer
 from rlx.runtime.program import Inputs, Program
@@ -14,7 +15,7 @@ from rlx.runtime.slots import check_slots
 def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
     """The results, in the arrays given for them if there are any. Raises InputError."""
     if mode.handles:
-        inputs = mode.merge(inputs, program.signature.names)
+        inputs = _merged(program, mode, inputs)
     if mode.observers:
         return _run_observed(program, mode, inputs, given)
     bound, arrays = program.ready(inputs, mode.extents)
@@ -23,6 +24,14 @@ def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array
         return bound(arrays, out)
     except Exception as error:
         program.failed(error, arrays)
+
+
+def _merged(program: Program, mode: Mode, inputs: Inputs) -> Inputs:
+    """The inputs of a call with handles in the place of those that it leaves out. Raises InputError."""
+    made: Inputs = mode.merge(inputs, program.signature.names)
+    if made is inputs and isinstance(inputs, (list, tuple)) and len(inputs) != len(program.signature.names):
+        raise InputError(program.signature.refusal(len(inputs), mode.handles))
+    return made
 
 
 def observed(program: Program, observers: Sequence[Observer]) -> Program:

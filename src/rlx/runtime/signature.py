@@ -92,8 +92,19 @@ class Signature:
                 f"[run] expected a mapping of names to arrays or a list of arrays, got {type(inputs).__name__}"
             )
         if len(inputs) != len(self.names):
-            raise InputError(f"[run] expected {len(self.names)} inputs {list(self.names)}, got {len(inputs)}")
+            raise InputError(self.refusal(len(inputs), ()))
         return dict(zip(self.names, inputs))
+
+    def refusal(self, count: int, handles: Iterable[str]) -> str:
+        """What is said of so many inputs by position, where some have a handle."""
+        held = [name for name in self.names if name in set(handles)]
+        if not held:
+            return f"[run] expected {len(self.names)} inputs {list(self.names)}, got {count}"
+        open_ = [name for name in self.names if name not in held]
+        return (
+            f"[run] expected {len(open_)} inputs {open_} (a handle stands for {held}), or all {len(self.names)} "
+            f"{list(self.names)}, got {count}"
+        )
 
     def binding(self, arrays: Sequence[Array], params: Mapping[str, Array]) -> dict[str, int]:
         """Values of the named dims. Raises InputError that names both sides of a contradiction."""
