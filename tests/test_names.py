@@ -35,3 +35,34 @@ def test_a_wrong_name_is_told_what_it_may_mean() -> None:
 def test_errors_and_trailing_underscores() -> None:
     assert issubclass(rlx.InputError, RlxError)
     assert rlx.if_ is not None and rlx.while_ is not None
+
+
+def test_questions_about_devices() -> None:
+    cpu = rlx.Device("cpu")
+    assert cpu in rlx.available_devices()
+    assert rlx.why_unavailable("cpu") == "" and "no backend for" in rlx.why_unavailable("cuda")
+    graph = rlx.Graph("net")
+    graph.output(rlx.matmul(graph.input("x", ("n", 4), "f64"), graph.param("w", (4, 4), "f64")), name="y")
+    assert rlx.supports_graph("cpu", graph) and not rlx.supports_graph("cuda", graph)
+    assert rlx.first_unsupported_op("cpu", graph) is None
+    refused = rlx.first_unsupported_op("vulkan", graph)
+    assert refused is not None and refused.op == "matmul" and "f64" in refused.reason
+    assert rlx.dispatch_report(graph, "cpu").compiles
+    made, report = rlx.legalize(graph, "cpu", rlx.Options(dispatch=rlx.Dispatch("force-common")))
+    assert [node.op.name for node in made.nodes if node.inputs] == ["dot_general"] and report.compiles
+    with pytest.raises(rlx.UnsupportedOp, match="f64"):
+        rlx.legalize(graph, "vulkan")
+
+
+def test_the_fastest_device_with_and_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = rlx.Graph("net")
+    graph.output(graph.input("x", ("n", 4)) + 1.0, name="y")
+    only = rlx.DevicePolicy().only("cpu")
+    assert rlx.fastest_device(graph, policy=only) == rlx.Device("cpu")
+    assert rlx.fastest_device(policy=only) == rlx.Device("cpu")
+    assert rlx.fastest_device().kind not in ("xla", "reference", "null"), "these help, and are no devices"
+    monkeypatch.setenv("RLX_DEVICES", "reference")
+    assert rlx.fastest_device() == rlx.Device("reference")
+    monkeypatch.setenv("RLX_DEVICES", "cuda")
+    with pytest.raises(rlx.DeviceUnavailable, match="that the policy admits, got none; available here: cpu"):
+        rlx.fastest_device()

@@ -10,8 +10,16 @@ from importlib import import_module as _import_module
 __version__ = "0.1.0"
 
 if _typing.TYPE_CHECKING:
+    from rlx.backends.base import Options as Options
+    from rlx.backends.claims import Dispatch as Dispatch
     from rlx.device.device import Device as Device
     from rlx.device.policy import DevicePolicy as DevicePolicy
+    from rlx.device.registry import available_devices as available_devices
+    from rlx.device.registry import why_unavailable as why_unavailable
+    from rlx.device.support import dispatch_report as dispatch_report
+    from rlx.device.support import first_unsupported_op as first_unsupported_op
+    from rlx.device.support import legalize as legalize
+    from rlx.device.support import supports_graph as supports_graph
     from rlx.ir.graph import Graph as Graph
     from rlx.ir.graph import Value as Value
     from rlx.ir.type import TensorType as TensorType
@@ -20,6 +28,7 @@ if _typing.TYPE_CHECKING:
     from rlx.runtime.buckets import BucketedCache as BucketedCache
     from rlx.runtime.compiled import CompiledGraph as CompiledGraph
     from rlx.runtime.compiled import load_compiled as load_compiled
+    from rlx.runtime.fastest import fastest_device as fastest_device
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
     from rlx.runtime.session import Session as Session
 
@@ -28,14 +37,23 @@ _HOMES = {
     "CompiledGraph": "rlx.runtime.compiled",
     "Device": "rlx.device.device",
     "DevicePolicy": "rlx.device.policy",
+    "Dispatch": "rlx.backends.claims",
     "Graph": "rlx.ir.graph",
     "GraphDevices": "rlx.runtime.graph_devices",
     "Model": "rlx.model",
+    "Options": "rlx.backends.base",
     "Session": "rlx.runtime.session",
     "TensorType": "rlx.ir.type",
     "Value": "rlx.ir.graph",
+    "available_devices": "rlx.device.registry",
+    "dispatch_report": "rlx.device.support",
+    "fastest_device": "rlx.runtime.fastest",
+    "first_unsupported_op": "rlx.device.support",
+    "legalize": "rlx.device.support",
     "load": "rlx.model",
     "load_compiled": "rlx.runtime.compiled",
+    "supports_graph": "rlx.device.support",
+    "why_unavailable": "rlx.device.registry",
 }
 _DTYPES = (
     "bool_", "u4", "u8", "u16", "u32", "u64", "i4", "i8", "i16", "i32", "i64", "f4e2m1", "f8e4m3", "f8e5m2",
@@ -78,10 +96,8 @@ def _public() -> set[str]:
 
 def _unknown(name: str) -> str:
     """What is said of a name that is not here, with those that look like it."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, _public(), n=3)
-    return f"rlx has no {name!r}" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+    near: str = _import_module("rlx.errors").did_you_mean(name, _public(), 3)
+    return f"rlx has no {name!r}{near}"
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """A clause with the names that look like this one; empty if none does."""
+    from difflib import get_close_matches  # few programs need it
+
+    close = get_close_matches(name, list(known), n=most)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
 
 class RlxError(Exception):
     """Base of all errors that rlx raises on purpose."""
@@ -39,6 +49,10 @@ class FlagError(RlxError, ValueError):
     """An `RLX_*` variable holds a value that it does not admit."""
 
 
+class OptionError(RlxError, ValueError):
+    """An option names something that there is not: a pass, an op, a policy."""
+
+
 class CompileError(RlxError, RuntimeError):
     """Code generation failed; the graph was accepted, so this is a defect of rlx."""
 
@@ -63,8 +77,16 @@ class OutOfMemory(RlxError, MemoryError):
     """A buffer does not fit into the device's memory."""
 
 
-class DeviceLost(RlxError, RuntimeError):
+class DriverError(RlxError, RuntimeError):
+    """A driver, or the library that speaks with it, failed in a run; the message has its words."""
+
+
+class DeviceLost(DriverError):
     """The device stopped answering while it worked."""
+
+
+OF_CALLERS = (ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, OptionError, RunTimeout)
+"""What no other device would do better: the caller asked for something wrong, or wanted no more."""
 
 
 class FallbackError(RlxError, RuntimeError):

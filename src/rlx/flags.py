@@ -1,13 +1,18 @@
-"""Every `RLX_*` environment variable, in one table with its help text. Nothing else reads the environment."""
+"""Every `RLX_*` environment variable, in one table with its help text. Nothing else reads the environment.
+
+Names that stand in no table are told of once a process, when the first variable is read: a switch that was misspelt
+would do nothing and say nothing.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from rlx.errors import FlagError
+from rlx.errors import FlagError, did_you_mean
 
 T = TypeVar("T")
 
@@ -26,6 +31,7 @@ class Flag(Generic[T]):
     decides_code: bool = False
 
     def __call__(self) -> T:
+        _tell_unknown()
         text = os.environ.get(self.name)
         if text is None or text == "":
             return self.default
@@ -36,6 +42,29 @@ class Flag(Generic[T]):
 
 
 FLAGS: dict[str, Flag[object]] = {}
+
+
+PREFIX = "RLX_"
+OTHERS = ("RLX_VENV", "RLX_NODE")
+"""Names that belong to scripts around rlx."""
+
+
+@lru_cache
+def _tell_unknown() -> None:
+    """Warns of variables whose names begin like ours and are none."""
+    unknown = [name for name in os.environ if name.startswith(PREFIX) and name not in FLAGS and name not in OTHERS]
+    if not unknown:
+        return
+    import logging
+    import warnings
+
+    logger = logging.getLogger("rlx")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())  # programs without logging see the warning alone
+    for name in unknown:
+        told = f"[flags] expected RLX_* variables that rlx reads, got {name}{did_you_mean(name, FLAGS)}"
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
+        logger.getChild("flags").warning(told)
 
 
 def _flag(name: str, default: T, parse: Callable[[str], T], help: str, decides_code: bool = False) -> Flag[T]:
@@ -78,6 +107,10 @@ def _optional_count(text: str) -> int | None:
 
 def _text(text: str) -> str | None:
     return text
+
+
+def _unless_auto(text: str) -> str | None:
+    return None if text.strip().lower() == "auto" else text
 
 
 debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
@@ -171,8 +204,8 @@ def code_state() -> tuple[tuple[str, object], ...]:
 
 # Which devices may run a graph (`device.policy`). Programs that build on rlx may have a prefix of their own.
 _DEVICE_FLAGS: dict[str, tuple[Any, Callable[[str], Any], str]] = {
-    "DEVICE": (None, _text, "device to use, if the graph runs on it; an error if not"),
-    "FORCE_DEVICE": (None, _text, "device to use, whatever the policy says"),
+    "DEVICE": (None, _unless_auto, "device to use, if the graph runs on it; an error if not; auto chooses"),
+    "FORCE_DEVICE": (None, _unless_auto, "device to use, whatever the policy says; auto forces none"),
     "DEVICES": (None, _text, "comma list of devices that may be used"),
     "DENY_DEVICES": (None, _text, "comma list of devices that may not be used"),
     "PREFER_DEVICES": (None, _text, "comma list of devices to take first where the times are about the same"),

@@ -31,7 +31,7 @@ def test_a_device_prints_as_it_is_written() -> None:
     assert Device("cuda", 1).label == "NVIDIA GPU (CUDA) 1"
 
 
-@pytest.mark.parametrize("text", ["", "cuda:", "cuda:x", "cuda:-1", "qpu", "cpu,cuda", "cuda:99999"])
+@pytest.mark.parametrize("text", ["", "cuda:", "cuda:x", "cuda:-1", "cpu,cuda", "cuda:99999"])
 def test_what_is_no_device_is_named(text: str) -> None:
     with pytest.raises(DeviceUnavailable, match=r"\[device\] expected a device among auto, tpu, cuda.*got") as caught:
         Device.parse(text)

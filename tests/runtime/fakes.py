@@ -83,6 +83,41 @@ Lost = _failing(DeviceLost("[run] the device went away"), 0)
 LostLater = _failing(DeviceLost("[run] the device went away"), 4)
 
 
+class Breaking(Fake):
+    """Raises `error` at `step`, both of which a test sets."""
+
+    step = ""
+    error: Exception = RuntimeError()
+
+    @classmethod
+    def at(cls, step: str) -> None:
+        if cls.step == step:
+            raise cls.error
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        self.at("compile")
+        return _Breaking(graph)
+
+
+class _Breaking(ReferenceExecutable):
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        Breaking.at("weights")
+        super().set_params(params)
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        Breaking.at("bind")
+        return _BreakingBound(super().bind(binding))
+
+
+class _BreakingBound(Bound):
+    def __init__(self, inner: Bound) -> None:
+        self.inner, self.shapes = inner, inner.shapes
+
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        Breaking.at("run")
+        return self.inner(inputs, out)
+
+
 class TooSmall(Fake):
     """Has memory for next to nothing."""
 

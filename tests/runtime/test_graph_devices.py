@@ -194,7 +194,7 @@ def test_the_usual_device_is_left_for_a_clear_gain_only() -> None:
         remember(made, "null:1", other)
         assert str(made.report([X]).chosen) == picked
     assert "measured 1.43 times as quick as cpu, in turns" in made.report([X]).reason
-    remember(made, "cpu", 1e5, turn="another")  # what was measured at another time must promise as much as a prediction
+    remember(made, "cpu", 1e5, turn="another")  # at another time: no better than a prediction
     assert made.report([X]).chosen == Device("cpu")
 
 

@@ -287,3 +287,15 @@ def test_observers_see_values_that_are_no_results(device: str) -> None:
     assert len(one.seen) == 2 and len(two.seen) == 3
     state.unobserve(two)
     assert state.mode is PLAIN, "what keeps nothing is told by identity"
+
+
+def test_too_few_inputs_by_position_are_told_what_has_a_handle() -> None:
+    made = counter("cpu")
+    with pytest.raises(InputError, match=r"expected 2 inputs \['state', 'x'\], got 0$"):
+        made.run([])
+    made.bind_handle("state", ONES)
+    told = r"expected 1 inputs \['x'\] \(a handle stands for \['state'\]\), or all 2 \['state', 'x'\], got "
+    for given in ([], [ONES, ONES, ONES]):
+        with pytest.raises(InputError, match=told + str(len(given))):
+            made.run(given)
+    assert made.run([ONES])[0].tolist() == made.run([ONES, ONES])[0].tolist() == [2, 2, 2, 2]

@@ -41,6 +41,14 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Launches:
+    """Kernels that a run starts; if not `exact`, a library may join some of them."""
+
+    count: float
+    exact: bool = True
+
+
+@dataclass(frozen=True)
 class Unsupported:
     """One node that a backend cannot take, and why."""
 
@@ -101,6 +109,14 @@ class Backend(ABC):
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator | None:
         """The graph made ready for predictions; None leaves it to `cost.generic`. Raises UnsupportedOp."""
         return None
+
+    def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches | None:
+        """What a run of the graph starts, where that is not the kernels of the `estimator`."""
+        return None
+
+    def unified_memory(self, ordinal: int = 0) -> bool:
+        """Whether the device works in the processor's memory, so that nothing crosses a bus. It may open the device."""
+        return True
 
     def claim(self, node: Node) -> str | None:
         """None if the backend has no kernel of its own for such composites, "" if that takes the node, else why not."""

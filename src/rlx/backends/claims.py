@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from rlx.errors import UnsupportedOp
+from rlx.errors import OptionError, UnsupportedOp, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.graph import Node
+from rlx.ir.op import REGISTRY
 from rlx.ops.transformer import Attention
 
 Policy = Literal["prefer-native", "force-common", "force-native"]
@@ -24,6 +25,15 @@ class Dispatch:
 
     policy: Policy = "prefer-native"
     overrides: tuple[tuple[str, Policy], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a policy or an op that there is not."""
+        for op, policy in (("", self.policy), *self.overrides):
+            if op and op not in REGISTRY:
+                raise OptionError(f"[dispatch] expected ops, got {op!r}{did_you_mean(op, REGISTRY)}")
+            if policy not in get_args(Policy):
+                wanted = f"expected one of {', '.join(get_args(Policy))}{f' for {op}' if op else ''}"
+                raise OptionError(f"[dispatch] {wanted}, got {policy!r}{did_you_mean(str(policy), get_args(Policy))}")
 
     def of(self, op: str) -> Policy:
         return dict(self.overrides).get(op, self.policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlx.backends.base import Backend, Options
+from rlx.backends.failures import translated
 from rlx.cost import calibrate as common
 from rlx.cost.estimate import Rates
 from rlx.cost.microbenchmarks import ProbeGraph
@@ -32,4 +33,5 @@ class MeasuredBackend(common.Measurable):
 
 def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None]) -> Rates:
     """Rates of a backend's device, by small graphs that any device runs; `step` hears of each measurement."""
-    return common.calibrate(MeasuredBackend(backend, ordinal), step)
+    with translated("run", backend.name):
+        return common.calibrate(MeasuredBackend(backend, ordinal), step)

@@ -9,8 +9,11 @@ from typing import Any
 from rlx import locks
 from rlx.backends.executable import Capabilities, Executable
 from rlx.errors import InputError
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.op import LEAVES
+from rlx.ops.control import If, Scan
 from rlx.passes import prepare
 
 Lower = Callable[..., Any]
@@ -27,6 +30,22 @@ class Table(dict[str, Lower]):
             return function
 
         return add
+
+
+def calls(graph: Graph, binding: Mapping[str, int]) -> float:
+    """How many functions of the library a run calls for a graph that is made ready: those of bodies as often as these
+    run, and half of those of a conditional. Loops that data end count once."""
+    total = 0.0
+    for node in graph.nodes:
+        if isinstance(node.op, LEAVES):
+            continue
+        inner = sum(calls(region, binding) for region in node.regions)
+        if isinstance(node.op, Scan):
+            inner *= dims.evaluate(node.op.length, binding)
+        elif isinstance(node.op, If):
+            inner /= 2
+        total += 1 + inner
+    return total
 
 
 class WeightsAsArguments(Executable):

@@ -54,6 +54,8 @@ class GenericEstimator(Estimator):
         far = self._far(items, binding)
         for item in items:
             one = self._kernel(program, item.kernel, binding, item.times > 1)
+            if not one.flops and not one.nbytes:
+                continue  # of the ways that a run may take, one that it does not: nothing starts
             if far and item.times == 1:
                 read = far * _weight_bytes(item.kernel, binding)
                 one = dataclasses.replace(one, ns=overlapped(one.ns, read), memory_ns=max(one.memory_ns, read))

@@ -202,7 +202,7 @@ class Chooser:
 
     def candidate(self, device: Device, blocker: str, binding: Mapping[str, int]) -> Candidate:
         """A device with its prediction, if it may be chosen."""
-        name = registry.full_name(device) if registry.is_available(device) else device.label
+        name = device.label if blocker else registry.full_name(device)
         if blocker:
             return Candidate(device, name, blocker)
         counts = dispatch_report(self.graph, device, self.options).counts()
@@ -408,9 +408,10 @@ def _clearly_quicker(one: Candidate, usual: Candidate, expected_runs: float) -> 
     if not high < low:
         return ""
     gain = usual.total_ns(expected_runs) / one.total_ns(expected_runs)
+    measured = one.sample is not None and usual.sample is not None
     if one.sample and usual.sample and one.sample.turn == usual.sample.turn:
         return f"measured {gain:.2f} times as quick as {usual.device}, in turns"
-    if one.seen and usual.seen:
+    if one.seen and usual.seen and not measured:
         return f"predicted {gain:.2f} times as quick as {usual.device}, by runs of this program"
     return f"predicted {gain:.2f} times as quick as {usual.device}" if gain >= GAIN else ""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,11 @@ class Device:
         others = {name.lower(): name for name in more}
         kind = found and (_TOKENS.get(found[1]) or others.get(found[1]))
         if not found or not kind:
-            known = ", ".join(dict.fromkeys([*KINDS, *HELPERS, *others.values()]))
-            raise DeviceUnavailable(f"[device] expected a device among auto, {known}, or such as cuda:1, got {text!r}")
+            known = list(dict.fromkeys(["auto", *KINDS, *HELPERS, *others.values()]))
+            said = str(text).strip().lower().partition(":")[0]
+            near = "" if not found or said in _TOKENS else did_you_mean(said, [*known, *_TOKENS])
+            among = "a device" if near else f"a device among {', '.join(known)}, or such as cuda:1"
+            raise DeviceUnavailable(f"[device] expected {among}, got {text!r}{near}")
         return Device(kind, int(found[2] or 0))
 
     @staticmethod

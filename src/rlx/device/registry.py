@@ -69,7 +69,8 @@ def parse(device: str | Device) -> Device:
     try:
         return Device.parse(device, _plugins())
     except DeviceUnavailable as error:
-        raise DeviceUnavailable(f"{error}; {available_text()}") from None
+        between = " " if str(error).endswith("?") else "; "
+        raise DeviceUnavailable(f"{error}{between}{available_text()}") from None
 
 
 def parse_list(devices: str) -> tuple[Device, ...]:

@@ -14,16 +14,22 @@ from rlx.device.staged import parts
 from rlx.errors import UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph, Node
-from rlx.ir.op import LEAVES
+from rlx.ir.op import LEAVES, Composite, Elementwise
 from rlx.ir.symbols import has_measured
+from rlx.ops.reduce import Reduction
+from rlx.ops.shape import Movement
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
+SIMPLE = (*LEAVES, Movement, Elementwise)
+"""What is done where it is used, in the kernels of other ops or in one for all of it."""
 MOST_KEPT = 256
 
 
 @dataclass(frozen=True)
 class OpReport:
-    """One node. `native`: a kernel does it, or a part of one. `decomposed`: done by the ops of its definition.
+    """One node. `native`: a kernel does it, or a part of one; of its definition (`through`), where that leaves no more
+    than one op beside arithmetic on elements, or reductions of the same rows. `decomposed`: several ops of its
+    definition do it, for the `reason` told.
     `merged`: nothing is left to do, because it was folded, or another node gives the same. `unsupported`: see `reason`.
     """
 
@@ -31,6 +37,11 @@ class OpReport:
     op: str
     fate: Fate
     reason: str = ""
+    through: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        through = f" (through {', '.join(self.through)})" if self.through else ""
+        return f"{self.op} at node {self.node!r}: {self.fate}{through}{f': {self.reason}' if self.reason else ''}"
 
 
 @dataclass(frozen=True)
@@ -101,20 +112,37 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     except UnsupportedOp as error:
         return DispatchReport(str(device), tuple(OpReport(_name(n), n.op.name, "merged") for n in nodes), str(error))
     wrong = {_name(u.node): u.reason for u in refused}
-    made: dict[str, set[str]] = {}
+    made: dict[str, list[Node]] = {}
     for node in ready:
-        made.setdefault(_name(node), set()).add(node.op.name)
+        made.setdefault(_name(node), []).append(node)
     ops = []
     for node in nodes:
-        name, came = _name(node), made.get(_name(node), set())
+        name, came = _name(node), made.get(_name(node), [])
         if name in wrong:
             ops.append(OpReport(name, node.op.name, "unsupported", wrong.pop(name)))
-        elif node.op.name in came:
+        elif not came:
+            ops.append(OpReport(name, node.op.name, "merged"))
+        elif any(each.op.name == node.op.name for each in came):
             ops.append(OpReport(name, node.op.name, "native"))
         else:
-            ops.append(OpReport(name, node.op.name, "decomposed" if came else "merged"))
+            ops.append(_taken_apart(node, came, backend, options))
     rest = "; ".join(f"{name!r}: {reason}" for name, reason in wrong.items())
     return DispatchReport(str(device), tuple(ops), rest)
+
+
+def _taken_apart(node: Node, came: list[Node], backend: Backend, options: Options) -> OpReport:
+    """Of a node in whose place others came."""
+    names = tuple(dict.fromkeys(each.op.name for each in came if not isinstance(each.op, (*LEAVES, Movement))))
+    working = [each.op for each in came if not isinstance(each.op, SIMPLE)]
+    more = tuple(dict.fromkeys(op.name for op in working))
+    # reductions over the same axes are one pass over rows
+    kernels = {op.axes if isinstance(op, Reduction) else op.name for op in working}
+    reason = (backend.claim(node) if isinstance(node.op, Composite) else None) or ""
+    if len(kernels) <= 1:
+        return OpReport(_name(node), node.op.name, "native", reason, more or names)
+    if options.dispatch.of(node.op.name) == "force-common":
+        reason = "the options take it apart"
+    return OpReport(_name(node), node.op.name, "decomposed", reason or f"no kernel of its own: {', '.join(more)} do it")
 
 
 def refused_nodes(graph: Graph, backend: Backend) -> list[Unsupported]:
@@ -129,7 +157,7 @@ def _name(node: Node) -> str:
     return node.source or node.name
 
 
-def legalise(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
+def legalize(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
     """The graph as the device's backend would compile it, and the report. Raises UnsupportedOp if it would not."""
     report = dispatch_report(graph, device, options)
     if not report.compiles:
@@ -144,7 +172,7 @@ def supports_graph(device: str | Device, graph: Graph, options: Options | None =
     return registry.is_available(device) and dispatch_report(graph, device, options).compiles
 
 
-def first_unsupported(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
+def first_unsupported_op(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
     """The first node that the device does not take, or None."""
     return next(iter(dispatch_report(graph, device, options).unsupported), None)
 

@@ -20,7 +20,7 @@ from rlx.passes import canonical, masks, raise_activation, raise_attention, rais
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
-from rlx.passes.driver import Context, Pass, Rebuild, Report, run_passes
+from rlx.passes.driver import Context, Pass, Rebuild, Report, Rules, run_passes
 from rlx.passes.fold import Fold
 from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
@@ -87,6 +87,13 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
     return list(dict.fromkeys(each.name for each in (*standard(), *layout(), TurnWeights(), Hoist())))
+
+
+def switches(passes: Iterable[Pass]) -> list[str]:
+    """Names of passes, and `pass/rewrite` of those that are lists of rules."""
+    found = dict.fromkeys(passes)
+    rewrites = [f"{each.name}/{rule.name}" for each in found if isinstance(each, Rules) for rule in each.rules]
+    return [*(each.name for each in found), *rewrites]
 
 
 def optimise(

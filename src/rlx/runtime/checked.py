@@ -81,6 +81,21 @@ class Demands:
         _check_trips(self.open_trips, binding)
 
 
+    def largest(self, binding: Mapping[str, int]) -> str:
+        """The largest value of all, for people; it need not be the one that no memory is left for."""
+        known = [(shape, of) for shape, of in {**self.fixed, **self.open}.items() if _known(shape, binding)]
+        if not known:
+            return "it has no values of known size"
+        found = [(math.prod(dims.evaluate(d, binding) for d in shape) * of[0], shape, of[1]) for shape, of in known]
+        size, shape, node = max(found, key=lambda each: each[0])
+        extents = [dims.evaluate(d, binding) for d in shape]
+        return f"the largest value is of {size} bytes, {extents}, at node {(node.source or node.name)!r}"
+
+
+def _known(shape: tuple[Dim, ...], binding: Mapping[str, int]) -> bool:
+    return all(dims.symbols(d) <= binding.keys() for d in shape)
+
+
 def nested_trips(graph: Graph, around: Dim = 0) -> Iterator[tuple[Dim, Node]]:
     """Trips of each loop of known length that lies in others, together with those."""
     for node in graph.nodes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.executable import Capabilities, Executable, KernelTime
-from rlx.errors import InputError, OutOfMemory
+from rlx.errors import InputError
 from rlx.interrupt import deadline
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -119,19 +119,20 @@ class CompiledGraph:
                   ends when it is done on the other devices, and Core ML never looks
 
         Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and behind the run if its
-        data asked for an element that is not there.
+        data asked for an element that is not there; OutOfMemory, which names the largest value, DeviceLost, and
+        DriverError for what else a driver says. What stays between runs is then as it was.
         """
         if timeout is not None:
             with deadline(timeout):
                 return self.run(inputs, outputs)
-        try:
-            if self._state.mode is PLAIN:
-                bound, arrays = self.program.ready(inputs)
+        if self._state.mode is PLAIN:
+            bound, arrays = self.program.ready(inputs)
+            try:
                 results = bound(arrays)
-            else:
-                results = self._run_in_mode(inputs)
-        except MemoryError as error:
-            raise _out_of_memory(error, self.device) from None
+            except Exception as error:
+                self.program.failed(error, arrays)
+        else:
+            results = self._run_in_mode(inputs)
         if outputs is None:
             return results
         return [results[i] for i in names_of(outputs, self.output_names)]
@@ -154,7 +155,10 @@ class CompiledGraph:
         mode = self._state.mode
         given = mode.merge(inputs, self.input_names) if mode.handles else inputs
         bound, arrays = self.program.ready(given, mode.extents)
-        return bound.profile(arrays)
+        try:
+            return bound.profile(arrays)
+        except Exception as error:
+            self.program.failed(error, arrays)
 
     # runs that are queued
 
@@ -312,11 +316,6 @@ class CompiledGraph:
         takes = ", ".join(f"{name}: {of}" for name, of in self.program.signature.types.items())
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
-
-
-def _out_of_memory(error: MemoryError, device: str) -> OutOfMemory:
-    """Python's error as ours."""
-    return error if isinstance(error, OutOfMemory) else OutOfMemory(f"[run] {error or 'no memory'}, on {device}")
 
 
 def load_compiled(

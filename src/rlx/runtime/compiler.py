@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rlx import flags, locks
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Executable
+from rlx.backends.failures import translated
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.runtime.broadcasting import around
@@ -41,7 +42,7 @@ class Compiler:
 
     def _for_equal_dims(self, graph: Graph) -> Executable:
         if not self.options.cache or flags.debug() >= 3:
-            return compile_graph(graph, self.backend, self.options, self.ordinal)
+            return self._compile(graph)
         start_ns = time.perf_counter_ns()
         state = (flags.code_state(), flags.num_threads())
         key = (fingerprint(graph), type(self.backend), self.ordinal, self.options, *state)
@@ -50,10 +51,14 @@ class Compiler:
             made = found.clone(weights=False)
             made.from_cache, made.compile_ns = True, time.perf_counter_ns() - start_ns
             return made
-        made = compile_graph(graph, self.backend, self.options, self.ordinal)
+        made = self._compile(graph)
         if made.nbytes and made.capabilities.shared_code:
             CODE.put(key, made.clone(weights=False))
         return made
+
+    def _compile(self, graph: Graph) -> Executable:
+        with translated("compile", self.device):
+            return compile_graph(graph, self.backend, self.options, self.ordinal)
 
 
 class CodeCache:

@@ -12,12 +12,21 @@ from typing import Any
 
 from rlx import locks
 from rlx.backends.base import Options
-from rlx.device import explain, html, observed, registry, support
+from rlx.cost.estimate import Estimate
+from rlx.device import explain, html, observed, registry, support, switches
 from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
-from rlx.errors import FallbackError, InputError, ProfileError, RlxError, UnsupportedOp
+from rlx.errors import (
+    OF_CALLERS,
+    FallbackError,
+    InputError,
+    ProfileError,
+    RlxError,
+    UnsupportedOp,
+    did_you_mean,
+)
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
@@ -84,6 +93,7 @@ class GraphDevices:
     ) -> None:
         self.graph = graph
         self.options = options or Options()
+        switches.check(self.options.disable)
         self.expected_runs = expected_runs
         self._policy = policy if policy is not None else DevicePolicy.from_env()
         self._types = {v.name: v.type for v in graph.params}
@@ -137,10 +147,14 @@ class GraphDevices:
         with self._lock:
             self._chooser.admit(wanted)
             binding = self._binding(inputs)
-            estimate, _ = self._chooser.estimate(wanted, binding)
-        if estimate is None:
-            raise ProfileError(f"[io_profile] expected a device with rates, got {wanted}, of which none were measured")
-        return io_profile(self.graph, estimate, binding, outputs)
+
+        def estimate(program: Graph) -> Estimate:
+            found, _ = Chooser(program, self._policy, self.options).estimate(wanted, binding)
+            if found is None:
+                raise ProfileError(f"[io_profile] expected a device with rates, got {wanted}, which was not measured")
+            return found
+
+        return io_profile(self.graph, wanted, self.options, binding, estimate, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""
@@ -191,7 +205,8 @@ class GraphDevices:
         """Gives weights their arrays: held once here, handed to every compiled program. All, or after an error none."""
         unknown = [name for name in params if name not in self._types]
         if unknown:
-            raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}")
+            near = did_you_mean(str(unknown[0]), self._types)
+            raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}{near}")
         made = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
         with self._lock:
             for compiled in self._compiled.values():
@@ -264,7 +279,8 @@ class GraphDevices:
     def run_chain(self, inputs: Inputs = (), chain: Iterable[str | Device] | None = None) -> tuple[Device, list[Array]]:
         """Runs on the first device of a chain that gets to the end; None takes the policy's, else all viable devices.
 
-        Inputs that do not fit raise InputError at once. Raises FallbackError, which tells of every attempt.
+        The caller's errors (inputs that do not fit, a timeout) are raised at once. Raises FallbackError, which tells of
+        every attempt.
         """
         self._signature.arrays(inputs)
 
@@ -279,12 +295,17 @@ class GraphDevices:
     def _first(
         self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]
     ) -> tuple[Device, Any, list[tuple[str, Exception]]]:
-        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before."""
+        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before.
+
+        Errors of the caller end the chain, and leave programs as they are.
+        """
         attempts: list[tuple[str, Exception]] = []
         devices = [registry.parse(d) for d in chain] if chain is not None else list(self._policy.chain or self._order())
         for device in devices:
             try:
                 return device, attempt(device), attempts
+            except OF_CALLERS:
+                raise
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
                 with self._lock:  # a device that was lost, or has no memory left, starts anew the next time

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
-from rlx.errors import CapabilityError, InputError
+from rlx.backends.failures import Step, reraise, structured, translated
+from rlx.errors import CapabilityError, InputError, OutOfMemory, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
@@ -61,7 +62,8 @@ class Program:
         """Weights as arrays. Raises InputError for an unknown name, a wrong shape or dtype."""
         unknown = [name for name in params if name not in self.param_types]
         if unknown:
-            raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}")
+            near = did_you_mean(str(unknown[0]), self.param_types)
+            raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}{near}")
         return {name: check_param(name, array, self.param_types[name]) for name, array in params.items()}
 
     def set_params(self, given: Mapping[str, Array]) -> None:
@@ -72,7 +74,8 @@ class Program:
     def _take(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> None:
         """The weights as they were given, and as the program gets them."""
         with self._lock:
-            hand_over(self.executable, given, held)
+            with translated("weights", self.device):
+                hand_over(self.executable, given, held)
             if any(not self.param_types[name].is_static for name in given):
                 self._plans.clear()
             self.params = {**self.params, **given}
@@ -105,11 +108,29 @@ class Program:
         if check_dims(self.graph, binding):
             self._demands.check_at(binding)
         if not extents:
-            return self.executable.bind(binding)
+            return self._bind_at(binding)
         active = self.signature.active(binding, extents)
-        inner = self.executable.bind(active)
+        inner = self._bind_at(active)
         types = list(self.signature.types.values()), list(self.output_types.values())
         return ActiveBound(inner, *types, binding, extents)
+
+    def _bind_at(self, binding: Mapping[str, int]) -> Bound:
+        try:
+            return self.executable.bind(binding)
+        except Exception as error:
+            self._fail(error, "bind", binding)
+
+    def failed(self, error: Exception, arrays: Sequence[Array]) -> NoReturn:
+        """Raises what a run failed with, as an error of rlx."""
+        self._fail(error, "run", self.signature.binding(arrays, self.params))
+
+    def _fail(self, error: Exception, step: Step, binding: Mapping[str, int]) -> NoReturn:
+        """Where memory ran out and no node is named, that of the largest value is."""
+        ours = structured(error, step, self.device)
+        if isinstance(ours, OutOfMemory) and "at node" not in str(ours):
+            largest = self._demands.largest(binding)
+            raise OutOfMemory(f"{ours}; {largest}") from (None if ours is error else error)
+        reraise(error, step, self.device)
 
     def _refuse_missing(self) -> None:
         lacking = sorted(self._missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.executable import deliver
+from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.runtime.mode import Mode, Observer
 from rlx.runtime.program import Inputs, Program
@@ -14,13 +15,23 @@ from rlx.runtime.slots import check_slots
 def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
     """The results, in the arrays given for them if there are any. Raises InputError."""
     if mode.handles:
-        inputs = mode.merge(inputs, program.signature.names)
+        inputs = _merged(program, mode, inputs)
     if mode.observers:
         return _run_observed(program, mode, inputs, given)
     bound, arrays = program.ready(inputs, mode.extents)
-    if given is None:
-        return bound(arrays)
-    return bound(arrays, check_slots(given, program.output_types, bound.shapes, arrays))
+    out = None if given is None else check_slots(given, program.output_types, bound.shapes, arrays)
+    try:
+        return bound(arrays, out)
+    except Exception as error:
+        program.failed(error, arrays)
+
+
+def _merged(program: Program, mode: Mode, inputs: Inputs) -> Inputs:
+    """The inputs of a call with handles in the place of those that it leaves out. Raises InputError."""
+    made: Inputs = mode.merge(inputs, program.signature.names)
+    if made is inputs and isinstance(inputs, (list, tuple)) and len(inputs) != len(program.signature.names):
+        raise InputError(program.signature.refusal(len(inputs), mode.handles))
+    return made
 
 
 def observed(program: Program, observers: Sequence[Observer]) -> Program:
@@ -32,12 +43,16 @@ def observed(program: Program, observers: Sequence[Observer]) -> Program:
 
 
 def _run_observed(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
-    bound, arrays = observed(program, mode.observers).ready(inputs, mode.extents)
+    watched = observed(program, mode.observers)
+    bound, arrays = watched.ready(inputs, mode.extents)
     count = len(program.output_names)
     if given is not None:
         shapes = bound.shapes and bound.shapes[:count]
         given = check_slots(given, program.output_types, shapes, arrays)
-    results = bound(arrays)
+    try:
+        results = bound(arrays)
+    except Exception as error:
+        watched.failed(error, arrays)
     rest = iter(results[count:])
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])

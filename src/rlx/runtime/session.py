@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
-from rlx.device import registry
+from rlx.device import registry, switches
 from rlx.device.policy import DevicePolicy
 from rlx.device.support import refused_nodes
 from rlx.errors import GraphError, UnsupportedOp
@@ -44,12 +44,13 @@ class Session:
         self.device = device
         isa = isa or flags.cpu_isa()
         self.options = Options(
-            disable=frozenset(disable) | frozenset(flags.disable()),
+            disable=frozenset([disable] if isinstance(disable, str) else disable) | frozenset(flags.disable()),
             threads=threads or flags.num_threads() or None,
             isa=None if isa == "auto" else isa,
             cache=flags.cache() if cache is None else cache,
             check_indices=flags.check_indices() if check_indices is None else check_indices,
         )
+        switches.check(self.options.disable)
         if device != "auto":
             registry.parse(device)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import InputError, ShapeError
+from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Graph
@@ -84,15 +84,27 @@ class Signature:
             if missing or unknown:
                 got = [f"{what} {', '.join(map(repr, which))}" for what, which in
                        (("missing", missing), ("unknown", unknown)) if which]  # fmt: skip
-                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}")
+                near = did_you_mean(str(unknown[0]), missing) if unknown else ""
+                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}{near}")
             return inputs
         if not isinstance(inputs, (list, tuple)):
             raise InputError(
                 f"[run] expected a mapping of names to arrays or a list of arrays, got {type(inputs).__name__}"
             )
         if len(inputs) != len(self.names):
-            raise InputError(f"[run] expected {len(self.names)} inputs {list(self.names)}, got {len(inputs)}")
+            raise InputError(self.refusal(len(inputs), ()))
         return dict(zip(self.names, inputs))
+
+    def refusal(self, count: int, handles: Iterable[str]) -> str:
+        """What is said of so many inputs by position, where some have a handle."""
+        held = [name for name in self.names if name in set(handles)]
+        if not held:
+            return f"[run] expected {len(self.names)} inputs {list(self.names)}, got {count}"
+        open_ = [name for name in self.names if name not in held]
+        return (
+            f"[run] expected {len(open_)} inputs {open_} (a handle stands for {held}), or all {len(self.names)} "
+            f"{list(self.names)}, got {count}"
+        )
 
     def binding(self, arrays: Sequence[Array], params: Mapping[str, Array]) -> dict[str, int]:
         """Values of the named dims. Raises InputError that names both sides of a contradiction."""
@@ -251,5 +263,6 @@ def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
     chosen = [outputs] if isinstance(outputs, str) else list(outputs)
     unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}")
+        near = did_you_mean(str(unknown[0]), known)
+        raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}{near}")
     return [list(known).index(name) for name in chosen]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import importlib.util
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Launches, Options, Probe, Unsupported
 from rlx.backends.coreml.library import EXTRA, on_macos
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Rates
@@ -66,6 +66,9 @@ class CoremlBackend(Backend):
         from rlx.passes.pipeline import standard
 
         return [*standard(options.dispatch.claims(self.claim)), Hoist()]
+
+    def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
+        return Launches(1)  # of the model, which Core ML spreads over its units
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.coreml import build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,14 @@ def aligned_empty(nbytes: int) -> Array:
     raw = np.empty(nbytes + PAGE, np.uint8)
     start = -raw.ctypes.data % PAGE
     return raw[start : start + nbytes]
+
+
+def _memory(nbytes: int, what: str) -> Array:
+    """`aligned_empty`. Raises OutOfMemory that says for what."""
+    try:
+        return aligned_empty(nbytes)
+    except MemoryError:
+        raise OutOfMemory(f"[run] expected memory on cpu for {what}, got none for {nbytes} bytes") from None
 
 
 def _address(array: Array) -> int:
@@ -78,10 +87,7 @@ class _Frame:
     def __init__(self, buffers: int, nbytes: int) -> None:
         # behind them: which check failed, where times go, and whom loops ask whether to go on
         self.table = (ctypes.c_void_p * (buffers + 3))()
-        try:
-            self.arena = aligned_empty(nbytes)
-        except MemoryError:
-            raise OutOfMemory(f"[run] no memory on cpu for an arena of {nbytes} bytes") from None
+        self.arena = _memory(nbytes, "an arena of temporaries")
         self.nbytes = nbytes
         self.address = _address(self.arena)
         self.weights: _Packed | None = None
@@ -111,7 +117,7 @@ class _Code:
         mapped.release(params.values())
         arrays = {s.number: params[s.name] for s in artifact.params}
         arrays.update(artifact.constants)
-        kept = {s.number: aligned_empty(s.type.nbytes()) for s in artifact.kept}
+        kept = {s.number: _memory(s.type.nbytes(), f"packed weights {s.name!r} of {s.type}") for s in artifact.kept}
         arrays.update(kept)
         frame = _Frame(artifact.buffers, self.bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)(), self.threads))
         for number, array in arrays.items():
@@ -251,7 +257,12 @@ class CpuBound(Bound):
         self._times_shape = (len(artifact.report["kernels"]), 3) if "profile" in artifact.report else None
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        return self._run(inputs, np.zeros(self._times_shape, np.int64) if self._times_shape else None, out)
+        try:
+            return self._run(inputs, np.zeros(self._times_shape, np.int64) if self._times_shape else None, out)
+        except OutOfMemory:
+            raise
+        except MemoryError:
+            raise self._no_memory() from None
 
     def profile(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[KernelTime]:
         """As every bound; results go to `out`, if it is given: memory that the system has handed over already."""
@@ -266,6 +277,14 @@ class CpuBound(Bound):
             KernelTime(name, tuple(sources), int(calls), float(ticks * ns), float((first - start) * ns) if calls else 0)
             for name, sources, (ticks, calls, first) in zip(report["kernels"], report["sources"], times)
         ]
+
+    def _no_memory(self) -> OutOfMemory:
+        """For results: the largest is named."""
+        sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in self.outputs]
+        most = sizes.index(max(sizes))
+        slot = self._code.artifact.outputs[most]
+        told = f"results, the largest of them {slot.name!r} of {slot.type}: {sizes[most]} bytes"
+        return OutOfMemory(f"[run] expected memory on cpu for {told}, got none")
 
     def _run(self, inputs: Sequence[Array], times: Array | None, out: Sequence[Array] | None = None) -> list[Array]:
         code = self._code

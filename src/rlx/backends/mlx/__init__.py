@@ -11,10 +11,11 @@ import importlib.util
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Launches, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.cost.prior import Traits
 from rlx.errors import UnsupportedOp
@@ -83,6 +84,12 @@ class MlxBackend(Backend):
 
         native = options.dispatch.of(PackedMatmul.name) != "force-common"
         return [*([packed.weights] if native else []), *super().passes(options), packed.normal, Hoist()]
+
+    def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
+        from rlx.backends.op_by_op import calls
+        from rlx.passes import prepare
+
+        return Launches(calls(prepare.split(self.legalise(graph, options))[1], binding), exact=False)
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return refused(self.legalise(graph, Options()), self.on_processor())

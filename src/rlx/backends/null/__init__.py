@@ -68,6 +68,9 @@ class NullBackend(Backend):
     def probe(self) -> Probe:
         return Probe(devices=tuple(p["name"] for p in profiles()))
 
+    def unified_memory(self, ordinal: int = 0) -> bool:
+        return bool(profiles()[ordinal]["unified_memory"])
+
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return []
 

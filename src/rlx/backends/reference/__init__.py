@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Launches, Options, Probe, Unsupported
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
+from rlx.backends.op_by_op import calls
 from rlx.ir.graph import Graph, Node
 from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
@@ -80,6 +81,9 @@ class ReferenceBackend(Backend):
 
     def legalise(self, graph: Graph, options: Options) -> Graph:
         return graph
+
+    def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
+        return Launches(calls(graph, binding))
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         return []

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.backends.wgpu import drivers
 from rlx.cost.estimate import Estimator, Rates
+from rlx.errors import DeviceUnavailable
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 
@@ -59,6 +61,30 @@ class WgpuBackend(Backend):
         from rlx.backends.wgpu.cost import WgpuEstimator
 
         return WgpuEstimator(graph, options, rates)
+
+    def unified_memory(self, ordinal: int = 0) -> bool:
+        return bool(self._adapter(ordinal)["adapter_type"] in ("IntegratedGPU", "CPU"))
+
+    def full_name(self, ordinal: int = 0) -> str:
+        """By the adapter, where the library finds one; drivers alone tell little."""
+        try:
+            info = self._adapter(ordinal)
+        except DeviceUnavailable:
+            return super().full_name(ordinal)
+        return f"{info['device']}, {info['description']}" if info["description"] else str(info["device"])
+
+    def identity(self, ordinal: int = 0) -> dict[str, str]:
+        from importlib.metadata import version
+
+        info = self._adapter(ordinal)
+        told = {"device": "device", "driver": "description", "interface": "backend_type", "kind": "adapter_type"}
+        return {**{name: str(info[key]) for name, key in told.items()}, "wgpu": version("wgpu")}
+
+    def _adapter(self, ordinal: int) -> Mapping[str, Any]:
+        """What the library tells of an adapter: asked once, as that loads drivers. Raises DeviceUnavailable."""
+        from rlx.backends.wgpu.device import adapter_info
+
+        return adapter_info(self.adapter_type, ordinal)
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         from rlx.backends.wgpu import build
@@ -135,12 +161,11 @@ class GpuBackend(WgpuBackend):
     """The best adapter there is: discrete before integrated before software, Metal before Vulkan before the others."""
 
     name = "gpu"
-    looks: tuple[Callable[[], tuple[str, ...]], ...] = (
-        drivers.metal, drivers.vulkan, drivers.directx, drivers.opengl,
-    )  # fmt: skip
+    looks: tuple[Callable[[], tuple[str, ...]], ...] = (drivers.metal, drivers.vulkan, drivers.directx)
 
     def look(self) -> tuple[str, ...]:
-        return tuple(name for look in self.looks for name in look())
+        """OpenGL's are the same products, and count only where there are no others."""
+        return tuple(name for look in self.looks for name in look()) or drivers.opengl()
 
     def missing(self) -> str:
         return "no driver of Vulkan, OpenGL, DirectX or Metal found: install the graphics driver"

@@ -168,7 +168,7 @@ class WgpuEstimator(GenericEstimator):
                 ns, flops, points = self._ordered(work, binding)
             case _:
                 return super()._kernel(program, kernel, binding, looped)
-        touched = footprint(program, kernel, binding, points, set()).total
+        touched = footprint(program, kernel, binding, points, set()).total if points else 0.0
         memory = touched / (8 * self.near("stream", (touched / 8,)))
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 

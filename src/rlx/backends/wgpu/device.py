@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
@@ -107,12 +107,26 @@ def open_device(backend_type: str | None, ordinal: int, portable: bool = False) 
 
 @cache
 def _open(backend_type: str | None, ordinal: int, portable: bool, _: int) -> Device:
+    return Device(_adapter(backend_type, ordinal), portable, extensions=not portable)
+
+
+def _adapter(backend_type: str | None, ordinal: int) -> Any:
     found = adapters(backend_type)
     if ordinal >= len(found):
         listed = ", ".join(describe(a) for a in adapters(None)) or "none"
         wanted = f"{backend_type or 'GPU'} adapter number {ordinal}"
         raise DeviceUnavailable(f"[device] expected a {wanted}, got {len(found)} of that kind; adapters here: {listed}")
-    return Device(found[ordinal], portable, extensions=not portable)
+    return found[ordinal]
+
+
+def adapter_info(backend_type: str | None, ordinal: int) -> Mapping[str, Any]:
+    """What the library tells of an adapter, asked once a process. Raises DeviceUnavailable, MissingExtra."""
+    return _adapter_info(backend_type, ordinal, os.getpid())
+
+
+@cache
+def _adapter_info(backend_type: str | None, ordinal: int, _: int) -> Mapping[str, Any]:
+    return dict(_adapter(backend_type, ordinal).info)
 
 
 def describe(adapter: Any) -> str:

@@ -12,7 +12,9 @@ _LIBRARY_DIRS = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 )  # fmt: skip
 _SOFTWARE = ("lvp", "swiftshader", "swrast", "llvmpipe")
-_DEVICE_NODES = ("dri/renderD*", "nvidia[0-9]*", "dxg", "kgsl-3d0", "mali0")
+_DEV, _SYS = Path("/dev"), Path("/sys/class/drm")
+_OTHER_NODES = ("dxg", "kgsl-3d0", "mali0")
+_NVIDIA = "0x10de"
 
 
 def vulkan() -> tuple[str, ...]:
@@ -45,9 +47,22 @@ def metal() -> tuple[str, ...]:
 
 
 def _nodes() -> list[str]:
-    """Device nodes of graphics hardware."""
-    found = [path.name for pattern in _DEVICE_NODES for path in sorted(Path("/dev").glob(pattern))]
+    """Device nodes of graphics hardware, one for each product: those of NVIDIA have one of the kernel's and one of the
+    driver's, or the driver's alone."""
+    render = [path.name for path in sorted(_DEV.glob("dri/renderD*"))]
+    own = [path.name for path in sorted(_DEV.glob("nvidia[0-9]*"))]
+    both = sum(_vendor(name) in (_NVIDIA, "") for name in render)
+    others = [path.name for pattern in _OTHER_NODES for path in sorted(_DEV.glob(pattern))]
+    found = [*render, *own[both:], *others]
     return found or (["Metal"] if sys.platform == "darwin" else [])
+
+
+def _vendor(node: str) -> str:
+    """Who made what a node of the kernel's is for; empty where that is not told."""
+    try:
+        return (_SYS / node / "device" / "vendor").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _manifests() -> list[Path]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlx.backends.base import Backend, Options, Probe, Unsupported
+from rlx.backends.base import Backend, Launches, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
 from rlx.cost.estimate import Estimator, Rates
 from rlx.cost.prior import Traits
@@ -70,6 +71,15 @@ class XlaBackend(Backend):
 
         turned = [TurnWeights()] if self.platform == "cpu" else []  # elsewhere XLA chooses how weights lie
         return [*super().passes(options), *turned, Hoist()]
+
+    def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
+        from rlx.backends.op_by_op import calls
+        from rlx.passes import prepare
+
+        return Launches(calls(prepare.split(self.legalise(graph, options))[1], binding), exact=False)
+
+    def unified_memory(self, ordinal: int = 0) -> bool:
+        return self.platform == "cpu"
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
         ready = self.legalise(graph, Options())

@@ -13,10 +13,11 @@ import numpy as np
 
 from rlx import interrupt, locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
+from rlx.backends.failures import translated
 from rlx.backends.op_by_op import WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
 from rlx.codegen.scalar import emulation as carriers
-from rlx.errors import CompileError, OutOfMemory, RlxError, ShapeError
+from rlx.errors import ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -122,12 +123,8 @@ class XlaBound(Bound):
                 results = len(self.dtypes) + len(self.misfits)
                 self._compiled = kept.read(key, (*weights, *inputs), results, self.executable.device)
                 if self._compiled is None:
-                    try:
+                    with translated("compile", "xla"):
                         self._compiled = self._jitted.lower(*weights, *self._described(inputs)).compile()
-                    except RlxError:
-                        raise
-                    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-                        raise CompileError(f"[xla] {error}") from error
                     self.executable.compile_count += 1
                     kept.write(key, self._compiled)
             return self._compiled
@@ -153,17 +150,12 @@ class XlaBound(Bound):
         inputs = [carriers.to_stored(a) for a in inputs]
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
-            try:
-                results = interrupt.within_time(lambda: program(*weights, *inputs))
-                for asked, error in zip(results[len(self.dtypes) :], self.misfits):
-                    if bool(asked):
-                        raise ShapeError(str(error))
-                # what the caller gets is his to write to
-                return deliver([carriers.from_stored(np.array(r), d) for r, d in zip(results, self.dtypes)], out)
-            except RuntimeError as error:
-                if "RESOURCE_EXHAUSTED" in str(error):
-                    raise OutOfMemory(f"[run] {error}") from error
-                raise
+            results = interrupt.within_time(lambda: program(*weights, *inputs))
+            for asked, error in zip(results[len(self.dtypes) :], self.misfits):
+                if bool(asked):
+                    raise ShapeError(str(error))
+            # what the caller gets is his to write to
+            return deliver([carriers.from_stored(np.array(r), d) for r, d in zip(results, self.dtypes)], out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is an instruction that XLA made; kernels may run beside each other. Programs that jax's profiler

@@ -1,0 +1,60 @@
+"""Failures of drivers, and of the libraries that speak with them, as errors of rlx: whoever holds a graph for several
+devices has to tell one that fails from a caller who asks for what no device can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NoReturn
+
+from rlx.errors import CompileError, DeviceLost, DriverError, OutOfMemory, RlxError
+
+Step = Literal["compile", "bind", "weights", "run"]
+
+_MEMORY = re.compile(
+    r"out[ _-]?of[ _-]?memory|resource_exhausted|(un)?able to allocate|attempting to allocate|insufficient memory"
+    r"|bad_alloc|not enough memory",
+    re.IGNORECASE,
+)
+_LOST = re.compile(r"\b(lost|removed|unplugged)\b|\bgpu hang\b", re.IGNORECASE)
+_EXPECTED = {"compile": "a program for", "bind": "buffers on", "weights": "weights on", "run": "results of"}
+_OWN = ("builtins", "numpy", "rlx")
+"""Where the classes of errors come from that say that code is wrong: they stay as they are."""
+
+
+def structured(error: Exception, step: Step, device: str) -> RlxError | None:
+    """What a failure on a device is in rlx's classes; None for an error that no driver raised.
+
+    Libraries have classes of their own, or RuntimeError for everything: their words tell what they are. Any error of a
+    compile is one, as libraries refuse what they compile with all classes of errors.
+    """
+    if isinstance(error, RlxError):
+        return error
+    text = " ".join(str(error).split()) or type(error).__name__
+    told = f"[{step}] expected {_EXPECTED[step]} {device}, got {text}"
+    if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__} {text}"):
+        return OutOfMemory(told)
+    foreign = type(error).__module__.partition(".")[0] not in _OWN
+    if step != "compile" and not foreign and not isinstance(error, (RuntimeError, OSError)):
+        return None
+    if _LOST.search(text):
+        return DeviceLost(told)
+    return CompileError(told) if step == "compile" else DriverError(told)
+
+
+def reraise(error: Exception, step: Step, device: str) -> NoReturn:
+    """Raises the error as `structured` has it."""
+    ours = structured(error, step, device)
+    if ours is None or ours is error:
+        raise error
+    raise ours from error
+
+
+@contextmanager
+def translated(step: Step, device: str) -> Iterator[None]:
+    """What a backend does in here fails with errors of rlx."""
+    try:
+        yield
+    except Exception as error:
+        reraise(error, step, device)
