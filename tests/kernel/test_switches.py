@@ -60,6 +60,7 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "collapse": lambda g: ops.exp(g.input("x", (4, 8, 3))),
     "memory-reuse": chain,
     "winograd": convolution,
+    "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 
 

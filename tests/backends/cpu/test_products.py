@@ -67,6 +67,74 @@ def test_turned_right_sides(dtype: str, device: str) -> None:
         check(run_on(device, g, {"x": a, "y": b}, {})["z"], a, b.T, dtype)
 
 
+ORDERS = ("bmk,bkn", "bkm,bkn", "bkm,bnk", "kbm,nkb", "mkb,nbk", "kmb,knb", "bmlk,lbkn", "lmbk,bnkl", "klm,kln",
+          "lmk,knl")  # fmt: skip
+"""Axes of both sides, as they lie; the sum is over k and l."""
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("weight", [False, True], ids=["value", "weight"])
+@pytest.mark.parametrize("m, k, n", [(40, 21, 19), (65, 130, 3), (7, 16, 150)])
+def test_every_order_of_axes(order: str, weight: bool, m: int, k: int, n: int, device: str) -> None:
+    """With an epilogue that reads along the result's axes."""
+    sizes = {"b": 2, "m": m, "k": k, "n": n, "l": 3}
+    left, right = order.split(",")
+    out = "".join(c for c in "bmn" if c in left + right)
+    g = Graph()
+    x = g.input("x", tuple(sizes[c] for c in left))
+    shape = tuple(sizes[c] for c in right)
+    y = g.param("y", shape) if weight else g.input("y", shape)
+    made = ops.einsum(x, y, equation=f"{order}->{out}")
+    bias, rows = g.input("bias", (n,)), g.input("rows", (m, 1))
+    g.output(made + bias, name="columns")
+    g.output(ops.einsum(x, y, equation=f"{order}->{out}") * rows, name="rows times")
+    given = {"x": numbers("f32", *x.shape), "bias": numbers("f32", n), "rows": numbers("f32", m, 1)}
+    b = numbers("f32", *shape, seed=1)
+    got = run_on(device, g, given if weight else given | {"y": b}, {"y": b} if weight else {})
+    sides = given["x"].astype(np.float64), b.astype(np.float64)
+    want, most = np.einsum(f"{order}->{out}", *sides), np.einsum(f"{order}->{out}", *map(abs, sides)).max()
+    for name, expected in (("columns", want + given["bias"]), ("rows times", want * given["rows"])):
+        np.testing.assert_allclose(got[name], expected, atol=4 * ROUNDS["f32"] * most)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_axes_reaches_a_core(order: str, dtype: str) -> None:
+    """f16 and bf16 where the right side is packed once."""
+    level = isa.forced("avx512", for_codegen_only=True)
+    left, right = order.split(",")
+    out = "".join(c for c in "bmn" if c in left + right)
+    for weight in (True,) if dtype in ("f16", "bf16") else (False, True):
+        if weight and "b" in right:  # a weight of several matrices is packed for none
+            continue
+        g = Graph()
+        x = g.input("x", tuple(32 for _ in left), dtype)
+        shape = tuple(32 for _ in right)
+        y = g.param("y", shape, dtype) if weight else g.input("y", shape, dtype)
+        g.output(ops.einsum(x, y, equation=f"{order}->{out}"))
+        program, _ = program_of(g, level, Options())
+        (work,) = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+        assert gemm.takes(work, level)
+
+
+def test_sides_of_known_sizes_change_and_others_are_copied() -> None:
+    """A long left side beside few columns is read in place; a weight is copied once."""
+    level = isa.forced("avx512", for_codegen_only=True)
+
+    def kernels(m: int | str, n: int, weight: bool) -> tuple[list[str], int]:
+        g = Graph()
+        x, y = g.input("x", (512, m)), g.param("y", (512, n)) if weight else g.input("y", (512, n))
+        g.output(ops.dot_general(x, y, lhs_contract=(0,), rhs_contract=(0,)))
+        program, _ = program_of(g, level, Options())
+        return [k.name for k in program.main], len([k for k in program.prepare if k.name == "operand"])
+
+    assert kernels(1024, 8, False) == (["operand", "dot_general"], 0)
+    assert kernels(1024, 8, True) == (["dot_general"], 1)
+    assert kernels(1024, 512, True) == (["operand", "dot_general"], 0)
+    assert kernels("m", 8, True) == (["operand", "dot_general"], 0)
+
+
 @pytest.mark.parametrize("device", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels, dilation", [(1, 1), (3, 1), (16, 1), (5, 2)])
