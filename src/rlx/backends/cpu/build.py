@@ -135,6 +135,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.backends.cpu import claims
     from rlx.codegen.simd import gemm, winograd
     from rlx.ir.rewriting import Context
+    from rlx.kernel.passes.long_reductions import LongReductions
     from rlx.kernel.passes.operands import Operands
     from rlx.kernel.passes.pack import Pack
     from rlx.kernel.passes.twiddles import Twiddles
@@ -151,6 +152,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         Operands(lambda work, packed: gemm.takes(replace(work, packed=int(packed)), isa)),
         Winograd(lambda work: winograd.panel_width(work, isa)),
         Pack(lambda work: gemm.panels(work, isa)),
+        LongReductions(),
         Twiddles(isa.lanes),
     )
     context = Context.after(report, disable)

@@ -31,13 +31,15 @@ Amounts = dict[str, float]
 
 @dataclass
 class KernelWork:
-    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`), floating-point operations,
-    pieces that threads may share, and its kind as in `KernelEstimate`."""
+    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`) and how many times as long as
+    streamed ones these take, floating-point operations, pieces that threads may share, and its kind as in
+    `KernelEstimate`."""
 
     amounts: Amounts = field(default_factory=dict)
     flops: float = 0.0
     warm_bytes: float = 0.0
     total_bytes: float = 0.0
+    slowness: float = 1.0
     pieces: float = 1.0
     kind: str = "elementwise"
 
@@ -209,6 +211,11 @@ def _seen(
 
 # nests
 
+FAR_ROWS = 2.0
+"""How many times as long as a stream parts of rows take that lie far apart."""
+PLACED = 7.0
+"""Instructions that keep the place of an extremum: comparisons with it and with NaN, and two choices."""
+
 
 def _stores(made: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa) -> None:
     """Bodies worked out and written for `rows` rows of `length`, vectors along `axis`."""
@@ -250,7 +257,7 @@ def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: 
         if isinstance(stage, Store):
             each = each + store_counts(stage.offset, stage.body, axis)
         elif isinstance(stage, Reduce):
-            each = each + Counts(plain=2 if stage.argument else 1)
+            each = each + Counts(plain=PLACED if stage.argument else 1)
         else:
             each = each + Counts(near=1)
         if scheduled.across:
@@ -263,6 +270,9 @@ def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: 
         if isinstance(stage, Reduce) and not scheduled.across:
             made.add("joins", positions)
     made.add("rows", rows)
+    wide = scheduled.side_by_side * isa.lanes
+    if scheduled.across and inside >= loops.LONG_COLUMN and length > wide:
+        made.slowness = FAR_ROWS
     return positions * max(inside, 1)
 
 
