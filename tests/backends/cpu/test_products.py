@@ -106,8 +106,6 @@ def test_every_order_of_axes_reaches_a_core(order: str, dtype: str) -> None:
     left, right = order.split(",")
     out = "".join(c for c in "bmn" if c in left + right)
     for weight in (True,) if dtype in ("f16", "bf16") else (False, True):
-        if weight and "b" in right:  # a weight of several matrices is packed for none
-            continue
         g = Graph()
         x = g.input("x", tuple(32 for _ in left), dtype)
         shape = tuple(32 for _ in right)
@@ -153,6 +151,44 @@ def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> 
             part = padded[:, :, i : i + 2 * got.shape[2] - 1 : 2, j * dilation : j * dilation + got.shape[3]]
             want += np.einsum("bchw,oc->bohw", part, b[:, :, i, j].astype(np.float64))
     np.testing.assert_allclose(got.astype(np.float64), want, atol=ROUNDS[dtype] * 6 * channels * 4, rtol=ROUNDS[dtype])
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups, share, outputs", [(2, 3, 5), (3, 16, 4), (2, 1, 20), (4, 2, 3), (2, 5, 33)])
+def test_grouped_convolutions(groups: int, share: int, outputs: int, dtype: str, device: str) -> None:
+    """Groups that are products, and groups of few outputs; with an epilogue along the channels, on a value too."""
+    g = Graph()
+    shape = (groups * outputs, share, 3, 2)
+    x, w = g.input("x", (2, groups * share, 9, 11), dtype), g.param("w", shape, dtype)
+    v, bias = g.input("v", shape, dtype), g.input("bias", (groups * outputs, 1, 1), dtype)
+    form = {"strides": (2, 1), "dilations": (1, 2), "low": (1, 0), "high": (1, 1), "groups": groups}
+    g.output(ops.conv(x, w, **form) + bias, name="weight")
+    g.output(ops.conv(x, v, **form) * bias, name="value")
+    a, b, c = numbers(dtype, 2, groups * share, 9, 11), numbers(dtype, *shape, seed=1), numbers(dtype, *bias.shape)
+    got = run_on(device, g, {"x": a, "v": b, "bias": c}, {"w": b})
+    padded = np.pad(a.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)]).reshape(2, groups, share, 11, 12)
+    kernel = b.astype(np.float64).reshape(groups, outputs, share, 3, 2)
+    want = np.zeros((2, groups, outputs, 5, 10))
+    for i in range(3):
+        for j in range(2):
+            part = padded[..., i : i + 9 : 2, 2 * j : 2 * j + 10]
+            want += np.einsum("bgchw,goc->bgohw", part, kernel[..., i, j])
+    want = want.reshape(got["weight"].shape)
+    limit = ROUNDS[dtype] * 6 * share * 4
+    np.testing.assert_allclose(got["weight"].astype(np.float64), want + c, atol=limit, rtol=2 * ROUNDS[dtype])
+    np.testing.assert_allclose(got["value"].astype(np.float64), want * c, atol=limit, rtol=2 * ROUNDS[dtype])
+
+
+def test_groups_and_batches_of_weights_are_packed() -> None:
+    level = isa.forced("avx512", for_codegen_only=True)
+    g = Graph()
+    form = {"strides": (1, 1), "dilations": (1, 1), "low": (0, 0), "high": (0, 0), "groups": 4}
+    g.output(ops.conv(g.input("x", (1, 32, 9, 9)), g.param("w", (64, 8, 3, 3)), **form))
+    g.output(ops.einsum(g.input("y", (3, 20, 40)), g.param("v", (3, 40, 50)), equation="bmk,bkn->bmn"))
+    program, _ = program_of(g, level, Options())
+    found = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+    assert [(work.packed > 0, work.batch[0], len(work.b.axes)) for work in found] == [(True, 4, 1), (True, 3, 1)]
 
 
 @pytest.mark.parametrize("device", KINDS)

@@ -151,7 +151,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     passes = (
         Operands(lambda work, packed: gemm.takes(replace(work, packed=int(packed)), isa)),
         Winograd(lambda work: winograd.panel_width(work, isa)),
-        Pack(lambda work: gemm.panels(work, isa)),
+        Pack(lambda work: gemm.panels(work, isa), batched=True),
         LongReductions(),
         Twiddles(isa.lanes),
     )

@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Sequence
 from math import prod
 
-from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.index import Access, Linear, axis, contiguous, index_of, load, row
+from rlx.kernel.ir.axes import replaced_expr
+from rlx.kernel.ir.index import Linear, contiguous, load, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
@@ -85,24 +85,18 @@ def _part(
     rank = len(work.outer)
     reads = kernel.slots[kernel.writes :]
 
-    def moved_line(line: Linear) -> Linear:
-        axes: list[tuple[int, Dim]] = [(n if n < rank else n + 1, c) for n, c in line.axes]
-        step = line.coefficient(rank)
-        const = dims.add(line.const, dims.mul(step, start))
-        return Linear(const, tuple(sorted([*axes, *([(rank, dims.mul(step, length))] if step != 0 else [])])))
+    # the row's first axis is the part's number and the position inside of it; axes behind it move by one
+    places = {number: Linear(0, ((number + 1, 1),)) for number in range(rank + 1, len(work.extents()))}
+    places[rank] = Linear(start, ((rank, length), (rank + 1, 1)))
 
     def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
-        if node.kind == "axis" and node.attr >= rank:
-            here = axis(node.attr + 1)
-            return here + index_of(Linear(start, ((rank, length),))) if node.attr == rank else here
-        if node.kind == "load":
-            access: Access = node.attr
-            line = moved_line(Linear(access.const, access.axes))
-            place = access.slot - kernel.writes + len(partial)
-            return Expr("load", node.dtype, args, Access(place, line.const, line.axes, access.scales, access.guarded))
-        return None
+        if node.kind != "load":
+            return None
+        slot = node.attr.slot - kernel.writes + len(partial)
+        return Expr("load", node.dtype, args, dataclasses.replace(node.attr, slot=slot))
 
-    statements: list[Statement] = [dataclasses.replace(s, body=ex.rewrite(s.body, rule)) for _, s in reduces]
+    bodies = [ex.rewrite(replaced_expr(stage.body, places), rule) for _, stage in reduces]
+    statements: list[Statement] = [dataclasses.replace(s, body=body) for (_, s), body in zip(reduces, bodies)]
     steps = contiguous((*work.outer, slots))
     for number, (_, stage) in enumerate(reduces):
         offset = Linear(first, tuple(enumerate(steps)))
