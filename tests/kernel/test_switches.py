@@ -60,6 +60,8 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "collapse": lambda g: ops.exp(g.input("x", (4, 8, 3))),
     "memory-reuse": chain,
     "winograd": convolution,
+    "long-reductions": lambda g: ops.reduce_sum(ops.square(g.input("x", (600, 300))), axes=(0, 1)),
+    "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 
 

@@ -38,6 +38,20 @@ def plain(g: Graph) -> Value:
     return ops.softmax(q @ transposed(k) * SCALE) @ v  # type: ignore[no-any-return]
 
 
+def by_einsum(g: Graph) -> Value:
+    """As diffusion nets write it, channels before positions; √scale on q and on k."""
+    q, k, v = (g.input(name, (B, D, S)) for name, S in (("q", SQ), ("k", SK), ("v", SK)))
+    half = math.sqrt(SCALE)
+    scores = ops.einsum(q * half, k * half, equation="bct,bcs->bts")
+    return ops.einsum(ops.softmax(scores), v, equation="bts,bcs->bct")  # type: ignore[no-any-return]
+
+
+def by_einsum_values_first(g: Graph) -> Value:
+    q, k, v = operands(g)
+    scores = ops.einsum(k, q, equation="bhsd,bhtd->bhts") * SCALE
+    return ops.einsum(v, ops.softmax(scores), equation="bhsd,bhts->bhtd")  # type: ignore[no-any-return]
+
+
 def divided(g: Graph) -> Value:
     q, k, v = operands(g)
     return ops.softmax(q @ transposed(k) / math.sqrt(D)) @ v  # type: ignore[no-any-return]
@@ -137,7 +151,8 @@ def from_projections(g: Graph) -> Value:
 
 
 FOUND: list[Callable[[Graph], Value]] = [
-    plain, divided, scale_on_q, scale_on_both, scale_before_transpose, by_dot_axes, additive_mask, mask_first,
+    plain, divided, by_einsum, by_einsum_values_first, scale_on_q, scale_on_both, scale_before_transpose, by_dot_axes,
+    additive_mask, mask_first,
     chosen_mask, forbidden_mask, guarded, soft_cap, grouped, rank_three, rank_two, from_projections,
 ]  # fmt: skip
 

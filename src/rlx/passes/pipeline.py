@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rlx.ir.graph import Graph, Node
+from rlx.ops.contraction import Einsum
 from rlx.ops.packed import PackedMatmul
 from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
 from rlx.passes.cse import Cse
@@ -31,10 +32,11 @@ from rlx.passes.turn_weights import TurnWeights
 
 
 def canonicalise(claims: Claims = no_claims) -> list[Pass]:
-    """Constants folded, equal nodes merged, products with packed weights that nobody claims taken apart."""
+    """Constants folded, equal nodes merged, products with packed weights that nobody claims taken apart, and einsum,
+    which is but a notation, and attention may be written in it."""
 
     def opened(node: Node) -> bool:
-        return not isinstance(node.op, PackedMatmul) or claims(node)
+        return not isinstance(node.op, Einsum) and (not isinstance(node.op, PackedMatmul) or claims(node))
 
     return [
         Dce(),

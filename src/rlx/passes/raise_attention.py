@@ -152,12 +152,19 @@ def _capped(value: Value) -> Scores | None:
     return _product(value)
 
 
+def _swapped(rank: int) -> tuple[int, ...]:
+    """The permutation of the last two axes."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
 def _product(value: Value) -> Scores | None:
     inner, factor = scaled(value)
+    turned = isinstance(inner.op, Transpose) and inner.op.permutation == _swapped(inner.rank) and once(inner)
+    inner = inner.node.inputs[0] if turned else inner
     found = sides(inner) if once(inner) else None
     if found is None:
         return None
-    q, k = (unwrapped(side) for side in found)
+    q, k = (unwrapped(side) for side in (reversed(found) if turned else found))
     return Scores(q, k, factor * q.factor * k.factor)
 
 
@@ -177,19 +184,17 @@ def ungrouped(side: Side) -> Side:
 
 
 def search(root: Value) -> Found | None:
-    """Attention whose last product is `root`."""
+    """Attention whose last product is `root`, or its transpose, where the values stand on the left."""
     found = sides(root)
     if found is None or root.rank not in (2, 3, 4):
         return None
-    weights, v = found
-    if weights.permutation != tuple(range(root.rank)) or weights.value.rank != root.rank:
-        return None
-    softmax, guarded = _unguarded(weights.value)
+    (softmax, guarded), turned = _weights(found[0], root.rank), False
     if softmax is None:
-        return None
-    scores = find_scores(softmax.node.inputs[0])
+        (softmax, guarded), turned = _weights(found[1], root.rank), True
+    scores = None if softmax is None else find_scores(softmax.node.inputs[0])
     if scores is None:
         return None
+    v = found[0 if turned else 1]
     values = unwrapped(v)
     if values.factor != 1:
         values = v
@@ -206,7 +211,14 @@ def search(root: Value) -> Found | None:
         "scores": scores,
         "v_order": values.permutation,
         "empty": "zero" if guarded else "nan",
+        "turned": turned,
     }
+
+
+def _weights(side: Side, rank: int) -> tuple[Value | None, bool]:
+    """As `_unguarded`, of a side that lies as it is multiplied."""
+    straight = side.permutation == tuple(range(rank)) and side.value.rank == rank
+    return _unguarded(side.value) if straight else (None, False)
 
 
 def _unguarded(weights: Value) -> tuple[Value | None, bool]:
@@ -242,7 +254,7 @@ def _narrowed(mask: Value, rank: int) -> Value:
 @rules.rule("attention", Where((Matmul, DotGeneral), search))
 def raise_attention(
     q: Value, k: Value, v: Value, operands: tuple[Value, ...], scores: Scores, v_order: tuple[int, ...], empty: str,
-    root: Value,
+    turned: bool, root: Value,
 ) -> Value:  # fmt: skip
     rank = root.rank
     # The right side of the last product is [batch, columns, keys] here; attention wants [batch, keys, columns].
@@ -256,7 +268,10 @@ def raise_attention(
         queries, keys, _four(v, order_v), mask,
         scale=scores.scale, softcap=scores.softcap, fill=scores.fill, empty=empty,
     )  # fmt: skip
-    return made.reshape(root.shape)
+    if not turned:
+        return made.reshape(root.shape)
+    shape = (*root.shape[:-2], root.shape[-1], root.shape[-2])
+    return made.reshape(shape).transpose(*_swapped(rank))
 
 
 def _four(x: Value, permutation: tuple[int, ...]) -> Value:

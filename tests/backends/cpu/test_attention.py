@@ -50,6 +50,59 @@ def test_any_number_of_queries(features: int, values: int, known: bool, device: 
 
 
 @pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 7, 60, 1 << 50])
+def test_windows(window: int, causal: bool, device: str) -> None:
+    """Of few queries and many, at either end of the keys and beyond it, with soft caps and numbers for what is left
+    out: such scores count."""
+    forms: dict[str, dict[str, Any]] = {
+        "plain": {}, "behind": {"offset": 90}, "before": {"offset": -20}, "nan": {"offset": -20, "empty": "nan"},
+        "capped": {"softcap": 1.5}, "filled": {"fill": -2.0, "offset": -3}, "masked": {"offset": 30},
+    }  # fmt: skip
+    for queries in (1, 4, 70):
+        for known in (True, False):
+            graph = Graph()
+            q = graph.input("q", (1, 2, queries if known else "queries", 16))
+            k, v = graph.input("k", (1, 2, "keys", 16)), graph.input("v", (1, 2, "keys", 9))
+            mask = graph.input("mask", (queries if known else "queries", "keys"), "bool")
+            for name, form in forms.items():
+                operands = (q, k, v, mask) if name == "masked" else (q, k, v)
+                graph.output(build.attention(*operands, causal=causal, window=window, **form), name=name)
+            inputs = {
+                "q": numbers(1, 2, queries, 16), "k": numbers(1, 2, 101, 16, seed=1),
+                "v": numbers(1, 2, 101, 9, seed=2), "mask": numbers(queries, 101, seed=3) > 0,
+            }  # fmt: skip
+            got = run_on(device, graph, inputs, {})
+            wanted = evaluate(graph, inputs, {}, {"queries": queries, "keys": 101})
+            for name, want in zip(graph.outputs, wanted):
+                np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5, err_msg=f"{name} {queries}")
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("queries", [2, 20])
+def test_what_causal_leaves_out_counts_where_it_is_a_number(queries: int, device: str) -> None:
+    graph = Graph()
+    q, k = graph.input("q", (1, 1, queries, 8)), graph.input("k", (1, 1, 60, 8))
+    graph.output(build.attention(q, k, k, causal=True, fill=0.5), name="some")
+    graph.output(build.attention(q, k, k, causal=True, fill=-1e30, offset=-5), name="all")
+    inputs = {"q": numbers(1, 1, queries, 8), "k": numbers(1, 1, 60, 8, seed=1)}
+    got = run_on(device, graph, inputs, {})
+    for name, want in zip(graph.outputs, evaluate(graph, inputs, {}, {})):
+        np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5)
+
+
+def test_keys_outside_of_the_window_are_not_looked_at() -> None:
+    """They may be NaN."""
+    graph = Graph()
+    q, k = graph.input("q", (1, 1, 300, 8)), graph.input("k", (1, 1, 300, 8))
+    graph.output(build.attention(q, k, k, causal=True, window=10), name="y")
+    keys = numbers(1, 1, 300, 8, seed=1)
+    keys[:, :, :100] = np.nan
+    got = run_on("cpu", graph, {"q": numbers(1, 1, 300, 8), "k": keys}, {})["y"]
+    assert np.isfinite(got[0, 0, 200:]).all() and np.isnan(got[0, 0, :110]).all()
+
+
+@pytest.mark.parametrize("device", KINDS)
 def test_no_keys(device: str) -> None:
     graph = Graph()
     q, k = graph.input("q", (1, 2, 1, 8)), graph.input("k", (1, 2, "keys", 8))

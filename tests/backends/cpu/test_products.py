@@ -67,6 +67,72 @@ def test_turned_right_sides(dtype: str, device: str) -> None:
         check(run_on(device, g, {"x": a, "y": b}, {})["z"], a, b.T, dtype)
 
 
+ORDERS = ("bmk,bkn", "bkm,bkn", "bkm,bnk", "kbm,nkb", "mkb,nbk", "kmb,knb", "bmlk,lbkn", "lmbk,bnkl", "klm,kln",
+          "lmk,knl")  # fmt: skip
+"""Axes of both sides, as they lie; the sum is over k and l."""
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("weight", [False, True], ids=["value", "weight"])
+@pytest.mark.parametrize("m, k, n", [(40, 21, 19), (65, 130, 3), (7, 16, 150)])
+def test_every_order_of_axes(order: str, weight: bool, m: int, k: int, n: int, device: str) -> None:
+    """With an epilogue that reads along the result's axes."""
+    sizes = {"b": 2, "m": m, "k": k, "n": n, "l": 3}
+    left, right = order.split(",")
+    out = "".join(c for c in "bmn" if c in left + right)
+    g = Graph()
+    x = g.input("x", tuple(sizes[c] for c in left))
+    shape = tuple(sizes[c] for c in right)
+    y = g.param("y", shape) if weight else g.input("y", shape)
+    made = ops.einsum(x, y, equation=f"{order}->{out}")
+    bias, rows = g.input("bias", (n,)), g.input("rows", (m, 1))
+    g.output(made + bias, name="columns")
+    g.output(ops.einsum(x, y, equation=f"{order}->{out}") * rows, name="rows times")
+    given = {"x": numbers("f32", *x.shape), "bias": numbers("f32", n), "rows": numbers("f32", m, 1)}
+    b = numbers("f32", *shape, seed=1)
+    got = run_on(device, g, given if weight else given | {"y": b}, {"y": b} if weight else {})
+    sides = given["x"].astype(np.float64), b.astype(np.float64)
+    want, most = np.einsum(f"{order}->{out}", *sides), np.einsum(f"{order}->{out}", *map(abs, sides)).max()
+    for name, expected in (("columns", want + given["bias"]), ("rows times", want * given["rows"])):
+        np.testing.assert_allclose(got[name], expected, atol=4 * ROUNDS["f32"] * most)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_axes_reaches_a_core(order: str, dtype: str) -> None:
+    """f16 and bf16 where the right side is packed once."""
+    level = isa.forced("avx512", for_codegen_only=True)
+    left, right = order.split(",")
+    out = "".join(c for c in "bmn" if c in left + right)
+    for weight in (True,) if dtype in ("f16", "bf16") else (False, True):
+        g = Graph()
+        x = g.input("x", tuple(32 for _ in left), dtype)
+        shape = tuple(32 for _ in right)
+        y = g.param("y", shape, dtype) if weight else g.input("y", shape, dtype)
+        g.output(ops.einsum(x, y, equation=f"{order}->{out}"))
+        program, _ = program_of(g, level, Options())
+        (work,) = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+        assert gemm.takes(work, level)
+
+
+def test_sides_of_known_sizes_change_and_others_are_copied() -> None:
+    """A long left side beside few columns is read in place; a weight is copied once."""
+    level = isa.forced("avx512", for_codegen_only=True)
+
+    def kernels(m: int | str, n: int, weight: bool) -> tuple[list[str], int]:
+        g = Graph()
+        x, y = g.input("x", (512, m)), g.param("y", (512, n)) if weight else g.input("y", (512, n))
+        g.output(ops.dot_general(x, y, lhs_contract=(0,), rhs_contract=(0,)))
+        program, _ = program_of(g, level, Options())
+        return [k.name for k in program.main], len([k for k in program.prepare if k.name == "operand"])
+
+    assert kernels(1024, 8, False) == (["operand", "dot_general"], 0)
+    assert kernels(1024, 8, True) == (["dot_general"], 1)
+    assert kernels(1024, 512, True) == (["operand", "dot_general"], 0)
+    assert kernels("m", 8, True) == (["operand", "dot_general"], 0)
+
+
 @pytest.mark.parametrize("device", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels, dilation", [(1, 1), (3, 1), (16, 1), (5, 2)])
@@ -85,6 +151,44 @@ def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> 
             part = padded[:, :, i : i + 2 * got.shape[2] - 1 : 2, j * dilation : j * dilation + got.shape[3]]
             want += np.einsum("bchw,oc->bohw", part, b[:, :, i, j].astype(np.float64))
     np.testing.assert_allclose(got.astype(np.float64), want, atol=ROUNDS[dtype] * 6 * channels * 4, rtol=ROUNDS[dtype])
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups, share, outputs", [(2, 3, 5), (3, 16, 4), (2, 1, 20), (4, 2, 3), (2, 5, 33)])
+def test_grouped_convolutions(groups: int, share: int, outputs: int, dtype: str, device: str) -> None:
+    """Groups that are products, and groups of few outputs; with an epilogue along the channels, on a value too."""
+    g = Graph()
+    shape = (groups * outputs, share, 3, 2)
+    x, w = g.input("x", (2, groups * share, 9, 11), dtype), g.param("w", shape, dtype)
+    v, bias = g.input("v", shape, dtype), g.input("bias", (groups * outputs, 1, 1), dtype)
+    form = {"strides": (2, 1), "dilations": (1, 2), "low": (1, 0), "high": (1, 1), "groups": groups}
+    g.output(ops.conv(x, w, **form) + bias, name="weight")
+    g.output(ops.conv(x, v, **form) * bias, name="value")
+    a, b, c = numbers(dtype, 2, groups * share, 9, 11), numbers(dtype, *shape, seed=1), numbers(dtype, *bias.shape)
+    got = run_on(device, g, {"x": a, "v": b, "bias": c}, {"w": b})
+    padded = np.pad(a.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)]).reshape(2, groups, share, 11, 12)
+    kernel = b.astype(np.float64).reshape(groups, outputs, share, 3, 2)
+    want = np.zeros((2, groups, outputs, 5, 10))
+    for i in range(3):
+        for j in range(2):
+            part = padded[..., i : i + 9 : 2, 2 * j : 2 * j + 10]
+            want += np.einsum("bgchw,goc->bgohw", part, kernel[..., i, j])
+    want = want.reshape(got["weight"].shape)
+    limit = ROUNDS[dtype] * 6 * share * 4
+    np.testing.assert_allclose(got["weight"].astype(np.float64), want + c, atol=limit, rtol=2 * ROUNDS[dtype])
+    np.testing.assert_allclose(got["value"].astype(np.float64), want * c, atol=limit, rtol=2 * ROUNDS[dtype])
+
+
+def test_groups_and_batches_of_weights_are_packed() -> None:
+    level = isa.forced("avx512", for_codegen_only=True)
+    g = Graph()
+    form = {"strides": (1, 1), "dilations": (1, 1), "low": (0, 0), "high": (0, 0), "groups": 4}
+    g.output(ops.conv(g.input("x", (1, 32, 9, 9)), g.param("w", (64, 8, 3, 3)), **form))
+    g.output(ops.einsum(g.input("y", (3, 20, 40)), g.param("v", (3, 40, 50)), equation="bmk,bkn->bmn"))
+    program, _ = program_of(g, level, Options())
+    found = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+    assert [(work.packed > 0, work.batch[0], len(work.b.axes)) for work in found] == [(True, 4, 1), (True, 3, 1)]
 
 
 @pytest.mark.parametrize("device", KINDS)

@@ -16,13 +16,10 @@ DTYPES = frozenset(dtype for dtype in dtypes.ALL.values() if not dtype.is_comple
 
 def attention(node: Node) -> str:
     """Why the fused attention kernel does not take a node; empty if it does."""
-    op, q = node.op, node.inputs[0].type
-    assert isinstance(op, Attention)
+    q = node.inputs[0].type
     if q.dtype is not dtypes.f32:
         return f"{q.dtype}: the kernel is for f32"
-    if op.window is not None:
-        return "a sliding window"
-    return "a soft cap" if op.softcap is not None else attention_misfit(node)
+    return attention_misfit(node)
 
 
 def transform(node: Node) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
 from rlx.codegen.simd.entry import GRAIN_CYCLES
@@ -15,6 +17,7 @@ from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.codegen.simd.top_k import LEAST_ROOM
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import Reduce, Store
 from rlx.kernel.ir.program import Kernel, Program
@@ -28,13 +31,15 @@ Amounts = dict[str, float]
 
 @dataclass
 class KernelWork:
-    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`), floating-point operations,
-    pieces that threads may share, and its kind as in `KernelEstimate`."""
+    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`) and how many times as long as
+    streamed ones these take, floating-point operations, pieces that threads may share, and its kind as in
+    `KernelEstimate`."""
 
     amounts: Amounts = field(default_factory=dict)
     flops: float = 0.0
     warm_bytes: float = 0.0
     total_bytes: float = 0.0
+    slowness: float = 1.0
     pieces: float = 1.0
     kind: str = "elementwise"
 
@@ -168,27 +173,48 @@ def _attention(made: KernelWork, scheduled: attention.ScheduledAttention, isa: I
     heads, queries, keys = dims.evaluate(scheduled.positions, binding), *extents((work.queries, work.keys), binding)
     if not heads * queries:
         return 0
-    made.flops += 2.0 * heads * queries * keys * (work.features + work.value_features)
-    made.add("attention_scores", heads * queries * -(-keys // isa.lanes))
+    few = scheduled.may_be_few and queries <= attention.FEW
+    width = scheduled.key_vectors * isa.lanes
+    offset = dims.evaluate(work.offset, binding)
+    seen, panels = _seen(work, offset, queries, keys, 1 if few else scheduled.rows, 1 if few else width)
+    made.flops += 2.0 * heads * queries * seen * (work.features + work.value_features)
+    made.add("attention_scores", heads * queries * math.ceil(seen / isa.lanes))
     made.add("attention_rows", heads * queries)
     points = heads * max(queries, keys) * max(work.features, work.value_features)
-    if scheduled.may_be_few and queries <= attention.FEW:
+    if few:
         vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
         for name, each in (("plain", vectors), ("near", vectors), ("joins", 1)):
-            made.add(name, heads * queries * keys * each)
+            made.add(name, heads * queries * seen * each)
         return points
-    key_panels = -(-keys // (scheduled.key_vectors * isa.lanes))
     value_panels = -(-work.value_features // (scheduled.value_vectors * isa.lanes))
     for height, tiles in _tiles(queries, 1, scheduled.rows):
-        made.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * key_panels * work.features)
-        made.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * keys)
-        _tiles_of(made, heads * tiles * key_panels, height * scheduled.key_vectors)
+        made.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * panels * work.features)
+        made.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * seen)
+        _tiles_of(made, heads * tiles * panels, height * scheduled.key_vectors)
         _tiles_of(made, heads * tiles * value_panels, height * scheduled.value_vectors)
     made.add("packed", heads * keys * (work.features + work.value_features))
     return points
 
 
+def _seen(
+    work: FusedAttention, offset: int, queries: int, keys: int, rows: int, width: int
+) -> tuple[float, float]:
+    """Keys that a tile of so many queries looks at, and panels of them, on the average."""
+    if not attention.skips(work):
+        return keys, -(-keys // width)
+    first = np.arange(0, queries, rows)
+    behind = np.minimum(first + rows, queries) + offset + (0 if work.causal else (work.window or 1) - 1)
+    behind = np.clip(behind, 0, keys)
+    low = np.clip(first + offset + 1 - (work.window or queries + keys + offset + 1), 0, behind) // width * width
+    return float(np.mean(behind - low)), float(np.mean(-(-behind // width) - low // width))
+
+
 # nests
+
+FAR_ROWS = 2.0
+"""How many times as long as a stream parts of rows take that lie far apart."""
+PLACED = 7.0
+"""Instructions that keep the place of an extremum: comparisons with it and with NaN, and two choices."""
 
 
 def _stores(made: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa) -> None:
@@ -231,7 +257,7 @@ def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: 
         if isinstance(stage, Store):
             each = each + store_counts(stage.offset, stage.body, axis)
         elif isinstance(stage, Reduce):
-            each = each + Counts(plain=2 if stage.argument else 1)
+            each = each + Counts(plain=PLACED if stage.argument else 1)
         else:
             each = each + Counts(near=1)
         if scheduled.across:
@@ -244,6 +270,9 @@ def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: 
         if isinstance(stage, Reduce) and not scheduled.across:
             made.add("joins", positions)
     made.add("rows", rows)
+    wide = scheduled.side_by_side * isa.lanes
+    if scheduled.across and inside >= loops.LONG_COLUMN and length > wide:
+        made.slowness = FAR_ROWS
     return positions * max(inside, 1)
 
 

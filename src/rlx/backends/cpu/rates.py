@@ -68,9 +68,10 @@ def memory_ns(work: KernelWork, rates: Rates, home: str, looped: bool = False) -
     if not work.total_bytes:
         return 0.0
     if looped:
-        return work.total_bytes * rates[f"read_{home}_ns"]
+        return work.slowness * work.total_bytes * rates[f"read_{home}_ns"]
     cold = work.total_bytes - work.warm_bytes
-    return cold * rates[f"read_{home}_ns"] + work.warm_bytes * _stream_ns("warm", work.total_bytes, rates)
+    streamed = cold * rates[f"read_{home}_ns"] + work.warm_bytes * _stream_ns("warm", work.total_bytes, rates)
+    return work.slowness * streamed
 
 
 def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:

@@ -7,6 +7,7 @@ queries, as a decoder's step has, read keys and values where they lie: panels wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ FEW = 4
 """Queries up to which nothing is packed."""
 MOST_SUMS = 8
 """Vectors of sums over keys at a time."""
+_WIDEST = 1 << 40
+"""A window that leaves nothing out."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,11 @@ def takes(work: FusedAttention) -> bool:
     return work.dtype is dtypes.f32 and (work.features == 1 or work.q[1].coefficient(FEATURE) == 1)
 
 
+def skips(work: FusedAttention) -> bool:
+    """Whether keys that queries may not look at are left out: where a number stands for their scores they count."""
+    return work.fill == -math.inf and (work.causal or work.window is not None)
+
+
 def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
     """Blocks of scores and of results in registers; keys and values in panels as wide as these."""
     chosen = Schedule(
@@ -102,7 +110,10 @@ def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
         dims.mul(padded, rows + work.features),
         dims.add(dims.mul(work.keys, value_width), rows * (features + 16)),
     )
-    pairs = dims.mul(work.queries, work.keys)
+    keys = work.keys
+    if work.window is not None and skips(work):
+        keys = dims.minimum(keys, min((1 if work.causal else 2) * work.window, _WIDEST) + width)
+    pairs = dims.mul(work.queries, keys)
     weight = dims.floordiv(dims.mul(pairs, work.features + work.value_features + 24), isa.lanes)
     positions = dims.mul(work.batch, work.heads)
     return ScheduledAttention(work, chosen, positions, weight, dims.mul(floats, 4))
@@ -171,9 +182,7 @@ class _AttentionWriter:
         def one(query: str, _: list[str]) -> list[str]:
             self.body.push()
             self.body.axes[BATCH], self.body.axes[HEAD], self.body.axes[PLACE] = batch, head, query
-            last = f.dim(work.keys)
-            if work.causal:
-                last = f.smax(f.smin(f.add(f.add(query, "1"), f.dim(work.offset)), last), "0")
+            low, last = self._seen(query, "1")
             row = self._row(work.q)
             vectors = [self._part(row, j, work.features) for j in range(-(-work.features // self.lanes))]
 
@@ -187,19 +196,19 @@ class _AttentionWriter:
                 f.emit(f"store float {made}, ptr {f.offset(self.scores, 'float', key)}, align 4")
                 return []
 
-            f.loop("0", last, 1, [], score)
-            self._softmax("0", query, last)
+            f.loop(low, last, 1, [], score)
+            self._softmax("0", query, low, last)
             factor = f.value(f"load float, ptr {self.sums}, align 4")
             scale = self.body.splat(Reg(factor, dtypes.f32, False)).name
             for first in range(0, -(-work.value_features // self.lanes), MOST_SUMS):
-                self._weighted(source, query, last, first, scale)
+                self._weighted(source, query, (low, last), first, scale)
             self.body.pop()
             return []
 
         f.loop("0", f.dim(work.queries), 1, [], one)
 
-    def _weighted(self, source: str, query: str, last: str, first: int, scale: str) -> None:
-        """The values of all keys by their scores, for vectors of features from `first` on."""
+    def _weighted(self, source: str, query: str, keys: tuple[str, str], first: int, scale: str) -> None:
+        """The values of these keys by their scores, for vectors of features from `first` on."""
         f, work = self.f, self.work
         parts = range(first, min(first + MOST_SUMS, -(-work.value_features // self.lanes)))
 
@@ -213,7 +222,7 @@ class _AttentionWriter:
                     for j, now in zip(parts, sums)
                 ]
 
-        sums = f.loop("0", last, 1, [(self.kind, "zeroinitializer")] * len(parts), add)
+        sums = f.loop(*keys, 1, [(self.kind, "zeroinitializer")] * len(parts), add)
         for j, total in zip(parts, sums):
             self._write(query, j * self.lanes, f.value(f"fmul {self.kind} {total}, {scale}"))
 
@@ -270,11 +279,9 @@ class _AttentionWriter:
         self.body.axes[PLACE] = first
         offset = work.q[1]
         queries = self._row(work.q)
-        keys = f.dim(work.keys)
-        last = keys
-        if work.causal:
-            past = f.add(f.add(first, height), f.dim(work.offset))
-            last = f.smax(f.smin(past, keys), "0")
+        low, last = self._seen(first, height)
+        begin = f.divide(low, str(self.key_width))
+        low = f.mul(begin, str(self.key_width))
         used = f.ceil_divide(last, str(self.key_width))
 
         def score_panel(panel: str, _: list[str]) -> list[str]:
@@ -286,16 +293,30 @@ class _AttentionWriter:
             call_core(f, height, self.scheduled.rows, self.scheduled.key_vectors, operands)
             return []
 
-        f.loop("0", used, 1, [], score_panel)
-        f.loop("0", height, 1, [], lambda row, _: self._softmax(row, f.add(first, row), last))
+        f.loop(begin, used, 1, [], score_panel)
+        f.loop("0", height, 1, [], lambda row, _: self._softmax(row, f.add(first, row), low, last))
         for panel in range(self.value_panels):
-            self._values(panel, first, height, last)
+            self._values(panel, first, height, low, last)
         self.body.pop()
         return []
 
+    def _seen(self, first: str, count: str) -> tuple[str, str]:
+        """The first key that queries `first` … look at, `count` of them, and the one behind the last."""
+        f, work = self.f, self.work
+        last = f.dim(work.keys)
+        if not skips(work):
+            return "0", last
+        ahead = "0" if work.causal else str(min(work.window or 0, _WIDEST) - 1)
+        past = f.add(f.add(f.add(first, count), f.dim(work.offset)), ahead)
+        last = f.smax(f.smin(past, last), "0")
+        if work.window is None:
+            return "0", last
+        low = f.sub(f.add(first, f.dim(work.offset)), str(min(work.window, _WIDEST) - 1))
+        return f.smin(f.smax(low, "0"), last), last
+
     # softmax of one row of scores
 
-    def _softmax(self, row: str, query: str, last: str) -> list[str]:
+    def _softmax(self, row: str, query: str, low: str, last: str) -> list[str]:
         f = self.f
         self.body.push()
         self.body.axes[PLACE] = query
@@ -305,7 +326,7 @@ class _AttentionWriter:
         def largest(at: str, mask: str | None, values: list[str]) -> list[str]:
             return [self._masked_max(scores, query, at, mask, values[0])]
 
-        top = self._along(last, [(self.kind, least)], largest)
+        top = self._along(low, last, [(self.kind, least)], largest)
         peak = join_lanes(self.body, "max", dtypes.f32, top[0])
         if self.work.empty_zero:
             # a row of -inf alone: shifting by a finite number leaves exp(-inf) = 0 everywhere
@@ -317,7 +338,7 @@ class _AttentionWriter:
         def exponential(at: str, mask: str | None, values: list[str]) -> list[str]:
             return [self._exponential(scores, shift, at, mask, values[0])]
 
-        total = self._along(last, [(self.kind, zero)], exponential)
+        total = self._along(low, last, [(self.kind, zero)], exponential)
         sum_ = join_lanes(self.body, "add", dtypes.f32, total[0])
         inverse = f.value(f"fdiv float 1.0, {sum_}")
         if self.work.empty_zero:
@@ -330,11 +351,12 @@ class _AttentionWriter:
     def _splat(self, literal: str) -> str:
         return "<" + ", ".join([f"float {literal}"] * self.lanes) + ">"
 
-    def _along(self, last: str, carried: list[tuple[str, str]], visit: _Visit) -> list[str]:
+    def _along(self, low: str, last: str, carried: list[tuple[str, str]], visit: _Visit) -> list[str]:
         """Whole vectors of a score row, then one masked."""
         f = self.f
-        whole = f.mul(f.divide(last, str(self.lanes)), str(self.lanes))
-        now = f.loop("0", whole, self.lanes, carried, lambda at, v: visit(at, None, v))
+        count = f.sub(last, low)
+        whole = f.add(low, f.mul(f.divide(count, str(self.lanes)), str(self.lanes)))
+        now = f.loop(low, whole, self.lanes, carried, lambda at, v: visit(at, None, v))
         rest = [(kind, value) for (kind, _), value in zip(carried, now)]
 
         def masked(at: str, values: list[str]) -> list[str]:
@@ -352,6 +374,8 @@ class _AttentionWriter:
         self._know(score, Reg(raw, dtypes.f32, True), mask)
         self.body.axes[3] = at
         made = score * work.scale
+        if work.softcap is not None:
+            made = maths.legalise(ex.apply("tanh", made / work.softcap) * work.softcap)
         if work.mask is not None:
             slot, offset, dtype = work.mask
             element = load(slot, offset, dtype)
@@ -359,11 +383,18 @@ class _AttentionWriter:
                 made = ex.select(element, made, ex.const(work.fill, dtypes.f32))
             else:
                 made = made + element
-        if work.causal:
-            limit = Expr("register", dtypes.i64, (), "limit")
+        limit = Expr("register", dtypes.i64, (), "limit")
+        if work.causal or work.window is not None:
             self.body.remember(limit, Reg(f.add(query, f.dim(work.offset)), dtypes.i64, False))
-            allowed = ex.apply("le", Expr("axis", dtypes.i64, (), 3), limit)
-            made = ex.select(allowed, made, ex.const(work.fill, dtypes.f32))
+        key = Expr("axis", dtypes.i64, (), 3)
+        if work.causal:
+            made = ex.select(ex.apply("le", key, limit), made, ex.const(work.fill, dtypes.f32))
+        if work.window is not None:
+            near = ex.const(min(work.window, _WIDEST), dtypes.i64)
+            inside = ex.apply("lt", limit - key, near)
+            if not work.causal:
+                inside = ex.apply("and", inside, ex.apply("lt", key - limit, near))
+            made = ex.select(inside, made, ex.const(work.fill, dtypes.f32))
         value = self.body.gen(made).name
         if mask is not None:
             least = self._splat(float_literal(float("-inf")))
@@ -396,12 +427,13 @@ class _AttentionWriter:
 
     # the product with the values
 
-    def _values(self, panel: int, first: str, height: str, last: str) -> None:
+    def _values(self, panel: int, first: str, height: str, low: str, last: str) -> None:
         f, work = self.f, self.work
         keys, width = f.dim(work.keys), str(self.value_width)
         column = panel * self.value_width
-        right = f.offset(self.v_panels, "float", f.mul(keys, str(column)))
-        operands = BlockOperands(self.scores, self.padded, right, self.tile, width, last, right)
+        right = f.offset(self.v_panels, "float", f.add(f.mul(keys, str(column)), f.mul(low, width)))
+        scores = f.offset(self.scores, "float", low)
+        operands = BlockOperands(scores, self.padded, right, self.tile, width, f.sub(last, low), right)
         call_core(f, height, self.scheduled.rows, self.scheduled.value_vectors, operands)
 
         def one(row: str, _: list[str]) -> list[str]:

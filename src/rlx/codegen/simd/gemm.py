@@ -208,7 +208,7 @@ class _GemmWriter:
         if work.packed:
             size = f.mul(f.dim(dims.mul(dims.product(work.taps), self._padded(work.k))), str(self.width))
             start = f.mul(panel, size)
-            start = f.add(start, self.body.offset(work.b)) if work.b.others else start
+            start = f.add(start, self.body.offset(work.b)) if work.b.others or work.b.axes else start
             here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
             return here, f.offset(here, self.form.element, size)
         target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))

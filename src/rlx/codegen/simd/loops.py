@@ -7,12 +7,13 @@ along the last outer axis (`across=True`: maps, and reductions over other axes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.simd.body import Body, Reg, Vector, float_literal, lane_mask
+from rlx.codegen.simd.extrema import Extremum
 from rlx.codegen.simd.function import Function, Module, register_type
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -20,6 +21,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 from rlx.kernel.schedule.schedule import Schedule
 from rlx.ops.reduce import identity
@@ -28,6 +30,13 @@ MOST_UNROLLED = 7
 """Steps of an inner loop that are written out one by one."""
 SUM_BLOCK = 256
 """Terms that are added one by one; longer sums are sums of such."""
+LINE_BYTES = 64
+ROWS_AHEAD = 4
+"""How far before their use elements of long columns are fetched."""
+LONG_COLUMN = 32
+"""Rows from which on neighbouring columns are worked on together."""
+NEAR_BYTES = 1 << 18
+"""What row buffers may take for that."""
 PARAMETERS = "ptr noalias %args, i64 %begin, i64 %end, ptr noalias %scratch"
 
 
@@ -36,6 +45,7 @@ class ScheduledLoops:
     """How a nest is run: `positions` parallel positions, each `weight` instructions of work, `scratch` bytes a thread.
 
     across    vectors lie along the last outer axis
+    side_by_side   so many of these are worked on together, row by row
     flat      the last outer axis is itself what is cut into pieces (there is no other outer axis)
     temps     where row buffers begin in the scratch memory
     """
@@ -48,6 +58,7 @@ class ScheduledLoops:
     weight: Dim
     scratch: Dim
     temps: tuple[tuple[int, Dim], ...]
+    side_by_side: int = 1
 
     @property
     def schedule(self) -> Schedule:
@@ -69,6 +80,7 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
     flat = across and len(nest.outer) == 1
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
+    beside = _side_by_side(nest, lanes) if across else 1
     weight: Dim = 0
     for stage in nest.statements:
         per = _weight(stage.body)
@@ -82,9 +94,26 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
             temps.append((number, total))
             dtype = stage.body.dtype
             held = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
-            size = dims.mul(dims.mul(inside, lanes if across else 1), held)
+            size = dims.mul(dims.mul(inside, lanes * beside if across else 1), held)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
-    return ScheduledLoops(nest, lanes, across, flat, dims.product(parallel), weight, total, tuple(temps))
+    return ScheduledLoops(nest, lanes, across, flat, dims.product(parallel), weight, total, tuple(temps), beside)
+
+
+def _side_by_side(nest: LoopNest, lanes: int) -> int:
+    """Vectors along the last outer axis that are worked on together: long columns are read row by row, as they lie.
+    Rows are kept for some where they fit into the nearest cache."""
+    inside = dims.product(nest.inner)
+    if isinstance(inside, int) and inside < LONG_COLUMN:
+        return 1
+    size = sum(_weight(stage.body) for stage in nest.statements)
+    count = 8 if size <= 16 else 4 if size <= 48 else 2
+    held = sum(isinstance(stage, RowBuffer) for stage in nest.statements)
+    if held and not (isinstance(inside, int) and inside * lanes * 4 * held * count <= NEAR_BYTES):
+        return 1
+    last = nest.outer[-1]
+    if isinstance(last, int):
+        count = min(count, max(1, -(-last // lanes)))
+    return 1 << (count.bit_length() - 1)
 
 
 def _legal(stage: Statement) -> Statement:
@@ -108,8 +137,6 @@ def _across(nest: LoopNest, lanes: int) -> bool:
         return False
     if not nest.inner:
         return True
-    if any(isinstance(s, Reduce) and s.argument for s in nest.statements):
-        return False
     row_axis, column_axis = len(nest.outer) + len(nest.inner) - 1, len(nest.outer) - 1
     loads = [n.attr for n in ex.walk([s.body for s in nest.statements]) if n.kind == "load"]
     stores = [s.offset for s in nest.statements if isinstance(s, Store)]
@@ -147,6 +174,15 @@ def over_positions(f: Function, body: Body, outer: Shape, visit: Callable[[], No
     f.loop("%begin", "%end", 1, [], one)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One of the vectors along the last outer axis that go side by side: where it is, and its rows' results."""
+
+    position: str
+    vector: Vector
+    rows: dict[int, Reg]
+
+
 class _NestWriter:
     def __init__(self, module: Module, name: str, scheduled: ScheduledLoops, slots: int) -> None:
         self.module = module
@@ -158,6 +194,7 @@ class _NestWriter:
         self.body.load_temp = self._load_temp
         self.inner_axes = list(range(len(self.nest.outer), len(self.nest.outer) + len(self.nest.inner)))
         self.flat_position = "0"
+        self.parts: list[_Part] = []
 
     def write(self) -> Function:
         if not self.nest.outer:
@@ -199,6 +236,9 @@ class _NestWriter:
         if not self.nest.inner:
             self.body.hoist(bodies, lambda n: _uses_axis(n, loop_axes) or n.kind in ("row", "temp"), loop_axes)
         span = self.f.sub(high, low)
+        if self.scheduled.side_by_side > 1:
+            self._side_by_side_loop(axis, low, high, span)
+            return
         unroll = self._unroll(bodies, span)
         wide = self.lanes * unroll
         whole = self.f.add(low, self.f.mul(self.f.divide(span, str(wide)), str(wide)))
@@ -209,7 +249,7 @@ class _NestWriter:
             return []
 
         def masked(position: str, _: list[str]) -> list[str]:
-            self._at(axis, position, lane_mask(self.body, self.f.sub(high, position)))
+            self._at(axis, position, self.f.sub(high, position))
             return []
 
         if not _below(span, wide):
@@ -217,13 +257,49 @@ class _NestWriter:
         if not _multiple(span, wide):
             self.f.loop(whole, high, self.lanes, [], masked)
 
-    def _at(self, axis: int, position: str, mask: str | None) -> None:
+    def _side_by_side_loop(self, axis: int, low: str, high: str, span: str) -> None:
+        """Several vectors at a time: of every row neighbouring elements are read together."""
+        f, count = self.f, self.scheduled.side_by_side
+        wide = self.lanes * count
+        whole = f.add(low, f.mul(f.divide(span, str(wide)), str(wide)))
+
+        def step(position: str, _: list[str]) -> list[str]:
+            self._at(axis, position, None, count)
+            return []
+
+        def masked(position: str, _: list[str]) -> list[str]:
+            self._at(axis, position, f.sub(high, position), rest)
+            return []
+
+        if not _below(span, wide):
+            f.loop(low, whole, wide, [], step)
+        if not _multiple(span, wide):
+            rest = -(-(int(span) % wide) // self.lanes) if span.isdigit() else count // 2
+            f.loop(whole, high, self.lanes * rest, [], masked)
+
+    def _at(self, axis: int, position: str, left: str | None, count: int = 1) -> None:
+        """The statements for `count` vectors side by side, of which `left` elements are inside."""
+        f = self.f
         self.body.push()
-        self.body.axes[axis] = position
-        self.body.vector = Vector(axis, mask)
+        self.parts = []
+        for number in range(count):
+            step = str(number * self.lanes)
+            mask = None if left is None else lane_mask(self.body, f.sub(left, step))
+            self.parts.append(_Part(f.add(position, step), Vector(axis, mask), {}))
         self._stages()
+        self.parts = []
         self.body.vector = None
         self.body.pop()
+
+    def _side_by_side(self) -> Iterator[int]:
+        """Each of the vectors side by side, with the body there; once where there are none."""
+        if not self.parts:
+            yield 0
+        for number, part in enumerate(self.parts):
+            self.body.axes[part.vector.axis] = part.position
+            self.body.vector = part.vector
+            self.body.rows = part.rows
+            yield number
 
     def _unroll(self, bodies: Sequence[Expr], span: str) -> int:
         """Vectors in flight; a known span that they would not divide gets fewer, so that no rest is left."""
@@ -244,7 +320,8 @@ class _NestWriter:
             if isinstance(stage, Store) and not stage.per_element:
                 self._flush(pending)
                 pending = []
-                self.body.store(stage.slot, stage.offset, self._row_value(stage.body))
+                for _ in self._side_by_side():
+                    self.body.store(stage.slot, stage.offset, self._row_value(stage.body))
                 continue
             used = {n.attr for n in ex.walk([stage.body]) if n.kind == "row"}
             alone = isinstance(stage, Reduce) and stage.argument
@@ -278,19 +355,21 @@ class _NestWriter:
         bodies = [self.nest.statements[n].body for n in numbers]
         loop_axes = set(self.inner_axes)
         own = set(numbers)
-        self.body.hoist(
-            bodies,
-            lambda n: _uses_axis(n, loop_axes) or (n.kind == "temp") or (n.kind == "row" and n.attr in own),
-            loop_axes,
-        )
+        for _ in self._side_by_side():
+            self.body.hoist(
+                bodies,
+                lambda n: _uses_axis(n, loop_axes) or (n.kind == "temp") or (n.kind == "row" and n.attr in own),
+                loop_axes,
+            )
         is_vector = self.scheduled.across or vector_axis is not None
         first = [(self._type(n, is_vector), self._identity(n, is_vector)) for n in reduces]
-        results = self._loops(numbers, reduces, sequential, vector_axis, first, "0")
-        for number, result in zip(reduces, results):
-            stage = self.nest.statements[number]
-            assert isinstance(stage, Reduce)
-            reg = Reg(result, stage.dtype, is_vector)
-            self.body.rows[number] = reg if self.scheduled.across else self._across_lanes(stage, reg)
+        results = self._loops(numbers, reduces, sequential, vector_axis, first * max(len(self.parts), 1), "0")
+        for part in self._side_by_side():
+            for number, result in zip(reduces, results[part * len(reduces) :]):
+                stage = self.nest.statements[number]
+                assert isinstance(stage, Reduce)
+                reg = Reg(result, stage.dtype, is_vector)
+                self.body.rows[number] = reg if self.scheduled.across else self._across_lanes(stage, reg)
 
     def _loops(
         self,
@@ -309,6 +388,8 @@ class _NestWriter:
                 self.body.push()
                 self.body.axes[axis] = position
                 inner = [(kind, v) for (kind, _), v in zip(carried, values)]
+                if len(self.parts) > 1 and not rest:
+                    self._fetch_ahead(numbers, axis, position)
                 along = self.f.add(self.f.mul(flat, extent), position)
                 made = self._loops(numbers, reduces, rest, vector_axis, inner, along)
                 self.body.pop()
@@ -323,9 +404,33 @@ class _NestWriter:
                 return self._blocks(extent, reduces, carried, one)
             return self.f.loop("0", extent, 1, carried, one)
         if vector_axis is None:
-            self.flat_position = self.f.mul(flat, str(self.lanes))
-            return self._visit(numbers, reduces, [v for _, v in carried])
+            return self._visit_parts(numbers, reduces, [v for _, v in carried], flat)
         return self._row_loop(numbers, reduces, vector_axis, carried, flat)
+
+    def _fetch_ahead(self, numbers: list[int], axis: int, position: str) -> None:
+        """Brings what a later row of the columns side by side reads into the cache: rows lie far apart."""
+        f, body = self.f, self.body
+        loads = [n for n in ex.walk([self.nest.statements[n].body for n in numbers]) if n.kind == "load" and not n.args]
+        body.axes[axis] = f.add(position, str(ROWS_AHEAD))
+        for part in self._side_by_side():
+            column = self.parts[part].vector.axis
+            for load in loads:
+                lines = self.lanes * load.dtype.itemsize * part % LINE_BYTES == 0
+                if lines and load.attr.coefficient(column) == 1 and load.attr.coefficient(axis) != 0:
+                    f.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+                    where = body.pointer(load.attr.slot, load.dtype, offset_of(load))
+                    f.emit(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 3, i32 1)")
+        body.axes[axis] = position
+
+    def _visit_parts(self, numbers: list[int], reduces: list[int], values: list[str], flat: str) -> list[str]:
+        """`_visit` for each of the vectors side by side."""
+        made: list[str] = []
+        parts = max(len(self.parts), 1)
+        row = self.f.mul(flat, str(self.lanes * parts))
+        for part in self._side_by_side():
+            self.flat_position = self.f.add(row, str(part * self.lanes))
+            made += self._visit(numbers, reduces, values[part * len(reduces) : (part + 1) * len(reduces)])
+        return made
 
     def _rounds(self, number: int) -> bool:
         stage = self.nest.statements[number]
@@ -340,6 +445,7 @@ class _NestWriter:
     ) -> list[str]:
         """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
         f, vector = self.f, self.scheduled.across
+        reduces = reduces * max(len(self.parts), 1)
         fresh = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
 
         def block(start: str, totals: list[str]) -> list[str]:
@@ -435,7 +541,7 @@ class _NestWriter:
     def _identity(self, number: int, vector: bool) -> str:
         stage = self.nest.statements[number]
         assert isinstance(stage, Reduce)
-        return _identity_literal(self.body, stage, vector)
+        return _identity_literal(self.body, stage.combine, stage.dtype, vector)
 
     def _inside(self, number: int, reg: Reg) -> Reg:
         """The value, or the identity in lanes that are masked off."""
@@ -460,33 +566,71 @@ class _NestWriter:
         return Reg(join_lanes(self.body, stage.combine, stage.dtype, reg.name), stage.dtype, False)
 
     def _argument(self, number: int, stage: Reduce) -> None:
-        """Index of an extremum, element by element: a NaN beats all, then the first or last of equals."""
-        f, body = self.f, self.body
+        """The place of an extremum, in a pass of its own."""
         axis = self.inner_axes[0]
-        dtype = stage.body.dtype
-        kind = register_type(dtype)
-        body.hoist([stage.body], lambda n: _uses_axis(n, {axis}), {axis})
+        for _ in self._side_by_side():
+            self.body.hoist([stage.body], lambda n: _uses_axis(n, {axis}), {axis})
+        if self.scheduled.across:
+            self._argument_across(number, stage, axis)
+        else:
+            self._argument_along(number, stage, axis)
+
+    def _argument_across(self, number: int, stage: Reduce, axis: int) -> None:
+        """For every lane of the vectors side by side, one row of them after the other."""
+        extent = self.nest.inner[0]
+        kept = Extremum(self.body, stage, extent)
+        worst = _identity_literal(self.body, stage.combine, stage.body.dtype, True)
 
         def one(position: str, values: list[str]) -> list[str]:
+            made: list[str] = []
+            self.body.push()
+            self.body.axes[axis] = position
+            self._fetch_ahead([number], axis, position)
+            places = kept.places(position, 0)
+            for part in self._side_by_side():
+                value = self.body.splat(self.body.gen(stage.body)).name
+                made += kept.taken((values[2 * part], values[2 * part + 1]), value, places)
+            self.body.pop()
+            return made
+
+        start = kept.start(worst, 0, 0) * len(self.parts)
+        found = self.f.loop("0", self.f.dim(extent), 1, start, one)
+        for part in self._side_by_side():
+            self.body.rows[number] = kept.result(found[2 * part + 1], True)
+
+    def _argument_along(self, number: int, stage: Reduce, axis: int) -> None:
+        """Vectors along the row, some in flight; each lane keeps its best."""
+        f, body = self.f, self.body
+        extent = f.dim(self.nest.inner[0])
+        kept = Extremum(body, stage, self.nest.inner[0])
+        worst = _identity_literal(body, stage.combine, stage.body.dtype, True)
+        unroll = self._unroll([stage.body], extent)
+        wide = self.lanes * unroll
+        whole = f.mul(f.divide(extent, str(wide)), str(wide))
+
+        def visit(position: str, mask: str | None, best: list[str]) -> list[str]:
             body.push()
             body.axes[axis] = position
-            value = body.gen(stage.body).name
-            best, index = values
-            leaf, old = Expr("register", dtype, (), "new"), Expr("register", dtype, (), "best")
-            body.remember(leaf, Reg(value, dtype, False))
-            body.remember(old, Reg(best, dtype, False))
-            first = Reg(f.value(f"icmp eq i64 {position}, 0"), dtypes.bool_, False)
-            body.remember(Expr("register", dtypes.bool_, (), "first"), first)
-            better = body.gen(_better(stage, leaf, old)).name
+            body.vector = Vector(axis, mask)
+            value = body.splat(body.gen(stage.body)).name
+            body.vector = None
             body.pop()
-            return [
-                f.value(f"select i1 {better}, {kind} {value}, {kind} {best}"),
-                f.value(f"select i1 {better}, i64 {position}, i64 {index}"),
-            ]
+            return [*kept.taken((best[0], best[1]), value, kept.places(position, 1), mask)]
 
-        zero = "0.0" if kind in ("float", "double") else "false" if kind == "i1" else "0"
-        _, found = f.loop("0", f.dim(self.nest.inner[0]), 1, [(kind, zero), ("i64", "0")], one)
-        body.rows[number] = Reg(found, dtypes.i64, False)
+        def step(position: str, best: list[str]) -> list[str]:
+            ats = [f.add(position, str(part * self.lanes)) for part in range(unroll)]
+            return [v for part, at in enumerate(ats) for v in visit(at, None, best[2 * part : 2 * part + 2])]
+
+        def masked(position: str, best: list[str]) -> list[str]:
+            return visit(position, lane_mask(body, f.sub(extent, position)), best)
+
+        start = [item for part in range(unroll) for item in kept.start(worst, part * self.lanes, 1)]
+        best = f.loop("0", whole, wide, start, step)
+        joined = best[0], best[1]
+        for part in range(1, unroll):
+            joined = kept.joined(joined, (best[2 * part], best[2 * part + 1]))
+        best = f.loop(whole, extent, self.lanes, list(zip(kept.kinds, joined)), masked)
+        self.body.rows[number] = kept.result(kept.across_lanes((best[0], best[1])), False)
 
     # temps
 
@@ -509,15 +653,8 @@ class _NestWriter:
         return self.body.decode(Reg(raw, dtype, vector)) if dtype is dtypes.bool_ else Reg(raw, dtype, vector)
 
 
-def _better(stage: Reduce, new: Expr, best: Expr) -> Expr:
-    """Whether `new` replaces `best` in an argmax or argmin."""
-    left, right = (best, new) if stage.combine == "max" else (new, best)
-    wins = ex.apply("le" if stage.last else "lt", left, right)
-    if new.dtype.is_float:
-        new_nan, best_nan = ex.apply("ne", new, new), ex.apply("ne", best, best)
-        nan_wins = new_nan if stage.last else ex.apply("and", new_nan, ex.apply("not", best_nan))
-        wins = ex.apply("or", ex.apply("and", wins, ex.apply("not", best_nan)), nan_wins)
-    return ex.apply("or", wins, Expr("register", dtypes.bool_, (), "first"))
+def _splat(kind: str, literal: str, lanes: int) -> str:
+    return "<" + ", ".join([f"{kind} {literal}"] * lanes) + ">"
 
 
 def _multiple(span: str, width: int) -> bool:
@@ -561,11 +698,10 @@ def join_lanes(body: Body, name: str, dtype: DType, reg: str) -> str:
     return f.value(f"extractelement {kind} {reg}, i64 0")
 
 
-def _identity_literal(body: Body, stage: Reduce, vector: bool) -> str:
-    value = identity(stage.combine, stage.dtype.numpy)
-    if stage.dtype is dtypes.bool_:
+def _identity_literal(body: Body, combine: str, dtype: DType, vector: bool) -> str:
+    value = identity(combine, dtype.numpy)
+    if dtype is dtypes.bool_:
         text = "true" if value else "false"
     else:
-        text = float_literal(float(value)) if stage.dtype.is_float else str(int(value))
-    scalar = register_type(stage.dtype)
-    return "<" + ", ".join([f"{scalar} {text}"] * body.lanes) + ">" if vector else text
+        text = float_literal(float(value)) if dtype.is_float else str(int(value))
+    return _splat(register_type(dtype), text, body.lanes) if vector else text

@@ -34,21 +34,20 @@ def pack_panel(body: Body, work_axes: tuple[int, int], vectors: int, extents: tu
     extents    (k, columns left from the panel's first one)
     """
     k_axis, n_axis = work_axes
-    depth = extents[0]
-    if (
-        source.offset.coefficient(k_axis) == 1
-        and source.offset.coefficient(n_axis) != 1
-        and depth.isdigit()
-        and int(depth) % body.lanes == 0
-    ):
-        _pack_transposed(body, work_axes, vectors, extents, source)
-    else:
-        _pack_copied(body, work_axes, vectors, extents, source)
+    depth, f, lanes = extents[0], body.f, body.lanes
+    whole = "0"
+    if source.offset.coefficient(k_axis) == 1 and source.offset.coefficient(n_axis) != 1:
+        whole = f.mul(f.divide(depth, str(lanes)), str(lanes))
+        if whole != "0":
+            _pack_transposed(body, work_axes, vectors, (whole, extents[1]), source)
+    if whole != depth:
+        _pack_copied(body, work_axes, vectors, extents, source, whole)
 
 
 def _pack_copied(
-    body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source
+    body: Body, work_axes: tuple[int, int], vectors: int, extents: tuple[str, str], source: Source, first: str
 ) -> None:
+    """From row `first` on."""
     f, lanes, scalar = body.f, body.lanes, register_type(source.dtype)
     kind = body.kind(scalar, True)
     k_axis, n_axis = work_axes
@@ -70,7 +69,7 @@ def _pack_copied(
             body.pop()
         return []
 
-    f.loop("0", extents[0], 1, [], one)
+    f.loop(first, extents[0], 1, [], one)
 
 
 def _pack_transposed(

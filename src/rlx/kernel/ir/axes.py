@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.index import Access, Linear
+from rlx.kernel.ir.index import Access, Linear, index_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 
 Coefficients = Callable[[int], Dim]
@@ -97,3 +97,30 @@ def renumber_statement(stage: Statement, renumber: dict[int, int]) -> Statement:
             return RowBuffer(body)
         case Store():
             return Store(stage.slot, renumber_linear(stage.offset, renumber), body, stage.per_element)
+
+
+Places = Mapping[int, Linear]
+"""Positions along axes in terms of other axes, linear."""
+
+
+def replaced_linear(line: Linear, places: Places) -> Linear:
+    """An offset with positions in the place of axes."""
+    made = Linear(line.const, (), tuple((replaced_expr(e, places), c) for e, c in line.others))
+    for number, coefficient in line.axes:
+        made = made.plus(places.get(number, Linear(0, ((number, 1),))).times(coefficient))
+    return made
+
+
+def replaced_expr(body: Expr, places: Places) -> Expr:
+    """A body with positions in the place of axes."""
+
+    def rule(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
+        if node.kind == "axis" and node.attr in places:
+            return index_of(places[node.attr])
+        if node.kind == "load":
+            a: Access = node.attr
+            line = replaced_linear(Linear(a.const, a.axes), places)
+            return Expr("load", node.dtype, args, Access(a.slot, line.const, line.axes, a.scales, a.guarded))
+        return None
+
+    return ex.rewrite(body, rule)

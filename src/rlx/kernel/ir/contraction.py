@@ -24,7 +24,7 @@ class Contraction(Renderable):
     The sum runs over `taps` (the window of a convolution) and k. Axes are numbered batch, then m, n, taps, k.
     `epilogue` statements are `Store`s, once per sum, whose bodies use `accumulated` and loads at the axes. `packed` is
     the panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
-    zeros behind n and k; `b` then says where the panels of a matrix begin that data choose, one for each of the batch.
+    zeros behind n and k; `b` then says where the panels of a matrix begin: one that data choose, or one of the batch.
     """
 
     batch: Shape

@@ -57,9 +57,11 @@ def lower_product(context: LoweringContext, group: Group) -> None:
     op, (lhs, rhs), value = group.anchor.op, group.anchor.inputs, group.results[0]
     assert isinstance(op, DotGeneral)
     kernel = context.kernel(context.result(value))
-    left = [a % lhs.rank for a in (*op.lhs_batch, *op.lhs_contract)]
-    right = [a % rhs.rank for a in (*op.rhs_batch, *op.rhs_contract)]
     batch = len(op.lhs_batch)
+    # the sum runs over its axes in the order in which they lie on the left, where neighbours join
+    summed = sorted(zip((a % lhs.rank for a in op.lhs_contract), (a % rhs.rank for a in op.rhs_contract)))
+    left = [*(a % lhs.rank for a in op.lhs_batch), *(a for a, _ in summed)]
+    right = [*(a % rhs.rank for a in op.rhs_batch), *(a for _, a in summed)]
     rows = [a for a in range(lhs.rank) if a not in left]
     columns = [a for a in range(rhs.rank) if a not in right]
     count = batch + len(rows) + len(columns)
@@ -97,10 +99,11 @@ def _contraction(
     extents: list[Dim], depth: list[Dim], batch: int, rows: int, columns: int, a: Expr, b: Expr, dtype: DType,
     store: Store,
 ) -> Work:  # fmt: skip
-    """A contraction with one m, one n and one k axis where the accesses allow it, else a plain nest."""
+    """A contraction with one m, one n and one k axis where the accesses allow it, else a plain nest. Axes of the sum
+    that do not join with k are taps."""
     count = batch + rows + columns
     plain = all(e.kind == "load" for e in (a, b)) and not a.args and _is_of_batch(b, batch)
-    if not plain or len(depth) != 1:
+    if not plain or not depth:
         total = dtypes.accumulator(dtype)
         done = ex.cast(row(0, total), dtype)
         body = ex.rewrite(store.body, lambda e, _: done if e.kind == "acc" else None)
@@ -108,6 +111,7 @@ def _contraction(
         return LoopNest(tuple(extents), tuple(depth), (reduce, Store(store.slot, store.offset, body, False)))
     places = [offset_of(a), offset_of(b), *accesses([store])]
     bare = bare_axes([store])
+    extents = [*extents, *depth]
 
     def run(first: int, length: int) -> list[list[int]]:
         """Axes first … first+length-1 in groups that are walked as one."""
@@ -120,18 +124,19 @@ def _contraction(
         return groups
 
     m_groups, n_groups = run(batch, rows), run(batch + rows, columns)
+    k_groups = run(count, len(depth))
     single = [[i] for i in range(batch)] + m_groups[:-1] + n_groups[:-1]
-    order = [*single, *(m_groups[-1:] or [[]]), *(n_groups[-1:] or [[]])]
+    order = [*single, *(m_groups[-1:] or [[]]), *(n_groups[-1:] or [[]]), *k_groups]
     renumber = {group[-1]: new for new, group in enumerate(order) if group}
-    renumber[count] = len(order)
-    new_extents = [dims.product(extents[i] for i in group) for group in order]
+    made = [dims.product(extents[i] for i in group) for group in order]
+    lead = len(single)
     moved = renumber_statement(store, renumber)
     assert isinstance(moved, Store)
     return Contraction(
-        tuple(new_extents[:-2]), new_extents[-2], new_extents[-1], depth[0], dtype,
+        tuple(made[:lead]), made[lead], made[lead + 1], made[-1], dtype,
         a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
         b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
-        (moved,),
+        (moved,), taps=tuple(made[lead + 2 : -1]),
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Node, Value
-from rlx.kernel.ir.axes import renumber_linear, renumber_statement
+from rlx.kernel.ir.axes import renumber_linear, renumber_statement, replaced_expr, replaced_linear
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.index import axis, dim_value, index_of, linear, offset_of, row
+from rlx.kernel.ir.index import Linear, axis, dim_value, index_of, linear, offset_of, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Work
 from rlx.kernel.lower.context import LoweringContext
@@ -22,6 +22,9 @@ from rlx.kernel.lower.materialise import Materialised
 from rlx.kernel.lower.table import demands, lowers
 from rlx.ops.convolution import Conv, ReduceWindow
 from rlx.ops.reduce import identity
+
+WIDE_GROUP = 4
+"""Outputs of a group from which on each is a product of its own."""
 
 
 @demands(Conv, ReduceWindow)
@@ -55,13 +58,20 @@ def lower_window(context: LoweringContext, group: Group) -> None:
 def convolution(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Store) -> Work:
     """The kernel of a convolution whose epilogue is `store`; result axes are numbered 0 …
 
-    Channels last, without pads and with all channels in one group it is a contraction with taps; else a plain nest.
+    Channels last and without pads it is a contraction with taps, of each group where there are several; else, and for
+    groups of few channels, a plain nest.
     """
-    if op.channels_last and op.groups == 1 and all(p == 0 for p in (*op.low, *op.high)):
+    if op.channels_last and _groups_are_wide(op, out) and all(p == 0 for p in (*op.low, *op.high)):
         found = _contraction(op, x, w, out, emitter, store)
         if found is not None:
             return found
     return _nest(op, x, w, out, emitter, store)
+
+
+def _groups_are_wide(op: Conv, out: Shape) -> bool:
+    """Whether all channels are one group, or groups have outputs enough for a product of each."""
+    outputs = out[-1]
+    return op.groups == 1 or (isinstance(outputs, int) and outputs >= WIDE_GROUP * op.groups)
 
 
 def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Store) -> Contraction | None:
@@ -70,19 +80,29 @@ def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, sto
     taps = [axis(count + i) for i in range(rank)]
     channel = axis(count + rank)
     place = [_position(axis(1 + i), taps[i], op.strides[i], op.dilations[i], 0) for i in range(rank)]
-    a = emitter.emit(x, (axis(0), *place, channel))
-    b = emitter.emit(w, (*taps, channel, axis(count - 1)))
+    share, outputs = w.shape[-2], dims.floordiv(out[-1], op.groups)
+    # the axis behind all is the group: its outputs and its channels are parts of these
+    group = count + rank + 1
+    output = Linear(0, ((count - 1, 1), (group, outputs)))
+    source = linear(axis(group)).times(share).plus(linear(channel))
+    a = emitter.emit(x, (axis(0), *place, index_of(source) if op.groups > 1 else channel))
+    b = emitter.emit(w, (*taps, channel, index_of(output) if op.groups > 1 else axis(count - 1)))
     if not all(e.kind == "load" and not e.args for e in (a, b)):
         return None
-    # batch is the batch and all spatial axes but one, n the output channels, and m the last spatial axis of more than
-    # one position: images of one column have long columns
+    if op.groups > 1:
+        body = replaced_expr(store.body, {count - 1: output})
+        store = Store(store.slot, replaced_linear(store.offset, {count - 1: output}), body, store.per_element)
+    # batch is the group, the images and all spatial axes but one, n the output channels, and m the last spatial axis of
+    # more than one position: images of one column have long columns
     m = next((i for i in range(rank, 0, -1) if out[i] != 1), rank)
-    order = [*(i for i in range(rank + 1) if i != m), m, *range(count - 1, count + rank + 1)]
+    groups = [group] if op.groups > 1 else []
+    order = [*groups, *(i for i in range(rank + 1) if i != m), m, *range(count - 1, group)]
     renumber = {old: new for new, old in enumerate(order)}
     moved = renumber_statement(store, renumber)
     assert isinstance(moved, Store)
+    lead = tuple(op.groups if i == group else out[i] for i in order[: rank + len(groups)])
     return Contraction(
-        tuple(out[i] for i in order[:rank]), out[m], out[-1], x.shape[-1], op.sum_dtype or x.dtype,
+        lead, out[m], outputs, share, op.sum_dtype or x.dtype,
         a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
         b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
         (moved,), taps=tuple(w.shape[:rank]),

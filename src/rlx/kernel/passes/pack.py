@@ -1,6 +1,6 @@
 """Weights in the layout that contraction kernels want: panels
-[⌈n / width⌉][taps...][⌈k / group⌉][width][group], made once by `prepare`. Of weights that data choose among there is
-such an array for each."""
+[⌈n / width⌉][taps...][⌈k / group⌉][width][group], made once by `prepare`. Of weights that data choose among, or that
+a batch has one of for each, there is such an array for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim, Shape
+from rlx.ir.dim import Shape
 from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.contraction import Contraction
@@ -22,15 +22,17 @@ from rlx.kernel.passes.driver import LeafPass
 class Pack(LeafPass):
     """Gives every contraction of `main` whose right side is static a packed copy.
 
-    `panels_of` gives the width of panels, 0 to leave it, and how many elements along k lie together.
+    `panels_of` gives the width of panels, 0 to leave it, and how many elements along k lie together; `batched` says
+    whether the target takes panels of a matrix for each of the batch.
     """
 
     name = "pack"
 
-    def __init__(self, panels_of: Callable[[Contraction], tuple[int, int]]) -> None:
+    def __init__(self, panels_of: Callable[[Contraction], tuple[int, int]], batched: bool = False) -> None:
         self.panels_of = panels_of
+        self.batched = batched
         self._static: set[int] = set()
-        self._packed: dict[tuple[int, Linear, Dim, Shape, tuple[int, int]], Buffer] = {}
+        self._packed: dict[tuple[int, Linear, Shape, tuple[int, int]], Buffer] = {}
 
     def regions(self, program: Program) -> tuple[list[Kernel], ...]:
         return (program.main,)
@@ -52,10 +54,11 @@ class Pack(LeafPass):
         return "panels" if self._panels(work)[0] else None
 
     def _panels(self, work: Contraction) -> tuple[int, int]:
-        inside = (work.n_axis, *work.tap_axes, work.k_axis)
-        plain = len(work.b.others) <= 1 and all(n in inside for n, _ in work.b.axes)
+        lead = _lead(work)
+        plain = len(work.b.others) <= 1 and not (lead and (work.b.others or not self.batched))
         strides = (work.b.const, *(c for _, c in (*work.b.axes, *work.b.others)))
-        known = all(isinstance(d, int) for d in (work.n, *work.taps, work.k, *strides))
+        extents = (*(work.batch[number] for number in lead), work.n, *work.taps, work.k)
+        known = all(isinstance(d, int) for d in (*extents, *strides))
         return self.panels_of(work) if plain and known else (0, 1)
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
@@ -63,7 +66,8 @@ class Pack(LeafPass):
         panels = self._panels(kernel.work)
         work = _joined(kernel.work)
         source = program.buffers[kernel.slots[work.b_slot]]
-        key = (source.number, dataclasses.replace(work.b, others=()), work.n, (*work.taps, work.k), panels)
+        extents = (*(work.batch[number] for number in _lead(work)), work.n, *work.taps, work.k)
+        key = (source.number, dataclasses.replace(work.b, others=()), extents, panels)
         if key not in self._packed:
             self._packed[key] = _pack(program, work, source, *panels)
         return [_with_packed(kernel, work, self._packed[key], *panels)]
@@ -85,11 +89,18 @@ def _joined(work: Contraction) -> Contraction:
     return work
 
 
+def _lead(work: Contraction) -> tuple[int, ...]:
+    """Batch axes for each of which the right side has a matrix."""
+    return tuple(number for number, _ in work.b.axes if number < len(work.batch))
+
+
 def _pack(program: Program, work: Contraction, source: Buffer, width: int, group: int) -> Buffer:
     panels = dims.ceildiv(work.n, width)
     depth = (*work.taps, dims.ceildiv(work.k, group))
-    apart = tuple(stride for _, stride in work.b.others)
-    extents = (*(dims.floordiv(source.size, stride) for stride in apart), panels, *depth, width, group)
+    lead = _lead(work)
+    apart = tuple(stride for _, stride in work.b.others) or tuple(work.b.coefficient(number) for number in lead)
+    several = tuple(work.batch[number] for number in lead) or tuple(dims.floordiv(source.size, s) for s in apart)
+    extents = (*several, panels, *depth, width, group)
     buffer = program.new_buffer("temp", source.dtype, dims.product(extents), f"{source.name}.packed")
     first = len(apart)
     lane = first + 1 + len(depth)
@@ -125,6 +136,8 @@ def _with_packed(kernel: Kernel, work: Contraction, buffer: Buffer, width: int, 
         slots[work.b_slot] = slots.pop()
     place = len(slots) - 1 if shared else work.b_slot
     size = dims.product((dims.ceildiv(work.n, width), *work.taps, dims.ceildiv(work.k, group), width * group))
-    apart = Linear(0, (), tuple((expression, size) for expression in chosen))
+    lead = _lead(work)
+    steps = contiguous((*(work.batch[number] for number in lead), size))[:-1]
+    apart = Linear(0, tuple(zip(lead, steps)), tuple((expression, size) for expression in chosen))
     changed = dataclasses.replace(work, b_slot=place, b=apart, packed=width, group=group)
     return dataclasses.replace(kernel, work=changed, slots=tuple(slots))
