@@ -177,6 +177,25 @@ def test_the_processor_is_kept_without_calibration_though_others_are_there(monke
     assert made.compile_resolved(inputs=[X]).device == "cpu"
 
 
+def test_a_choice_is_remembered_until_something_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    plain = GraphDevices.decide
+    monkeypatch.setattr(GraphDevices, "decide", lambda self, *a, **k: asked.append(a) or plain(self, *a, **k))
+
+    def choose(n: int) -> str:
+        made = GraphDevices(net(), DevicePolicy().only("fake", "null:1").preferring("fake"))
+        made.set_param("w", W)
+        return made.compile_resolved(inputs=[np.ones((n, 4), np.float32)]).device
+
+    assert {choose(2), choose(2), choose(2)} == {"null:1"} and len(asked) == 1
+    choose(3)
+    assert len(asked) == 2
+    remember(devices("fake", "null:1"), "fake", 1e6)
+    observed.reload()
+    choose(2)
+    assert len(asked) == 3
+
+
 def test_a_graph_that_the_processor_does_not_take_goes_to_another() -> None:
     graph = Graph("complex")
     graph.output(graph.input("x", (3,), "c64") * graph.input("y", (3,), "c64"), name="z")

@@ -13,7 +13,7 @@ from typing import Any
 from rlx import locks
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate
-from rlx.device import explain, html, observed, registry, support, switches
+from rlx.device import explain, html, observed, registry, remembered, support, switches
 from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
@@ -246,13 +246,29 @@ class GraphDevices:
     def compile_resolved(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> CompiledGraph:
         """The program for the device that `decide` chooses. Where the choice is plain before the graph is looked at,
         the first answer waits for nothing but the compile."""
-        plain = self._chooser.at_once() if hint is None else None
-        if plain is not None:
-            try:
-                return self._compile(plain)
-            except UnsupportedOp:
-                pass  # another device may take the graph, which `decide` looks at; else it says why none does
+        if hint is None and self._policy.strategy == "auto":
+            known = self._chooser.at_once() or self._remembered(inputs)
+            if known is not None:
+                try:
+                    return self._compile(known)
+                except UnsupportedOp:
+                    pass  # another device may take the graph, which `decide` looks at; else it says why none does
         return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
+
+    def _remembered(self, inputs: Inputs | None) -> Device | None:
+        """The device that was chosen for such inputs before, by an earlier process too; else it is chosen now."""
+        if not self.options.cache:
+            return None
+        with self._lock:
+            binding = self._binding(inputs)
+            devices = [d for d in self._policy.candidates() if not self._policy.why_refused(d)]
+            here = [d for d in devices if registry.is_available(d)]
+            key = remembered.key(self._chooser.program, binding, self.expected_runs, self._policy, self.options, here)
+            found = remembered.read(key)
+            if found is None:
+                found = self.decide(None, inputs).chosen
+                remembered.write(key, found)
+            return found
 
     def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
         """The program for the first device of a chain on which the graph compiles; its `attempts` tell of those before.
