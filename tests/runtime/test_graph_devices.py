@@ -178,6 +178,7 @@ def test_the_processor_is_kept_without_calibration_though_others_are_there(monke
 
 
 def test_a_choice_is_remembered_until_something_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE", "1")
     asked: list[object] = []
     plain = GraphDevices.decide
     monkeypatch.setattr(GraphDevices, "decide", lambda self, *a, **k: asked.append(a) or plain(self, *a, **k))

@@ -36,7 +36,8 @@ MAIN = (dtypes.f32,) * 10 + (dtypes.f16, dtypes.bf16, dtypes.f64, dtypes.i32, dt
 DTYPES = (*MAIN, dtypes.u8, dtypes.bool_, dtypes.u32, dtypes.i16, dtypes.u16, dtypes.u64)
 DISABLE = (
     "fuse/row", "fuse/epilogue", "pack", "memory-reuse", "simplify", "fold", "cse", "canonical", "merge-dots",
-    "raise-norm", "raise-activation", "raise-attention", "masks", "channels-last", "dce",
+    "raise-norm", "raise-activation", "raise-attention", "raise-quantised", "masks", "layout", "dce", "precision",
+    "operands", "long-reductions", "winograd", "twiddles", "collapse", "hoist",
 )  # fmt: skip
 BINDINGS = (1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65)
 
