@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlx import locks
+from rlx import interrupt, locks
 from rlx.errors import InputError
 from rlx.frontends import onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
+from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
 from rlx.models import registry as families
@@ -57,23 +58,29 @@ class Model:
             return self._compiled
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
-        """Outputs by name; inputs and `timeout` as in `CompiledGraph.run`. Sequences are lists of arrays.
+        """Outputs by name; inputs, `timeout` and `cancel` as in `CompiledGraph.run`. Sequences are lists of arrays.
 
         The first call chooses the device, at its sizes.
         """
-        told = {"timeout": named.pop("timeout")} if "timeout" in named and "timeout" not in self.input_names else {}
+        told = interrupt.taken_from(named, self.input_names)
         if self._sequences:
             positional, named = tuple(self._spread(positional)), self._spread_named(named)
         program = self._compiled or self._compile(named if named and not positional else positional or None)
         made = program(*positional, **named, **told)
         return self._packed(made) if self._sequences else made
 
-    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None) -> list[Any]:
+    def run(
+        self,
+        inputs: Inputs = (),
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[Any]:
         """As `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
-            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout)
+            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout, cancel)
         flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
-        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, timeout=timeout))))
+        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, None, timeout, cancel))))
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:

@@ -94,11 +94,13 @@ class Program:
         if extents:
             key = (key, tuple(sorted(extents.items())))
         bound = self._plans.get(key)
-        if bound is None:
-            bound = self._bind(arrays, extents)
+        if bound is None or self._missing:
+            try:
+                bound = self._bind(arrays, extents)
+            except BaseException:
+                self.signature.take_back(arrays)
+                raise
             self._plans.put(key, bound)
-        elif self._missing:
-            self._refuse_missing()
         return bound, arrays
 
     def _bind(self, arrays: list[Array], extents: Extents) -> Bound:
@@ -121,7 +123,8 @@ class Program:
             self._fail(error, "bind", binding)
 
     def failed(self, error: Exception, arrays: Sequence[Array]) -> NoReturn:
-        """Raises what a run failed with, as an error of rlx."""
+        """Raises what a run failed with, as an error of rlx. The random numbers that it had are the next run's."""
+        self.signature.take_back(arrays)
         self._fail(error, "run", self.signature.binding(arrays, self.params))
 
     def _fail(self, error: Exception, step: Step, binding: Mapping[str, int]) -> NoReturn:
