@@ -49,6 +49,10 @@ class RunCancelled(RlxError):
     """A run was ended by its CancelToken. Nothing that stays between runs has changed."""
 
 
+class ClosedError(RlxError, ValueError):
+    """A program that was closed was asked for something."""
+
+
 class FlagError(RlxError, ValueError):
     """An `RLX_*` variable holds a value that it does not admit."""
 
@@ -91,6 +95,7 @@ class DeviceLost(DriverError):
 
 OF_CALLERS = (
     ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, OptionError, RunTimeout, RunCancelled,
+    ClosedError,
 )  # fmt: skip
 """What no other device would do better: the caller asked for something wrong, or wanted no more."""
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlx import interrupt, locks
-from rlx.errors import InputError
+from rlx import interrupt, locks, mapped
+from rlx.errors import ClosedError, InputError
 from rlx.frontends import onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
@@ -44,6 +44,7 @@ class Model:
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
+        self._closed = False
         self._lock = locks.lock()
 
     @property
@@ -53,6 +54,8 @@ class Model:
 
     def _compile(self, inputs: Inputs | None) -> CompiledGraph:
         with self._lock:
+            if self._closed:
+                raise ClosedError(f"[run] expected a model that is open, got {self.graph.name!r}, which was closed")
             if self._compiled is None:
                 self._compiled = self._session.compile(self.graph, inputs)
             return self._compiled
@@ -139,6 +142,30 @@ class Model:
     def describe(self) -> dict[str, Any]:
         """As `CompiledGraph.describe`, with what the file tells."""
         return {"format": self.format, "notes": self.notes, **self.compiled.describe()}
+
+    def close(self) -> None:
+        """Lets go of the compiled program as `CompiledGraph.close` does; later runs raise ClosedError."""
+        self._closed = True
+        with self._lock:
+            compiled, self._devices = self._compiled, None
+        if compiled is not None:
+            compiled.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A model can be pickled; what was compiled is compiled again, for the same device. Raises ModelError where its
+        file was written to."""
+        mapped.check(self.graph.data.values())
+        return {**vars(self), "_lock": None, "_devices": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = locks.lock()
 
     def __repr__(self) -> str:
         state = "not compiled yet" if self._compiled is None else "compiled"

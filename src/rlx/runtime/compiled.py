@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from rlx.ir.literal import Array
 from rlx.runtime import saved
 from rlx.runtime.experts import Experts
 from rlx.runtime.mode import PLAIN, Mode
+from rlx.runtime.pickled import Pickled
 from rlx.runtime.pipeline import Pending, Pipeline
-from rlx.runtime.program import Inputs, Program
+from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
 from rlx.runtime.state import State
@@ -325,10 +326,46 @@ class CompiledGraph:
         """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
         return {"tried_before": dict(self.attempts), **self.program.describe()}
 
+    # where it lives
+
+    def close(self) -> None:
+        """Waits for queued runs, and lets go of code, weights and memory, those of selected programs too. Runs in other
+        threads come to their end; later calls raise ClosedError. Closing again does nothing."""
+        self._pipeline.drain()
+        with self._lock:
+            selected, self._selected = self._selected, {}
+            self.program = cast(Program, ClosedProgram(self.program))
+            self._state = State(self.program, self._pipeline.drain)
+            self._experts = None
+        for part in selected.values():
+            part.close()
+
+    @property
+    def closed(self) -> bool:
+        return type(self.program) is not Program
+
+    def __enter__(self) -> CompiledGraph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A program can be pickled: its weights, and what stays between runs, go along."""
+        mode = self._state.now()
+        handles = {name: self.read_handle(name) for name in mode.handles}
+        return _opened, (Pickled.of(self.program, mode, handles, self.attempts),)
+
     def __repr__(self) -> str:
+        if self.closed:
+            return f"<CompiledGraph {self.graph.name!r} on {self.device}, closed>"
         takes = ", ".join(f"{name}: {of}" for name, of in self.program.signature.types.items())
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
+
+
+def _opened(pickled: Pickled) -> CompiledGraph:
+    return pickled.open(CompiledGraph)
 
 
 def load_compiled(

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
-from rlx.errors import CapabilityError, InputError, OutOfMemory, did_you_mean
+from rlx.errors import CapabilityError, ClosedError, InputError, OutOfMemory, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
@@ -190,3 +190,16 @@ class Program:
             "plan_bytes": self._plans.nbytes,
             **self.executable.describe(),
         }
+
+
+class ClosedProgram:
+    """What is left of a program that was closed: what it was. Whatever else it is asked for raises ClosedError."""
+
+    def __init__(self, program: Program) -> None:
+        self.graph = Graph(program.graph.name)
+        self.device = program.device
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ClosedError(f"[run] expected a program that is open, got {self.graph.name!r}, which was closed")

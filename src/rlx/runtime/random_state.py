@@ -33,6 +33,17 @@ class RandomState:
             self._runs += 1
         return np.array([key, run], "<u8").view("<u4").astype(np.uint32)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The key, and the number of the next run."""
+        with self._lock:
+            return self._key, self._runs
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        with self._lock:
+            self._key, self._runs = place
+
     def take_back(self, state: Array) -> None:
         """The state that was given last is the next again; nothing for any other."""
         key, run = (int(n) for n in np.ascontiguousarray(state).view("<u8"))
