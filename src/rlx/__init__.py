@@ -20,6 +20,7 @@ if _typing.TYPE_CHECKING:
     from rlx.device.support import first_unsupported_op as first_unsupported_op
     from rlx.device.support import legalize as legalize
     from rlx.device.support import supports_graph as supports_graph
+    from rlx.interrupt import CancelToken as CancelToken
     from rlx.ir.graph import Graph as Graph
     from rlx.ir.graph import Value as Value
     from rlx.ir.type import TensorType as TensorType
@@ -34,6 +35,7 @@ if _typing.TYPE_CHECKING:
 
 _HOMES = {
     "BucketedCache": "rlx.runtime.buckets",
+    "CancelToken": "rlx.interrupt",
     "CompiledGraph": "rlx.runtime.compiled",
     "Device": "rlx.device.device",
     "DevicePolicy": "rlx.device.policy",

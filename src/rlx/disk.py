@@ -99,12 +99,16 @@ def _sweep(place: Path) -> None:
             continue  # another process was quicker
 
 
+SOURCES = (".py", ".ll")
+"""Files that decide what code is made."""
+
+
 @cache
 def source_digest() -> str:
     """Changes with every edit of the package, so that a developer never runs old code: sizes and times of its files."""
     root = Path(__file__).parent
     hasher = hashlib.blake2b(digest_size=8)
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in SOURCES):
         stat = path.stat()
         hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
     return hasher.hexdigest()

@@ -45,6 +45,14 @@ class RunTimeout(RlxError, TimeoutError):
     """A run took longer than its `timeout`, and was ended. Nothing that stays between runs has changed."""
 
 
+class RunCancelled(RlxError):
+    """A run was ended by its CancelToken. Nothing that stays between runs has changed."""
+
+
+class ClosedError(RlxError, ValueError):
+    """A program that was closed was asked for something."""
+
+
 class FlagError(RlxError, ValueError):
     """An `RLX_*` variable holds a value that it does not admit."""
 
@@ -85,7 +93,10 @@ class DeviceLost(DriverError):
     """The device stopped answering while it worked."""
 
 
-OF_CALLERS = (ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, OptionError, RunTimeout)
+OF_CALLERS = (
+    ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, OptionError, RunTimeout, RunCancelled,
+    ClosedError,
+)  # fmt: skip
 """What no other device would do better: the caller asked for something wrong, or wanted no more."""
 
 

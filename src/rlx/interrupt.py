@@ -1,55 +1,132 @@
-"""Ends runs before they are done: those whose time is over, and on the CPU those at whose loops Ctrl-C comes.
+"""Ends runs before they are done: those whose time is over or that are cancelled, and on the CPU those at whose loops
+Ctrl-C comes.
 
-Whoever drives a run in Python asks `check` from time to time, between nodes or trips. Native code cannot: its loops
-call back now and then (`Watch`), because a handler of signals runs in no thread that is in native code.
+A run that may be ended has a `Limit`, its thread's. Whoever drives a run in Python asks `check` from time to time,
+between nodes or trips. Native code of the CPU looks at the limit itself (`backends/cpu/watch.ll`), and its loops call
+back now and then (`Watch`), because a handler of signals runs in no thread that is in native code. Other libraries do
+neither: a run with a limit is another thread's (`within`), which goes on behind.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
-from rlx.errors import InputError, RunTimeout
+from rlx import locks
+from rlx.errors import InputError, RlxError, RunCancelled, RunTimeout
 
 T = TypeVar("T")
 
-_here = threading.local()
+POLL_S = 0.01
+"""How often whoever waits for another thread's run looks whether it is cancelled."""
+PATIENCE_S = 30.0
+"""How long the end of the process waits for runs that went on behind their limit."""
+MOST_IDLE = 4
+"""Threads for runs with a limit that are kept for the next."""
+
+
+class CancelToken:
+    """Ends runs from any thread, or from a handler of signals: every run that has it, now or later, fails with
+    RunCancelled. A token that was cancelled stays so."""
+
+    def __init__(self) -> None:
+        self._flag = ctypes.c_int64(0)
+        self.address = ctypes.addressof(self._flag)
+
+    def cancel(self) -> None:
+        self._flag.value = 1
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self._flag.value)
+
+    def __repr__(self) -> str:
+        return f"<CancelToken {'cancelled' if self.cancelled else 'not cancelled'}>"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What may end a run: a token, and a time of the monotonic clock that is `seconds` after its start."""
+
+    token: CancelToken | None = None
+    end: float = float("inf")
+    seconds: float = float("inf")
+
+    def error(self) -> RlxError | None:
+        """What ends the run now, if anything does."""
+        if self.token is not None and self.token.cancelled:
+            return _cancelled()
+        if time.monotonic() > self.end:
+            return RunTimeout(f"[run] expected a run that is done in {self.seconds} s (timeout), got one that is not")
+        return None
+
+
+def _cancelled() -> RunCancelled:
+    return RunCancelled("[run] expected a run that nobody cancels, got one that was")
+
+
+class _Here(threading.local):
+    limit: Limit | None = None
+
+
+_here = _Here()
+
+
+def limit() -> Limit | None:
+    """That of this thread's run; None if nothing may end it."""
+    return _here.limit
 
 
 @contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """What runs in here, in this thread, has so much time. Raises InputError for a time that is not positive."""
-    if not seconds > 0:
-        raise InputError(f"[run] expected a timeout of more than 0 s, got {seconds}")
-    before = getattr(_here, "end", None)
-    end = time.monotonic() + seconds
-    _here.end, _here.seconds = (end, seconds) if before is None or end < before else (before, _here.seconds)
+def limited(timeout: float | None, cancel: CancelToken | None = None) -> Iterator[None]:
+    """What runs in here, in this thread, has so much time, and may be cancelled. Raises InputError for a time that is
+    not positive, RunCancelled for a token that was cancelled before."""
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"[run] expected a timeout of more than 0 s, got {timeout}")
+    if cancel is not None and not isinstance(cancel, CancelToken):
+        raise InputError(f"[run] expected a CancelToken as cancel, got {type(cancel).__name__}")
+    if cancel is not None and cancel.cancelled:
+        raise _cancelled()
+    before = _here.limit
+    _here.limit = Limit(cancel) if timeout is None else Limit(cancel, time.monotonic() + timeout, timeout)
     try:
         yield
     finally:
-        _here.end = before
+        _here.limit = before
 
 
-def left_seconds() -> float | None:
-    """Time that runs of this thread have; None if there is no limit."""
-    end = getattr(_here, "end", None)
-    return None if end is None else max(end - time.monotonic(), 0.0)
+@contextmanager
+def _having(own: Limit) -> Iterator[None]:
+    before = _here.limit
+    _here.limit = own
+    try:
+        yield
+    finally:
+        _here.limit = before
 
 
 def check() -> None:
-    """Raises RunTimeout if the time of this thread's run is over."""
-    end = getattr(_here, "end", None)
-    if end is not None and time.monotonic() > end:
-        raise overdue()
+    """Raises RunTimeout, RunCancelled if this thread's run is to end."""
+    own = _here.limit
+    error = own.error() if own is not None else None
+    if error is not None:
+        raise error
 
 
-def overdue() -> RunTimeout:
-    return RunTimeout(f"[run] expected a run that is done in {_here.seconds} s (timeout), got one that is not")
+LIMITS = ("timeout", "cancel")
+
+
+def taken_from(named: dict[str, Any], inputs: Collection[str]) -> dict[str, Any]:
+    """The limits among the arguments of a call, taken out, but for those that are inputs of the program."""
+    return {name: named.pop(name) for name in LIMITS if name in named and name not in inputs}
 
 
 _Poll = ctypes.CFUNCTYPE(ctypes.c_int64)
@@ -80,25 +157,74 @@ class Watch:
                 self.error = error
 
 
-def within_time(call: Callable[[], T]) -> T:
-    """What the call gives. If this thread's run has a limit of time, the call is another thread's, which goes on behind
-    a RunTimeout: for libraries that nobody can interrupt."""
-    left = left_seconds()
-    if left is None:
-        return call()
-    done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+Done = SimpleQueue[tuple[Any, BaseException | None]]
 
-    def work() -> None:
+
+class _Helper:
+    """A thread that makes calls for others, one after another.
+
+    free   set while it makes none
+    """
+
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[tuple[Callable[[], Any], Limit, Done]] = SimpleQueue()
+        self.free = threading.Event()
+        _all.add(self)
+        threading.Thread(target=self._work, name="rlx-limited-run", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            call, own, done = self.tasks.get()
+            result, error = None, None
+            try:
+                with _having(own):
+                    result = call()
+            except BaseException as raised:  # it is raised in the thread that waits
+                error = raised
+            self.free.set()
+            done.put((result, error))
+            del call, done, result, error
+            with _idle_lock:
+                if len(_idle) >= MOST_IDLE:
+                    return
+                _idle.append(self)
+
+
+_all: WeakSet[_Helper] = WeakSet()
+_idle: list[_Helper] = []
+_idle_lock = locks.lock()
+locks.forget_after_fork(_idle.clear)
+locks.forget_after_fork(_all.clear)
+
+
+@atexit.register
+def _settle() -> None:
+    """Waits for what still goes on: Python ends threads that come back to it at its end, which libraries in C++ do not
+    survive."""
+    end = time.monotonic() + PATIENCE_S
+    for helper in list(_all):
+        helper.free.wait(max(end - time.monotonic(), 0.0))
+
+
+def within(own: Limit, call: Callable[[], T]) -> T:
+    """What the call, another thread's, gives within the limit. Behind a RunTimeout or RunCancelled it goes on by
+    itself, unless it asks `check`, and what it gives is dropped."""
+    with _idle_lock:
+        helper = _idle.pop() if _idle else None
+    done: Done = SimpleQueue()
+    helper = helper or _Helper()
+    helper.free.clear()
+    helper.tasks.put((call, own, done))
+    while True:
+        left = own.end - time.monotonic()
         try:
-            done.put((call(), None))
-        except BaseException as error:  # it is raised in the thread that waits
-            done.put((None, error))
-
-    threading.Thread(target=work, name="rlx-run-with-timeout", daemon=True).start()
-    try:
-        result, error = done.get(timeout=left)
-    except Empty:
-        raise overdue() from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # without an error there is one
+            result, error = done.get(timeout=max(min(left, POLL_S if own.token is not None else left, 3600.0), 0.0))
+        except Empty:
+            over = own.error()
+            if over is not None:
+                raise over from None
+            continue
+        if error is not None:
+            raise error
+        made: T = result
+        return made

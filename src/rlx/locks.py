@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakMethod, WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
+_clears: list[Callable[[], None]] = []
 _resets: set[WeakMethod[Callable[[], None]]] = set()
 
 
@@ -30,6 +31,11 @@ def rlock() -> threading.RLock:
     return made
 
 
+def forget_after_fork(clear: Callable[[], None]) -> None:
+    """Calls a function of a module in the child of a fork."""
+    _clears.append(clear)
+
+
 def after_fork(reset: Callable[[], None]) -> None:
     """Calls a method in the child of a fork, as long as its object lives."""
     _resets.add(WeakMethod(reset, _resets.discard))
@@ -38,6 +44,8 @@ def after_fork(reset: Callable[[], None]) -> None:
 def _in_child() -> None:
     for each in list(_locks):
         each._at_fork_reinit()
+    for clear in _clears:
+        clear()
     for kept in list(_resets):
         reset = kept()
         if reset is not None:

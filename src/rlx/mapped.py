@@ -127,6 +127,20 @@ def check(arrays: Iterable[Array]) -> None:
             mapping.check_by_name()
 
 
+def state_of(array: Array) -> tuple[int, ...] | None:
+    """What tells the file that an array lies in from others, and from what it is after it was written to."""
+    mapping = _mapping_of(array)
+    return mapping.state if isinstance(mapping, Mapping) else None
+
+
+def state_at(path: Path) -> tuple[int, ...] | None:
+    """As `state_of`, of the file at a path; None if there is none."""
+    try:
+        return _state(os.stat(path))
+    except OSError:
+        return None
+
+
 def release(arrays: Iterable[Array]) -> int:
     """Drops the resident pages of arrays that lie in files mapped for reading; gives how many bytes were dropped.
 

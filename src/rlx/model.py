@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlx import locks
-from rlx.errors import InputError
+from rlx import interrupt, locks, mapped
+from rlx.errors import ClosedError, InputError
 from rlx.frontends import onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
+from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
 from rlx.models import registry as families
@@ -43,6 +44,7 @@ class Model:
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
+        self._closed = False
         self._lock = locks.lock()
 
     @property
@@ -52,28 +54,36 @@ class Model:
 
     def _compile(self, inputs: Inputs | None) -> CompiledGraph:
         with self._lock:
+            if self._closed:
+                raise ClosedError(f"[run] expected a model that is open, got {self.graph.name!r}, which was closed")
             if self._compiled is None:
                 self._compiled = self._session.compile(self.graph, inputs)
             return self._compiled
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
-        """Outputs by name; inputs and `timeout` as in `CompiledGraph.run`. Sequences are lists of arrays.
+        """Outputs by name; inputs, `timeout` and `cancel` as in `CompiledGraph.run`. Sequences are lists of arrays.
 
         The first call chooses the device, at its sizes.
         """
-        told = {"timeout": named.pop("timeout")} if "timeout" in named and "timeout" not in self.input_names else {}
+        told = interrupt.taken_from(named, self.input_names)
         if self._sequences:
             positional, named = tuple(self._spread(positional)), self._spread_named(named)
         program = self._compiled or self._compile(named if named and not positional else positional or None)
         made = program(*positional, **named, **told)
         return self._packed(made) if self._sequences else made
 
-    def run(self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None) -> list[Any]:
+    def run(
+        self,
+        inputs: Inputs = (),
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[Any]:
         """As `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
-            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout)
+            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout, cancel)
         flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
-        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, timeout=timeout))))
+        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, None, timeout, cancel))))
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
@@ -132,6 +142,30 @@ class Model:
     def describe(self) -> dict[str, Any]:
         """As `CompiledGraph.describe`, with what the file tells."""
         return {"format": self.format, "notes": self.notes, **self.compiled.describe()}
+
+    def close(self) -> None:
+        """Lets go of the compiled program as `CompiledGraph.close` does; later runs raise ClosedError."""
+        self._closed = True
+        with self._lock:
+            compiled, self._devices = self._compiled, None
+        if compiled is not None:
+            compiled.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A model can be pickled; what was compiled is compiled again, for the same device. Raises ModelError where its
+        file was written to."""
+        mapped.check(self.graph.data.values())
+        return {**vars(self), "_lock": None, "_devices": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = locks.lock()
 
     def __repr__(self) -> str:
         state = "not compiled yet" if self._compiled is None else "compiled"

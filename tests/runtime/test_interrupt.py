@@ -1,4 +1,4 @@
-"""Runs that take too long: a timeout, Ctrl-C, and loops that would never end."""
+"""Runs that take too long: a timeout, a token that cancels, Ctrl-C, and loops that would never end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.errors import InputError, RunTimeout
+from rlx.errors import InputError, RunCancelled, RunTimeout
 from rlx.ir.graph import Graph
+from rlx.ir.op import RANDOM_STATE
+from rlx.ir.serial import save_graph
+from rlx.model import Model
 from support import why_absent
 
 DEVICES = ("reference", "cpu", "mlx", "xla", "vulkan")
@@ -117,3 +120,164 @@ def test_loops_in_loops_share_their_trips(monkeypatch: pytest.MonkeyPatch) -> No
         assert made.run([np.array(9), np.float32(0)])[0] == 81  # 9 trips, and 81 inside
         with pytest.raises(InputError, match="trips"):
             made.run([np.array(11), np.float32(0)])
+
+
+def cancelling(seconds: float) -> rlx.CancelToken:
+    """A token that is cancelled by itself after so long."""
+    token = rlx.CancelToken()
+    timer = threading.Timer(seconds, token.cancel)
+    timer.daemon = True
+    timer.start()
+    return token
+
+
+def long(n: int, products: int) -> Graph:
+    """A state and another one that is far away from it, without loops."""
+    graph = Graph("long")
+    x = y = graph.input("x", (n, n), "f32")
+    for _ in range(products):
+        y = rlx.tanh(y @ x)
+    graph.output(y, name="y")
+    graph.output(x + 1.0, name="next")
+    return graph
+
+
+def matrix(n: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n, n)).astype(np.float32) / n**0.5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_token_ends_runs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program(device, monkeypatch, 1 << 28 if device == "xla" else 1 << 50)
+    token = cancelling(0.2)
+    for _ in range(2):
+        with pytest.raises(RunCancelled):
+            made.run(GO, cancel=token)
+    assert token.cancelled
+    assert made.run(STOP, timeout=60, cancel=rlx.CancelToken())[0] == 1
+    assert made(*STOP, cancel=rlx.CancelToken())["y"] == 1
+    with pytest.raises(InputError, match="CancelToken"):
+        made.run(STOP, cancel=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "products"),
+    [("cpu", 2000, 40), ("reference", 3000, 40), ("xla", 2000, 8), ("mlx", 1500, 12), ("vulkan", 512, 100)],
+)
+def test_a_run_without_loops_is_ended_and_changes_nothing(device: str, size: int, products: int) -> None:
+    """Each would take many seconds."""
+    reason = why_absent(device)
+    if reason:
+        pytest.skip(reason)
+    made = rlx.Session(device).compile(long(size, products))
+    x = matrix(size)
+    made.bind_handle("x", x)
+    made.set_feeds({"next": "x"})
+    with pytest.raises(RunTimeout):
+        made.run(timeout=0.3)
+    with pytest.raises(RunCancelled):
+        made.run(cancel=cancelling(0.1))
+    np.testing.assert_array_equal(made.read_handle("x"), x)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_that_may_be_ended_give_the_same_bits(threads: int) -> None:
+    graph = long(300, 3)
+    q = graph.outputs["y"].reshape((1, 4, 75, 300))[:, :, :, :32]
+    graph.output(rlx.attention(q, q, q, causal=True), name="mixed")
+    graph.output(rlx.sort(rlx.softmax(graph.outputs["y"], axis=-1), axis=1), name="sorted")
+    graph.output(rlx.reduce_sum(graph.outputs["y"], axes=(0,)), name="sums")
+    made = rlx.Session("cpu", threads=threads).compile(graph)
+    wanted = made.run([matrix(300)])
+    for _ in range(3):
+        for a, b in zip(wanted, made.run([matrix(300)], timeout=600, cancel=rlx.CancelToken()), strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_many_runs_are_cancelled_anywhere_and_the_next_is_right() -> None:
+    made = rlx.Session("cpu").compile(long(400, 12))
+    x = matrix(400)
+    wanted = made.run([x])[0].tobytes()
+    ended = 0
+    for step in range(60):
+        try:
+            made.run([x], timeout=1e-4 * (step + 1))
+        except RunTimeout:
+            ended += 1
+        if step % 10 == 9:
+            assert made.run([x])[0].tobytes() == wanted
+    assert ended
+
+
+def test_threads_cancel_their_own_runs() -> None:
+    made = rlx.Session("cpu").compile(long(300, 30))
+    x = matrix(300)
+    wanted = made.run([x])[0].tobytes()
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(8):
+            token = cancelling(0.001 * turn) if number % 2 else None
+            try:
+                if made.run([x], cancel=token)[0].tobytes() != wanted:
+                    wrong.append((number, turn))
+            except RunCancelled:
+                if token is None:
+                    wrong.append((number, turn, "cancelled"))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_queued_runs_have_limits_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program("cpu", monkeypatch, 1 << 50)
+    token = rlx.CancelToken()
+    stuck = made.run_pipelined(GO, cancel=token)
+    late = made.run_pipelined(GO, timeout=0.2)
+    fine = made.run_pipelined(STOP)
+    token.cancel()
+    with pytest.raises(RunCancelled):
+        stuck.result(60)
+    with pytest.raises(RunTimeout):
+        late.result(60)
+    assert fine.result(60)[0] == 1
+
+
+def test_models_have_limits(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_LOOP_TRIPS", str(1 << 50))
+    path = f"{tmp_path}/endless.rlx"
+    save_graph(endless(), path)
+    made: Model = rlx.load(path, device="cpu")
+    assert made(*STOP, timeout=60)["y"] == 1
+    with pytest.raises(RunTimeout):
+        made(*GO, timeout=0.1)
+    with pytest.raises(RunCancelled):
+        made.run(GO, cancel=cancelling(0.1))
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_random_numbers_of_a_run_that_failed_are_the_next_ones(device: str) -> None:
+    graph = Graph("draws")
+    state, at = graph.input(RANDOM_STATE, (4,), "u32"), graph.input("at", (1,), "i64")
+    graph.output(rlx.gather(rlx.random_uniform(state, shape=(64,)), at, axis=0), name="y")
+    made = rlx.Session(device).compile(graph)
+    fine, beyond = [np.zeros(1, np.int64)], [np.full(1, 64)]
+    made.seed(3)
+    wanted = [float(made.run(fine)[0][0]) for _ in range(4)]
+    assert len(set(wanted)) == 4
+    made.seed(3)
+    found = []
+    for _ in range(4):
+        for wrong in (beyond, [np.zeros(1, np.int32)], [np.zeros((1, 1), np.int64)], [], {"to": fine[0]}):
+            with pytest.raises(InputError):
+                made.run(wrong)
+        token = rlx.CancelToken()
+        token.cancel()
+        with pytest.raises(RunCancelled):
+            made.run(fine, cancel=token)
+        found.append(float(made.run(fine)[0][0]))
+    assert found == wanted

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class Bound(ABC):
 
     nbytes: int = 0
     shapes: tuple[tuple[int, ...], ...] | None = None
+    looks: ClassVar[bool] = False
+    """Whether its calls look at the limit of their thread's run themselves, every few milliseconds."""
 
     @abstractmethod
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:

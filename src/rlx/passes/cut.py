@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from rlx.ir.graph import Graph, Value
 from rlx.passes.driver import Rebuild
@@ -19,9 +20,12 @@ def ending_at(graph: Graph, values: Sequence[Value], names: Sequence[str] = ()) 
     told = {value: name for name, value in graph.outputs.items()}
     anew = graph.anew
     if anew is not None and all(value in told for value in values):
-        rebuild.new.anew = lambda sizes: _outputs_of(anew(sizes), [told[value] for value in values], names)
+        rebuild.new.anew = partial(_outputs_anew, anew, [told[value] for value in values], tuple(names))
     return rebuild.new
 
 
-def _outputs_of(graph: Graph, wanted: Sequence[str], names: Sequence[str]) -> Graph:
+def _outputs_anew(
+    anew: Callable[[Mapping[str, int]], Graph], wanted: Sequence[str], names: Sequence[str], sizes: Mapping[str, int]
+) -> Graph:
+    graph = anew(sizes)
     return ending_at(graph, [graph.outputs[name] for name in wanted], names)

@@ -4,6 +4,7 @@ dims are taken to be equal wherever they broadcast, which is what all other pass
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import dim as dims
@@ -29,11 +30,15 @@ def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     made = _changed(graph, lambda dim: dims.substitute(dim, sizes), graph.assumes_equal)
     anew = graph.anew
     if anew is not None:
-        made.anew = lambda more: anew({**sizes, **more})
+        made.anew = partial(_anew_at, anew, dict(sizes))
     for inner in _within(made):
         inner.bounds = {name: pair for name, pair in inner.bounds.items() if name not in sizes}
         inner.given = tuple(name for name in inner.given if name not in sizes)
     return made
+
+
+def _anew_at(anew: Callable[[Mapping[str, int]], Graph], sizes: Mapping[str, int], more: Mapping[str, int]) -> Graph:
+    return anew({**sizes, **more})
 
 
 def assume_equal(graph: Graph) -> Graph:

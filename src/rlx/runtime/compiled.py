@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from rlx import locks
+from rlx import interrupt, locks
 from rlx.backends.executable import Capabilities, Executable, KernelTime
 from rlx.errors import InputError
-from rlx.interrupt import deadline
+from rlx.interrupt import CancelToken, limited
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime import saved
 from rlx.runtime.experts import Experts
 from rlx.runtime.mode import PLAIN, Mode
+from rlx.runtime.pickled import Pickled
 from rlx.runtime.pipeline import Pending, Pipeline
-from rlx.runtime.program import Inputs, Program
+from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
 from rlx.runtime.state import State
@@ -107,24 +108,31 @@ class CompiledGraph:
     # runs
 
     def run(
-        self, inputs: Inputs = (), outputs: Iterable[str] | None = None, timeout: float | None = None
+        self,
+        inputs: Inputs = (),
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
     ) -> list[Array]:
         """Runs the program: inputs by name or by position, results in the order of `output_names` or of `outputs`.
 
         Inputs are NumPy arrays or anything that speaks DLPack (CPU tensors of other libraries, taken without a copy).
         Those with a handle may be left out. Results that feed a handle are read-only.
 
-        timeout   seconds after which a run that is not done ends with RunTimeout. Loops look at it between trips, the
-                  reference between nodes too; xla goes on behind, and what it gives is dropped. A run without loops
-                  ends when it is done on the other devices, and Core ML never looks
+        timeout   seconds after which a run that is not done ends with RunTimeout
+        cancel    what ends it with RunCancelled, from any thread
+
+        A run ends within some hundredths of a second then. On the cpu its code looks every few milliseconds, within
+        kernels too, but for a kernel that works on one row alone; the code of other devices goes on behind where nobody
+        can end it, and what it gives is dropped.
 
         Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and behind the run if its
         data asked for an element that is not there; OutOfMemory, which names the largest value, DeviceLost, and
         DriverError for what else a driver says. What stays between runs is then as it was.
         """
-        if timeout is not None:
-            with deadline(timeout):
-                return self.run(inputs, outputs)
+        if timeout is not None or cancel is not None:
+            with limited(timeout, cancel):
+                return self._chosen(self._run_in_mode(inputs), outputs)
         if self._state.mode is PLAIN:
             bound, arrays = self.program.ready(inputs)
             try:
@@ -133,9 +141,10 @@ class CompiledGraph:
                 self.program.failed(error, arrays)
         else:
             results = self._run_in_mode(inputs)
-        if outputs is None:
-            return results
-        return [results[i] for i in names_of(outputs, self.output_names)]
+        return results if outputs is None else self._chosen(results, outputs)
+
+    def _chosen(self, results: list[Array], outputs: Iterable[str] | None) -> list[Array]:
+        return results if outputs is None else [results[i] for i in names_of(outputs, self.output_names)]
 
     def run_slots(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> list[Array]:
         """Runs with inputs by position and puts each result into the array given for it; gives these back.
@@ -162,14 +171,18 @@ class CompiledGraph:
 
     # runs that are queued
 
-    def run_pipelined(self, inputs: Inputs = ()) -> Pending[list[Array]]:
+    def run_pipelined(
+        self, inputs: Inputs = (), timeout: float | None = None, cancel: CancelToken | None = None
+    ) -> Pending[list[Array]]:
         """Queues a run, which starts by itself; `result()` of what this gives waits for it. Runs follow their order.
+
+        timeout, cancel   as of `run`; the time counts from the start of the run
 
         While MOST_QUEUED runs wait, this waits. Inputs must stay as they are until the run is done. All errors, those
         of checks too, come with the result, and hinder no other run. Raises CapabilityError.
         """
         self.capabilities.require("pipelining", self.device)
-        return self._pipeline.put(lambda: self.run(inputs))
+        return self._pipeline.put(lambda: self.run(inputs, None, timeout, cancel))
 
     def commit(self) -> int:
         """Sees to it that queued runs start, without waiting; tells how many are not done."""
@@ -286,8 +299,9 @@ class CompiledGraph:
         saved.save(self.program, path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
-        """`run` with inputs as arguments, and its `timeout` if no input is called that; gives the outputs by name."""
-        timeout = None if "timeout" in self.input_names else named.pop("timeout", None)
+        """`run` with inputs as arguments, and its `timeout` and `cancel` if no input is called that; gives the outputs
+        by name."""
+        told = interrupt.taken_from(named, self.input_names)
         inputs: Inputs = named
         if positional:
             names = self.input_names
@@ -295,7 +309,7 @@ class CompiledGraph:
                 got = f"{len(positional)} by position and {list(named)}"
                 raise InputError(f"[run] expected each of the inputs {list(names)} once, got {got}")
             inputs = {**dict(zip(names, positional)), **named}
-        return dict(zip(self.output_names, self.run(inputs, timeout=timeout)))
+        return dict(zip(self.output_names, self.run(inputs, **told)))
 
     @property
     def compile_count(self) -> int:
@@ -312,10 +326,46 @@ class CompiledGraph:
         """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
         return {"tried_before": dict(self.attempts), **self.program.describe()}
 
+    # where it lives
+
+    def close(self) -> None:
+        """Waits for queued runs, and lets go of code, weights and memory, those of selected programs too. Runs in other
+        threads come to their end; later calls raise ClosedError. Closing again does nothing."""
+        self._pipeline.drain()
+        with self._lock:
+            selected, self._selected = self._selected, {}
+            self.program = cast(Program, ClosedProgram(self.program))
+            self._state = State(self.program, self._pipeline.drain)
+            self._experts = None
+        for part in selected.values():
+            part.close()
+
+    @property
+    def closed(self) -> bool:
+        return type(self.program) is not Program
+
+    def __enter__(self) -> CompiledGraph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A program can be pickled: its weights, and what stays between runs, go along."""
+        mode = self._state.now()
+        handles = {name: self.read_handle(name) for name in mode.handles}
+        return _opened, (Pickled.of(self.program, mode, handles, self.attempts),)
+
     def __repr__(self) -> str:
+        if self.closed:
+            return f"<CompiledGraph {self.graph.name!r} on {self.device}, closed>"
         takes = ", ".join(f"{name}: {of}" for name, of in self.program.signature.types.items())
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
+
+
+def _opened(pickled: Pickled) -> CompiledGraph:
+    return pickled.open(CompiledGraph)
 
 
 def load_compiled(

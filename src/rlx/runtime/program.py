@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
-from rlx.errors import CapabilityError, InputError, OutOfMemory, did_you_mean
+from rlx.errors import CapabilityError, ClosedError, InputError, OutOfMemory, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
@@ -94,11 +94,13 @@ class Program:
         if extents:
             key = (key, tuple(sorted(extents.items())))
         bound = self._plans.get(key)
-        if bound is None:
-            bound = self._bind(arrays, extents)
+        if bound is None or self._missing:
+            try:
+                bound = self._bind(arrays, extents)
+            except BaseException:
+                self.signature.take_back(arrays)
+                raise
             self._plans.put(key, bound)
-        elif self._missing:
-            self._refuse_missing()
         return bound, arrays
 
     def _bind(self, arrays: list[Array], extents: Extents) -> Bound:
@@ -121,7 +123,8 @@ class Program:
             self._fail(error, "bind", binding)
 
     def failed(self, error: Exception, arrays: Sequence[Array]) -> NoReturn:
-        """Raises what a run failed with, as an error of rlx."""
+        """Raises what a run failed with, as an error of rlx. The random numbers that it had are the next run's."""
+        self.signature.take_back(arrays)
         self._fail(error, "run", self.signature.binding(arrays, self.params))
 
     def _fail(self, error: Exception, step: Step, binding: Mapping[str, int]) -> NoReturn:
@@ -187,3 +190,16 @@ class Program:
             "plan_bytes": self._plans.nbytes,
             **self.executable.describe(),
         }
+
+
+class ClosedProgram:
+    """What is left of a program that was closed: what it was. Whatever else it is asked for raises ClosedError."""
+
+    def __init__(self, program: Program) -> None:
+        self.graph = Graph(program.graph.name)
+        self.device = program.device
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ClosedError(f"[run] expected a program that is open, got {self.graph.name!r}, which was closed")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 
 import numpy as np
 
+from rlx import locks
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 
@@ -15,6 +15,7 @@ class RandomState:
     """Gives states, each once, from any thread. Without a seed the key is drawn from the system's source."""
 
     def __init__(self) -> None:
+        self._lock = locks.lock()
         self.seed(None)
 
     def seed(self, seed: int | None) -> None:
@@ -22,10 +23,30 @@ class RandomState:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 1 << 64):
             raise InputError(f"[seed] expected an integer from 0 to 2⁶⁴ - 1, got {seed!r}")
         key = secrets.randbits(64) if seed is None else seed
-        # one assignment, so that a run in another thread sees a key with its own count
-        self._source = (key, itertools.count())
+        with self._lock:
+            self._key, self._runs = key, 0
 
     def next(self) -> Array:
         """u32 [4]: the key, lower word first, and the number of the run."""
-        key, runs = self._source
-        return np.array([key, next(runs)], "<u8").view("<u4").astype(np.uint32)
+        with self._lock:
+            key, run = self._key, self._runs
+            self._runs += 1
+        return np.array([key, run], "<u8").view("<u4").astype(np.uint32)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The key, and the number of the next run."""
+        with self._lock:
+            return self._key, self._runs
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        with self._lock:
+            self._key, self._runs = place
+
+    def take_back(self, state: Array) -> None:
+        """The state that was given last is the next again; nothing for any other."""
+        key, run = (int(n) for n in np.ascontiguousarray(state).view("<u8"))
+        with self._lock:
+            if (key, run + 1) == (self._key, self._runs):
+                self._runs = run

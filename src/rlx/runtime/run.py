@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.executable import deliver
+from rlx import interrupt
+from rlx.backends.executable import Bound, deliver
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.runtime.mode import Mode, Observer
@@ -13,15 +14,24 @@ from rlx.runtime.slots import check_slots
 
 
 def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
-    """The results, in the arrays given for them if there are any. Raises InputError."""
+    """The results, in the arrays given for them if there are any. Raises InputError, and RunTimeout or RunCancelled
+    within this thread's limit."""
     if mode.handles:
         inputs = _merged(program, mode, inputs)
     if mode.observers:
         return _run_observed(program, mode, inputs, given)
     bound, arrays = program.ready(inputs, mode.extents)
     out = None if given is None else check_slots(given, program.output_types, bound.shapes, arrays)
+    return _call(program, bound, arrays, out)
+
+
+def _call(program: Program, bound: Bound, arrays: list[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    limit = interrupt.limit()
     try:
-        return bound(arrays, out)
+        if limit is None or bound.looks:
+            return bound(arrays, out)
+        # what goes on behind the limit must not write to arrays of the caller
+        return deliver(interrupt.within(limit, lambda: bound(arrays)), out)
     except Exception as error:
         program.failed(error, arrays)
 
@@ -49,10 +59,7 @@ def _run_observed(program: Program, mode: Mode, inputs: Inputs, given: Sequence[
     if given is not None:
         shapes = bound.shapes and bound.shapes[:count]
         given = check_slots(given, program.output_types, shapes, arrays)
-    try:
-        results = bound(arrays)
-    except Exception as error:
-        watched.failed(error, arrays)
+    results = _call(watched, bound, arrays)
     rest = iter(results[count:])
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])

@@ -69,13 +69,18 @@ class Signature:
 
     def arrays(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Array]:
         """The arrays in the graph's order, checked but for dims. Raises InputError."""
-        named = self._named(inputs)
-        return [checked("run", "input", name, named[name], of) for name, of in self.types.items()]
+        named = self._told(inputs)
+        own = self.random is not None and RANDOM_STATE not in named
+        wanted = self.names if own else self.types
+        arrays = [checked("run", "input", name, named[name], self.types[name]) for name in wanted]
+        if own and self.random is not None:
+            arrays.insert(self._random_at, self.random.next())
+        return arrays
 
-    def _named(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-        if self.random is not None and not (isinstance(inputs, Mapping) and RANDOM_STATE in inputs):
-            return {**self._told(inputs), RANDOM_STATE: self.random.next()}
-        return self._told(inputs)
+    def take_back(self, arrays: Sequence[Array]) -> None:
+        """The random numbers of a run that failed are there for the next, unless another run has had some since."""
+        if self.random is not None:
+            self.random.take_back(arrays[self._random_at])
 
     def _told(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(inputs, Mapping):

@@ -14,7 +14,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def _interface_digest() -> str:
     hasher = hashlib.blake2b(digest_size=8)
     here = Path(__file__).parent
     entry = here.parents[1] / "codegen" / "simd" / "entry.py"
-    for path in (*(here / name for name in ("artifact.py", "executable.py", "pool.ll", "pool.py")), entry):
+    names = ("artifact.py", "executable.py", "pool.ll", "pool.py", "watch.ll", "watch.py")
+    for path in (*(here / name for name in names), entry):
         hasher.update(path.read_bytes())
     return hasher.hexdigest()
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rlx import locks, mapped
+from rlx import interrupt, locks, mapped
 from rlx.backends.checked import look
+from rlx.backends.cpu import watch as watched
 from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.jit import Loaded
@@ -19,7 +20,6 @@ from rlx.backends.cpu.pool import ThreadPool
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
-from rlx.interrupt import Watch
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.passes.checks import Check
@@ -101,7 +101,8 @@ class _Code:
     def __init__(self, artifact: Artifact, isa: Isa, threads: int | None) -> None:
         self.artifact = artifact
         self._loaded = Loaded(artifact.code, isa)
-        self.main = _Entry(self._loaded.address("rlx_main"))
+        self.main_address = self._loaded.address("rlx_main")
+        self.main = _Entry(self.main_address)
         self.pool = ThreadPool.shared()
         self.threads = min(threads or self.pool.threads, self.pool.threads)
         """Of `rlx_prepare`, and of calls where nobody says otherwise."""
@@ -122,7 +123,7 @@ class _Code:
         frame = _Frame(artifact.buffers, self.bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)(), self.threads))
         for number, array in arrays.items():
             frame.table[number] = _address(array)
-        watch = Watch()
+        watch = interrupt.Watch()
         frame.table[artifact.buffers + 2] = watch.address
         entry = _Entry(self._loaded.address("rlx_prepare"))
         entry(frame.table, None, frame.address, self.pool.parallel_address, self.threads)
@@ -232,6 +233,8 @@ class CpuExecutable(Executable):
 class CpuBound(Bound):
     """The executable at one size. Calls in parallel each take a frame of their own."""
 
+    looks = True
+
     def __init__(self, executable: CpuExecutable, binding: dict[str, int], dims_array: Any) -> None:
         self.executable = executable
         self.dims = dims_array
@@ -278,6 +281,15 @@ class CpuBound(Bound):
             for name, sources, (ticks, calls, first) in zip(report["kernels"], report["sources"], times)
         ]
 
+    def _ends_early(self, limit: interrupt.Limit, frame: _Frame) -> bool:
+        """Runs the program until the limit; whether that came first. Where there are no workers, loops alone look."""
+        pool = self._code.pool
+        if not pool.watched_main:
+            self._main(frame.table, self.dims, frame.address, self._parallel, self._threads)
+            return False
+        main = self._code.main_address
+        return not watched.run(pool, main, frame.table, self.dims, frame.address, self._threads, limit)
+
     def _no_memory(self) -> OutOfMemory:
         """For results: the largest is named."""
         sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in self.outputs]
@@ -308,10 +320,13 @@ class CpuBound(Bound):
                 frame.numbers = (ctypes.c_uint64 * len(self._most))()
                 frame.numbers_address = ctypes.addressof(frame.numbers)
             table[self._watched] = frame.numbers_address
-        watch = Watch() if self._loops else None
+        watch = interrupt.Watch() if self._loops else None
         if watch is not None:
             table[code.artifact.buffers + 2] = watch.address
-        self._main(table, self.dims, frame.address, self._parallel, self._threads)
+        limit = interrupt.limit()
+        if limit is None:
+            self._main(table, self.dims, frame.address, self._parallel, self._threads)
+        ended = limit is not None and self._ends_early(limit, frame)
         failed = table[code.artifact.buffers] if self._checks else None
         if failed:
             table[code.artifact.buffers] = None
@@ -321,10 +336,16 @@ class CpuBound(Bound):
                 wrong = list(frame.numbers or ())
                 break
         code.give_frame(frame)
+        if ended or failed or wrong or watch is not None:
+            self._refuse(watch, failed, wrong)
+        return results
+
+    def _refuse(self, watch: interrupt.Watch | None, failed: int | None, wrong: list[int] | None) -> None:
+        """Raises what the run failed with, if it did."""
         if watch is not None and watch.error is not None:
             raise watch.error
+        interrupt.check()
         if failed:
             raise InputError(f"[run] {self._checks[failed - 1]}")
-        if wrong is not None:
+        if wrong:
             look(wrong, self._most, self.executable.checks, self._binding)
-        return results

@@ -32,6 +32,9 @@ MOST_THREADS = 4095
 SPINS = 3000
 """Pauses before a worker sleeps (tens of microseconds): the time between two kernels, not between two calls."""
 
+PIECE_CYCLES = 4_000_000
+"""Of a kernel in a run that may be ended: some milliseconds."""
+
 _MACHINES = {
     "x86_64": {"futex": "202", "declare_pause": "declare void @llvm.x86.sse2.pause()",
                "pause": "call void @llvm.x86.sse2.pause()"},
@@ -62,7 +65,9 @@ def ir_for(system: str, machine: str) -> str:
     names = _MACHINES.get(machine) if system == "Linux" else None
     if names is None:
         return _SERIAL
-    return Template(resources.files(__package__).joinpath("pool.ll").read_text()).substitute(names)
+    files = resources.files(__package__)
+    text = "\n".join(files.joinpath(name).read_text() for name in ("pool.ll", "watch.ll"))
+    return Template(text).substitute(names, PIECE_CYCLES=PIECE_CYCLES)
 
 
 class ThreadPool:
@@ -75,6 +80,8 @@ class ThreadPool:
         addresses = load_forever(ir_for(system, machine))
         self.parallel_address = addresses["rlx_parallel"]
         """Address of `void rlx_parallel(fn, frame, chunks, most)`; it stays valid as long as the process lives."""
+        self.watched_main = addresses.get("rlx_watched_main", 0)
+        """Address of what calls `rlx_main` of a run that may be ended (`watch.ll`); 0 where there is no such."""
         if self.has_workers:
             self._acquire = ctypes.CFUNCTYPE(ctypes.c_int64)(addresses["rlx_pool_acquire"])
             self._release = ctypes.CFUNCTYPE(None)(addresses["rlx_pool_release"])

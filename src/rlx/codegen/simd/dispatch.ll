@@ -1,5 +1,6 @@
 ; Runs a kernel: in one go where the work is small, else in chunks on the pool. Flat nests count single elements, whose
 ; weight is in instructions of a vector; their pieces are multiples of 64 elements, so that no two threads share a line.
+; Runs that are watched read the frame too (backends/cpu/watch.ll).
 define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {
   %kernel = load ptr, ptr %frame, align 8
   %p1 = getelementptr i64, ptr %frame, i64 1
@@ -24,7 +25,7 @@ define internal void @rlx_chunk(ptr %frame, i64 %chunk, i64 %thread) #0 {
 define internal void @rlx_run(ptr %kernel, ptr %args, i64 %total, i64 %weight, i64 %flat,
                               ptr %base, i64 %stride, ptr %parallel, i64 %threads) #0 {
 entry:
-  %frame = alloca [6 x i64], align 16
+  %frame = alloca [7 x i64], align 16
   %some = icmp sgt i64 %total, 0
   br i1 %some, label %start, label %end
 start:
@@ -66,6 +67,8 @@ fork:
   store ptr %base, ptr %p4, align 8
   %p5 = getelementptr i64, ptr %frame, i64 5
   store i64 %stride, ptr %p5, align 8
+  %p6 = getelementptr i64, ptr %frame, i64 6
+  store i64 %cycles, ptr %p6, align 8
   call void %parallel(ptr @rlx_chunk, ptr %frame, i64 %count, i64 %threads)
   br label %end
 end:

@@ -15,7 +15,7 @@ from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
 from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
 from rlx.frontends.onnx.lists import unstacked
-from rlx.frontends.onnx.model import ModelFile, check_names, dtype_of, opsets_of
+from rlx.frontends.onnx.model import LaterFile, ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.frontends.registry import Imported
@@ -111,14 +111,13 @@ def import_model(
 class _Again:
     """The graph of the same model where some dims are known."""
 
-    file: ModelFile
+    file: ModelFile | LaterFile
     shapes: Mapping[str, Sequence[Any] | None] | None
     values: Mapping[str, Array] | None
     keep_subnormals: bool
 
     def __call__(self, sizes: Mapping[str, int]) -> Graph:
-        self.file.check()
-        return import_model(self.file, self.shapes, self.values, self.keep_subnormals, sizes).graph
+        return import_model(self.file.open(), self.shapes, self.values, self.keep_subnormals, sizes).graph
 
 
 class _Walk:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ class ModelFile:
             twice = _first_twice(f"{f.domain}.{f.name}" for f in self.proto.functions)
             raise ModelError(f"[onnx] expected functions of names of their own, got {twice!r} twice")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the file is opened again when it is looked into, and must be the same."""
+        if self.folder is None:
+            return ModelFile, (self.data.tobytes(),)
+        return LaterFile, (self.folder.root / self.label, mapped.state_of(self.data))
+
+    def open(self) -> ModelFile:
+        """The file. Raises ModelError if it was written to since it was opened."""
+        self.check()
+        return self
+
     def check(self) -> None:
         """Raises ModelError if the files were written to since they were opened."""
         mapped.check([self.data, *(self.folder.opened if self.folder else ())])
@@ -120,6 +132,22 @@ class ModelFile:
         width = np.uint16 if dtype.bits == 16 else np.uint8  # int32_data holds the bits of narrow floats
         bits = (np.array(values, np.int64) & (0xFFFF if dtype.bits == 16 else 0xFF)).astype(width)
         return _decode(bits.view(np.uint8), dtype, count).reshape(shape)
+
+
+@dataclass(frozen=True)
+class LaterFile:
+    """A model file that another process had open."""
+
+    path: Path
+    state: tuple[int, ...] | None
+
+    def open(self) -> ModelFile:
+        """The file. Raises ModelError if it is another by now, or gone."""
+        if mapped.state_at(self.path) != self.state:
+            raise ModelError(
+                f"[load] expected {str(self.path)!r} as it was when a program of it was pickled, got another file"
+            )
+        return ModelFile(self.path)
 
 
 def _decode(raw: Array, dtype: DType, count: int) -> Array:

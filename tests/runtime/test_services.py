@@ -1,0 +1,238 @@
+"""What services do with programs: send them to other processes, close them, and read what they log."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rlx
+from rlx.errors import CapabilityError, ClosedError, InputError, ModelError
+from rlx.ir.graph import Graph
+from rlx.ir.op import RANDOM_STATE
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.program import Program
+from support import why_absent
+
+SOURCE = Path(__file__).parents[2] / "src"
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def net() -> Graph:
+    """Counts in a state, and draws."""
+    graph = Graph("net")
+    state, x = graph.input("state", (4,), "f32"), graph.input("x", ("n", 4), "f32")
+    random = graph.input(RANDOM_STATE, (4,), "u32")
+    graph.output(x @ graph.param("w", (4, 4), "f32") + state, name="y")
+    graph.output(state + 1.0, name="next")
+    graph.output(rlx.random_uniform(random, shape=(3,)), name="drawn")
+    graph.data = {"w": np.eye(4, dtype=np.float32)}
+    return graph
+
+
+def running(device: str = "cpu") -> CompiledGraph:
+    made = rlx.Session(device, disable=["cse"]).compile(net())
+    made.set_param("w", 3 * np.eye(4, dtype=np.float32))
+    made.bind_handle("state", np.zeros(4, np.float32))
+    made.set_feeds({"next": "state"})
+    made.seed(7)
+    made.run([X])
+    return made
+
+
+def sums() -> onnx.ModelProto:
+    """The sum of two inputs whose dims broadcast, with a weight."""
+    f = onnx.TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(name, f, [dim, 4]) for name, dim in (("x", "n"), ("y", "m"))]
+    weight = helper.make_tensor("w", f, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True)
+    nodes = [helper.make_node("Add", ["x", "y"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["r"])]
+    outputs = [helper.make_tensor_value_info("r", f, None)]
+    return helper.make_model(helper.make_graph(nodes, "sums", inputs, outputs, [weight]))
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference", "xla", "vulkan"])
+def test_a_pickled_program_goes_on_where_it_was(device: str) -> None:
+    reason = why_absent(device)
+    if reason:
+        pytest.skip(reason)
+    made = running(device)
+    again = pickle.loads(pickle.dumps(made))
+    assert again.device == device and again.program.compiler.options == made.program.compiler.options
+    for _ in range(2):
+        for a, b in zip(made.run([X]), again.run([X]), strict=True):
+            np.testing.assert_array_equal(a, b)
+    again.set_param("w", np.eye(4, dtype=np.float32))
+    assert (made.params["w"] == 3 * np.eye(4)).all(), "they have weights of their own"
+    part = pickle.loads(pickle.dumps(made.select(["y"])))
+    np.testing.assert_array_equal(part.run({"x": X, "state": np.zeros(4, np.float32)})[0], 3 * X)
+
+
+def test_extents_and_attempts_go_along() -> None:
+    graph = Graph("rows")
+    graph.output(graph.input("x", ("n", 4), "f32") * 2.0, name="y")
+    made = rlx.Session("cpu").compile(graph)
+    made.set_active_extent("n", 1)
+    made.attempts = {"cuda": "not here"}
+    again = pickle.loads(pickle.dumps(made))
+    np.testing.assert_array_equal(again.run([X])[0], np.vstack([2 * X[:1], 0 * X[1:]]))
+    assert again.attempts == {"cuda": "not here"}
+
+
+def test_a_program_made_by_hand_cannot_be_pickled() -> None:
+    made = running()
+    with pytest.raises(CapabilityError, match="made by hand"):
+        pickle.dumps(CompiledGraph(Program(made.graph, "cpu", made.executable)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_models_go_to_processes_that_are_spawned(compiled: bool, tmp_path: Path) -> None:
+    """Their dims of 1 too, which take another graph of the same file."""
+    onnx.save(sums(), tmp_path / "m.onnx")
+    (tmp_path / "work.py").write_text(
+        textwrap.dedent(
+            f"""
+            import multiprocessing, pickle, sys
+            import numpy as np
+            import rlx
+
+            def work(model, x, y):
+                return model(x, y)["r"], model.device, model.compiled.compile_count
+
+            if __name__ == "__main__":
+                model = rlx.load({str(tmp_path / "m.onnx")!r}, device="cpu")
+                graph = rlx.Graph()
+                graph.output(graph.input("x", ("n", 4)) + 1.0, name="r")
+                plain = rlx.Session("cpu").compile(graph)
+                x, one = np.ones((3, 4), "f4"), np.ones((1, 4), "f4")
+                if {compiled}:
+                    model(x, x)
+                with multiprocessing.get_context("spawn").Pool(2) as pool:
+                    for y in (x, one):
+                        made, device, _ = pool.apply(work, (model, x, y))
+                        assert device == "cpu"
+                        np.testing.assert_array_equal(made, model(x, y)["r"])
+                    assert pool.map(plain.run, [[x], [one]])[1][0].tolist() == [[2, 2, 2, 2]]
+                print("done")
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "RLX_CACHE_DIR": str(tmp_path / "cache")}
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "work.py")], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.stdout == "done\n", ran.stderr
+
+
+def test_a_pickled_model_knows_its_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(sums(), path)
+    x, one = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
+    model = rlx.load(path, device="cpu")
+    told = pickle.dumps(model)
+    again = pickle.loads(told)
+    np.testing.assert_array_equal(again(x, one)["r"], model(x, x)["r"])
+    from_bytes = pickle.loads(pickle.dumps(rlx.load(path.read_bytes(), device="cpu")))
+    np.testing.assert_array_equal(from_bytes(one, x)["r"], again(x, one)["r"])
+    with open(path, "r+b") as file:
+        file.write(b"\0")
+    os.utime(path, (1, 1))
+    other = pickle.loads(told)
+    np.testing.assert_array_equal(other(x, x)["r"], again(x, x)["r"])  # its weights are in the pickle
+    with pytest.raises(ModelError, match="as it was when a program of it was pickled"):
+        other(x, one)
+    with pytest.raises(ModelError, match="written to since"):
+        pickle.dumps(model)
+
+
+def test_a_closed_program_lets_go_and_says_so() -> None:
+    with running() as made:
+        executable = weakref.ref(made.executable)
+        weights = weakref.ref(made.params["w"])
+        queued = [made.run_pipelined([X]) for _ in range(5)]
+        part = made.select(["y"])
+        assert not made.closed
+    assert made.closed and part.closed
+    assert [pending.result(60)[1][0] for pending in queued] == [2, 3, 4, 5, 6], "those that were queued are done"
+    gc.collect()
+    assert executable() is None and weights() is None
+    assert "net" in repr(made) and "closed" in repr(made)
+    calls: list[Any] = [
+        lambda: made.run([X]), lambda: made(x=X), lambda: made.run_slots([X], []), lambda: made.run([X], timeout=1),
+        lambda: made.set_param("w", X), lambda: made.bind_handle("state", X[0]), made.clone, made.describe,
+        lambda: made.select(["y"]), lambda: made.seed(1), lambda: made.save("nowhere.rlx"), lambda: pickle.dumps(made),
+        lambda: part.run([X]), lambda: made.run_pipelined([X]).result(60),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ClosedError, match="expected a program that is open, got 'net', which was closed"):
+            call()
+    made.close()
+
+
+def test_runs_under_way_come_to_their_end_when_a_program_is_closed() -> None:
+    graph = Graph("long")
+    x = y = graph.input("x", (400, 400), "f32")
+    for _ in range(30):
+        y = rlx.tanh(y @ x)
+    graph.output(y, name="y")
+    made = rlx.Session("cpu").compile(graph)
+    data = np.full((400, 400), 0.01, np.float32)
+    wanted = made.run([data])[0]
+    pending = made.run_pipelined([data])
+    made.close()
+    np.testing.assert_array_equal(pending.result(60)[0], wanted)
+
+
+def test_a_closed_model_says_so() -> None:
+    for use in (False, True):
+        with rlx.load(sums().SerializeToString(), device="cpu") as model:
+            if use:
+                model(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32))
+        with pytest.raises(ClosedError, match="which was closed"):
+            model(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32))
+        with pytest.raises(ClosedError):
+            model.run([np.ones((3, 4), np.float32), np.ones((3, 4), np.float32)])
+        model.close()
+        assert "Model" in repr(model)
+
+
+def test_a_fork_behind_queued_runs_does_not_hang() -> None:
+    """On every device that runs in threads of its own too."""
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    script = """
+        import os
+        import numpy as np
+        import rlx
+
+        graph = rlx.Graph()
+        graph.output(rlx.tanh(graph.input("x", (64, 64)) @ graph.input("y", (64, 64))), name="z")
+        made = rlx.Session("cpu").compile(graph)
+        x = np.ones((64, 64), "f4")
+        for _ in range(40):
+            queued = [made.run_pipelined([x, x], timeout=60) for _ in range(3)]
+            child = os.fork()
+            if child == 0:
+                made.sync()
+                made.run([x, x], timeout=30)
+                made.run_pipelined([x, x]).result(30)
+                made.close()
+                os._exit(5)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+            made.sync()
+        print("done")
+        """
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "RLX_CACHE": "0"}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.stdout == "done\n", ran.stderr
