@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value, call
 
 Make = Callable[[Graph], Any]
@@ -116,6 +117,7 @@ GRAPHS.update({
     "raise-activation/mish": lambda g: (x := f32(g)) * ops.tanh(ops.softplus(x)),
     "raise-norm/layer-norm": lambda g: normed(g),
     "raise-norm/layer-norm-scale": lambda g: normed(g) * weight(g, "scale", 4),
+    "raise-norm/group-norm": lambda g: instances_of_groups(g),
     "raise-norm/layer-norm-bias": lambda g: normed(g) * weight(g, "scale", 4) + weight(g, "bias", 4),
     "raise-norm/rms-norm": lambda g: by_mean_square(g),
     "raise-norm/rms-norm-scale": lambda g: by_mean_square(g) * weight(g, "scale", 4),
@@ -132,6 +134,13 @@ def convolution(g: Graph) -> Value:
     made: Value = ops.conv(f32(g, 1, 3, 6, 5), weight(g, "w", 4, 3, 2, 2), strides=(1, 1), dilations=(1, 1),
                            low=(1, 0), high=(0, 1))  # fmt: skip
     return made
+
+
+def instances_of_groups(g: Graph) -> Value:
+    x = g.input("x", ("n", 6, 4, "s"))
+    flat = x.reshape(x.shape[0], 3, dims.product((2, *x.shape[2:])))
+    normed: Value = ops.instance_norm(flat, weight(g, "scale", 3), weight(g, "bias", 3), epsilon=1e-3)
+    return normed.reshape(x.shape)
 
 
 def normed(g: Graph) -> Value:

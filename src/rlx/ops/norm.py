@@ -10,12 +10,12 @@ import numpy as np
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import expect
-from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops.build import (
+    broadcast_to,
     div,
     exp,
     group_norm,
@@ -217,13 +217,23 @@ class GroupNorm(Composite):
             return np.asarray(y * a + b).astype(x.dtype)
 
     def decompose(self, x: Value, scale: Value, bias: Value) -> Value:
+        """Statistics of each channel first, then of its group: x itself keeps its axes, in whichever order they lie."""
         wide = x.cast(accumulator(x.dtype))
-        grouped: tuple[Dim, ...] = (x.shape[0], self.groups, dims.floordiv(x.shape[1], self.groups), *x.shape[2:])
-        rows = wide.reshape(*grouped)
-        axes = tuple(range(2, len(grouped)))
-        centred = rows - mean(rows, axes)
-        y = (centred * rsqrt(mean(square(centred), axes) + self.epsilon)).reshape(*x.shape)
+        centred = wide - self._of_groups(wide)
+        y = centred * self._of_groups(square(centred), root=True)
         return _affine(y, _per_channel(scale, x.rank), _per_channel(bias, x.rank)).cast(x.dtype)
+
+    def _of_groups(self, x: Value, root: bool = False) -> Value:
+        """The mean of its group, or one over its root, for each channel."""
+        share = dims.floordiv(x.shape[1], self.groups)
+        places = tuple(range(2, x.rank))
+        made = mean(x, places) if places else x
+        made = made if share == 1 else mean(made.reshape(x.shape[0], self.groups, share), (2,))
+        made = rsqrt(made + self.epsilon) if root else made
+        if share == 1:
+            return made
+        spread = broadcast_to(made, shape=(x.shape[0], self.groups, share))
+        return spread.reshape(x.shape[0], x.shape[1], *[1] * len(places))
 
 
 @op

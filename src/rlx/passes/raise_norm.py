@@ -1,13 +1,16 @@
-"""Finds layer norm and RMS norm that a model spells in primitives, first without, then with scale and bias."""
+"""Finds layer norm and RMS norm that a model spells in primitives, first without, then with scale and bias, and group
+norm that is spelt as an instance norm of groups."""
 
 from __future__ import annotations
 
+from rlx.ir import dim as dims
 from rlx.ir.graph import Value
 from rlx.ir.literal import Array
 from rlx.ops import build
 from rlx.ops.elementwise import Add, Div, Mul, Reciprocal, Rsqrt, Sqrt, Square, Sub
-from rlx.ops.norm import LayerNorm, RmsNorm
+from rlx.ops.norm import InstanceNorm, LayerNorm, RmsNorm
 from rlx.ops.reduce import ReduceMean
+from rlx.ops.shape import Reshape
 from rlx.ops.transcendental import Pow
 from rlx.passes.driver import Rules
 from rlx.passes.pattern import Const, Either, Is, Pattern, Var
@@ -81,3 +84,25 @@ rules.add("layer-norm-bias", Is(Add, _scaled, b), lambda x, g, b, axes, epsilon:
     x, g, b, axes=axes, epsilon=epsilon), when=lambda x, b, axes: _along(b, x, axes))  # fmt: skip
 rules.add("rms-norm-scale", Is(Mul, _bare_rms, g), lambda x, g, axes, epsilon: build.rms_norm(
     x, g, axes=axes, epsilon=epsilon), when=lambda x, g, axes: _along(g, x, axes))  # fmt: skip
+
+
+def _are_groups(x: Value, inner: Value, root: Value) -> bool:
+    """Whether the instances are runs of whole channels of x, which comes out as it went in."""
+    groups = inner.shape[1] if inner.rank == 3 else None
+    if x.rank < 3 or x.shape != root.shape or not isinstance(groups, int) or inner.shape[0] != x.shape[0]:
+        return False
+    share = dims.exact_div(x.shape[1], groups) if groups else None
+    return share is not None and inner.shape[2] == dims.product((share, *x.shape[2:]))
+
+
+@rules.rule(
+    "group-norm",
+    Is(Reshape, Is(InstanceNorm, Is(Reshape, x, name="inner"), g, b, epsilon=Var("epsilon"), once=True)),
+    when=_are_groups,
+)
+def group_norm(x: Value, inner: Value, g: Value, b: Value, epsilon: float) -> Value:
+    """As torch exports it: an instance norm over [batch, groups, rest]."""
+    groups, channels = inner.shape[1], x.shape[1]
+    share = dims.floordiv(channels, groups)
+    scale, bias = (build.broadcast_to(v.reshape(groups, 1), shape=(groups, share)).reshape(channels) for v in (g, b))
+    return build.group_norm(x, scale, bias, groups=groups, epsilon=epsilon)
