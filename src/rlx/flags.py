@@ -113,7 +113,12 @@ def _unless_auto(text: str) -> str | None:
     return None if text.strip().lower() == "auto" else text
 
 
-debug = _flag("RLX_DEBUG", 0, _count, "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite")
+debug = _flag(
+    "RLX_DEBUG",
+    0,
+    _count,
+    "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite: level of the loggers `rlx.*`",
+)
 check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
 stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all", True)
 disable: Flag[tuple[str, ...]] = _flag(

@@ -18,7 +18,7 @@ import pytest
 from onnx import helper
 
 import rlx
-from rlx.errors import CapabilityError, ClosedError, InputError, ModelError
+from rlx.errors import CapabilityError, ClosedError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.op import RANDOM_STATE
 from rlx.runtime.compiled import CompiledGraph
@@ -236,3 +236,44 @@ def test_a_fork_behind_queued_runs_does_not_hang() -> None:
     command = [sys.executable, "-c", textwrap.dedent(script)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert ran.stdout == "done\n", ran.stderr
+
+
+def logged(code: str, **environment: str) -> tuple[str, str]:
+    """What a script prints, that compiles a graph after `code`, and what it says on stderr."""
+    script = (
+        "import logging, sys\nimport rlx\n" + code + "\ngraph = rlx.Graph('net')\n"
+        "graph.output(rlx.softmax(graph.input('x', (2, 4)) * 1.0, axis=1))\n"
+        "rlx.Session('cpu', cache=False).compile(graph)\n"
+    )
+    env = {**{k: v for k, v in os.environ.items() if k != "RLX_DEBUG"}, "PYTHONPATH": str(SOURCE), **environment}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, ran.stderr
+
+
+def test_what_happens_is_logged() -> None:
+    assert logged("") == ("", "")
+    out, err = logged("", RLX_DEBUG="1")
+    assert not out and err.startswith("rlx: compiled in ") and err.endswith(" ms: 'net' for cpu\n")
+    _, err = logged("", RLX_DEBUG="2")
+    assert "rlx: pass decompose: " in err and "rlx: pass collapse: " in err and "rewrite 1 " not in err
+    _, err = logged("", RLX_DEBUG="4")
+    assert "rlx: rewrite 1 simplify/multiply-by-one at " in err
+    set_up = "logging.basicConfig(stream=sys.stdout, format='%(name)s %(levelname)s %(message)s')\n"
+    assert logged(set_up) == ("", "")
+    out, err = logged(f"{set_up}logging.getLogger('rlx').setLevel('INFO')")
+    assert out.startswith("rlx.compile INFO compiled in ") and out.count("\n") == 1 and not err
+    out, err = logged(f"{set_up}logging.getLogger('rlx.passes').setLevel('DEBUG')")
+    assert "rlx.passes DEBUG pass decompose: " in out and "rlx.compile" not in out and not err
+    out, err = logged(set_up, RLX_DEBUG="1")
+    assert out.startswith("rlx.compile INFO ") and not err
+
+
+def test_a_chain_that_goes_on_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("cpu", "cuda"))
+    with caplog.at_level("WARNING", logger="rlx"):
+        devices.run_chain({"x": X, "state": X[0]}, ["cuda", "cpu"])
+    (record,) = caplog.records
+    assert record.name == "rlx.devices" and record.getMessage().startswith(
+        "cuda failed, the next of the chain is tried"
+    )

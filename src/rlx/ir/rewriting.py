@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rlx import flags
+from rlx import flags, log
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Context:
         self.disable = frozenset(disable) | frozenset(flags.disable())
         self.left = limit if limit >= 0 else sys.maxsize
         self.report = Report()
-        self.verbose = flags.debug() >= 4
+        self.verbose = log.wanted(log.REWRITES, "rewrites")
 
     @classmethod
     def after(cls, report: Report, disable: Iterable[str] = ()) -> Context:
@@ -61,4 +61,4 @@ class Context:
         key = f"{pass_name}/{rewrite}"
         self.report.rewrites[key] = self.report.rewrites.get(key, 0) + 1
         if self.verbose:
-            print(f"rlx: rewrite {self.report.total} {key} at {place!r}", file=sys.stderr)
+            log.tell(log.REWRITES, "rewrites", f"rewrite {self.report.total} {key} at {place!r}")

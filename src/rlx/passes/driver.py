@@ -8,14 +8,13 @@ that use counts are right; the new graph is built forward beside it.
 from __future__ import annotations
 
 import inspect
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlx import flags
+from rlx import flags, log
 from rlx.errors import GraphError
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Op
@@ -244,7 +243,7 @@ def _mapped(what: object, rebuild: Rebuild) -> object:
 def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`."""
     check = flags.check()
-    debug = flags.debug()
+    told = log.wanted(log.PASSES, "passes")
     for each in passes:
         if not context.enabled(each.name):
             continue
@@ -254,8 +253,9 @@ def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
         report = context.report
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
         report.nodes[each.name] = len(graph.nodes)
-        if debug >= 2:
-            print(f"rlx: pass {each.name}: {report.total - before} rewrites, {len(graph.nodes)} nodes", file=sys.stderr)
+        if told:
+            done = report.total - before
+            log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {len(graph.nodes)} nodes")
         if check:
             verify(graph)
     return graph

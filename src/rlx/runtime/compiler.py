@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from rlx import flags, locks
+from rlx import flags, locks, log
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Executable
 from rlx.backends.failures import translated
@@ -34,7 +34,12 @@ class Compiler:
 
         Raises UnsupportedOp, DeviceUnavailable, CompileError.
         """
-        return self.around(graph, self._for_equal_dims(graph))
+        made = self._for_equal_dims(graph)
+        if log.wanted(log.COMPILES, "compile"):
+            how = "taken from the cache" if made.from_cache else "compiled"
+            took = f"{made.compile_ns / 1e6:.1f} ms"
+            log.tell(log.COMPILES, "compile", f"{how} in {took}: {graph.name!r} for {self.device}")
+        return self.around(graph, made)
 
     def around(self, graph: Graph, equal: Executable) -> Executable:
         """The executable of a graph, of one for dims that are equal wherever they broadcast."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlx import locks
+from rlx import locks, log
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate
 from rlx.device import explain, html, observed, registry, remembered, support, switches
@@ -324,6 +324,7 @@ class GraphDevices:
                 raise
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
+                log.warn("devices", f"{device} failed, the next of the chain is tried: {error}")
                 with self._lock:  # a device that was lost, or has no memory left, starts anew the next time
                     self._compiled.pop(device, None)
         raise FallbackError(self.graph.name, attempts)

@@ -37,8 +37,8 @@ class Pickled:
 
     @staticmethod
     def of(program: Program, mode: Mode, handles: Mapping[str, Array], attempts: Mapping[str, str]) -> Pickled:
-        """Raises CapabilityError for a program that no compiler is known of, ModelError where weights lie in a file that
-        was written to."""
+        """Raises CapabilityError for a program that no compiler is known of, ModelError where weights lie in a file
+        that was written to."""
         if program.compiler is None:
             raise CapabilityError("[pickle] expected a program that a session compiled, got one made by hand")
         mapped.check(program.params.values())

@@ -3,12 +3,11 @@ is one of the rewrites that `RLX_STOP_AT` counts; under `RLX_CHECK=1` the progra
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
-from rlx import flags
+from rlx import flags, log
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.verify import verify
@@ -69,7 +68,7 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`. Returns the program,
     which was changed in place."""
     check = flags.check()
-    debug = flags.debug()
+    told = log.wanted(log.PASSES, "passes")
     for each in passes:
         if not each.required and not context.enabled(each.name):
             continue
@@ -78,9 +77,9 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
         each.run(program, context)
         report = context.report
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
-        if debug >= 2:
-            count = len(program.prepare) + len(program.main)
-            print(f"rlx: pass {each.name}: {report.total - before} rewrites, {count} kernels", file=sys.stderr)
+        if told:
+            done, count = report.total - before, len(program.prepare) + len(program.main)
+            log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {count} kernels")
         if check:
             verify(program, each.name)
     return program
