@@ -47,7 +47,7 @@ def program(device: str = "cpu") -> rlx.CompiledGraph:
     inner = rlx.gelu(x @ w) + state
     graph.output(rlx.softmax(inner @ v, axis=1), name="y")
     graph.output(state * 0.5 + rlx.reduce_mean(inner, axes=(0, 1)) * 0.5, name="next")
-    return rlx.Session(device).compile(graph)
+    return rlx.Session(device, compile="before").compile(graph)
 
 
 def soak(runs: int, shapes: int, samples: int = SAMPLES) -> Iterator[Sample]:

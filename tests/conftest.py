@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
-import llvmlite.binding as llvm
 import pytest
 
 import skips
@@ -30,9 +29,7 @@ os.environ.setdefault("RLX_CACHE", "0")
 # models of Core ML are worked out by NumPy here, in the precision that references have
 os.environ.setdefault("RLX_COREML_RUN", "fold")
 os.environ.setdefault("RLX_COREML_PRECISION", "f32")
-
-# what selects instructions at level 0 calls memcpy by its distance, for which the loader has no memory set aside
-llvm.set_option("rlx", "-fast-isel=0")
+os.environ.setdefault("RLX_TIERS", "0")
 
 QUICK = ("backends/cpu", "backends/test_", "frontends", "kernel", "ops", "passes")
 """Where tests have most programs made by LLVM's level 0: in half of the time, of the same text. The level that users

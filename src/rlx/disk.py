@@ -41,12 +41,15 @@ def folder() -> Path:
     return found
 
 
-def read(key: str) -> bytes | None:
-    """The entry, or None if there is none or it is damaged (it is then removed)."""
-    if not flags.cache():
+def read(key: str, place: Path | None = None) -> bytes | None:
+    """The entry, or None if there is none or it is damaged (it is then removed).
+
+    place   another folder than the cache's, which is there whatever RLX_CACHE says
+    """
+    if place is None and not flags.cache():
         return None
     try:
-        path = folder() / f"{key}{SUFFIX}"
+        path = (place or folder()) / f"{key}{SUFFIX}"
         data = path.read_bytes()
     except OSError:
         return None
@@ -61,16 +64,24 @@ def read(key: str) -> bytes | None:
     return body
 
 
-def write(key: str, body: bytes) -> None:
-    """Keeps an entry, if it can."""
-    if not flags.cache():
+def write(key: str, body: bytes, place: Path | None = None) -> None:
+    """Keeps an entry, if it can; `place` as in `read`."""
+    if place is None and not flags.cache():
         return
     try:
-        replace(folder() / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
+        replace((place or folder()) / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
         # not at every small entry: it lists the folder
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
     except OSError:
+        return
+
+
+def remove(key: str, place: Path | None = None) -> None:
+    """Drops an entry, if it is there; `place` as in `read`."""
+    try:
+        _remove((place or folder()) / f"{key}{SUFFIX}")
+    except NoFolder:
         return
 
 

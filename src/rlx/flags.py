@@ -141,6 +141,9 @@ cpu_isa = _flag(
 num_threads = _flag("RLX_NUM_THREADS", 0, _count, "threads of the CPU backend; 0 takes what affinity and quota allow")
 cache_dir = _flag("RLX_CACHE_DIR", "", str, "folder of the compile cache; empty takes the user's cache folder")
 cache = _flag("RLX_CACHE", True, _switch, "0 neither reads nor writes the compile cache on disk")
+tiers = _flag(
+    "RLX_TIERS", True, _switch, "0 has the CPU backend write its best code before the first run, not meanwhile"
+)
 cache_bytes = _flag("RLX_CACHE_BYTES", 1 << 30, _count, "bytes that the compile cache on disk may take")
 plan_bytes = _flag(
     "RLX_PLAN_BYTES", 1 << 30, _count, "bytes of buffers that a compiled graph keeps for the input shapes it has seen"

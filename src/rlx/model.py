@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rlx import interrupt, locks, mapped
 from rlx.errors import ClosedError, InputError
@@ -181,6 +181,7 @@ def load(
     isa: str | None = None,
     cache: bool | None = None,
     check_indices: bool | None = None,
+    compile: Literal["meanwhile", "before"] | None = None,
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
@@ -189,5 +190,7 @@ def load(
     The options are those of `Session` and `read`, the rest goes to the format's reader. Nothing is compiled before the
     first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
-    session = Session(device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices)
+    session = Session(
+        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
+    )
     return Model(read(source, mmap, **reader), session)

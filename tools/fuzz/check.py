@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
 import numpy as np
 
 import rlx
@@ -36,9 +35,6 @@ from rlx.runtime.session import Session
 from tools.fuzz import oracle, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, Program
-
-# What selects instructions at level 0 calls memcpy by its distance, for which the loader has no memory set aside.
-llvm.set_option("rlx", "-fast-isel=0")
 
 LEAST_ULPS = {"vulkan": 4.0, "opengl": 4.0, "webgpu": 4.0, "gpu": 4.0, "xla": 4.0, "mlx": 4.0}
 """What a device's own elementary functions, quotients and roots are off at most."""

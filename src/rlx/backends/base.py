@@ -29,7 +29,8 @@ class Probe:
 @dataclass(frozen=True)
 class Options:
     """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
-    what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped."""
+    what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped. `tiered`
+    has quick code run until better code is there, where a backend makes both."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -38,6 +39,7 @@ class Options:
     profile: bool = False
     dispatch: Dispatch = PREFER_NATIVE
     check_indices: bool = True
+    tiered: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class CheckedExecutable(Executable):
     def weight_bytes(self) -> int:
         return self.inner.weight_bytes
 
+    def finish(self) -> None:
+        self.inner.finish()
+
     def clone(self, weights: bool = True) -> CheckedExecutable:
         return CheckedExecutable(self.inner.clone(weights), self.checks)
 

@@ -122,6 +122,9 @@ class Executable(ABC):
         """Bytes of weights that the program keeps beside the arrays that it was given: packed, or on the device."""
         return 0
 
+    def finish(self) -> None:  # noqa: B027  # most backends have nothing to wait for
+        """Waits for better code that is still on its way; until it is there quick code runs, which gives the same."""
+
     def clone(self, weights: bool = True) -> Executable:
         """A program with the same code whose weights can be set without a change to this one; with `weights` it starts
         with those of this one. Raises CapabilityError."""

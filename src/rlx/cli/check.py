@@ -62,7 +62,7 @@ def check_model(
     with progress("reading"):
         graph = rlx.load(path, device=device).graph
     inputs = gather(graph, given, chosen, seed)
-    checker = Checker(graph, Session(device), inputs, rtol, atol)
+    checker = Checker(graph, Session(device, compile="before"), inputs, rtol, atol)
     told = checker.verdict()
     if as_json:
         emit_json(told)

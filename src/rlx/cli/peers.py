@@ -46,7 +46,7 @@ def limit_threads(threads: int) -> None:
 def _rlx(case: Case) -> Call:
     import rlx
 
-    compiled = rlx.load(case.model, device=case.device, threads=case.threads).compiled
+    compiled = rlx.load(case.model, device=case.device, threads=case.threads, compile="before").compiled
     inputs = dict(case.inputs)
     return lambda: compiled.run(inputs, outputs=case.outputs or None)
 

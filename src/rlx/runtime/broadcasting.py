@@ -216,6 +216,10 @@ class BroadcastExecutable(Executable):
     def weight_bytes(self) -> int:
         return sum(program.weight_bytes for program in self._all)
 
+    def finish(self) -> None:
+        for program in self._all:
+            program.finish()
+
     def clone(self, weights: bool = True) -> BroadcastExecutable:
         with self._lock:
             made = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)

@@ -328,6 +328,10 @@ class CompiledGraph:
 
     # where it lives
 
+    def finish(self) -> None:
+        """Waits for better code that is still on its way (`Session`'s `compile`); until then quick code runs."""
+        self.program.executable.finish()
+
     def close(self) -> None:
         """Waits for queued runs, and lets go of code, weights and memory, those of selected programs too. Runs in other
         threads come to their end; later calls raise ClosedError. Closing again does nothing."""

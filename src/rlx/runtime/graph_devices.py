@@ -381,6 +381,7 @@ class GraphDevices:
             try:
                 before = time.perf_counter_ns()
                 programs[device] = self.compile(device)
+                programs[device].finish()
                 compile_ns[device] = float(time.perf_counter_ns() - before)
                 for _ in range(WARM_UP):
                     programs[device].run(named)

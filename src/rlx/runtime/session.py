@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Literal
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.device import registry, switches
 from rlx.device.policy import DevicePolicy
 from rlx.device.support import refused_nodes
-from rlx.errors import GraphError, UnsupportedOp
+from rlx.errors import GraphError, OptionError, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
@@ -27,6 +28,8 @@ class Session:
     threads   threads of the CPU backend; None takes RLX_NUM_THREADS
     isa       instruction set of the CPU backend; None takes RLX_CPU_ISA
     cache     whether to read and write the compile cache on disk; None takes RLX_CACHE
+    compile   `meanwhile` runs code that is quickly made until better code is there; `before` has the first run wait for
+              that; None takes RLX_TIERS
     check_indices   whether an index that data put out of range is an error; if not it is clamped. None takes
               RLX_CHECK_INDICES
     """
@@ -40,6 +43,7 @@ class Session:
         isa: str | None = None,
         cache: bool | None = None,
         check_indices: bool | None = None,
+        compile: Literal["meanwhile", "before"] | None = None,
     ) -> None:
         self.device = device
         isa = isa or flags.cpu_isa()
@@ -49,6 +53,7 @@ class Session:
             isa=None if isa == "auto" else isa,
             cache=flags.cache() if cache is None else cache,
             check_indices=flags.check_indices() if check_indices is None else check_indices,
+            tiered=flags.tiers() if compile is None else _is_tiered(compile),
         )
         switches.check(self.options.disable)
         if device != "auto":
@@ -89,6 +94,12 @@ class Session:
         if self.device != "auto":
             policy = policy.only(self.device)
         return GraphDevices(graph, policy, self.options)
+
+
+def _is_tiered(compile: str) -> bool:
+    if compile not in ("meanwhile", "before"):
+        raise OptionError(f"[session] expected compile to be 'meanwhile' or 'before', got {compile!r}")
+    return compile == "meanwhile"
 
 
 def _refusal(device: str, graph: Graph, refused: list[Unsupported]) -> str:

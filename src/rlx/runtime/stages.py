@@ -78,6 +78,10 @@ class StagedExecutable(Executable):
     def weight_bytes(self) -> int:
         return sum(made.weight_bytes for made in self.executables)
 
+    def finish(self) -> None:
+        for made in self.executables:
+            made.finish()
+
     def clone(self, weights: bool = True) -> StagedExecutable:
         return StagedExecutable(self.graph, self.cut, [made.clone(weights) for made in self.executables])
 

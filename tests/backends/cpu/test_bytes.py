@@ -79,7 +79,7 @@ def disassembled(level: isa.Isa) -> str:
     g.output(ops.dot_general(x, w, lhs_contract=(1,), rhs_contract=(0,), sum_dtype="i32"), name="y")
     program, bounds = build.program_of(g, level, Options())
     texts = generate(program, level, bounds, set(), reuse=True)
-    machine = jit._machine(level)
+    machine = jit._machine(level, 2)
     return "\n".join(machine.emit_assembly(llvm.parse_assembly(text, llvm.create_context())) for text in texts)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx import disk, flags
 from rlx.backends.base import Options
+from rlx.backends.cpu import tiers
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import forced, host_features
@@ -39,10 +40,31 @@ def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
         made = CpuExecutable.of(from_bytes(found), isa, options.threads)
         made.from_cache = True
         return made
-    artifact = compile_artifact(graph, isa, options)
-    if key:
-        disk.write(key, to_bytes(artifact))
-    return CpuExecutable.of(artifact, isa, options.threads)
+    if not options.tiered or options.profile or flags.debug() >= 3:
+        artifact = compile_artifact(graph, isa, options)
+        if key:
+            disk.write(key, to_bytes(artifact))
+        return CpuExecutable.of(artifact, isa, options.threads)
+    return _in_tiers(graph, isa, options, key)
+
+
+def _in_tiers(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
+    """The program in quick code, whose place better code takes when it is there; that at once where it is short."""
+    kept = disk.read(tiers.quick_key(key)) if key else None
+    if kept is not None:  # an earlier process ended before the better code was there
+        artifact, texts, _ = tiers.unpack(kept)
+    else:
+        program, texts, clock = _texts(graph, isa, options)
+        level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
+        artifact = _compiled(graph, program, texts, clock, isa, options, level)
+        if level is None:
+            if key:
+                disk.write(key, to_bytes(artifact))
+            return CpuExecutable.of(artifact, isa, options.threads)
+    made = CpuExecutable.of(artifact, isa, options.threads)
+    made.loaded.promotion = tiers.Promotion(artifact, texts, isa, key, made.loaded.take)
+    made.from_cache = kept is not None
+    return made
 
 
 def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
@@ -109,22 +131,37 @@ def _interface_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
+    return _compiled(graph, *_texts(graph, isa, options), isa, options, None)
+
+
+def _texts(graph: Graph, isa: Isa, options: Options) -> tuple[Program, list[str], _Clock]:
+    """The program, its text for LLVM, and what these took."""
     from rlx.backends.cpu import cpus
-    from rlx.codegen.simd.module import generate, schedule_of
-    from rlx.kernel.ir.text import text_of
+    from rlx.codegen.simd.module import generate
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
     program, bounds = program_of(graph, isa, options, clock)
-    kept = _kept(program)
     clock.lap("lower")
-    texts = generate(program, isa, bounds, kept, "memory-reuse" not in disable, cpus.usable(), options.profile)
+    reuse = "memory-reuse" not in disable
+    texts = generate(program, isa, bounds, _kept(program), reuse, cpus.usable(), options.profile)
     clock.lap("codegen")
-    machine_code = emit_objects(texts, isa)
+    return program, texts, clock
+
+
+def _compiled(
+    graph: Graph, program: Program, texts: list[str], clock: _Clock, isa: Isa, options: Options, level: int | None
+) -> Artifact:
+    """The text in machine code, by LLVM's `level` or the usual one."""
+    from rlx.backends.cpu import cpus
+    from rlx.codegen.simd.module import schedule_of
+    from rlx.kernel.ir.text import text_of
+
+    machine_code = emit_objects(texts, isa, level, cpus.usable())
     clock.lap("llvm")
     if flags.debug() >= 3:
         print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *texts, sep="\n")
-    return _artifact(graph, program, kept, machine_code, _facts(clock, isa, options))
+    return _artifact(graph, program, _kept(program), machine_code, _facts(clock, isa, options))
 
 
 def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:

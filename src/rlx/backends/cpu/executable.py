@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
+from rlx.backends.cpu.tiers import Promotion
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
@@ -100,13 +102,30 @@ class _Code:
 
     def __init__(self, artifact: Artifact, isa: Isa, threads: int | None) -> None:
         self.artifact = artifact
+        self.promotion: Promotion | None = None
+        self._isa = isa
         self._loaded = Loaded(artifact.code, isa)
+        self._before: list[Loaded] = []  # runs may still be in what was replaced
         self.main_address = self._loaded.address("rlx_main")
         self.main = _Entry(self.main_address)
         self.pool = ThreadPool.shared()
         self.threads = min(threads or self.pool.threads, self.pool.threads)
         """Of `rlx_prepare`, and of calls where nobody says otherwise."""
         self._frames: list[_Frame] = []
+
+    def take(self, code: list[bytes]) -> None:
+        """Lets later runs have other machine code for the same program."""
+        made = Loaded(code, self._isa)
+        address = made.address("rlx_main")
+        self._before.append(self._loaded)
+        self._loaded, self.main_address, self.main = made, address, _Entry(address)
+        report = {**self.artifact.report, "code_bytes": sum(map(len, code))}
+        self.artifact = replace(self.artifact, code=code, report=report)
+
+    def finish(self) -> None:
+        """Waits for code that is on its way."""
+        if self.promotion is not None:
+            self.promotion.wait()
 
     def pack(self, params: Mapping[str, Array]) -> _Packed:
         """Runs `rlx_prepare` on a set of weights. Raises InputError if one is missing."""
@@ -177,10 +196,13 @@ class CpuExecutable(Executable):
     def __init__(self, code: _Code, params: Mapping[str, Array] | None = None, checks: Sequence[Check] = ()) -> None:
         self.checks = checks
         self.loaded = code
-        self.artifact = code.artifact
         self.threads = code.threads
         self.weights = _Weights(code, params or {})
         self._lock = locks.lock()
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.loaded.artifact
 
     @staticmethod
     def of(artifact: Artifact, isa: Isa, threads: int | None) -> CpuExecutable:
@@ -223,11 +245,22 @@ class CpuExecutable(Executable):
         made.compile_ns, made.from_cache = self.compile_ns, self.from_cache
         return made
 
+    @property
+    def code_in_use(self) -> int:
+        """Where the function lies that runs call."""
+        return self.loaded.main_address
+
+    def finish(self) -> None:
+        self.loaded.finish()
+
     def code(self) -> bytes:
+        self.finish()
         return to_bytes(self.artifact)
 
     def describe(self) -> dict[str, Any]:
-        return {**self.artifact.report, "threads": self.threads}
+        promotion = self.loaded.promotion
+        quick = promotion is not None and not promotion.is_done
+        return {**self.artifact.report, "threads": self.threads, "tier": "quick" if quick else "full"}
 
 
 class CpuBound(Bound):
@@ -252,7 +285,6 @@ class CpuBound(Bound):
         self._binding = binding
         self.shapes = tuple(shape for _, shape, _ in self.outputs)
         self._code = code
-        self._main = code.main
         self._parallel = code.pool.parallel_address
         self._threads = executable.threads
         self._checks = artifact.checks
@@ -285,7 +317,7 @@ class CpuBound(Bound):
         """Runs the program until the limit; whether that came first. Where there are no workers, loops alone look."""
         pool = self._code.pool
         if not pool.watched_main:
-            self._main(frame.table, self.dims, frame.address, self._parallel, self._threads)
+            self._code.main(frame.table, self.dims, frame.address, self._parallel, self._threads)
             return False
         main = self._code.main_address
         return not watched.run(pool, main, frame.table, self.dims, frame.address, self._threads, limit)
@@ -325,7 +357,7 @@ class CpuBound(Bound):
             table[code.artifact.buffers + 2] = watch.address
         limit = interrupt.limit()
         if limit is None:
-            self._main(table, self.dims, frame.address, self._parallel, self._threads)
+            code.main(table, self.dims, frame.address, self._parallel, self._threads)
         ended = limit is not None and self._ends_early(limit, frame)
         failed = table[code.artifact.buffers] if self._checks else None
         if failed:

@@ -6,11 +6,13 @@ once and thrown away, because emitting changes it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from rlx.backends.cpu.isa import host_arch
@@ -19,6 +21,9 @@ from rlx.errors import CompileError
 
 OPTIMISATION_LEVEL = 2
 _lock = threading.Lock()  # LLVM's global tables are not ours to race on
+_MOST_WRITERS = 64
+_writers = threading.BoundedSemaphore(_MOST_WRITERS)
+"""Threads that have LLVM write code, each in a context of its own."""
 
 
 def _llvm_lock() -> Any:
@@ -30,6 +35,8 @@ def _llvm_lock() -> Any:
 def _before_fork() -> None:
     """Waits until no other thread is in LLVM: in the child nobody would ever come out of it."""
     _lock.acquire()
+    for _ in range(_MOST_WRITERS):
+        _writers.acquire()
     held = _llvm_lock()
     if held is not None:
         held.__enter__()
@@ -40,6 +47,8 @@ def _after_fork() -> None:
     held = _held_by_fork.pop()
     if held is not None:
         held.__exit__(None, None, None)
+    for _ in range(_MOST_WRITERS):
+        _writers.release()
     _lock.release()
 
 
@@ -48,9 +57,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
-def _machine(isa: Isa) -> Any:
+@cache
+def _select_by_graph() -> None:
+    """What selects instructions at level 0 calls memcpy by its distance, for which the loader sets no memory aside: the
+    other levels' way is taken. It is an option of the process, which LLVM takes once."""
     import llvmlite.binding as llvm
 
+    llvm.set_option("rlx", "-fast-isel=0")
+
+
+def _machine(isa: Isa, level: int) -> Any:
+    import llvmlite.binding as llvm
+
+    if level == 0:
+        _select_by_graph()
     if isa.triple_arch == host_arch():
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -61,30 +81,51 @@ def _machine(isa: Isa) -> Any:
         triple = f"{isa.triple_arch}-unknown-linux-gnu"
     target = llvm.Target.from_triple(triple)
     return target.create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=OPTIMISATION_LEVEL, reloc="pic", codemodel="default", jit=False
+        cpu=isa.cpu, features=isa.features, opt=level, reloc="pic", codemodel="default", jit=False
     )
 
 
-def emit_objects(texts: Sequence[str], isa: Isa) -> list[bytes]:
-    """Object files of the parts of a module. Raises CompileError with LLVM's words if a text is not valid."""
-    if len(texts) == 1:
-        return [_emit_object(texts[0], isa)]
-    with ThreadPoolExecutor(len(texts)) as threads:
-        return list(threads.map(lambda text: _emit_object(text, isa), texts))
+def emit_objects(texts: Sequence[str], isa: Isa, level: int | None = None, threads: int = 1) -> list[bytes]:
+    """Object files of the parts of a module, by LLVM's `level` of care in writing code, or the usual one. Raises
+    CompileError with LLVM's words if a text is not valid."""
+    chosen = OPTIMISATION_LEVEL if level is None else level
+    if len(texts) == 1 or threads == 1:
+        return [_emit_object(text, isa, chosen) for text in texts]
+    with ThreadPoolExecutor(min(threads, len(texts))) as pool:
+        return list(pool.map(lambda text: _emit_object(text, isa, chosen), texts))
 
 
-def _emit_object(text: str, isa: Isa) -> bytes:
+def _emit_object(text: str, isa: Isa, level: int) -> bytes:
     import llvmlite.binding as llvm
 
     with _lock:
-        machine = _machine(isa)
+        machine = _machine(isa, level)
         context = llvm.create_context()
+    with _writers:
+        try:
+            module = llvm.parse_assembly(text, context)
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError(f"[llvm] {error}") from None
+        return _written(machine, module)
+
+
+def _written(machine: Any, module: Any) -> bytes:
+    """The object file of a module. llvmlite has one thread at a time in LLVM; those that write code in contexts of
+    their own need not wait for each other."""
+    from llvmlite.binding import ffi
+
+    write = getattr(ffi.lib.LLVMPY_TargetMachineEmitToMemory, "_cfn", None)
+    if write is None:  # another llvmlite than we know
+        return bytes(machine.emit_object(module))
+    with ffi.OutputString() as told:
+        buffer = write(machine, module, 1, told)
+        if not buffer:
+            raise CompileError(f"[llvm] {told}")
     try:
-        module = llvm.parse_assembly(text, context)
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"[llvm] {error}") from None
-    return bytes(machine.emit_object(module))
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 class Loaded:
@@ -94,7 +135,7 @@ class Loaded:
         import llvmlite.binding as llvm
 
         with _lock:
-            machine = _machine(isa)
+            machine = _machine(isa, OPTIMISATION_LEVEL)
             # sections that are given memory apart may lie too far from each other for the code to reach
             self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
             for part in code:

@@ -1,0 +1,159 @@
+"""Code in two tiers. The first is LLVM's level 0: it takes a third of the time to write, or less, and runs a program at
+once, one to three times as slowly. The second, of the usual level, is written meanwhile by a process of its own at the
+lowest priority, which the end of this one does not end; it is kept in the cache and takes the first one's place between
+two runs. Both are of the same text, and give the same bits.
+
+Run as a program, this module is that process: `python -m rlx.backends.cpu.tiers FOLDER JOB KEY`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rlx import disk
+from rlx.backends.cpu import jit
+from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
+from rlx.codegen.simd.isa import Isa
+from rlx.errors import ModelError
+
+QUICK_LEVEL = 0
+LEAST_CHARACTERS = 150_000
+"""Of text that is worth two tiers: below that the usual level takes no longer than starting another process."""
+TEMPORARY = "rlx-tiers-"
+NICE = 19
+
+Take = Callable[[list[bytes]], None]
+
+
+def worth(texts: Sequence[str]) -> bool:
+    """Whether a program of this text is made in two tiers."""
+    return bool(sys.executable) and sum(map(len, texts)) >= LEAST_CHARACTERS
+
+
+def pack(artifact: Artifact, texts: Sequence[str], isa: Isa) -> bytes:
+    """A program of the first tier with all that the second is made of."""
+    quick = to_bytes(artifact)
+    header = json.dumps({"isa": asdict(isa), "quick_bytes": len(quick), "lengths": [len(t) for t in texts]}).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, quick, zlib.compress("".join(texts).encode(), 1)])
+
+
+def unpack(data: bytes) -> tuple[Artifact, list[str], Isa]:
+    """What `pack` was given. Raises ModelError for other bytes."""
+    try:
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:start])
+        behind = start + int(header["quick_bytes"])
+        text = zlib.decompress(data[behind:]).decode()
+        texts, at = [], 0
+        for length in header["lengths"]:
+            texts.append(text[at : at + length])
+            at += length
+        return from_bytes(data[start:behind]), texts, Isa(**header["isa"])
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise ModelError(f"[cache] expected a program of the first tier, got {error}") from None
+
+
+class Promotion:
+    """The second tier of one program on its way. `take` is handed its object files, in another thread.
+
+    key   of the program in the cache; without one nothing is kept
+    """
+
+    def __init__(self, artifact: Artifact, texts: Sequence[str], isa: Isa, key: str | None, take: Take) -> None:
+        self._artifact, self._texts, self._isa = artifact, texts, isa
+        self._key, self._take = key, take
+        self._thread = threading.Thread(target=self._work, name="rlx-tiers", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Returns when the second tier is in place."""
+        self._thread.join()
+
+    def _work(self) -> None:
+        written = self._by_process()
+        if written is None:  # no process could be had, or it was ended: then it is done here
+            written = jit.emit_objects(self._texts, self._isa)
+            if self._key:
+                disk.write(self._key, to_bytes(_better(self._artifact, written)))
+                disk.remove(quick_key(self._key))
+        self._take(written)
+        self._texts = ()
+
+    def _by_process(self) -> list[bytes] | None:
+        temporary = "" if self._key and _writable() else tempfile.mkdtemp(prefix=TEMPORARY)
+        try:
+            folder = Path(temporary) if temporary else disk.folder()
+            key = self._key or "program"
+            disk.write(quick_key(key), pack(self._artifact, self._texts, self._isa), folder)
+            if not _wrote(folder, key):
+                return None
+            data = disk.read(key, folder)
+            return None if data is None else from_bytes(data).code
+        except (OSError, ModelError):
+            return None
+        finally:
+            if temporary:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _better(artifact: Artifact, code: list[bytes]) -> Artifact:
+    return replace(artifact, code=code, report={**artifact.report, "code_bytes": sum(map(len, code))})
+
+
+def quick_key(key: str) -> str:
+    """The key of a program's first tier."""
+    return f"{key}-quick"
+
+
+def _writable() -> bool:
+    try:
+        disk.folder().mkdir(parents=True, exist_ok=True)
+        return os.access(disk.folder(), os.W_OK)
+    except OSError:
+        return False
+
+
+def _wrote(folder: Path, key: str) -> bool:
+    """Has another process write the second tier; whether it did."""
+    above = str(Path(__file__).parents[3])
+    path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, str(folder), quick_key(key), key],
+        env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        return process.wait() == 0
+
+
+def main(folder: Path, job: str, key: str) -> None:
+    """Writes the second tier of a job into a folder of the cache, and removes the job."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+    parent = os.getppid()
+    data = disk.read(job, folder)
+    if data is None:
+        raise SystemExit(1)
+    artifact, texts, isa = unpack(data)
+    code = jit.emit_objects(texts, isa, threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    disk.write(key, to_bytes(_better(artifact, code)), folder)
+    disk.remove(job, folder)
+    if os.getppid() != parent and folder.name.startswith(TEMPORARY):  # nobody waits for it any more
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
