@@ -240,7 +240,8 @@ class CompiledGraph:
 
     def clone(self) -> CompiledGraph:
         """A program with the same code and weights, which takes other weights without a change to this one, and with
-        handles, feeds, extents and a queue of its own that start as they are here; nobody watches its experts.
+        handles, feeds, extents and a queue of its own that start as they are here, as does a seed; nobody watches its
+        experts.
 
         Raises CapabilityError.
         """
