@@ -23,6 +23,7 @@ from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
 from rlx.runtime.state import State
+from rlx.runtime.typed import Typed
 
 
 class CompiledGraph:
@@ -81,9 +82,12 @@ class CompiledGraph:
 
     # weights
 
-    def set_param(self, name: str, array: Any) -> None:
-        """Gives a weight its array, which may be kept and read later: do not write to it. Raises InputError."""
-        self.set_params({name: array})
+    def set_param(self, name: str, array: Any, dtype: Any = None) -> None:
+        """Gives a weight its array, which may be kept and read later: do not write to it. Raises InputError.
+
+        dtype   of the data, which may be bytes then, and are widened where the weight is wider (`rlx.Typed`)
+        """
+        self.set_params({name: array if dtype is None else Typed(array, dtype)})
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Gives several weights their arrays: all of them, or after an error none. Compiles nothing.
