@@ -18,6 +18,7 @@ import pytest
 from onnx import helper
 
 import rlx
+from rlx import disk
 from rlx.errors import CapabilityError, ClosedError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.op import RANDOM_STATE
@@ -277,3 +278,19 @@ def test_a_chain_that_goes_on_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert record.name == "rlx.devices" and record.getMessage().startswith(
         "cuda failed, the next of the chain is tried"
     )
+
+
+def test_a_cache_that_cannot_be_written_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    monkeypatch.setenv("RLX_CACHE", "1")
+    for key in ("a", "b"):
+        disk.write(key, b"code")
+    told = [record.getMessage() for record in caplog.records if record.name == "rlx.cache"]
+    assert len(told) == 1 and str(tmp_path / "file") in told[0] and "RLX_CACHE_DIR" in told[0]
+
+
+def test_a_session_tells_its_device() -> None:
+    assert repr(rlx.Session("cpu")) == "<Session on cpu>"

@@ -54,6 +54,9 @@ class Session:
         if device != "auto":
             registry.parse(device)
 
+    def __repr__(self) -> str:
+        return f"<Session on {self.device}>"
+
     def with_options(self, options: Options) -> Session:
         """A session for the same device with other options."""
         made = copy.copy(self)
