@@ -194,6 +194,18 @@ def test_runs_under_way_come_to_their_end_when_a_program_is_closed() -> None:
     np.testing.assert_array_equal(pending.result(60)[0], wanted)
 
 
+def test_devices_compile_again_what_was_closed() -> None:
+    devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("cpu"))
+    inputs = {"x": X, "state": X[0]}
+    first = devices.compile("cpu")
+    before = devices.run("cpu", inputs)[0]
+    first.close()
+    devices.set_param("w", 2 * np.eye(4, dtype=np.float32))
+    devices.sync_params_to_all()
+    np.testing.assert_array_equal(devices.run("cpu", inputs)[0], before + X)
+    assert devices.compile("cpu") is not first
+
+
 def test_a_closed_model_says_so() -> None:
     for use in (False, True):
         with rlx.load(sums().SerializeToString(), device="cpu") as model:
