@@ -150,14 +150,24 @@ class CompiledGraph:
     def _chosen(self, results: list[Array], outputs: Iterable[str] | None) -> list[Array]:
         return results if outputs is None else [results[i] for i in names_of(outputs, self.output_names)]
 
-    def run_slots(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> list[Array]:
+    def run_slots(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Array],
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[Array]:
         """Runs with inputs by position and puts each result into the array given for it; gives these back.
 
         The arrays have the dtypes and shapes of the results, are contiguous and writeable, and share no memory with
         each other or with inputs; anything else is an InputError before anything runs. Where capabilities have
-        `zero_copy_outputs` nothing is copied. What they hold after a run that failed is not said.
+        `zero_copy_outputs` nothing is copied. What they hold after a run that failed is not said. `timeout` and
+        `cancel` are those of `run`; nothing writes to the arrays behind these.
         """
-        return self._run_in_mode(inputs, outputs)
+        if timeout is None and cancel is None:
+            return self._run_in_mode(inputs, outputs)
+        with limited(timeout, cancel):
+            return self._run_in_mode(inputs, outputs)
 
     def _run_in_mode(self, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
         """A run with handles, feeds, active extents, observers and given outputs, as far as there are any."""
