@@ -32,6 +32,7 @@ if _typing.TYPE_CHECKING:
     from rlx.runtime.fastest import fastest_device as fastest_device
     from rlx.runtime.graph_devices import GraphDevices as GraphDevices
     from rlx.runtime.session import Session as Session
+    from rlx.runtime.typed import Typed as Typed
 
 _HOMES = {
     "BucketedCache": "rlx.runtime.buckets",
@@ -46,6 +47,7 @@ _HOMES = {
     "Options": "rlx.backends.base",
     "Session": "rlx.runtime.session",
     "TensorType": "rlx.ir.type",
+    "Typed": "rlx.runtime.typed",
     "Value": "rlx.ir.graph",
     "available_devices": "rlx.device.registry",
     "dispatch_report": "rlx.device.support",

@@ -12,7 +12,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from rlx import flags
+from rlx import flags, log
 
 MAGIC = b"rlx-cache-1\n"
 SUFFIX = ".rlxc"
@@ -73,8 +73,14 @@ def write(key: str, body: bytes, place: Path | None = None) -> None:
         # not at every small entry: it lists the folder
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
-    except OSError:
-        return
+    except OSError as error:
+        _tell_unwritable(str(error))
+
+
+@cache
+def _tell_unwritable(why: str) -> None:
+    """Once for each reason: without its cache every process compiles anew, which nobody would know of."""
+    log.warn("cache", f"what was compiled cannot be kept: {why}; RLX_CACHE_DIR names another folder")
 
 
 def remove(key: str, place: Path | None = None) -> None:

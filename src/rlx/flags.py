@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from rlx.errors import FlagError, did_you_mean
@@ -31,7 +30,8 @@ class Flag(Generic[T]):
     decides_code: bool = False
 
     def __call__(self) -> T:
-        _tell_unknown()
+        if not _looked:
+            _tell_unknown()
         text = os.environ.get(self.name)
         if text is None or text == "":
             return self.default
@@ -49,9 +49,13 @@ OTHERS = ("RLX_VENV", "RLX_NODE")
 """Names that belong to scripts around rlx."""
 
 
-@lru_cache
+_looked = False
+
+
 def _tell_unknown() -> None:
     """Warns of variables whose names begin like ours and are none."""
+    global _looked
+    _looked = True  # whoever is told may ask for flags
     unknown = [name for name in os.environ if name.startswith(PREFIX) and name not in FLAGS and name not in OTHERS]
     if not unknown:
         return

@@ -56,11 +56,11 @@ def test_ops_that_one_kernel_does_are_native(device: str) -> None:
 
 
 def test_what_is_taken_apart_says_why() -> None:
-    graph = Graph("windowed")
-    q = graph.input("q", (1, 4, "n", 16), "f32")
+    graph = Graph("narrow")
+    q = graph.input("q", (1, 4, "n", 16), "f16")
     graph.output(rlx.attention(q, q, q, causal=True, window=4))
-    windowed = reports(graph, "cpu")["attention"]
-    assert (windowed.fate, windowed.reason) == ("decomposed", "a sliding window")
+    narrow = reports(graph, "cpu")["attention"]
+    assert (narrow.fate, narrow.reason) == ("decomposed", "f16: the kernel is for f32")
     assert reports(net(), "cpu")["attention"] == OpReport("attention_4", "attention", "native")
     forced = reports(net(), "cpu", Dispatch("force-common"))["attention"]
     assert (forced.fate, forced.reason) == ("decomposed", "the options take it apart")

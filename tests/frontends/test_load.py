@@ -6,10 +6,12 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import rlx
-from rlx.errors import DeviceUnavailable, ModelError
+from rlx.errors import DeviceUnavailable, ModelError, OptionError
 from rlx.frontends.registry import Imported
 from rlx.model import Model
 
@@ -64,3 +66,17 @@ def test_a_damaged_saved_file(tmp_path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(ModelError):
         rlx.load(path)
+
+
+def test_options_that_there_are_not(tmp_path: Path) -> None:
+    f = onnx.TensorProto.FLOAT
+    ends = [[helper.make_tensor_value_info(name, f, [2])] for name in ("x", "y")]
+    made = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", *ends))
+    data = made.SerializeToString()
+    with pytest.raises(OptionError, match=r"options of an ONNX file: shapes, .* got 'devce'; did you mean 'device'"):
+        rlx.load(data, devce="cpu")
+    with pytest.raises(OptionError, match="got 'shape'; did you mean 'shapes'"):
+        rlx.load(data, shape={})
+    rlx.load(data, device="cpu", shapes={"x": (2,)}).save(tmp_path / "m.rlx")
+    with pytest.raises(OptionError, match="there are none, got 'shapes'"):
+        rlx.load(tmp_path / "m.rlx", shapes={})

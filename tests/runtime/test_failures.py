@@ -141,7 +141,7 @@ def test_a_run_that_takes_too_long_ends_a_chain(failing: Any) -> None:
     assert devices.compile("breaking") is made
 
 
-@pytest.mark.parametrize("name", ["cpu", "reference", "xla", "vulkan"])
+@pytest.mark.parametrize("name", ["cpu", "reference", "xla", "vulkan", "mlx"])
 @pytest.mark.parametrize("kept", [False, True], ids=["result", "temporary"])
 def test_memory_that_runs_out_is_told_with_value_and_bytes(
     name: str, kept: bool, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +159,7 @@ def test_memory_that_runs_out_is_told_with_value_and_bytes(
     with pytest.raises(OutOfMemory) as caught:
         rlx.Session(name).compile(graph).run(given)
     assert str(4 << 42) in str(caught.value), caught.value
-    assert "at node 'mul_1'" in str(caught.value)
+    assert "at node 'mul_" in str(caught.value)
     if name == "cpu" and not kept:
         assert "'y' of f32[n, n, n]" in str(caught.value)
     assert isinstance(caught.value, MemoryError)

@@ -233,6 +233,32 @@ def test_threads_cancel_their_own_runs() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_runs_into_given_arrays_have_limits(device: str) -> None:
+    made = rlx.Session(device).compile(long(1500, 40))
+    x = matrix(1500)
+    out = [np.zeros_like(x), np.zeros_like(x)]
+    with pytest.raises(RunTimeout):
+        made.run_slots([x], out, timeout=0.1)
+    for array in out:
+        array[:] = 7
+    with pytest.raises(RunCancelled):
+        made.run_slots([x], [np.zeros_like(x), np.zeros_like(x)], cancel=cancelling(0.1))
+    assert all((array == 7).all() for array in out), "whatever goes on behind does not write to them"
+
+
+def test_padded_runs_have_limits() -> None:
+    graph = Graph("rows")
+    graph.output(graph.input("x", ("n", 4), "f32") * 2.0, name="y")
+    buckets = rlx.BucketedCache(graph, rlx.Session("cpu"), {"n": (8, 16)})
+    x = np.ones((3, 4), np.float32)
+    assert buckets.run_padded([x], timeout=60, cancel=rlx.CancelToken())[0].shape == (3, 4)
+    token = rlx.CancelToken()
+    token.cancel()
+    with pytest.raises(RunCancelled):
+        buckets.run_padded([x], cancel=token)
+
+
 def test_queued_runs_have_limits_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made = program("cpu", monkeypatch, 1 << 50)
     token = rlx.CancelToken()

@@ -11,21 +11,23 @@ import pytest
 
 import rlx
 from rlx.errors import CapabilityError, InputError
+from rlx.ir.op import RANDOM_STATE
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.pipeline import MOST_QUEUED, Pipeline
 from rlx.runtime.program import Program
+from support import why_absent
 
 DEVICES = ["reference", "cpu"]
 W = np.arange(12, dtype="f4").reshape(4, 3)
 X = np.arange(8, dtype="f4").reshape(2, 4)
 
 
-def two_heads(device: str) -> CompiledGraph:
+def two_heads(device: str, cache: bool | None = None) -> CompiledGraph:
     graph = rlx.Graph("heads")
     x, w, v = graph.input("x", ("batch", 4)), graph.param("w", (4, 3)), graph.param("v", (4, 2))
     graph.output(x @ w, name="y")
     graph.output(rlx.tanh(x @ v), name="z")
-    made = rlx.Session(device).compile(graph)
+    made = rlx.Session(device, cache=cache).compile(graph)
     made.set_params({"w": W, "v": np.ones((4, 2), "f4")})
     return made
 
@@ -115,8 +117,11 @@ def test_rows_of_outputs() -> None:
     assert made.read_output_row("y", 1).tolist() == y[1].tolist()
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [*DEVICES, "xla", "mlx", "vulkan"])
 def test_clones_have_their_own_weights_and_state(device: str) -> None:
+    reason = why_absent(device)
+    if reason:
+        pytest.skip(reason)
     made = two_heads(device)
     before = made.run([X])[0]
     other = made.clone()
@@ -130,6 +135,41 @@ def test_clones_have_their_own_weights_and_state(device: str) -> None:
     assert made.clone().run()[0].tolist() == made.run()[0].tolist()
     with pytest.raises(InputError):
         other.run()
+
+
+@pytest.mark.parametrize("device", ["xla", "mlx"])
+def test_clones_share_what_libraries_compiled(device: str) -> None:
+    reason = why_absent(device)
+    if reason:
+        pytest.skip(reason)
+    made = two_heads(device, cache=False)
+    made.run([X])
+    other = made.clone()
+    other.set_param("w", W * 2)
+    np.testing.assert_allclose(other.run([X])[0], X @ W * 2, rtol=1e-5)
+    assert made.compile_count == other.compile_count == 1
+    other.run([X[:1]])
+    assert (made.compile_count, other.compile_count) == (1, 2)
+    made.run([X[:1]])
+    assert made.compile_count == 1, "the clone has that size already"
+
+
+@pytest.mark.parametrize("device", [*DEVICES, "xla"])
+def test_clones_draw_what_the_program_would(device: str) -> None:
+    reason = why_absent(device)
+    if reason:
+        pytest.skip(reason)
+    graph = rlx.Graph("draws")
+    graph.output(rlx.random_uniform(graph.input(RANDOM_STATE, (4,), "u32"), shape=(8,)), name="y")
+    made = rlx.Session(device).compile(graph)
+    free = made.clone()
+    assert made.run()[0].tolist() != free.run()[0].tolist(), "without a seed nobody draws what another does"
+    made.seed(5)
+    made.run()
+    other = made.clone()
+    drawn = [made.run()[0].tolist() for _ in range(3)]
+    assert [other.run()[0].tolist() for _ in range(3)] == drawn
+    assert drawn[0] != drawn[1]
 
 
 def test_clones_share_packed_weights() -> None:

@@ -18,6 +18,7 @@ import pytest
 from onnx import helper
 
 import rlx
+from rlx import disk
 from rlx.errors import CapabilityError, ClosedError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.op import RANDOM_STATE
@@ -193,6 +194,18 @@ def test_runs_under_way_come_to_their_end_when_a_program_is_closed() -> None:
     np.testing.assert_array_equal(pending.result(60)[0], wanted)
 
 
+def test_devices_compile_again_what_was_closed() -> None:
+    devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("cpu"))
+    inputs = {"x": X, "state": X[0]}
+    first = devices.compile("cpu")
+    before = devices.run("cpu", inputs)[0]
+    first.close()
+    devices.set_param("w", 2 * np.eye(4, dtype=np.float32))
+    devices.sync_params_to_all()
+    np.testing.assert_array_equal(devices.run("cpu", inputs)[0], before + X)
+    assert devices.compile("cpu") is not first
+
+
 def test_a_closed_model_says_so() -> None:
     for use in (False, True):
         with rlx.load(sums().SerializeToString(), device="cpu") as model:
@@ -277,3 +290,19 @@ def test_a_chain_that_goes_on_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert record.name == "rlx.devices" and record.getMessage().startswith(
         "cuda failed, the next of the chain is tried"
     )
+
+
+def test_a_cache_that_cannot_be_written_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    monkeypatch.setenv("RLX_CACHE", "1")
+    for key in ("a", "b"):
+        disk.write(key, b"code")
+    told = [record.getMessage() for record in caplog.records if record.name == "rlx.cache"]
+    assert len(told) == 1 and str(tmp_path / "file") in told[0] and "RLX_CACHE_DIR" in told[0]
+
+
+def test_a_session_tells_its_device() -> None:
+    assert repr(rlx.Session("cpu")) == "<Session on cpu>"

@@ -3,6 +3,7 @@ devices has to tell one that fails from a caller who asks for what no device can
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,3 +59,11 @@ def translated(step: Step, device: str) -> Iterator[None]:
         yield
     except Exception as error:
         reraise(error, step, device)
+
+
+def memory_bytes() -> int:
+    """Bytes of the machine's memory; where the system does not say, as much as counts as none too many."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 36

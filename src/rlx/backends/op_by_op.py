@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from rlx import locks
 from rlx.backends.executable import Capabilities, Executable
@@ -48,10 +51,21 @@ def calls(graph: Graph, binding: Mapping[str, int]) -> float:
     return total
 
 
+Binding = tuple[tuple[str, int], ...]
+
+
+@dataclass(eq=False)
+class Shared:
+    """A program of the library at some size, which bounds of several executables may hold."""
+
+    program: Any
+
+
 class WeightsAsArguments(Executable):
     """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own.
 
     preparing   what weights alone decide is computed by these when they are set, and is weights to `graph`
+    programs    those that bounds hold, by size, for clones to share
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -59,6 +73,7 @@ class WeightsAsArguments(Executable):
         self._wanted = [v.name for v in graph.params]
         self.compile_count = 0
         self._lock = locks.lock()
+        self.programs: WeakValueDictionary[Binding, Shared] = WeakValueDictionary()
         self._params: dict[str, Array] = {}
         self._weights: dict[str, Any] | None = None
 
@@ -93,7 +108,15 @@ class WeightsAsArguments(Executable):
                 self._weights = {v.name: values[v.name] for v in self.graph.params}
             return self._weights
 
+    def clone(self, weights: bool = True) -> Self:
+        made = copy.copy(self)
+        with self._lock:
+            made._lock = locks.lock()
+            made._params = self._params if weights else {}
+            made._weights = self._weights if weights else None  # replaced as a whole, never changed
+        return made
+
     @property
     def capabilities(self) -> Capabilities:
         """A new size, an active extent too, would be a new program."""
-        return Capabilities(dynamic_dims=False, active_extent=False)
+        return Capabilities(dynamic_dims=False, active_extent=False, shared_code=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx import mapped
-from rlx.errors import ModelError
+from rlx.errors import ModelError, OptionError, did_you_mean
 from rlx.ir.graph import Graph
 
 Source = str | os.PathLike[str] | bytes
@@ -30,6 +30,10 @@ class Imported:
     outputs: list[str] = field(default_factory=list)
 
 
+LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "mmap")
+"""Options of loading, whatever the format: what a wrong name may have meant."""
+
+
 @dataclass(frozen=True)
 class Format:
     """A reader of a format. Its module is cheap to import, and imports what is heavy when it reads.
@@ -37,11 +41,13 @@ class Format:
     takes       what it opens, for messages
     recognises  whether this is the reader for it, by a look at the first bytes or the names of files
     read        the program in it, under options of its own; raises ModelError, UnsupportedOp
+    options     names of these
     """
 
     takes: str
     recognises: Callable[[Path | bytes], bool]
     read: Callable[..., Imported]
+    options: tuple[str, ...] = ()
 
 
 def read(source: Source, formats: Sequence[Format], mmap: bool = False, **options: Any) -> Imported:
@@ -50,13 +56,18 @@ def read(source: Source, formats: Sequence[Format], mmap: bool = False, **option
     With `mmap` weights are read where they lie in the file, which nobody may write to while the model lives. Options
     are those of the format's reader.
 
-    Raises ModelError for what cannot be read, UnsupportedOp for nodes that rlx has no op for.
+    Raises ModelError for what cannot be read, UnsupportedOp for nodes that rlx has no op for, OptionError.
     """
     place: Path | bytes = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else Path(source)
     if isinstance(place, Path) and not place.exists():
         raise ModelError(f"[load] expected a model file or folder, got {str(place)!r}, which does not exist")
     for each in formats:
         if each.recognises(place):
+            unknown = [name for name in options if name not in each.options]
+            if unknown:
+                known = (*each.options, *LOADING)
+                wanted = f"options of {each.takes}: {', '.join(each.options) or 'there are none'}"
+                raise OptionError(f"[load] expected {wanted}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}")
             with mapped.trusting(mmap):
                 return each.read(place, **options)
     got = repr(str(place)) if isinstance(place, Path) else f"{len(place)} bytes"

@@ -18,6 +18,7 @@ import numpy as np
 from rlx import locks
 from rlx.backends.executable import shapes_at
 from rlx.errors import InputError, ShapeError
+from rlx.interrupt import CancelToken
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -120,7 +121,9 @@ class BucketedCache:
         """The sizes that these inputs are padded to. Raises InputError."""
         return dict(zip(self._ladders, self._bucket(self._binding(self._signature.arrays(inputs)))))
 
-    def run_padded(self, inputs: Inputs) -> list[Array]:
+    def run_padded(
+        self, inputs: Inputs, timeout: float | None = None, cancel: CancelToken | None = None
+    ) -> list[Array]:
         """Runs at any sizes within the ladders; results have the sizes that the inputs ask for.
 
         Raises InputError, for sizes beyond a ladder too; what a compile raises.
@@ -131,7 +134,7 @@ class BucketedCache:
         if self._is_static():
             self._check_equal(binding)
             arrays = [self._padded(name, array, bucket) for name, array in zip(self._signature.types, arrays)]
-        results = self._program(bucket).run(dict(zip(self._signature.types, arrays)))
+        results = self._program(bucket).run(dict(zip(self._signature.types, arrays)), None, timeout, cancel)
         shapes = shapes_at(self._outputs.values(), binding)
         if not self._is_static() or shapes is None:
             return results

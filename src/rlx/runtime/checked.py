@@ -6,13 +6,13 @@ Its last result tells that (`passes/checks.py`). Backends see only sizes that ar
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlx import flags
 from rlx.backends.base import Backend, Options
 from rlx.backends.checked import with_checks
 from rlx.backends.executable import Executable
+from rlx.backends.failures import memory_bytes
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -80,7 +80,6 @@ class Demands:
         check_sizes(self.open, binding, most_bytes())
         _check_trips(self.open_trips, binding)
 
-
     def largest(self, binding: Mapping[str, int]) -> str:
         """The largest value of all, for people; it need not be the one that no memory is left for."""
         known = [(shape, of) for shape, of in {**self.fixed, **self.open}.items() if _known(shape, binding)]
@@ -135,11 +134,3 @@ def most_bytes() -> int:
     """Of a value whose size the model or its inputs tell. It need not lie in memory, as kernels make many values on
     the fly; what is far larger than all memory, nobody waits for."""
     return flags.value_bytes() or TIMES_MEMORY * memory_bytes()
-
-
-def memory_bytes() -> int:
-    """Bytes of the machine's memory; where the system does not say, as much as counts as none too many."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 36

@@ -23,6 +23,7 @@ from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
 from rlx.runtime.state import State
+from rlx.runtime.typed import Typed
 
 
 class CompiledGraph:
@@ -81,9 +82,12 @@ class CompiledGraph:
 
     # weights
 
-    def set_param(self, name: str, array: Any) -> None:
-        """Gives a weight its array, which may be kept and read later: do not write to it. Raises InputError."""
-        self.set_params({name: array})
+    def set_param(self, name: str, array: Any, dtype: Any = None) -> None:
+        """Gives a weight its array, which may be kept and read later: do not write to it. Raises InputError.
+
+        dtype   of the data, which may be bytes then, and are widened where the weight is wider (`rlx.Typed`)
+        """
+        self.set_params({name: array if dtype is None else Typed(array, dtype)})
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Gives several weights their arrays: all of them, or after an error none. Compiles nothing.
@@ -146,14 +150,24 @@ class CompiledGraph:
     def _chosen(self, results: list[Array], outputs: Iterable[str] | None) -> list[Array]:
         return results if outputs is None else [results[i] for i in names_of(outputs, self.output_names)]
 
-    def run_slots(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> list[Array]:
+    def run_slots(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Array],
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[Array]:
         """Runs with inputs by position and puts each result into the array given for it; gives these back.
 
         The arrays have the dtypes and shapes of the results, are contiguous and writeable, and share no memory with
         each other or with inputs; anything else is an InputError before anything runs. Where capabilities have
-        `zero_copy_outputs` nothing is copied. What they hold after a run that failed is not said.
+        `zero_copy_outputs` nothing is copied. What they hold after a run that failed is not said. `timeout` and
+        `cancel` are those of `run`; nothing writes to the arrays behind these.
         """
-        return self._run_in_mode(inputs, outputs)
+        if timeout is None and cancel is None:
+            return self._run_in_mode(inputs, outputs)
+        with limited(timeout, cancel):
+            return self._run_in_mode(inputs, outputs)
 
     def _run_in_mode(self, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
         """A run with handles, feeds, active extents, observers and given outputs, as far as there are any."""
@@ -240,7 +254,8 @@ class CompiledGraph:
 
     def clone(self) -> CompiledGraph:
         """A program with the same code and weights, which takes other weights without a change to this one, and with
-        handles, feeds, extents and a queue of its own that start as they are here; nobody watches its experts.
+        handles, feeds, extents and a queue of its own that start as they are here, as does a seed; nobody watches its
+        experts.
 
         Raises CapabilityError.
         """

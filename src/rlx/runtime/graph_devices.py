@@ -209,14 +209,14 @@ class GraphDevices:
             raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}{near}")
         made = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
         with self._lock:
-            for compiled in self._compiled.values():
+            for compiled in self._open():
                 compiled.set_params(made)
             self._params = {**self._params, **made}
 
     def sync_params_to_all(self) -> None:
         """Hands all weights to all compiled programs once more."""
         with self._lock:
-            for compiled in self._compiled.values():
+            for compiled in self._open():
                 compiled.set_params(self._params)
 
     # compile
@@ -225,20 +225,29 @@ class GraphDevices:
         """The program for a device, compiled at the first call. Raises what `resolve` and a compile raise."""
         wanted = registry.parse(device)
         with self._lock:
-            if wanted not in self._compiled:
+            if self._kept(wanted) is None:
                 self._chooser.admit(wanted)
             return self._compile(wanted)
 
     def _compile(self, device: Device) -> CompiledGraph:
         """For a device that is admitted."""
         with self._lock:
-            if device not in self._compiled:
+            made = self._kept(device)
+            if made is None:
                 backend, ordinal = registry.backend(device)
                 compiler = Compiler(str(device), backend, self.options, ordinal)
                 made = CompiledGraph(Program(self.graph, str(device), compiler.compile(self.graph), compiler))
                 made.set_params(self._params)
                 self._compiled[device] = made
-            return self._compiled[device]
+            return made
+
+    def _open(self) -> list[CompiledGraph]:
+        return [compiled for compiled in self._compiled.values() if not compiled.closed]
+
+    def _kept(self, device: Device) -> CompiledGraph | None:
+        """The program for a device, if there is one that nobody has closed."""
+        found = self._compiled.get(device)
+        return None if found is None or found.closed else found
 
     def compile_fastest(self, inputs: Inputs | None = None) -> CompiledGraph:
         return self.compile(self.fastest(inputs))

@@ -68,6 +68,6 @@ class Pickled:
         for dim, extent in self.extents.items():
             made.set_active_extent(dim, extent)
         state = made.program.signature.random
-        if state is not None and self.random is not None:
+        if state is not None:
             state.place = self.random
         return made

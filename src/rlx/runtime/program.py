@@ -158,11 +158,13 @@ class Program:
             return part
 
     def clone(self) -> Program:
-        """A program with the same code and weights, which takes other weights without a change to this one. Raises
-        CapabilityError."""
+        """A program with the same code and weights, which takes other weights without a change to this one; random
+        numbers go on from the same place if they have a seed. Raises CapabilityError."""
         with self._lock:
             made = Program(self.graph, self.device, self.executable.clone(), self.compiler)
             made.params, made._missing = self.params, self._missing
+            if self.signature.random is not None and made.signature.random is not None:
+                made.signature.random.place = self.signature.random.place
             return made
 
     # what it is

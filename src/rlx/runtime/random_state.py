@@ -23,6 +23,7 @@ class RandomState:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 1 << 64):
             raise InputError(f"[seed] expected an integer from 0 to 2⁶⁴ - 1, got {seed!r}")
         key = secrets.randbits(64) if seed is None else seed
+        self._seeded = seed is not None
         with self._lock:
             self._key, self._runs = key, 0
 
@@ -34,15 +35,17 @@ class RandomState:
         return np.array([key, run], "<u8").view("<u4").astype(np.uint32)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The key, and the number of the next run."""
+    def place(self) -> tuple[int, int] | None:
+        """The seed, and the number of the next run; None without a seed."""
         with self._lock:
-            return self._key, self._runs
+            return (self._key, self._runs) if self._seeded else None
 
     @place.setter
-    def place(self, place: tuple[int, int]) -> None:
+    def place(self, place: tuple[int, int] | None) -> None:
+        """Goes on from a place; without one, numbers are of a key that nobody else has."""
         with self._lock:
-            self._key, self._runs = place
+            self._seeded = place is not None
+            self._key, self._runs = place or (secrets.randbits(64), 0)
 
     def take_back(self, state: Array) -> None:
         """The state that was given last is the next again; nothing for any other."""

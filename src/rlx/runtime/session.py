@@ -32,6 +32,8 @@ class Session:
               that; None takes RLX_TIERS
     check_indices   whether an index that data put out of range is an error; if not it is clamped. None takes
               RLX_CHECK_INDICES
+
+    Raises DeviceUnavailable for a device that is not here, OptionError, FlagError.
     """
 
     def __init__(
@@ -57,7 +59,10 @@ class Session:
         )
         switches.check(self.options.disable)
         if device != "auto":
-            registry.parse(device)
+            registry.backend(device)  # so that one that is not here is told of now
+
+    def __repr__(self) -> str:
+        return f"<Session on {self.device}>"
 
     def with_options(self, options: Options) -> Session:
         """A session for the same device with other options."""

@@ -7,7 +7,7 @@ byte order, unaligned) is copied.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
 from rlx.ir.type import TensorType
 from rlx.runtime.broadcasting import check_dims
+from rlx.runtime.dlpack import array_of
 from rlx.runtime.random_state import RandomState
+from rlx.runtime.typed import Typed
 
 _ndarray = np.ndarray
 _CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
@@ -225,21 +227,20 @@ def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> A
         raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got a masked array: .filled(…) unmasks it")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
+    if isinstance(value, Typed):
+        return value.array(where, kind, name, of)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(where, kind, name, value, of)
     raise InputError(
         f"[{where}] expected {kind} {name!r} of {of} as an array (NumPy or DLPack), got {type(value).__name__}: "
-        f"np.asarray(…, {of.dtype.numpy.name!r}) makes one"
+        f"np.asarray(…, {of.dtype.numpy.name!r}) makes one, of bytes rlx.Typed(…, dtype)"
     )
 
 
 def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    take: Callable[[Any], Array] = np.from_dlpack
     try:
-        for lazy in ("resolve_conj", "resolve_neg"):  # of torch: signs that it has noted and not applied to the memory
-            value = getattr(value, lazy, lambda kept=value: kept)()
-        return take(value)
-    except Exception as error:  # whatever the exporter raises: a device that NumPy cannot read, a gradient, a dtype
+        return array_of(value)
+    except Exception as error:  # whatever the exporter raises
         got = f"{type(value).__name__}, which DLPack cannot hand over"
         raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {got}: {error}") from None
 

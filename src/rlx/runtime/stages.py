@@ -14,6 +14,7 @@ from typing import Any
 from rlx import flags
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
+from rlx.backends.failures import memory_bytes
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
@@ -22,7 +23,7 @@ from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
-from rlx.runtime.checked import check_sizes, compile_checked, memory_bytes
+from rlx.runtime.checked import check_sizes, compile_checked
 from rlx.runtime.plans import Plans
 
 

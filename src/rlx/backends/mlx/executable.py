@@ -13,7 +13,7 @@ from rlx.backends.mlx import scalar
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
 from rlx.backends.mlx.stopwatch import Stopwatch
-from rlx.backends.op_by_op import WeightsAsArguments
+from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.graph import Graph
@@ -109,16 +109,22 @@ class MlxBound(Bound):
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
         self._lock = locks.lock()
+        self._shared: Shared | None = None
         self._program: Callable[..., Sequence[Value]] | None = None
 
     def _made(self) -> Callable[..., Sequence[Value]]:
         with self._lock:
             if self._program is None:
-                plan = Plan(self.executable.graph, self.binding)
-                mx.eval([value for _, value in plan.constants])
-                program = from_stored_to_stored(plan, self.executable.graph)
-                self._program = mx.compile(program) if plan.traced and self._compiles() else program
-                self.executable.compile_count += 1
+                key = tuple(sorted(self.binding.items()))
+                self._shared = self.executable.programs.get(key)
+                if self._shared is None:
+                    plan = Plan(self.executable.graph, self.binding)
+                    mx.eval([value for _, value in plan.constants])
+                    program = from_stored_to_stored(plan, self.executable.graph)
+                    self._shared = Shared(mx.compile(program) if plan.traced and self._compiles() else program)
+                    self.executable.programs[key] = self._shared
+                    self.executable.compile_count += 1
+                self._program = self._shared.program
             return self._program
 
     def _compiles(self) -> bool:

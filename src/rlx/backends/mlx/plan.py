@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 
 from rlx import interrupt
+from rlx.backends.failures import memory_bytes
 from rlx.backends.mlx import fused, places, scalar, sums
 from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
 from rlx.backends.mlx.stopwatch import Call, Stopwatch
 from rlx.codegen.scalar import emulation as carriers
-from rlx.errors import UnsupportedOp
+from rlx.errors import OutOfMemory, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, walk
 from rlx.ir.graph import Graph, Node
 from rlx.ir.interpreter import bind_op
-from rlx.ir.op import Constant, Elementwise, Input, Op, Param
+from rlx.ir.op import LEAVES, Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
+from rlx.ops.shape import Movement
 
 FAMILIES = (fused, places, sums)
 """What fills the table."""
@@ -110,7 +112,24 @@ def _with_last_uses(rows: list[tuple[Call, tuple[int, ...], tuple[int, ...]]], o
     return steps[::-1]
 
 
+def _check_memory(node: Node, binding: Mapping[str, int]) -> None:
+    """Raises OutOfMemory for results that the machine's memory cannot hold: on processors mlx writes to memory that it
+    was not given, which ends the process. What only moves elements may be a view."""
+    if isinstance(node.op, (Movement, *LEAVES)):
+        return
+    for of in node.types:
+        if dims.symbols(of.size) - binding.keys():
+            continue
+        nbytes = dims.evaluate(of.size, binding) * of.dtype.itemsize
+        if nbytes > memory_bytes():
+            raise OutOfMemory(
+                f"[{node.op.name}] expected a value that memory holds, got {nbytes} bytes of {of}, "
+                f"at node {(node.source or node.name)!r}"
+            )
+
+
 def _call(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) -> Call:
+    _check_memory(node, binding)
     if watch is None:
         return _untimed(node, binding, None)
     return watch.timed(node, lambda: _untimed(node, binding, watch))

@@ -14,7 +14,7 @@ import numpy as np
 from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
-from rlx.backends.op_by_op import WeightsAsArguments
+from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
 from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import ShapeError
@@ -109,6 +109,7 @@ class XlaBound(Bound):
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
         self.misfits = walk.misfits(executable.graph, binding)
         self._lock = locks.lock()
+        self._shared: Shared | None = None
         self._compiled: Any = None
 
         # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
@@ -119,15 +120,23 @@ class XlaBound(Bound):
     def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
             if self._compiled is None:
-                key = self._key(inputs) if self.executable.key else ""
-                results = len(self.dtypes) + len(self.misfits)
-                self._compiled = kept.read(key, (*weights, *inputs), results, self.executable.device)
-                if self._compiled is None:
-                    with translated("compile", "xla"):
-                        self._compiled = self._jitted.lower(*weights, *self._described(inputs)).compile()
-                    self.executable.compile_count += 1
-                    kept.write(key, self._compiled)
+                size, programs = tuple(sorted(self.binding.items())), self.executable.programs
+                self._shared = programs.get(size) or Shared(self._made(weights, inputs))
+                programs[size] = self._shared
+                self._compiled = self._shared.program
             return self._compiled
+
+    def _made(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
+        """What an earlier process kept, or compiled now."""
+        key = self._key(inputs) if self.executable.key else ""
+        results = len(self.dtypes) + len(self.misfits)
+        found = kept.read(key, (*weights, *inputs), results, self.executable.device)
+        if found is None:
+            with translated("compile", "xla"):
+                found = self._jitted.lower(*weights, *self._described(inputs)).compile()
+            self.executable.compile_count += 1
+            kept.write(key, found)
+        return found
 
     def _described(self, inputs: Sequence[Array]) -> list[Any]:
         """Inputs by their types, on the device: a program without weights is for that too."""

@@ -29,4 +29,4 @@ def read(source: Path | bytes, **options: Any) -> Imported:
     return import_model(ModelFile(source), **options)
 
 
-FORMAT = Format("an ONNX file", recognises, read)
+FORMAT = Format("an ONNX file", recognises, read, ("shapes", "values", "keep_subnormals"))
