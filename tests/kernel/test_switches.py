@@ -61,6 +61,7 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "memory-reuse": chain,
     "winograd": convolution,
     "long-reductions": lambda g: ops.reduce_sum(ops.square(g.input("x", (600, 300))), axes=(0, 1)),
+    "borders": lambda g: ops.pad(ops.exp(g.input("x", (4, 8))), low=(1, 0), high=(2, 3), value=0.5),
     "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 
