@@ -140,6 +140,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.kernel.passes.long_reductions import LongReductions
     from rlx.kernel.passes.operands import Operands
     from rlx.kernel.passes.pack import Pack
+    from rlx.kernel.passes.placement import Placement
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
@@ -156,6 +157,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
         Winograd(lambda work: winograd.panel_width(work, isa)),
         Pack(lambda work: gemm.panels(work, isa), batched=True),
         LongReductions(),
+        Placement(),
         Twiddles(isa.lanes),
     )
     context = Context.after(report, disable)
