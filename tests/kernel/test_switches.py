@@ -44,6 +44,14 @@ def convolution(g: Graph) -> Value:
     return made
 
 
+def two_convolutions(g: Graph) -> Value:
+    """The pad of the second holds what the first makes."""
+    x, form = g.input("x", (1, 4, 6, 6)), {"strides": (1, 1), "dilations": (1, 1), "low": (1, 1), "high": (1, 1)}
+    w = weight(g, 4, 4, 3, 3)
+    made: Value = ops.conv(ops.relu(ops.conv(x, w, **form)), w, **form)
+    return made
+
+
 def chain(g: Graph) -> Value:
     """Products that each need memory, of which at most two are alive."""
     made = g.input("x", (32, 64))
@@ -61,6 +69,8 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
     "memory-reuse": chain,
     "winograd": convolution,
     "long-reductions": lambda g: ops.reduce_sum(ops.square(g.input("x", (600, 300))), axes=(0, 1)),
+    "borders": lambda g: ops.pad(ops.exp(g.input("x", (4, 8))), low=(1, 0), high=(2, 3), value=0.5),
+    "placement": lambda g: two_convolutions(g),
     "operands": lambda g: ops.einsum(g.input("x", (64, 8)), weight(g, 64, 32), equation="km,kn->mn"),
 }
 

@@ -173,9 +173,11 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.backends.cpu import claims
     from rlx.codegen.simd import gemm, winograd
     from rlx.ir.rewriting import Context
+    from rlx.kernel.passes.borders import Borders
     from rlx.kernel.passes.long_reductions import LongReductions
     from rlx.kernel.passes.operands import Operands
     from rlx.kernel.passes.pack import Pack
+    from rlx.kernel.passes.placement import Placement
     from rlx.kernel.passes.twiddles import Twiddles
     from rlx.kernel.passes.winograd import Winograd
     from rlx.kernel.pipeline import to_kernels
@@ -187,10 +189,12 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     if clock is not None:
         clock.lap("passes")
     passes = (
+        Borders(),
         Operands(lambda work, packed: gemm.takes(replace(work, packed=int(packed)), isa)),
         Winograd(lambda work: winograd.panel_width(work, isa)),
         Pack(lambda work: gemm.panels(work, isa), batched=True),
         LongReductions(),
+        Placement(),
         Twiddles(isa.lanes),
     )
     context = Context.after(report, disable)
