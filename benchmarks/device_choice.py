@@ -25,11 +25,13 @@ import numpy as np
 
 import rlx
 from benchmarks.zoo import Absent, nets
-from rlx.backends.base import Options
+from rlx.backends.base import Backend, Options
+from rlx.cost.generic import GenericEstimator
 from rlx.device import calibration, observed, registry
-from rlx.device.choice import Chooser
+from rlx.device.choice import GAIN, USUAL, Chooser
 from rlx.device.observed import Sample
 from rlx.device.policy import DevicePolicy
+from rlx.device.staged import StagedEstimator, parts
 from rlx.errors import RlxError
 from rlx.ir.graph import Graph
 from rlx.model import read
@@ -58,6 +60,7 @@ class Result:
     """What was predicted and measured of a case on a device, in ns.
 
     calibrated   predicted from the device's calibration alone; `parts` of it by kind of kernel, `band` around it
+    prior        predicted as if nobody had measured the device: by other machines
     predicted    with what graphs of other families taught of this device
     times        medians of rounds
     """
@@ -68,6 +71,7 @@ class Result:
     calibrated: float
     parts: dict[str, float]
     band: float
+    prior: float = 0.0
     times: list[float] = field(default_factory=list)
     predicted: float = 0.0
 
@@ -168,6 +172,15 @@ def sentences() -> Iterator[Case]:
         yield Case("sentences", f"MiniLM {batch}x{length}", graph, inputs)
 
 
+def _by_prior(graph: Graph, backend: Backend, ordinal: int, binding: dict[str, int]) -> float:
+    """ns that the device would be thought to take if nobody had measured it; NaN where nothing is known of such."""
+    rates = backend.prior(ordinal)
+    if rates is None:
+        return float("nan")
+    made = [backend.estimator(p, Options(), rates, ordinal) or GenericEstimator(p, rates) for p in parts(graph)]
+    return (StagedEstimator(graph, made) if len(made) > 1 else made[0])(binding).run_ns
+
+
 class Runner:
     """One case on all devices: predictions, then rounds."""
 
@@ -198,7 +211,10 @@ class Runner:
             except (RlxError, MemoryError) as error:
                 print(f"  {case.name} on {name}: left out: {str(error)[:160]}", file=sys.stderr)
                 continue
-            self.results.append(Result(case.name, case.family, name, estimate.run_ns, estimate.parts(), estimate.band))
+            assert estimate is not None  # `main` has calibrated the device
+            result = Result(case.name, case.family, name, estimate.run_ns, estimate.parts(), estimate.band)
+            result.prior = _by_prior(case.graph, backend, ordinal, binding)
+            self.results.append(result)
             self.programs.append(program)
 
     def measure(self) -> None:
@@ -226,9 +242,17 @@ def teach(results: list[Result]) -> None:
 
 
 def in_doubt(group: list[Result]) -> bool:
-    """Whether the bands of predictions meet. Then rlx measures its rivals by default, once, and remembers."""
+    """Whether the bands of predictions meet."""
     best = min(group, key=lambda r: r.predicted)
     return any(r is not best and r.predicted * (1 - r.band) <= best.predicted * (1 + best.band) for r in group)
+
+
+def _default(group: list[Result]) -> Result:
+    """What is taken without a measurement of the graph: the processor, unless another is clearly quicker."""
+    usual = next((r for r in group if r.device == str(USUAL)), min(group, key=lambda r: r.predicted))
+    low = usual.predicted / (1 + usual.band)
+    clear = [r for r in group if r.predicted * (1 + r.band) < low and r.predicted * GAIN <= usual.predicted]
+    return min(clear, key=lambda r: r.predicted, default=usual)
 
 
 def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
@@ -237,13 +261,14 @@ def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
     by_case: dict[str, list[Result]] = {}
     for r in results:
         by_case.setdefault(r.case, []).append(r)
-    right, clear, doubts, regrets, blind = 0, 0, 0, [], []
+    right, clear, doubts, regrets, blind, usual = 0, 0, 0, [], [], []
     for group in by_case.values():
         if len(group) < 2:
             continue
         ranked = sorted(group, key=lambda r: r.measured)
         pick = min(group, key=lambda r: r.predicted)
         regrets.append(pick.measured / ranked[0].measured - 1)
+        usual.append(_default(group).measured / ranked[0].measured - 1)
         doubtful = in_doubt(group)
         doubts += doubtful
         blind.append(0.0 if doubtful else regrets[-1])
@@ -258,6 +283,10 @@ def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
         "worst regret": max(regrets, default=0.0),
         "picks in doubt": doubts / max(len(regrets), 1),
         "worst regret where doubts are measured": max(blind, default=0.0),
+        "regret of the default, mean": statistics.mean(usual) if usual else 0.0,
+        "regret of the default, worst": max(usual, default=0.0),
+        "median error of priors": statistics.median(abs(r.prior - r.measured) / r.measured for r in results),
+        "median error of calibrations": statistics.median(abs(r.calibrated - r.measured) / r.measured for r in results),
         "median floor": statistics.median(r.floor for r in results),
         "pick ms": statistics.median(pick_ms) if pick_ms else 0.0,
     }

@@ -69,7 +69,7 @@ def start(kind: str, path: str, feed: str, threads: int, cache: str) -> dict[str
     return told
 
 
-def _busy() -> None:
+def keep_busy() -> None:
     data = os.urandom(1 << 20)
     while True:
         hashlib.sha256(data).digest()
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--stored", action="store_true")
     parser.add_argument("--save", type=Path, help="write all results to this file, as JSON")
     chosen = parser.parse_args()
-    helpers = [multiprocessing.Process(target=_busy, daemon=True) for _ in range(os.cpu_count() or 1)]
+    helpers = [multiprocessing.Process(target=keep_busy, daemon=True) for _ in range(os.cpu_count() or 1)]
     for helper in helpers if chosen.loaded else []:
         helper.start()
     results = []
