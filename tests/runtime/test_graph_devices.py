@@ -328,7 +328,17 @@ def test_an_explanation_says_why_in_text_data_and_pictures() -> None:
     parts = first["compute_ns"] + first["memory_ns"] + first["launch_ns"] + first["copy_ns"]
     assert first["predicted_ns"] == pytest.approx(parts, rel=1e-6)
     page = told.html()
-    assert page.count("<svg") == 2 and "</html>" in page and "http" not in page.replace("http-equiv", "")
+    assert "</html>" in page and "http" not in page and "$" + "{" not in page
+    inside = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert inside["chosen"] == "null" and inside["devices"][0]["kernels"] and inside["expected_runs"] is None
+    assert {"made", "rlx", "system"} <= inside["machine"].keys()
+
+
+def test_names_in_a_model_cannot_leave_the_data_of_its_page() -> None:
+    graph = Graph("</script><script>alert(1)</script>")
+    graph.output(rlx.relu(graph.input("<b>", (3,), "f32")), name="y")
+    page = GraphDevices(graph, DevicePolicy().only("null:0", "null:1")).explain().html()
+    assert page.count("<script") == 2 and page.count("</script>") == 2 and "<b>" not in page
 
 
 def test_a_graph_with_one_device_is_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,8 @@ def what_would_change(decision: Decision) -> str:
     fixed = (rival.estimate.launch_ns + rival.estimate.copy_ns) if rival.estimate else 0.0
     if fixed > chosen.run_ns():
         said += f" (calls and copies alone take {_time(fixed)} there)"
+    elif rival.compile_ns(runs) > rival.run_ns():
+        said += f" (compiles alone take {_time(rival.compile_ns(runs))} of a run there)"
     return said + "."
 
 
