@@ -247,7 +247,9 @@ def test_unknown_devices_say_what_there_is() -> None:
     with pytest.raises(DeviceUnavailable, match=r"'warp'.*reference"):
         rlx.Session("warp")
     with pytest.raises(DeviceUnavailable, match="ordinal"):
-        rlx.Session("reference:7").compile(mlp())
+        rlx.Session("reference:7")
+    with pytest.raises(DeviceUnavailable, match=r"no backend for NVIDIA GPU.*available here"):
+        rlx.Session("cuda")
 
 
 def test_a_graph_without_outputs_is_refused() -> None:

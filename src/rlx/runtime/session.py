@@ -29,6 +29,8 @@ class Session:
     cache     whether to read and write the compile cache on disk; None takes RLX_CACHE
     check_indices   whether an index that data put out of range is an error; if not it is clamped. None takes
               RLX_CHECK_INDICES
+
+    Raises DeviceUnavailable for a device that is not here, OptionError, FlagError.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Session:
         )
         switches.check(self.options.disable)
         if device != "auto":
-            registry.parse(device)
+            registry.backend(device)  # so that one that is not here is told of now
 
     def __repr__(self) -> str:
         return f"<Session on {self.device}>"
