@@ -290,6 +290,20 @@ def test_profile_tells_times_and_the_first_nan_on_every_device(
     assert code == 0 and "no NaN" in out and "trace written to" in out
 
 
+def test_profile_against_prediction(rlx_: Run, model: Path) -> None:
+    """Every kernel that takes time has a prediction; the worst come first, beside what all are off by."""
+    argv = ("profile", model, "--device", "cpu", "--dim", "n=64", "--threads", 1, "--against-prediction")
+    code, out, _ = rlx_(*argv, "--json")
+    told = json.loads(out)["against_prediction"]
+    assert code == 0 and told["kernels"] and told["usual_ratio"] > 0
+    for kernel in told["kernels"]:
+        assert kernel["predicted_ns"] > 0
+        assert kernel["ratio"] == pytest.approx(kernel["predicted_ns"] / kernel["took_ns"])
+    assert sum(k["took_ns"] for k in told["kernels"]) == pytest.approx(json.loads(out)["total_ms"] * 1e6)
+    code, out, _ = rlx_(*argv)
+    assert code == 0 and "predicted by" in out and "farthest from the usual ratio" in out
+
+
 def test_profile_says_why_a_device_tells_no_times(rlx_: Run, model: Path) -> None:
     code, _, err = rlx_("profile", model, "--device", "null", "--dim", "n=4")
     assert code == 1 and "[null] expected a device that runs programs" in err

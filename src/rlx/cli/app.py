@@ -169,13 +169,16 @@ def profile(
         Path | None, typer.Option(help="File for a trace that chrome://tracing and Perfetto open.")
     ] = None,
     nan: Annotated[bool, typer.Option("--check-nan", help="Name the first node that makes a NaN.")] = False,
+    against: Annotated[
+        bool, typer.Option("--against-prediction", help="Show what was predicted beside it, and the worst ratios.")
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Tells how long each kernel of a model takes."""
     from rlx.cli.profile import profile_model
 
-    profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json)
+    profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json, against)
 
 
 @app.command()

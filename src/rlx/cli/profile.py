@@ -8,6 +8,7 @@ from pathlib import Path
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.model import read
+from rlx.runtime.against_prediction import Compared, Comparison, compared
 from rlx.runtime.profiler import Profile, check_nan, profile
 from rlx.runtime.session import Session
 
@@ -24,28 +25,57 @@ def profile_model(
     nan: bool,
     seed: int,
     as_json: bool,
+    against: bool = False,
 ) -> None:
-    """Prints the longest kernels of the model at `path`; writes a trace if asked for."""
+    """Prints the longest kernels of the model at `path`, beside what was predicted of them if asked for; writes a trace
+    if asked for."""
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, given, chosen, seed)
     session = Session(device, threads=threads or None)
     with progress("compiling and running"):
-        found = profile(graph, inputs, session, runs)
+        found = profile(graph, inputs, session, runs, apart=against)
         bad = check_nan(graph, inputs, session) if nan else None
+        beside = compared(graph, inputs, session, found) if against else None
     if trace is not None:
         found.save_trace(trace)
     if as_json:
         told = {"device": found.device, "total_ms": found.total_ns / 1e6, "kernels": [vars(k) for k in found.by_time()]}
+        if beside is not None:
+            told["against_prediction"] = {
+                "measured": beside.measured, "usual_ratio": beside.usual,
+                "kernels": [vars(k) | {"ratio": k.ratio} for k in beside.kernels],
+            }  # fmt: skip
         emit_json(told | ({"first_nan": vars(bad) if bad else None} if nan else {}))
         return
-    _print(found, path.name, top)
+    if beside is None:
+        _print(found, path.name, top)
+    else:
+        _print_beside(beside, found, path.name, top)
     if nan:
         told_bad = f"{bad.op} at node {bad.node!r} makes the first NaN ({bad.nans} of them)" if bad else "no NaN"
         out().print(told_bad)
     if trace is not None:
         out().print(f"trace written to {trace}")
+
+
+def _print_beside(beside: Comparison, found: Profile, name: str, top: int) -> None:
+    """The longest kernels, and those whose predictions are off by most beside what they all are."""
+    took, predicted = beside.took_ns / 1e6, beside.predicted_ns / 1e6
+    by = "measured rates" if beside.measured else "a prior: `rlx devices --calibrate` measures the device"
+    title = f"{name} on {found.device}: {predicted:.3f} ms predicted by {by}, {took:.3f} ms taken"
+    columns = ("predicted ms", "took ms", "ratio", "calls", "kernel", "nodes")
+    out().print(table(title, columns, [_row(k) for k in beside.kernels[:top]], right=(0, 1, 2, 3)))
+    worst = f"farthest from the usual ratio, which is {beside.usual:.2f}"
+    out().print(table(worst, columns, [_row(k) for k in beside.worst()[:top]], right=(0, 1, 2, 3)))
+
+
+def _row(kernel: Compared) -> list[object]:
+    predicted = "-" if kernel.predicted_ns is None else f"{kernel.predicted_ns / 1e6:.4f}"
+    ratio = "-" if kernel.ratio is None else f"{kernel.ratio:.2f}"
+    nodes = ", ".join(kernel.sources[:3])
+    return [predicted, f"{kernel.took_ns / 1e6:.4f}", ratio, kernel.calls, kernel.name, nodes]
 
 
 def _print(found: Profile, name: str, top: int) -> None:

@@ -34,6 +34,42 @@ def test_tiles_cover_every_row_once(m: int) -> None:
     assert sum(height * number for height, number in _tiles(m, blocks, 8)) == m
 
 
+def test_keys_that_nobody_looks_at_cost_nothing() -> None:
+    def flops(**form: object) -> float:
+        g = Graph()
+        q = g.input("q", (1, 2, 1024, 32))
+        g.output(rlx.attention(q, q, q, **form))
+        return sum(work.flops for work in works(g))
+
+    full = flops()
+    assert flops(causal=True) == pytest.approx(full / 2, rel=0.02)
+    assert flops(causal=True, window=64) == pytest.approx(full * 96 / 1024, rel=0.1)
+    assert flops(window=64) == pytest.approx(full * 160 / 1024, rel=0.1)
+    # what stands for a score in numbers is looked at
+    assert flops(causal=True, fill=-1.0) == full
+
+
+def test_far_rows_and_far_updates_cost_more() -> None:
+    def work(axis: int) -> KernelWork:
+        g = Graph()
+        g.output(rlx.reduce_sum(g.input("x", (2048, 2048)), axes=(axis,), keepdims=True))
+        (made,) = works(g)
+        return made
+
+    assert work(0).slowness > work(1).slowness == 1
+
+    def updated(axis: int) -> float:
+        g = Graph()
+        x, i, u = g.input("x", (64, 64)), g.input("i", (64, 64), "i64"), g.input("u", (64, 64))
+        if axis:
+            g.output(rlx.scatter_nd(x, g.input("rows", (64, 1), "i64"), u))
+        else:
+            g.output(rlx.scatter_elements(x, i, u, axis=0, combine="add"))
+        return max(w.amounts.get("updated", 0.0) for w in works(g))
+
+    assert updated(0) == 64 * 64 > updated(1)
+
+
 @pytest.mark.parametrize("name", list(LEVELS))
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 def test_every_core_has_a_rate(dtype: str, name: str) -> None:

@@ -17,6 +17,7 @@ from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.codegen.simd.top_k import LEAST_ROOM
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
+from rlx.ir import expr as ex
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import Reduce, Store
@@ -312,7 +313,7 @@ def _special(made: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa
             return outer * length
         case Scatter():
             points = outer * math.prod(extents(work.inner, binding))
-            made.add("updated", points / (isa.lanes if scheduled.across else 1))
+            made.add("updated", points / (isa.lanes if scheduled.across and not _goes_apart(work) else 1))
             return points
         case PrefixScan():
             points = outer * dims.evaluate(work.length, binding)
@@ -321,6 +322,13 @@ def _special(made: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa
             made.add("running", points / (isa.lanes if scheduled.across else 1))
             return points
     return outer
+
+
+def _goes_apart(work: Scatter) -> bool:
+    """Whether data say of each lane of a vector where its update goes."""
+    axis = len(work.outer) - 1
+    read = ex.walk([place for place, _ in work.offset.others])
+    return any(n.attr.coefficient(axis) != 0 if n.kind == "load" else (n.kind, n.attr) == ("axis", axis) for n in read)
 
 
 def _fourier(made: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, binding: Binding) -> int:

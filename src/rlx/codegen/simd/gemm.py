@@ -15,7 +15,7 @@ from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
-from rlx.codegen.simd.microkernels import BYTES, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
+from rlx.codegen.simd.microkernels import BYTES, FLOATS, OF_DTYPE, BlockOperands, Form, call_core, tile_at, tiles_of
 from rlx.codegen.simd.packing import Source, pack_panel
 from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
@@ -79,6 +79,8 @@ def form_of(work: Contraction, isa: Isa) -> Form | None:
     sides = (work.a_dtype, work.b_dtype, work.dtype)
     if sides == (dtypes.u8, dtypes.i8, dtypes.i32):
         return BYTES
+    if sides[:2] == (dtypes.f32, dtypes.f32) and work.dtype in (dtypes.f16, dtypes.bf16):
+        return FLOATS  # copies in what they are multiplied in
     if work.dtype is dtypes.f16 and not isa.converts_f16:
         return None
     return OF_DTYPE.get(work.dtype) if sides == (work.dtype,) * 3 else None

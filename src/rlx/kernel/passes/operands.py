@@ -11,7 +11,9 @@ import dataclasses
 from collections.abc import Callable
 
 from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.axes import collapse, renumber_linear, renumber_statement
 from rlx.kernel.ir.contraction import Contraction
@@ -22,6 +24,8 @@ from rlx.kernel.passes.driver import LeafPass
 
 ACROSS = 2
 """How many copied elements a result costs that is written across."""
+FEW_ROWS = 4
+"""Fewer are multiplied where the right side lies, in whichever dtype: a copy would be read but once."""
 NARROW = 128
 """Columns that may become rows: all of them stay near while the other side, as panels, passes by once."""
 
@@ -54,13 +58,24 @@ class Operands(LeafPass):
             return None
         if self._should_turn(work, packs):
             return "sides"
-        return "copies" if work.n != 1 and self.takes(_copied(work, packs), packs) else None
+        return "copies" if work.n != 1 and self._wanted(work, packs) is not None else None
 
     def _packs(self, kernel: Kernel) -> bool:
         """Whether the right side lies in panels before a run begins."""
         work = kernel.work
         assert isinstance(work, Contraction)
         return kernel.slots[work.b_slot] in self._static and id(kernel) not in self._prepare
+
+    def _wanted(self, work: Contraction, packs: bool) -> Contraction | None:
+        """The product of copies that the core takes: as they are, else in the dtype of the sum where there are rows
+        enough for it."""
+        made = _copied(work, packs)
+        if self.takes(made, packs):
+            return made
+        if packs or (isinstance(work.m, int) and work.m < FEW_ROWS):
+            return None
+        wide = _widened(work)
+        return wide if self.takes(wide, False) else None
 
     def _should_turn(self, work: Contraction, packs: bool) -> bool:
         """Whether results that are written across, and a copy of the right side, cost less than a copy of the left."""
@@ -86,34 +101,37 @@ class Operands(LeafPass):
         assert isinstance(work, Contraction)
         if self.takes(work, packs):
             return [kernel]
-        wanted, slots, made = _copied(work, packs), list(kernel.slots), []
+        wanted, slots, made = self._wanted(work, packs), list(kernel.slots), []
+        assert wanted is not None  # it matched
         read = [node.attr.slot for node in ex.walk(list(work.bodies())) if node.kind == "load"]
         read += [work.a_slot, work.b_slot]
-        if wanted.a != work.a:
-            place, kernels = self._copy(program, kernel, work.a_slot, work.a, _order(work, work.a, True))
+        if (wanted.a, wanted.a_dtype) != (work.a, work.a_dtype):
+            axes = _order(work, work.a, True)
+            place, kernels = self._copy(program, kernel, work.a_slot, work.a, axes, wanted.a_dtype)
             made += kernels
             wanted = dataclasses.replace(wanted, a_slot=_put(slots, place, work.a_slot, read))
-        if wanted.b != work.b:
-            place, kernels = self._copy(program, kernel, work.b_slot, work.b, _order(work, work.b, False))
+        if (wanted.b, wanted.b_dtype) != (work.b, work.b_dtype):
+            axes = _order(work, work.b, False)
+            place, kernels = self._copy(program, kernel, work.b_slot, work.b, axes, wanted.b_dtype)
             made += kernels
             wanted = dataclasses.replace(wanted, b_slot=_put(slots, place, work.b_slot, read))
         return [*made, dataclasses.replace(kernel, work=wanted, slots=tuple(slots))]
 
     def _copy(
-        self, program: Program, kernel: Kernel, slot: int, line: Linear, axes: tuple[int, ...]
+        self, program: Program, kernel: Kernel, slot: int, line: Linear, axes: tuple[int, ...], dtype: DType
     ) -> tuple[int, list[Kernel]]:
-        """The buffer of the elements of a side along these axes, and the kernels that make it in a run."""
+        """The buffer of the elements of a side along these axes, in a dtype, and the kernels that make it in a run."""
         source = program.buffers[kernel.slots[slot]]
         extents = tuple(kernel.work.extents()[axis] for axis in axes)
         known = all(isinstance(d, int) for d in (*extents, line.const, *(step for _, step in line.axes)))
         once = source.number in self._static and known and id(kernel) not in self._prepare
-        key = (source.number, line, extents, axes)
+        key = (source.number, line, extents, axes, dtype)
         if once and key in self._copies:
             return self._copies[key].number, []
-        buffer = program.new_buffer("temp", source.dtype, dims.product(extents), f"{source.name}.copy")
+        buffer = program.new_buffer("temp", dtype, dims.product(extents), f"{source.name}.copy")
         body = load(1, renumber_linear(line, {axis: i for i, axis in enumerate(axes)}), source.dtype)
         target = Linear(0, tuple(enumerate(contiguous(extents))))
-        nest = collapse(LoopNest(extents, (), (Store(0, target, body, False),)))
+        nest = collapse(LoopNest(extents, (), (Store(0, target, ex.cast(body, dtype), False),)))
         copy = Kernel("operand", nest, (buffer.number, source.number), 1, kernel.sources)
         if not once:
             return buffer.number, [copy]
@@ -161,6 +179,15 @@ def _copied(work: Contraction, packs: bool) -> Contraction:
         return dataclasses.replace(work, a=a)
     depth = dims.product((*work.taps, work.k))
     return dataclasses.replace(work, a=a, b=_lies(work, work.b, False, True), taps=(), k=depth)
+
+
+def _widened(work: Contraction) -> Contraction:
+    """The product of copies of both sides in the dtype that they are multiplied in. The result is rounded as before."""
+    wide = dtypes.accumulator(work.dtype)
+    joins = bool(work.taps)
+    a, b = _lies(work, work.a, True, joins), _lies(work, work.b, False, joins)
+    depth = dims.product((*work.taps, work.k))
+    return dataclasses.replace(work, a=a, b=b, taps=(), k=depth, a_dtype=wide, b_dtype=wide)
 
 
 def _lies(work: Contraction, line: Linear, rows: bool, joins: bool) -> Linear:

@@ -1,0 +1,89 @@
+"""A profile beside what was predicted of each kernel: prices that are wrong, kernels that are slower than need be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from rlx.backends.executable import KernelTime
+from rlx.cost.estimate import KernelEstimate
+from rlx.device import registry
+from rlx.device.choice import Chooser
+from rlx.device.policy import DevicePolicy
+from rlx.errors import ProfileError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.runtime.profiler import Profile
+from rlx.runtime.session import Session
+from rlx.runtime.signature import Signature
+
+Key = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What all kernels of a name and of the same nodes took in a run, and what was predicted of them; `ratio` is the
+    prediction over the time, None where either is missing."""
+
+    name: str
+    sources: tuple[str, ...]
+    calls: int
+    took_ns: float
+    predicted_ns: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        known = self.predicted_ns is not None and self.predicted_ns > 0 and self.took_ns > 0
+        return self.predicted_ns / self.took_ns if known and self.predicted_ns is not None else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The kernels of a profile, the longest first. `measured` tells whether the rates were; else they are a prior's."""
+
+    kernels: tuple[Compared, ...]
+    measured: bool
+
+    @property
+    def took_ns(self) -> float:
+        return sum(kernel.took_ns for kernel in self.kernels)
+
+    @property
+    def predicted_ns(self) -> float:
+        return sum(kernel.predicted_ns or 0.0 for kernel in self.kernels)
+
+    @property
+    def usual(self) -> float:
+        """The median ratio: what a machine that is busy, or slower than when it was measured, has in common."""
+        return median([k.ratio for k in self.kernels if k.ratio is not None] or [1.0])
+
+    def worst(self, share: float = 0.002) -> list[Compared]:
+        """Kernels of at least this share of the time, the farthest from the usual ratio first."""
+        least = share * self.took_ns
+        known = [(k, k.ratio) for k in self.kernels if k.ratio is not None and k.took_ns >= least]
+        return [k for k, ratio in sorted(known, key=lambda pair: -abs(math.log(pair[1] / self.usual)))]
+
+
+def compared(graph: Graph, inputs: Mapping[str, Array], session: Session, found: Profile) -> Comparison:
+    """A profile of the graph on these inputs beside its prediction. Raises ProfileError where nothing predicts."""
+    device = registry.parse(found.device)
+    binding = Signature(graph).binding(list(inputs.values()), graph.data)
+    estimate, by = Chooser(graph, DevicePolicy(), session.options).estimate(device, binding)
+    if estimate is None or by is None:
+        raise ProfileError(f"[profile] expected rates to predict {device} by: `rlx devices --calibrate` measures them")
+    predicted: dict[Key, float] = {}
+    for kernel in estimate.kernels:
+        predicted[_key(kernel)] = predicted.get(_key(kernel), 0.0) + kernel.ns
+    took: dict[Key, tuple[int, float]] = {}
+    for timed in found.kernels:
+        calls, ns = took.get(_key(timed), (0, 0.0))
+        took[_key(timed)] = calls + timed.calls, ns + timed.total_ns
+    kernels = [Compared(*key, calls, ns, predicted.get(key)) for key, (calls, ns) in took.items() if calls]
+    return Comparison(tuple(sorted(kernels, key=lambda k: -k.took_ns)), not by.is_prior)
+
+
+def _key(kernel: KernelTime | KernelEstimate) -> Key:
+    sources: Iterable[str] = kernel.sources
+    return kernel.name, tuple(dict.fromkeys(sources))
