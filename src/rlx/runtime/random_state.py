@@ -24,7 +24,7 @@ class RandomState:
             raise InputError(f"[seed] expected an integer from 0 to 2⁶⁴ - 1, got {seed!r}")
         key = secrets.randbits(64) if seed is None else seed
         with self._lock:
-            self._key, self._runs = key, 0
+            self._key, self._runs, self._seeded = key, 0, seed is not None
 
     def next(self) -> Array:
         """u32 [4]: the key, lower word first, and the number of the run."""
@@ -32,6 +32,11 @@ class RandomState:
             key, run = self._key, self._runs
             self._runs += 1
         return np.array([key, run], "<u8").view("<u4").astype(np.uint32)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether somebody gave the key: others do not wait for the numbers that come next."""
+        return self._seeded
 
     @property
     def place(self) -> tuple[int, int]:
@@ -43,6 +48,7 @@ class RandomState:
     def place(self, place: tuple[int, int]) -> None:
         with self._lock:
             self._key, self._runs = place
+            self._seeded = True
 
     def take_back(self, state: Array) -> None:
         """The state that was given last is the next again; nothing for any other."""
