@@ -231,7 +231,8 @@ class CpuExecutable(Executable):
         return to_bytes(self.artifact)
 
     def describe(self) -> dict[str, Any]:
-        return {**self.artifact.report, "threads": self.threads}
+        states = [self.artifact.inputs[at].name for at in self.artifact.in_place.values()]
+        return {**self.artifact.report, "threads": self.threads, "written_in_place": states}
 
 
 class CpuBound(Bound):
