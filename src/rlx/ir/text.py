@@ -8,9 +8,10 @@
       return out=%y
     }
 
-Lines with `given`, `equal` (and the side that may be 1, if one may) and `assumes_equal` say what `Graph` knows of dims.
-A result that is not the node's first is written `%name#1`. Attributes that have their default are left out. Regions
-follow their node in brackets. Data of params is no part of the text.
+Lines with `next` say which output a state becomes; those with `given`, `equal` (and the side that may be 1, if one may)
+and `assumes_equal` say what `Graph` knows of dims. A result that is not the node's first is written `%name#1`.
+Attributes that have their default are left out. Regions follow their node in brackets. Data of params is no part of
+the text.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rlx.ir.literal import Literal
 from rlx.ir.op import Op, lookup
 from rlx.ir.printing import PLAIN, print_graph, print_literal
 from rlx.ir.type import TensorType
+from rlx.ir.verify import check_states
 
 MAX_DEPTH = 32  # regions in regions
 
@@ -42,6 +44,7 @@ def parse_graph(text: str) -> Graph:
     reader = _Reader(text)
     graph = reader.graph(0)
     reader.end()
+    check_states(graph)
     return graph
 
 
@@ -120,6 +123,12 @@ class _Reader:
                 self.node(graph, values, depth)
             elif token == "bound":
                 self.bound(graph)
+            elif token == "next":
+                self.next()
+                state = self.name()
+                if state in graph.states:
+                    raise self.fail(f"expected one next value of each state, got another of {state!r}")
+                graph.states[state] = self.name()
             elif token == "given":
                 self.next()
                 graph.given = (*graph.given, self.name())
@@ -132,7 +141,7 @@ class _Reader:
                 self.next()
                 graph.assumes_equal = True
             else:
-                raise self.fail("expected a node, bound, given, equal, assumes_equal or return")
+                raise self.fail("expected a node, bound, next, given, equal, assumes_equal or return")
         self.expect("return")
         while self.peek() != "}":
             key = self.name()

@@ -23,9 +23,8 @@ class RandomState:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 1 << 64):
             raise InputError(f"[seed] expected an integer from 0 to 2⁶⁴ - 1, got {seed!r}")
         key = secrets.randbits(64) if seed is None else seed
-        self._seeded = seed is not None
         with self._lock:
-            self._key, self._runs = key, 0
+            self._key, self._runs, self._seeded = key, 0, seed is not None
 
     def next(self) -> Array:
         """u32 [4]: the key, lower word first, and the number of the run."""
