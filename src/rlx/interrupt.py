@@ -113,6 +113,17 @@ def _having(own: Limit) -> Iterator[None]:
         _here.limit = before
 
 
+@contextmanager
+def unlimited() -> Iterator[None]:
+    """Nothing ends what runs in here."""
+    before = _here.limit
+    _here.limit = None
+    try:
+        yield
+    finally:
+        _here.limit = before
+
+
 def check() -> None:
     """Raises RunTimeout, RunCancelled if this thread's run is to end."""
     own = _here.limit

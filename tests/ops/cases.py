@@ -216,6 +216,17 @@ def _scatter_nd(name: str) -> Iterator[Case]:
         yield case(name, f"many-{combine}", array((30, 3), dtype), places, array((2000, 3), dtype, 5), combine=combine)
 
 
+@specimen("update_slice")
+def _update_slice(name: str) -> Iterator[Case]:
+    for start in (0, 2, 3, -1):
+        yield case(name, f"rows-{start}", array((4, 3)), array((2, 3), seed=5), np.array(start))
+    yield case(name, "inner", array((2, 9, 3), dtypes.f16), array((2, 1, 3), dtypes.f16, 5), np.array(8), axis=1)
+    yield case(name, "last", array((3, 5), dtypes.i32), array((3, 2), dtypes.i32, 5), np.array(3, np.uint64), axis=-1)
+    yield case(name, "bool", array((7,), dtypes.bool_), array((3,), dtypes.bool_, 5), np.array(4, np.int8))
+    yield case(name, "far", array((3, 5)), array((1, 5), seed=5), np.array(1 << 63, np.uint64))
+    yield case(name, "nothing", array((3, 5)), array((0, 5)), np.array(3, np.int32))
+
+
 @specimen("dot_general")
 def _dot_general(name: str) -> Iterator[Case]:
     for dtype in (*FLOATS, dtypes.i32):

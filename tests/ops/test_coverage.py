@@ -18,9 +18,10 @@ from rlx.ir.type import TensorType
 
 OPS = list(REGISTRY.values())
 BUILT = [name for module in rlx.ops.BUILDERS for name in module.__all__]
-NO_REFERENCE = {"input": "the run brings it", "param": "set_param brings it"}
+NO_REFERENCE = {"input": "the run brings it", "state": "it is an input", "param": "set_param brings it"}
 NO_CASE = {
     "input": "the run brings it",
+    "state": "tests/runtime/test_states.py",
     "param": "set_param brings it",
     "if": "tests/ops/test_control.py",
     "while": "tests/ops/test_control.py",

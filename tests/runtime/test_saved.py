@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,72 @@ def test_kept_code_is_bounded_in_bytes() -> None:
         cache.put(key, Sized())  # type: ignore[arg-type]
         assert cache.get("a") is not None or key == "c"
     assert len(cache) == 2 and cache.get("b") is None and cache.nbytes == 80, "the least recently used goes first"
+
+
+def test_what_stays_between_runs_is_saved(tmp_path: Path) -> None:
+    """A program that draws, counts and feeds goes on where it was, bit for bit; in a process of its own too."""
+    graph = rlx.Graph("kept")
+    x, fed = graph.input("x", (3,)), graph.input("fed", (3,))
+    state, at = graph.state("state", (4, 3)), graph.state("at", (), "i64")
+    written = rlx.update_slice(state, (x + rlx.random_normal(graph.random_state(), shape=(3,))).reshape(1, 3), at)
+    graph.set_next(state, written)
+    graph.set_next(at, at + 1)
+    graph.output(fed * 0.5 + x, name="fed_next")
+    graph.output(rlx.reduce_sum(written, axes=(0,)), name="sum")
+    made = rlx.Session("cpu").compile(graph)
+    made.bind_handle("fed", np.ones(3, "f4"))
+    made.set_feeds({"fed_next": "fed"})
+    made.seed(7)
+    for _ in range(2):
+        made.run({"x": X[0, :3]})
+    path = tmp_path / "program.rlxc"
+    made.save(path)
+    opened = rlx.load_compiled(path)
+    script = (
+        "import sys, numpy as np, rlx\n"
+        "c = rlx.load_compiled(sys.argv[1])\n"
+        "r = [a.tobytes().hex() for _ in range(2) for a in c.run({'x': np.arange(3, dtype='f4')})]\n"
+        "print(*r, c.read_handle('state').tobytes().hex())\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    wanted = [a.tobytes() for _ in range(2) for a in made.run({"x": X[0, :3]})]
+    assert [bytes.fromhex(part) for part in told.stdout.split()] == [*wanted, made.read_handle("state").tobytes()]
+    assert [a.tobytes() for _ in range(2) for a in opened.run({"x": X[0, :3]})] == wanted
+    assert opened.read_handle("at") == 4 and opened.handles() == ("fed", "state", "at")
+    with pytest.raises(RlxError, match="starts"):
+        opened.run({"x": X[0, :3]})
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda kept: kept["arrays"][0].__setitem__(0, "x"), "to go with it"),
+        (lambda kept: kept["arrays"][0].__setitem__(2, [1 << 40]), "to go with it"),
+        (lambda kept: kept["arrays"][0].__setitem__(1, "i64"), "to go with it"),
+        (lambda kept: kept.update(feeds={"y": "nothing"}), "to go with it"),
+        (lambda kept: kept.update(bytes=1 << 30), "bytes of states"),
+        (lambda kept: kept.update(digest="00"), "damaged"),
+    ],
+)
+def test_what_was_kept_is_checked(tmp_path: Path, change: Any, words: str) -> None:
+    graph = rlx.Graph("kept")
+    state = graph.state("state", (4,))
+    graph.set_next(state, state + 1.0)
+    graph.output(state * graph.input("x", ()), name="y")
+    path = tmp_path / "program.rlxc"
+    rlx.Session("cpu").compile(graph).save(path)
+    rewrite(path, lambda header: change(header["kept"]))
+    with pytest.raises(ModelError, match=words):
+        rlx.load_compiled(path)
+
+
+def test_clones_take_the_seed_over() -> None:
+    graph = rlx.Graph("draws")
+    graph.output(graph.input("x", (8,)) + rlx.random_normal(graph.random_state(), shape=(8,)), name="y")
+    made = rlx.Session("cpu").compile(graph)
+    zeros = np.zeros(8, "f4")
+    assert not np.array_equal(made.clone().run([zeros])[0], made.run([zeros])[0]), "without a seed keys differ"
+    made.seed(5)
+    made.run([zeros])
+    other = made.clone()
+    assert np.array_equal(other.run([zeros])[0], made.run([zeros])[0])

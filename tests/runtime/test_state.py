@@ -277,7 +277,7 @@ def test_observers_see_values_that_are_no_results(device: str) -> None:
 
     def run(given: list[Array] | None = None) -> Array:
         inputs = [np.array([1, 2], "f4")]
-        return state.run(lambda mode: run_once(program, mode, inputs, given), copy=given is not None)[0]
+        return state.run(lambda mode, where: run_once(program, mode, inputs, given, where), given is not None)[0]
 
     out = np.empty(2, "f4")
     assert run().tolist() == run([out]).tolist() == out.tolist() == [6, 18]

@@ -69,6 +69,8 @@ class Backend(ABC):
     """How far off predictions may be that go by `prior`."""
     compiles_sizes: ClassVar[bool] = False
     """Whether every size of an input with named dims is a compile of its own."""
+    writes_states: ClassVar[bool] = False
+    """Whether programs write into the arrays of a graph's `states`; else their next values are outputs like others."""
     loop_trips: ClassVar[int] = 1 << 16
     """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.memory import DeviceArray, Where
 from rlx.ir.literal import Array
 from rlx.passes.checks import Check
 
@@ -46,6 +47,17 @@ class CheckedExecutable(Executable):
     @property
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
+
+    @property
+    def place(self) -> object:
+        return self.inner.place
+
+    @property
+    def writes_states(self) -> bool:
+        return self.inner.writes_states
+
+    def put(self, name: str, array: Array) -> Array | DeviceArray:
+        return self.inner.put(name, array)
 
     @property
     def nbytes(self) -> int:
@@ -87,15 +99,25 @@ class _CheckedBound(Bound):
     def nbytes(self) -> int:  # type: ignore[override]  # it may grow
         return self.inner.nbytes
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         if out is None:
             results = self.inner(inputs)
         else:
             results = self.inner(inputs, [*out, np.empty(len(self._most), np.uint64)])
-        numbers = results.pop()
+        self._look(results.pop())
+        return results
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        given = None if out is None else [*out, None]
+        results = self.inner.deliver_to([*where, "host"], inputs, given)
+        self._look(results.pop())
+        return results
+
+    def _look(self, numbers: Array) -> None:
         if self._few or (numbers > self._limits).any():
             look(numbers.tolist(), self._most, self.checks, self.binding)
-        return results
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         return self.inner.profile(inputs)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from rlx.backends.memory import DeviceArray, Where, on_host
 from rlx.errors import CapabilityError, ProfileError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -73,12 +74,26 @@ class Bound(ABC):
     """Whether its calls look at the limit of their thread's run themselves, every few milliseconds."""
 
     @abstractmethod
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         """Runs. `inputs` lie in the graph's order, C-contiguous, checked; results lie in the order of its outputs.
 
         out   arrays to put the results in, one for each output, of its shape and dtype, C-contiguous and writeable;
-              none shares memory with another or with an input. What they hold after an error is not said.
+              none shares memory with another or with an input. None stands for those that may be new. What they hold
+              after an error is not said.
+
+        Where the graph's `states` are written in place, the array of a state is also the result that is its next value.
         """
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        """A call whose results, one for each output, are NumPy arrays, arrays on the device, or None for nowhere.
+
+        States that are written in place are what they were given as, wherever they are wanted. Inputs may be arrays on
+        the device too, of the executable's `place`.
+        """
+        results = self(on_host(inputs), out)
+        return [None if place == "nowhere" else result for place, result in zip(where, results, strict=True)]
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """Runs, and tells the times of kernels in their order. Raises ProfileError where that was not compiled in."""
@@ -111,6 +126,20 @@ class Executable(ABC):
     def capabilities(self) -> Capabilities:
         """What this program can do."""
         return Capabilities()
+
+    @property
+    def place(self) -> object:
+        """The memory whose arrays its bounds take and give; None where that is the host's."""
+        return None
+
+    @property
+    def writes_states(self) -> bool:
+        """Whether runs write to states in their place."""
+        return False
+
+    def put(self, name: str, array: Array) -> Array | DeviceArray:
+        """A copy of an array for the input of this name where its bounds find it without another: on the device."""
+        return array
 
     @property
     def nbytes(self) -> int:
@@ -162,10 +191,11 @@ def shapes_at(types: Iterable[TensorType], binding: Mapping[str, int]) -> tuple[
     return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in listed)
 
 
-def deliver(results: list[Array], out: Sequence[Array] | None) -> list[Array]:
+def deliver(results: list[Array], out: Sequence[Array | None] | None) -> list[Array]:
     """Results in the arrays of the caller, if there are any: for backends whose kernels cannot write there."""
     if out is None:
         return results
     for given, result in zip(out, results):
-        np.copyto(given, result)
-    return list(out)
+        if given is not None:
+            np.copyto(given, result)
+    return [result if given is None else given for given, result in zip(out, results)]

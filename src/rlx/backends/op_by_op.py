@@ -17,6 +17,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
 from rlx.ops.control import If, Scan
+from rlx.ops.writing import written_in_place
 from rlx.passes import prepare
 
 Lower = Callable[..., Any]
@@ -66,16 +67,22 @@ class WeightsAsArguments(Executable):
 
     preparing   what weights alone decide is computed by these when they are set, and is weights to `graph`
     programs    those that bounds hold, by size, for clones to share
+    written     outputs that take the memory of a state, by their places: the place of that among the inputs
     """
 
     def __init__(self, graph: Graph) -> None:
         self.preparing, self.graph = prepare.split(graph)
         self._wanted = [v.name for v in graph.params]
+        names, outputs = [v.name for v in self.graph.inputs], list(self.graph.outputs)
+        states = written_in_place(self.graph)
+        self.written = {outputs.index(self.graph.states[name]): names.index(name) for name in states}
         self.compile_count = 0
         self._lock = locks.lock()
         self.programs: WeakValueDictionary[Binding, Shared] = WeakValueDictionary()
         self._params: dict[str, Array] = {}
         self._weights: dict[str, Any] | None = None
+        self._changed: set[str] = set()
+        self._parts: dict[frozenset[str], tuple[Graph, ...]] = {}
 
     @abstractmethod
     def upload(self, params: Mapping[str, Array]) -> dict[str, Any]:
@@ -88,7 +95,7 @@ class WeightsAsArguments(Executable):
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self._lock:
             self._params = {**self._params, **params}
-            self._weights = None
+            self._changed |= params.keys()
 
     def params(self) -> dict[str, Array]:
         """The arrays that weights were set to."""
@@ -96,17 +103,32 @@ class WeightsAsArguments(Executable):
             return dict(self._params)
 
     def weights(self) -> dict[str, Any]:
-        """What `graph` takes, as values of the library: made once. Raises InputError if a weight is missing."""
+        """What `graph` takes, as values of the library: of weights that were set those alone are made anew.
+
+        Raises InputError if a weight is missing.
+        """
         with self._lock:
-            if self._weights is None:
+            if self._weights is None or self._changed:
                 missing = [name for name in self._wanted if name not in self._params]
                 if missing:
                     raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-                values = self.upload(self._params)
-                for part in self.preparing:
+                known = self._weights or {}
+                parts = self.preparing if self._weights is None else self._behind(frozenset(self._changed))
+                taken = {v.name for part in parts for v in part.params}
+                taken |= {v.name for v in self.graph.params if v.name in self._changed or v.name not in known}
+                values = self.upload({name: a for name, a in self._params.items() if name in taken})
+                for part in parts:
                     values |= zip(part.outputs, self.compute(part, values))
-                self._weights = {v.name: values[v.name] for v in self.graph.params}
+                self._weights = {v.name: values.get(v.name, known.get(v.name)) for v in self.graph.params}
+                self._changed = set()
             return self._weights
+
+    def _behind(self, changed: frozenset[str]) -> tuple[Graph, ...]:
+        """Of `preparing` what hangs on these weights."""
+        if changed not in self._parts:
+            found = [prepare.behind(part, changed) for part in self.preparing]
+            self._parts[changed] = tuple(part for part in found if part is not None)
+        return self._parts[changed]
 
     def clone(self, weights: bool = True) -> Self:
         made = copy.copy(self)
@@ -114,7 +136,12 @@ class WeightsAsArguments(Executable):
             made._lock = locks.lock()
             made._params = self._params if weights else {}
             made._weights = self._weights if weights else None  # replaced as a whole, never changed
+            made._changed = set(self._changed) if weights else set()
         return made
+
+    @property
+    def writes_states(self) -> bool:
+        return bool(self.written)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -28,6 +28,7 @@ def _feed(hasher: hashlib.blake2b, graph: Graph) -> None:
             _feed(hasher, region)
     for name, value in graph.outputs.items():
         lines.append(f"out {name!r} {numbers[id(value.node)]}.{value.index}")
+    lines.append(repr(graph.states))
     lines.append(repr((graph.given, sorted(graph.bounds.items()))))
     lines.append(repr([(str(e.left), str(e.right), e.spreads) for e in graph.equalities]))
     hasher.update("\n".join(lines).encode())

@@ -15,7 +15,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import LEAVES, Constant, Input, Measured, Op, Param, Types, lookup
+from rlx.ir.op import LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
 from rlx.ir.printing import print_graph, same_graph
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
@@ -211,6 +211,7 @@ class Graph:
     """A program. Inputs, params and outputs have names; nodes lie in topological order.
 
     bounds      least and greatest value of named dims, where known
+    states      of each state that runs change, the output that it becomes
     given       dims that whoever runs the graph brings as numbers, beside those that shapes of inputs and params tell
     equalities  dims that type rules took to be equal; checked when the dims get values
     data        arrays of params that the model brought along (not part of the program)
@@ -225,6 +226,7 @@ class Graph:
         self.anew: Callable[[Mapping[str, int]], Graph] | None = None
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
+        self.states: dict[str, str] = {}
         self.bounds: dict[str, tuple[int, int | None]] = {}
         self.given: tuple[str, ...] = ()
         self.equalities: list[Equality] = []
@@ -236,7 +238,14 @@ class Graph:
 
     @property
     def inputs(self) -> list[Value]:
+        """What a run gets: what callers bring, and states."""
         return [Value(n, 0) for n in self.nodes if isinstance(n.op, Input)]
+
+    @property
+    def results(self) -> dict[str, Value]:
+        """Outputs for callers: all that are not the next value of a state."""
+        following = set(self.states.values())
+        return {name: value for name, value in self.outputs.items() if name not in following}
 
     @property
     def params(self) -> list[Value]:
@@ -263,6 +272,36 @@ class Graph:
     def input(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
         """An input; entries of `shape` are ints or names of dims."""
         return self._leaf(Input(TensorType.of(shape, dtype)), name)
+
+    def random_state(self) -> Value:
+        """What ops that draw random numbers take: an input that the runtime brings, another one in each run."""
+        known = next((value for value in self.inputs if value.name == RANDOM_STATE), None)
+        return self.input(RANDOM_STATE, (4,), "u32") if known is None else known
+
+    def state(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
+        """What the state of this name holds when a run starts: zeros at first, if its dims are numbers. `set_next` says
+        what it becomes."""
+        return self._leaf(State(TensorType.of(shape, dtype)), name)
+
+    def set_next(self, state: Value, value: Value) -> None:
+        """Says what a state becomes when a run has succeeded: once for each state.
+
+        Where `value` is the state with parts written anew (`update_slice`, `scatter_nd`, `scatter_elements`, or several
+        behind each other), and nothing else takes what is written over, a run writes these parts and nothing more.
+        """
+        if not isinstance(state.op, State) or state.graph is not self:
+            raise GraphError(f"[set_next] expected a state of the graph {self.name!r}, got {state!r}")
+        if state.name in self.states:
+            raise GraphError(f"[set_next] expected one next value of each state, got another of {state.name!r}")
+        if value.graph is not self:
+            raise GraphError(f"[set_next] expected a value of the graph {self.name!r}, got {value!r} of another")
+        if not value.type.flows_into(state.type):
+            raise ShapeError(f"[set_next] expected {state.type} for the state {state.name!r}, got {value.type}")
+        name = f"{state.name}.next"
+        while name in self.outputs:
+            name += "_"
+        self.outputs[name] = value
+        self.states[state.name] = name
 
     def param(self, name: str, shape: Iterable[Any], dtype: Any = "f32", data: Array | None = None) -> Value:
         """A weight; `data` is kept beside the graph until a compiled graph takes it."""
@@ -371,6 +410,7 @@ class Graph:
         """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
         made = Graph(self.name, self.assumes_equal)
         made.bounds = dict(self.bounds)
+        made.states = dict(self.states)
         made.given = self.given
         made.equalities = list(dict.fromkeys(self.equalities))
         made.data = dict(self.data)

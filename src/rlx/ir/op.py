@@ -236,6 +236,14 @@ class Input(Leaf):
 
 
 @op
+class State(Input):
+    """An array that stays from run to run: a run gets it as the run before left it. Its name is the node's.
+
+    `Graph.set_next` says what it becomes. To all that need not tell them apart it is an input.
+    """
+
+
+@op
 class Param(Leaf):
     """An array that is set once and kept: a weight. Its name is the node's."""
 

@@ -29,6 +29,7 @@ def print_graph(graph: Graph, literals: str = "short", indent: str = "") -> str:
     lines = [f"{indent}graph {json.dumps(graph.name)} {{"]
     for name, (low, high) in graph.bounds.items():
         lines.append(f"{inside}bound {name} {low} {'inf' if high is None else high}")
+    lines += [f"{inside}next {_name(state)} {_name(output)}" for state, output in graph.states.items()]
     lines += [f"{inside}given {name}" for name in graph.given]
     if graph.assumes_equal and any(equality.spreads for equality in graph.equalities):
         lines.append(f"{inside}assumes_equal")

@@ -31,6 +31,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import Op, lookup
 from rlx.ir.type import TensorType
+from rlx.ir.verify import check_states
 from rlx.mapped import Mapping, private
 
 VERSION = 1
@@ -97,6 +98,7 @@ def _write_graph(graph: Graph, tensors: _Tensors) -> Json:
     return {
         "name": graph.name,
         "bounds": {name: list(pair) for name, pair in graph.bounds.items()},
+        "states": graph.states,
         "given": list(graph.given),
         "equalities": [[_write_dim(e.left), _write_dim(e.right), e.reason, e.spreads] for e in graph.equalities],
         "assumes_equal": graph.assumes_equal,
@@ -174,6 +176,7 @@ def _load(data: memoryview) -> Graph:
         raise ModelError(f"[load] expected version {VERSION}, got {body.get('version')!r}; save the graph anew")
     reader = _Reader(_read_tensors(_list(body["tensors"], MAX_TENSORS), data[8 + length :]))
     graph = reader.graph(body["graph"], 0)
+    check_states(graph)
     for name, index in _dict(body["data"]).items():
         param = next((n for n in graph.nodes if n.name == name and n.op.name == "param"), None)
         array = reader.tensors[_index(index, len(reader.tensors))]
@@ -254,6 +257,7 @@ class _Reader:
             graph.outputs[name] = self.value(graph, place)
         for name, (low, high) in _dict(body["bounds"]).items():
             graph.bounds[name] = (_index(low, 1 << 62), None if high is None else _index(high, 1 << 62))
+        graph.states = {name: _text(output) for name, output in _dict(body.get("states", {})).items()}
         graph.given = tuple(_text(name) for name in _list(body.get("given", []), MAX_NODES))
         graph.equalities = self.equalities(graph, _list(body["equalities"], MAX_NODES))
         return graph

@@ -8,9 +8,10 @@
       return out=%y
     }
 
-Lines with `given`, `equal` (and the side that may be 1, if one may) and `assumes_equal` say what `Graph` knows of dims.
-A result that is not the node's first is written `%name#1`. Attributes that have their default are left out. Regions
-follow their node in brackets. Data of params is no part of the text.
+Lines with `next` say which output a state becomes; those with `given`, `equal` (and the side that may be 1, if one may)
+and `assumes_equal` say what `Graph` knows of dims. A result that is not the node's first is written `%name#1`.
+Attributes that have their default are left out. Regions follow their node in brackets. Data of params is no part of
+the text.
 """
 
 from __future__ import annotations
@@ -120,6 +121,10 @@ class _Reader:
                 self.node(graph, values, depth)
             elif token == "bound":
                 self.bound(graph)
+            elif token == "next":
+                self.next()
+                state = self.name()
+                graph.states[state] = self.name()
             elif token == "given":
                 self.next()
                 graph.given = (*graph.given, self.name())
@@ -132,7 +137,7 @@ class _Reader:
                 self.next()
                 graph.assumes_equal = True
             else:
-                raise self.fail("expected a node, bound, given, equal, assumes_equal or return")
+                raise self.fail("expected a node, bound, next, given, equal, assumes_equal or return")
         self.expect("return")
         while self.peek() != "}":
             key = self.name()

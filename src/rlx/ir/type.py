@@ -66,6 +66,11 @@ class TensorType:
     def is_static(self) -> bool:
         return all(isinstance(dim, int) for dim in self.shape)
 
+    def flows_into(self, other: TensorType) -> bool:
+        """Whether arrays of this type may be what a run of the other is given: its dims with names take any extent."""
+        same = self.dtype is other.dtype and self.rank == other.rank
+        return same and all(to == of or not isinstance(to, int) for of, to in zip(self.shape, other.shape))
+
     def with_shape(self, shape: Iterable[Dim]) -> TensorType:
         return TensorType(tuple(shape), self.dtype)
 

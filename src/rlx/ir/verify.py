@@ -8,7 +8,8 @@
 6. Outputs are results of nodes of this graph.
 7. The use lists name every node that takes a value, once for each operand.
 8. Data belongs to a param and has its type.
-9. A dim that is measured has one node that measures it, and only later nodes speak of it.
+9. States have at most one next value each, an output of their type; regions have no states.
+10. A dim that is measured has one node that measures it, and only later nodes speak of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlx.errors import GraphError, RlxError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.graph import Graph, Node, Value, infer
-from rlx.ir.op import Measured, Param
+from rlx.ir.op import Measured, Param, State
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
 
@@ -42,6 +43,7 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"output {name!r} is {value!r}, which is no result of a node of graph {graph.name!r}")
     _verify_uses(graph, uses)
     _verify_data(graph)
+    check_states(graph)
     _verify_measured(graph)
 
 
@@ -98,6 +100,28 @@ def _verify_data(graph: Graph) -> None:
         got = TensorType.of(array.shape, dtypes.of(array.dtype))
         if got != params[name]:
             raise GraphError(f"[param] expected data of {params[name]}, got {got}, at node {name!r}")
+
+
+def check_states(graph: Graph) -> None:
+    """Whether the next values of states are outputs, of types that go with them. Raises GraphError."""
+    known = {node.name: node for node in graph.nodes if isinstance(node.op, State)}
+    for node in graph.nodes:
+        if any(map(_has_states, node.regions)):
+            raise _fail(node, "expected states in the outermost graph alone, got one in a region")
+    for name, output in graph.states.items():
+        if name not in known:
+            raise GraphError(f"[set_next] expected states among {list(known)}, got {name!r}")
+        if output not in graph.outputs or list(graph.states.values()).count(output) > 1:
+            wanted = f"an output of its own among {list(graph.outputs)} as the next value of the state {name!r}"
+            raise GraphError(f"[set_next] expected {wanted}, got {output!r}")
+        value = graph.outputs[output]
+        if not value.type.flows_into(known[name].types[0]):
+            raise _fail(known[name], f"expected a next value of {known[name].types[0]}, got {value!r}")
+
+
+def _has_states(graph: Graph) -> bool:
+    own = bool(graph.states) or any(isinstance(node.op, State) for node in graph.nodes)
+    return own or any(_has_states(region) for node in graph.nodes for region in node.regions)
 
 
 def _verify_measured(graph: Graph) -> None:

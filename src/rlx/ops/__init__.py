@@ -45,6 +45,7 @@ from rlx.ops import (
     suppression,
     transcendental,
     transformer,
+    writing,
 )
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "suppression",
     "transcendental",
     "transformer",
+    "writing",
 ]
 
 BUILDERS = (shorthand, selection, suppression, experts)

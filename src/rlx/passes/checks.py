@@ -59,10 +59,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked:
-    """A graph whose last output, u64, has a number for each check; the graph as it was where there is none."""
+    """A graph whose last output, u64, has a number for each check; the graph as it was where there is none.
+
+    pieces   values of one axis that are that output one behind the other
+    """
 
     graph: Graph
     checks: tuple[Check, ...]
+    pieces: tuple[Value, ...] = ()
 
 
 def add_checks(graph: Graph, indices: bool, most_trips: int) -> Checked:
@@ -146,7 +150,7 @@ class _Body:
     def finish(self) -> Checked:
         """The new graph, with the numbers behind its outputs."""
         made = self.rebuild.finish() if not self.checks else self._with_outputs([self.vector()])
-        return Checked(made, tuple(self.checks))
+        return Checked(made, tuple(self.checks), tuple(self.pieces))
 
     def _with_outputs(self, more: Sequence[Value], at: int | None = None) -> Graph:
         """The new graph with more outputs: behind its own, or from number `at` on."""

@@ -9,23 +9,35 @@ from rlx.ir.graph import Graph, Value
 from rlx.passes.driver import Rebuild
 
 
-def ending_at(graph: Graph, values: Sequence[Value], names: Sequence[str] = ()) -> Graph:
+def ending_at(graph: Graph, values: Sequence[Value], names: Sequence[str] = (), advances: bool = False) -> Graph:
     """A graph whose outputs, named "0", "1", … or by `names`, are these values of `graph`; inputs and params are all
-    kept."""
+    kept. States become what they become in `graph` if it `advances`, else they stay."""
     rebuild = Rebuild(graph)
     for node in graph.nodes:
         rebuild.keep(node)
     rebuild.new.outputs = {name: rebuild[v] for name, v in zip(names or map(str, range(len(values))), values)}
+    rebuild.new.states = {}
+    for state, output in graph.states.items() if advances else ():
+        name = output
+        while name in rebuild.new.outputs:
+            name += "_"
+        rebuild.new.outputs[name] = rebuild[graph.outputs[output]]
+        rebuild.new.states[state] = name
     rebuild.new.prune()
     told = {value: name for name, value in graph.outputs.items()}
     anew = graph.anew
     if anew is not None and all(value in told for value in values):
-        rebuild.new.anew = partial(_outputs_anew, anew, [told[value] for value in values], tuple(names))
+        wanted = [told[value] for value in values]
+        rebuild.new.anew = partial(_outputs_anew, anew, wanted, tuple(names), advances)
     return rebuild.new
 
 
 def _outputs_anew(
-    anew: Callable[[Mapping[str, int]], Graph], wanted: Sequence[str], names: Sequence[str], sizes: Mapping[str, int]
+    anew: Callable[[Mapping[str, int]], Graph],
+    wanted: Sequence[str],
+    names: Sequence[str],
+    advances: bool,
+    sizes: Mapping[str, int],
 ) -> Graph:
     graph = anew(sizes)
-    return ending_at(graph, [graph.outputs[name] for name in wanted], names)
+    return ending_at(graph, [graph.outputs[name] for name in wanted], names, advances)

@@ -17,6 +17,7 @@ from rlx.ops.precondition import Require
 from rlx.ops.reduce import Argmax, Argmin, ReduceMax, ReduceMin
 from rlx.ops.selection import Positions
 from rlx.ops.shape import BroadcastTo, Concat, DimsTensor, Frames, Iota, Reshape, Slice, Transpose
+from rlx.ops.writing import UpdateSlice
 
 MAX_DEPTH = 64
 MAX_TEXT = 256  # characters of a bound: longer ones are not worked out
@@ -142,6 +143,8 @@ class Intervals:
                 return parts[1].joined(parts[2])
             case ScatterElements(combine=None) | ScatterNd(combine=None):
                 return parts[0].joined(parts[2])
+            case UpdateSlice():
+                return parts[0].joined(parts[1])
             case Cast():
                 return parts[0] if value.node.inputs[0].dtype.kind in ("int", "uint", "bool") else NOTHING
             case Add():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Input, Op, Param
 from rlx.ir.symbols import symbols_of
@@ -33,6 +35,18 @@ def split(graph: Graph, stays: tuple[type[Op], ...] = ()) -> tuple[tuple[Graph, 
             if name not in there:
                 rebuild.new.param(name, value.shape, value.dtype)
     return tuple(made), _without_idle_params(rebuild.finish())
+
+
+def behind(graph: Graph, params: Collection[str]) -> Graph | None:
+    """The part of a graph of params whose outputs hang on some of them, named as there; None if none do."""
+    dirty: set[int] = set()
+    for node in graph.nodes:
+        named = isinstance(node.op, Param) and node.name in params
+        inside = bool(node.regions) and any(not _params_within(region).isdisjoint(params) for region in node.regions)
+        if named or inside or any(id(value.node) in dirty for value in node.inputs):
+            dirty.add(id(node))
+    found = {name: value for name, value in graph.outputs.items() if id(value.node) in dirty}
+    return _without_idle_params(ending_at(graph, list(found.values()), list(found))) if found else None
 
 
 def _split(graph: Graph, made: list[Graph], stays: tuple[type[Op], ...]) -> Graph:
@@ -117,9 +131,8 @@ def _without_idle_params(graph: Graph) -> Graph:
 
 
 def _params_of_regions(graph: Graph) -> set[str]:
-    return {
-        name
-        for node in graph.nodes
-        for region in node.regions
-        for name in (*(v.name for v in region.params), *_params_of_regions(region))
-    }
+    return {name for node in graph.nodes for region in node.regions for name in _params_within(region)}
+
+
+def _params_within(graph: Graph) -> set[str]:
+    return {v.name for v in graph.params} | _params_of_regions(graph)

@@ -58,6 +58,7 @@ def _changed(graph: Graph, change: Callable[[Dim], Dim], assumes_equal: bool) ->
             name=node.name, source=node.source, regions=regions,
         )  # fmt: skip
         map_.update(zip(node.outputs, made.nodes[-1].outputs))
+    made.states = dict(graph.states)
     made.outputs = {name: map_[value] for name, value in graph.outputs.items()}
     equalities = [Equality(change(e.left), change(e.right), e.reason, e.spreads) for e in graph.equalities]
     made.equalities = [e for e in dict.fromkeys([*equalities, *made.equalities]) if _is_open(e, assumes_equal)]

@@ -139,6 +139,7 @@ class _Builder:
         self.number = number
         self.graph = cutter.graph.like()
         self.graph.name = f"{cutter.graph.name}.{number}"
+        self.graph.states = {}  # they become outputs of some stage, which the runtime takes
         self.graph.data = {}
         self.stage = Stage(self.graph)
         self.map: dict[Value, Value] = {}

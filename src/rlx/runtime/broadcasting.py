@@ -13,6 +13,7 @@ from typing import Any
 
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Capabilities, Executable
+from rlx.backends.memory import DeviceArray
 from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -207,6 +208,17 @@ class BroadcastExecutable(Executable):
     @property
     def capabilities(self) -> Capabilities:
         return self.equal.capabilities
+
+    @property
+    def place(self) -> object:
+        return self.equal.place
+
+    @property
+    def writes_states(self) -> bool:
+        return self.equal.writes_states
+
+    def put(self, name: str, array: Array) -> Array | DeviceArray:
+        return self.equal.put(name, array)
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,8 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node
 from rlx.ops.control import Scan
-from rlx.passes.checks import add_checks
+from rlx.passes.checks import Checked, add_checks
+from rlx.passes.state import guarded
 
 TIMES_MEMORY = 16
 MOST_NESTED_TRIPS = 1 << 26
@@ -32,8 +33,8 @@ def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: i
     OutOfMemory for a value that no machine of this size holds."""
     Demands(graph).check()
     if not backend.tells_checks:
-        return backend.compile(graph, options, ordinal)
-    made = add_checks(graph, options.check_indices, most_trips(backend))
+        return backend.compile(guarded(Checked(graph, ()), False).graph, options, ordinal)
+    made = guarded(add_checks(graph, options.check_indices, most_trips(backend)), backend.writes_states)
     return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
 
 

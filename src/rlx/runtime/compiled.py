@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx import interrupt, locks
 from rlx.backends.executable import Capabilities, Executable, KernelTime
+from rlx.backends.memory import DeviceArray, HostArray, Where
 from rlx.errors import InputError
 from rlx.interrupt import CancelToken, limited
 from rlx.ir.graph import Graph
@@ -22,8 +23,11 @@ from rlx.runtime.pipeline import Pending, Pipeline
 from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
-from rlx.runtime.state import State
+from rlx.runtime.state import State, begun
 from rlx.runtime.typed import Typed
+
+ON_DEVICE = "device"
+"""What `outputs` of a run are where results stay on the device."""
 
 
 class CompiledGraph:
@@ -39,7 +43,7 @@ class CompiledGraph:
         self.program = program
         self.attempts: Mapping[str, str] = {}
         self._pipeline: Pipeline[list[Array]] = Pipeline()
-        self._state = State(program, self._pipeline.drain, mode)
+        self._state = State(program, self._pipeline.drain, begun(program, mode))
         self._lock = locks.rlock()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
@@ -120,8 +124,11 @@ class CompiledGraph:
     ) -> list[Array]:
         """Runs the program: inputs by name or by position, results in the order of `output_names` or of `outputs`.
 
-        Inputs are NumPy arrays or anything that speaks DLPack (CPU tensors of other libraries, taken without a copy).
-        Those with a handle may be left out. Results that feed a handle are read-only.
+        Inputs are NumPy arrays, arrays on the device, or anything that speaks DLPack (CPU tensors of other libraries,
+        taken without a copy). Those with a handle may be left out. Results that feed a handle are read-only.
+
+        outputs   names; nothing else is brought to the host. "device" leaves all results on the device, as arrays that
+                  runs take without a copy (`backends.memory.DeviceArray`), unless an output is called that
 
         timeout   seconds after which a run that is not done ends with RunTimeout
         cancel    what ends it with RunCancelled, from any thread
@@ -136,19 +143,29 @@ class CompiledGraph:
         """
         if timeout is not None or cancel is not None:
             with limited(timeout, cancel):
-                return self._chosen(self._run_in_mode(inputs), outputs)
-        if self._state.mode is PLAIN:
-            bound, arrays = self.program.ready(inputs)
-            try:
-                results = bound(arrays)
-            except Exception as error:
-                self.program.failed(error, arrays)
-        else:
-            results = self._run_in_mode(inputs)
-        return results if outputs is None else self._chosen(results, outputs)
+                return self._run_in_mode(inputs) if outputs is None else self._run_for(inputs, outputs)
+        if outputs is not None:
+            return self._run_for(inputs, outputs)
+        if self._state.mode is not PLAIN:
+            return self._run_in_mode(inputs)
+        bound, arrays = self.program.ready(inputs)
+        try:
+            return bound(arrays)
+        except Exception as error:
+            self.program.failed(error, arrays)
 
-    def _chosen(self, results: list[Array], outputs: Iterable[str] | None) -> list[Array]:
-        return results if outputs is None else [results[i] for i in names_of(outputs, self.output_names)]
+    def _run_for(self, inputs: Inputs, outputs: Iterable[str]) -> list[Any]:
+        """A run of which only some outputs are wanted, or all on the device."""
+        names, place = self.output_names, self.program.place
+        if outputs == ON_DEVICE and ON_DEVICE not in names:
+            results = self._run_in_mode(inputs, wanted=["device"] * len(names) if place is not None else None)
+            return [result if isinstance(result, DeviceArray) else HostArray(result) for result in results]
+        chosen = names_of(outputs, names)
+        wanted: list[Where] | None = None
+        if place is not None:
+            wanted = ["host" if i in chosen else "nowhere" for i in range(len(names))]
+        results = self._run_in_mode(inputs, wanted=wanted)
+        return [results[i] for i in chosen]
 
     def run_slots(
         self,
@@ -169,15 +186,20 @@ class CompiledGraph:
         with limited(timeout, cancel):
             return self._run_in_mode(inputs, outputs)
 
-    def _run_in_mode(self, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
-        """A run with handles, feeds, active extents, observers and given outputs, as far as there are any."""
-        return self._state.run(lambda mode: run_once(self.program, mode, inputs, given), copy=given is not None)
+    def _run_in_mode(
+        self, inputs: Inputs, given: Sequence[Array] | None = None, wanted: Sequence[Where] | None = None
+    ) -> list[Any]:
+        """A run with handles, feeds, active extents, observers, given outputs and places where these are wanted, as far
+        as there are any."""
+        return self._state.run(
+            lambda mode, where: run_once(self.program, mode, inputs, given, where), given is not None, wanted
+        )
 
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
         """Runs, and tells how long each kernel took. Raises ProfileError unless it was compiled for that."""
-        mode = self._state.mode
+        mode = self._state.now(copied=True)
         given = mode.merge(inputs, self.input_names) if mode.handles else inputs
-        bound, arrays = self.program.ready(given, mode.extents)
+        bound, arrays = self.program.ready(given, mode.extents, mode.states)
         try:
             return bound.profile(arrays)
         except Exception as error:
@@ -209,15 +231,24 @@ class CompiledGraph:
     # what stays between runs
 
     def bind_handle(self, name: str, array: Any) -> None:
-        """Gives an input a value that stays: runs need not bring it any more; one that does uses what it brings.
+        """Gives an input a value that stays: runs need not bring it any more; one that does uses what it brings. Gives
+        a state its value.
 
         The array is copied. Raises InputError.
         """
         self._state.bind_handle(name, array)
 
     def read_handle(self, name: str) -> Array:
-        """The value of a handle, read-only; it stays as it is whatever runs come. Raises InputError."""
+        """The value of a handle, or of a state, read-only; it stays as it is whatever runs come. Raises InputError."""
         return self._state.read_handle(name)
+
+    def has_handle(self, name: str) -> bool:
+        """Whether an input has a handle, or a state a value."""
+        return name in self._state.handles()
+
+    def handles(self) -> tuple[str, ...]:
+        """Names of the inputs that have a handle, and of the states that have a value."""
+        return self._state.handles()
 
     def unbind_handle(self, name: str) -> None:
         """The input has to be brought again. Raises InputError where it has no handle, or a feed."""
@@ -254,12 +285,12 @@ class CompiledGraph:
 
     def clone(self) -> CompiledGraph:
         """A program with the same code and weights, which takes other weights without a change to this one, and with
-        handles, feeds, extents and a queue of its own that start as they are here, as does a seed; nobody watches its
-        experts.
+        handles, feeds, extents, states and a queue of its own that start as they are here, as does a seed; nobody
+        watches its experts.
 
         Raises CapabilityError.
         """
-        mode = self._state.now().unobserved()
+        mode = self._state.now(copied=True).unobserved()
         return CompiledGraph(self.program.clone(), mode or PLAIN)
 
     def select(self, outputs: Iterable[str]) -> CompiledGraph:
@@ -277,7 +308,7 @@ class CompiledGraph:
             return self._owner.select(names)
         with self._lock:
             if names not in self._selected:
-                part = self.program.part(names, [self.graph.outputs[name] for name in names])
+                part = self.program.part(names, [self.graph.outputs[name] for name in names], advances=True)
                 self._selected[names] = made = CompiledGraph(part)
                 made._owner = self
             return self._selected[names]
@@ -290,16 +321,27 @@ class CompiledGraph:
 
         Raises InputError as `run` does, and for a row outside of the output.
         """
-        part = self.select([name]).program
-        (whole,) = run_once(part, self._state.mode.unobserved(), inputs)
+        if self.program.signature.states:  # which stay as they are
+            (at_output,) = names_of([name], self.output_names)
+            known = self.output_names[at_output]
+            part = self.program.part((known,), [self.graph.outputs[known]])
+        else:
+            part = self.select([name]).program
+        where: list[Where] | None = None if part.place is None else ["device"]
+        if where is not None:
+            where += ["nowhere"] * len(part.next_at)
+        whole, *_ = self._state.look(lambda mode: run_once(part, mode.unobserved(), inputs, where=where))
         at = row if isinstance(row, tuple) else (row,)
         fits = len(at) <= whole.ndim and all(type(i) is int and -n <= i < n for i, n in zip(at, whole.shape))
         if not fits:
             raise InputError(f"[read_output_row] expected a row of {name!r} {list(whole.shape)}, got {row!r}")
+        if isinstance(whole, DeviceArray):
+            return whole.read(tuple(i % n for i, n in zip(at, whole.shape)))
         return np.array(whole[at])
 
     def save(self, path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> None:
         """Writes code, program and weights to one file, which `rlx.load_compiled` opens on machines like this one.
+        What stays between runs is in it: handles, feeds, extents, states, and where random numbers of a seed are.
 
         A program for a runtime with models of its own (`capabilities.package`) is written as one of these, for
         programs without rlx; `sizes` are those of its dims, which are fixed there. `rlx.load_compiled` takes no such.
@@ -311,7 +353,7 @@ class CompiledGraph:
             return
         if sizes:
             raise InputError(f"[save] expected no sizes, as this program takes all of them, got {dict(sizes)}")
-        saved.save(self.program, path)
+        saved.save(self.program, self._state.now(copied=True).unobserved(), path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """`run` with inputs as arguments, and its `timeout` and `cancel` if no input is called that; gives the outputs
@@ -372,15 +414,18 @@ class CompiledGraph:
     def __reduce__(self) -> tuple[Any, ...]:
         """A program can be pickled: its weights, and what stays between runs, go along."""
         mode = self._state.now()
-        handles = {name: self.read_handle(name) for name in mode.handles}
+        handles = {name: self.read_handle(name) for name in (*mode.handles, *mode.states)}
         return _opened, (Pickled.of(self.program, mode, handles, self.attempts),)
 
     def __repr__(self) -> str:
         if self.closed:
             return f"<CompiledGraph {self.graph.name!r} on {self.device}, closed>"
-        takes = ", ".join(f"{name}: {of}" for name, of in self.program.signature.types.items())
+        signature = self.program.signature
+        takes = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
-        return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives})>"
+        keeps = ", ".join(f"{name}: {of}" for name, of in signature.states.items())
+        kept = f", keeps {keeps}" if keeps else ""
+        return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
 
 
 def _opened(pickled: Pickled) -> CompiledGraph:
@@ -399,4 +444,4 @@ def load_compiled(
     Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
     DeviceUnavailable.
     """
-    return CompiledGraph(saved.load(path, recompile, threads, mmap))
+    return CompiledGraph(*saved.load(path, recompile, threads, mmap))

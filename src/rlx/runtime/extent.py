@@ -91,14 +91,15 @@ class ActiveBound(Bound):
     def _cut(self, inputs: Sequence[Array]) -> list[Array]:
         return [a if cut is None else np.ascontiguousarray(a[cut]) for a, cut in zip(inputs, self.cuts)]
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         arrays = self._cut(inputs)
         if self.shapes is None or self.inner.shapes is None:
             return [self._padded(of, result) for of, result in zip(self.outputs, self.inner(arrays))]
-        if out is None:
-            full = [np.zeros(shape, of.dtype.numpy) for of, shape in zip(self.outputs, self.shapes)]
-        else:
-            full = list(out)
+        given = [None] * len(self.outputs) if out is None else out
+        full = [
+            np.zeros(shape, of.dtype.numpy) if whole is None else whole
+            for of, shape, whole in zip(self.outputs, self.shapes, given)
+        ]
         fronts = [whole[_front(shape)] for whole, shape in zip(full, self.inner.shapes)]
         # a front that is contiguous takes its result at once, others a copy
         direct = [front if front.flags.c_contiguous else np.empty(front.shape, front.dtype) for front in fronts]

@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
-from rlx.ir.type import TensorType
+from rlx.ir.op import State
+
+Kept = Array | DeviceArray
+"""What stays between runs: on the device where that has memory of its own."""
 
 
 class Observer(Protocol):
@@ -31,16 +35,22 @@ class Mode:
     """handles   arrays of inputs that callers may leave out, read-only
     feeds     output → the input whose handle it becomes after a run
     extents   dim → how many entries along it count
+    states    arrays of the program's states. Runs write into them: whoever gives one away gives a copy
     observers who sees other values of the runs
     """
 
-    handles: Mapping[str, Array] = field(default_factory=dict)
+    handles: Mapping[str, Kept] = field(default_factory=dict)
     feeds: Mapping[str, str] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
     observers: tuple[Observer, ...] = ()
+    states: Mapping[str, Kept] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.handles or self.feeds or self.extents or self.observers)
+        return bool(self.handles or self.feeds or self.extents or self.observers or self.states)
+
+    def copied(self) -> Mode:
+        """The same with arrays of states of its own."""
+        return replace(self, states={name: array.copy() for name, array in self.states.items()})
 
     def unobserved(self) -> Mode:
         """The same, but that nobody watches."""
@@ -58,15 +68,17 @@ class Mode:
             return {**self.handles, **dict(zip(open_, inputs))}
         return inputs
 
-    def fed(self, results: Mapping[str, Array], copy: bool) -> dict[str, Array]:
+    def fed(self, results: Mapping[str, Kept], copy: bool) -> dict[str, Kept]:
         """The handles after a run. Fed results become read-only: they are the state from now on.
 
         copy   the results lie in arrays of the caller, which may write to them
         """
         handles = dict(self.handles)
         for output, name in self.feeds.items():
-            value = results[output].copy() if copy else results[output]
-            value.flags.writeable = False
+            value = results[output]
+            if not isinstance(value, DeviceArray):
+                value = value.copy() if copy else value
+                value.flags.writeable = False
             handles[name] = value
         return handles
 
@@ -75,26 +87,20 @@ PLAIN = Mode()
 """Nothing is kept: the mode of nearly all programs, told by identity."""
 
 
-def check_feeds(graph: Graph, feeds: Mapping[str, str], handles: Mapping[str, Array]) -> None:
+def check_feeds(graph: Graph, feeds: Mapping[str, str], handles: Mapping[str, Kept]) -> None:
     """Raises InputError for a feed of unknown names, without a handle, or from a type that the input does not take."""
-    inputs = {value.name: value.type for value in graph.inputs}
+    inputs = {value.name: value.type for value in graph.inputs if not isinstance(value.op, State)}
+    results = graph.results
     for output, name in feeds.items():
-        if output not in graph.outputs:
-            raise InputError(f"[set_feeds] expected outputs among {list(graph.outputs)}, got {output!r}")
+        if output not in results:
+            raise InputError(f"[set_feeds] expected outputs among {list(results)}, got {output!r}")
         if name not in inputs:
             raise InputError(f"[set_feeds] expected inputs among {list(inputs)}, got {name!r}")
         if name not in handles:
             raise InputError(f"[set_feeds] expected a handle of input {name!r}, got none: bind_handle gives it a value")
-        given, taken = graph.outputs[output].type, inputs[name]
-        if not _flows(given, taken):
+        given, taken = results[output].type, inputs[name]
+        if not given.flows_into(taken):
             raise InputError(f"[set_feeds] expected {taken} for input {name!r}, got output {output!r} of {given}")
     doubled = {name for name in feeds.values() if list(feeds.values()).count(name) > 1}
     if doubled:
         raise InputError(f"[set_feeds] expected one output for each input, got several for {sorted(doubled)}")
-
-
-def _flows(given: TensorType, taken: TensorType) -> bool:
-    """Whether every value of one type has the other; a dim with a name takes any extent."""
-    if given.dtype is not taken.dtype or given.rank != taken.rank:
-        return False
-    return all(to == of or not isinstance(to, int) for of, to in zip(given.shape, taken.shape))

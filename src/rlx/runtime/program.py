@@ -22,12 +22,15 @@ from rlx.runtime.signature import Signature, check_param
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 NONE_ACTIVE: Extents = {}
+NO_STATES: Mapping[str, Any] = {}
 
 
 class Program:
     """Every method may be called from many threads.
 
     signature   of its inputs
+    place       the memory of a device in which arrays may stay; None where that is the host's
+    output_at   numbers of the outputs for callers among all outputs; `next_at` those of the next values of states
     params      the arrays that weights were set to, at first those that it is made with; replaced as a whole
     """
 
@@ -43,16 +46,21 @@ class Program:
         self.device = device
         self.executable = executable
         self.compiler = compiler
-        self.output_names: tuple[str, ...] = tuple(graph.outputs)
-        self.output_types = {name: value.type for name, value in graph.outputs.items()}
+        self.output_types = {name: value.type for name, value in graph.results.items()}
+        self.output_names: tuple[str, ...] = tuple(self.output_types)
+        numbers = {name: number for number, name in enumerate(graph.outputs)}
+        self.output_at = [numbers[name] for name in self.output_names]
+        self.next_at = [(state, numbers[output]) for state, output in graph.states.items()]
         self.param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
         self.params: dict[str, Array] = {}
-        self.signature = Signature(graph)
+        self.place = executable.place
+        self.writes_states = executable.writes_states
+        self.signature = Signature(graph, self.place)
         self._lock = locks.rlock()
         self._missing: frozenset[str] = frozenset(self.param_types)
         self._demands = Demands(graph)
         self._plans = Plans()
-        self._parts: dict[tuple[str, ...], Program] = {}
+        self._parts: dict[tuple[bool, tuple[str, ...]], Program] = {}
         if params:
             self.set_params(self.checked(params))
 
@@ -85,11 +93,19 @@ class Program:
 
     # runs
 
-    def ready(self, inputs: Inputs, extents: Extents = NONE_ACTIVE) -> tuple[Bound, list[Array]]:
+    def ready(
+        self, inputs: Inputs, extents: Extents = NONE_ACTIVE, states: Mapping[str, Any] = NO_STATES
+    ) -> tuple[Bound, list[Array]]:
         """Checked arrays with the plan for their sizes. Raises InputError."""
         arrays = self.signature.quick(inputs)
         if arrays is None:
             arrays = self.signature.arrays(inputs)
+        if self.signature.states:
+            try:
+                self.signature.with_states(arrays, states)
+            except InputError:
+                self.signature.take_back(arrays)
+                raise
         key: Key = tuple([array.shape for array in arrays])
         if extents:
             key = (key, tuple(sorted(extents.items())))
@@ -113,7 +129,7 @@ class Program:
             return self._bind_at(binding)
         active = self.signature.active(binding, extents)
         inner = self._bind_at(active)
-        types = list(self.signature.types.values()), list(self.output_types.values())
+        types = list(self.signature.types.values()), [value.type for value in self.graph.outputs.values()]
         return ActiveBound(inner, *types, binding, extents)
 
     def _bind_at(self, binding: Mapping[str, int]) -> Bound:
@@ -141,20 +157,22 @@ class Program:
 
     # other programs of this one
 
-    def part(self, names: tuple[str, ...], values: Sequence[Value]) -> Program:
+    def part(self, names: tuple[str, ...], values: Sequence[Value], advances: bool = False) -> Program:
         """The program whose outputs are these values of the graph, always with this program's weights and random
-        numbers; compiled once for each choice. Raises CapabilityError, CompileError."""
+        numbers; compiled once for each choice. It changes states as this one does if it `advances`, else not at all.
+        Raises CapabilityError, CompileError."""
+        key = (advances and bool(self.next_at), names)
         with self._lock:
-            if names in self._parts:
-                return self._parts[names]
+            if key in self._parts:
+                return self._parts[key]
             if self.compiler is None:
                 raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
-            graph = ending_at(self.graph, values, names)
+            graph = ending_at(self.graph, values, names, advances)
             graph.data = {}
             part = Program(graph, self.device, self.compiler.compile(graph), self.compiler)
             part.signature.random = self.signature.random
             part._take(self.params, {name: mapped.private(array) for name, array in self.params.items()})
-            self._parts[names] = part
+            self._parts[key] = part
             return part
 
     def clone(self) -> Program:
@@ -180,8 +198,9 @@ class Program:
         return {
             "graph": self.graph.name,
             "device": self.device,
-            "inputs": {name: str(of) for name, of in self.signature.types.items()},
+            "inputs": {n: str(of) for n, of in self.signature.types.items() if n not in self.signature.states},
             "outputs": {name: str(of) for name, of in self.output_types.items()},
+            "states": {name: str(of) for name, of in self.signature.states.items()},
             "nodes": len(self.graph.nodes),
             "params": len(params),
             "param_bytes": sum(v.type.nbytes() for v in params if v.type.is_static),

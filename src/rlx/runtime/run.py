@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlx import interrupt
 from rlx.backends.executable import Bound, deliver
+from rlx.backends.memory import DeviceArray, Where
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.runtime.mode import Mode, Observer
@@ -13,27 +15,67 @@ from rlx.runtime.program import Inputs, Program
 from rlx.runtime.slots import check_slots
 
 
-def run_once(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None = None) -> list[Array]:
-    """The results, in the arrays given for them if there are any. Raises InputError, and RunTimeout or RunCancelled
-    within this thread's limit."""
+def run_once(
+    program: Program,
+    mode: Mode,
+    inputs: Inputs,
+    given: Sequence[Array] | None = None,
+    where: Sequence[Where] | None = None,
+) -> list[Any]:
+    """The program's outputs, next values of states among them, in the arrays given for the others if there are any.
+
+    where   each of the outputs is wanted, where the program has a `place`; the host if that is not said
+
+    Raises InputError, and RunTimeout or RunCancelled within this thread's limit.
+    """
     if mode.handles:
         inputs = _merged(program, mode, inputs)
     if mode.observers:
-        return _run_observed(program, mode, inputs, given)
-    bound, arrays = program.ready(inputs, mode.extents)
-    out = None if given is None else check_slots(given, program.output_types, bound.shapes, arrays)
-    return _call(program, bound, arrays, out)
+        return _run_observed(program, mode, inputs, given, where)
+    bound, arrays = program.ready(inputs, mode.extents, mode.states)
+    out = None if given is None else _all_outputs(program, given, bound.shapes, arrays)
+    return _call(program, bound, arrays, out, where)
 
 
-def _call(program: Program, bound: Bound, arrays: list[Array], out: Sequence[Array] | None = None) -> list[Array]:
+def _call(
+    program: Program,
+    bound: Bound,
+    arrays: list[Array],
+    out: Sequence[Array | None] | None = None,
+    where: Sequence[Where] | None = None,
+) -> list[Any]:
     limit = interrupt.limit()
+
+    def call(out: Sequence[Array | None] | None) -> list[Any]:
+        return bound(arrays, out) if where is None else bound.deliver_to(where, arrays, out)
+
     try:
-        if limit is None or bound.looks:
-            return bound(arrays, out)
+        if limit is None or (bound.looks and not program.writes_states):
+            return call(out)
+        if program.writes_states:
+            # what is written cannot be taken back: such a run is not ended once it has begun
+            interrupt.check()
+            with interrupt.unlimited():
+                return call(out)
         # what goes on behind the limit must not write to arrays of the caller
-        return deliver(interrupt.within(limit, lambda: bound(arrays)), out)
+        results = interrupt.within(limit, lambda: call(None))
+        return results if out is None else deliver(results, out)
     except Exception as error:
         program.failed(error, arrays)
+
+
+def _all_outputs(
+    program: Program, given: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None, arrays: Sequence[Any]
+) -> Sequence[Array | None]:
+    """The arrays given for outputs, with none for next values of states between them. Raises InputError."""
+    known = shapes and [shapes[at] for at in program.output_at]
+    slots = check_slots(given, program.output_types, known, [a for a in arrays if not isinstance(a, DeviceArray)])
+    if not program.next_at:
+        return slots
+    everything: list[Array | None] = [None] * len(program.graph.outputs)
+    for at, slot in zip(program.output_at, slots):
+        everything[at] = slot
+    return everything
 
 
 def _merged(program: Program, mode: Mode, inputs: Inputs) -> Inputs:
@@ -46,21 +88,33 @@ def _merged(program: Program, mode: Mode, inputs: Inputs) -> Inputs:
 
 def observed(program: Program, observers: Sequence[Observer]) -> Program:
     """The program that also gives what these watch. Raises CapabilityError, CompileError."""
-    values = dict(program.graph.outputs)
+    values = program.graph.results
     for observer in observers:
         values |= observer.watched
-    return program.part(tuple(values), list(values.values()))
+    return program.part(tuple(values), list(values.values()), advances=True)
 
 
-def _run_observed(program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None) -> list[Array]:
-    watched = observed(program, mode.observers)
-    bound, arrays = watched.ready(inputs, mode.extents)
+def _run_observed(
+    program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None, where: Sequence[Where] | None
+) -> list[Any]:
+    part = observed(program, mode.observers)
+    bound, arrays = part.ready(inputs, mode.extents, mode.states)
     count = len(program.output_names)
     if given is not None:
         shapes = bound.shapes and bound.shapes[:count]
-        given = check_slots(given, program.output_types, shapes, arrays)
-    results = _call(watched, bound, arrays)
+        hosted = [a for a in arrays if not isinstance(a, DeviceArray)]
+        given = check_slots(given, program.output_types, shapes, hosted)
+    there: list[Where] | None = None
+    if where is not None:
+        watched: list[Where] = ["host"] * (len(part.output_names) - count)
+        there = [*(where[at] for at in program.output_at), *watched, *(where[at] for _, at in program.next_at)]
+    results = _call(part, bound, arrays, where=there)
     rest = iter(results[count:])
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])
-    return deliver(results[:count], given)
+    everything: list[Any] = [None] * len(program.graph.outputs)
+    for at, result in zip(program.output_at, deliver(results[:count], given)):
+        everything[at] = result
+    for (_, at), (_, number) in zip(program.next_at, part.next_at):
+        everything[at] = results[number]
+    return everything

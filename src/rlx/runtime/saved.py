@@ -1,12 +1,13 @@
 """Compiled programs in files: code, the graph that it was made of, and weights.
 
     64 bytes  `rlx-compiled-1`, the length of the header (8 bytes at 16), and its digest (32 bytes at 32)
-    header    JSON: device, options, what the code hangs on, digest and length of the code
+    header    JSON: device, options, what the code hangs on, what stays between runs, digest and length of the code
     code      as the backend wrote it
+    kept      arrays of handles and states (`runtime.kept`)
     graph     a saved graph with its weights (`ir.serial`), mapped when it is read
 
-Header and code begin at multiples of 64 bytes. Code from a file is run as it is: digests tell damage, not who wrote it,
-so open files only of people whom you would let run programs. The graph in it is checked as any saved graph is.
+All begin at multiples of 64 bytes. Code from a file is run as it is: digests tell damage, not who wrote it, so open
+files only of people whom you would let run programs. The graph in it is checked as any saved graph is.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from rlx.backends.base import Backend, Options
 from rlx.backends.checked import with_checks
 from rlx.backends.executable import Executable
 from rlx.device import registry
-from rlx.errors import ModelError
+from rlx.errors import ModelError, RlxError
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
+from rlx.runtime import kept
 from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
+from rlx.runtime.mode import PLAIN, Mode
 from rlx.runtime.program import Program
 
 MAGIC = b"rlx-compiled-1\n\0"
@@ -37,8 +40,8 @@ ALIGN = 64
 MAX_HEADER = 1 << 20
 
 
-def save(program: Program, path: str | os.PathLike[str]) -> None:
-    """Writes a program; the file appears whole or not at all. Raises CapabilityError, OSError."""
+def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
+    """Writes a program and what it keeps; the file appears whole or not at all. Raises CapabilityError, OSError."""
     program.executable.capabilities.require("saved_code", program.device)
     code = program.executable.code()
     compiler = program.compiler
@@ -50,6 +53,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
             "check_indices": compiler.options.check_indices if compiler else True,
             "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
+            "kept": kept.described(mode, program),
         }
     ).encode()  # fmt: skip
     header += b" " * (-len(header) % ALIGN)
@@ -59,6 +63,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(start + header + code + bytes(-len(code) % ALIGN))
+            file.writelines(kept.chunks(mode))
             write_graph(graph, file)
         os.replace(name, target)
     except BaseException:
@@ -75,8 +80,8 @@ def _with_weights(program: Program) -> Graph:
     return made
 
 
-def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mmap: bool) -> Program:
-    """The program in a file; parameters and errors are those of `load_compiled`."""
+def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mmap: bool) -> tuple[Program, Mode]:
+    """The program in a file, and what it keeps; parameters and errors are those of `load_compiled`."""
     with mapped.trusting(mmap):
         file = _File(path)
     backend, ordinal = registry.backend(file.device)
@@ -94,7 +99,8 @@ def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mma
         made = compiler.compile(graph)
     else:
         made = compiler.around(graph, file.program(backend, graph, options))
-    return Program(graph, file.device, made, compiler, graph.data)
+    program = Program(graph, file.device, made, compiler, graph.data)
+    return program, file.mode(program)
 
 
 class _File:
@@ -119,6 +125,8 @@ class _File:
             self.graph_digest = str(header["graph_digest"])
             size = int(header["code_bytes"])
             digest = header["code_digest"]
+            self._kept = dict(header["kept"])
+            kept_bytes = int(self._kept["bytes"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"[load_compiled] expected a header of ours in {self.path}, got {error}") from None
         first = ALIGN + length
@@ -128,12 +136,22 @@ class _File:
             )
         self.code = bytes(data[first : first + size])
         self.damage = "" if _digest(self.code) == digest else "its code is damaged"
-        self._rest = data[first + size + -size % ALIGN :]
+        rest = data[first + size + -size % ALIGN :]
+        if not 0 <= kept_bytes <= len(rest):
+            raise ModelError(f"[load_compiled] expected {kept_bytes} bytes of states in {self.path}, got {len(rest)}")
+        self._arrays, self._rest = rest[:kept_bytes], rest[kept_bytes:]
 
     def program(self, backend: Backend, graph: Graph, options: Options) -> Executable:
         """The program of the code, with the checks that it was compiled with."""
         checks = add_checks(graph, self.check_indices, self.loop_trips).checks
         return with_checks(backend.load_code(self.code, self.facts, options), checks)
+
+    def mode(self, program: Program) -> Mode:
+        """What stays between runs of the program."""
+        try:
+            return kept.restored(self._kept, self._arrays, program) or PLAIN
+        except (RlxError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"[load_compiled] expected what {self.path} keeps to go with it: {error}") from None
 
     def graph(self) -> Graph:
         return read_graph(self._rest, str(self.path))

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.op import RANDOM_STATE
+from rlx.ir.op import RANDOM_STATE, State
 from rlx.ir.type import TensorType
 from rlx.runtime.broadcasting import check_dims
 from rlx.runtime.dlpack import array_of
@@ -33,15 +34,21 @@ class Signature:
     """The inputs of a graph by name and type.
 
     `names` are those that a caller must bring. A program that draws random numbers has one more, RANDOM_STATE, which
-    comes from `random` where the caller leaves it out; `types` and arrays have it in its place.
+    comes from `random` where the caller leaves it out; `states` are those that the runtime brings. `types` have all of
+    them in their places, the arrays of a caller all but states: `with_states` puts these in. Arrays on a device whose
+    memory is `place` stay there.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, place: object = None) -> None:
         self.graph = graph
+        self.place = place
         self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
-        self.names = tuple(name for name in self.types if name != RANDOM_STATE)
+        self.states: dict[str, TensorType] = {v.name: v.type for v in graph.inputs if isinstance(v.op, State)}
+        self._brought = {name: of for name, of in self.types.items() if name not in self.states}
+        self._states_at = [(list(self.types).index(name), name) for name in self.states]
+        self.names = tuple(name for name in self._brought if name != RANDOM_STATE)
         self.random = RandomState() if RANDOM_STATE in self.types else None
-        self._random_at = list(self.types).index(RANDOM_STATE) if self.random else 0
+        self._random_at = list(self._brought).index(RANDOM_STATE) if self.random else 0
         self._dtypes = tuple(self.types[name].dtype.numpy for name in self.names)
         # worked out once: a new size must not cost a walk over the graph
         self._symbols = tuple(graph.symbols)
@@ -73,21 +80,40 @@ class Signature:
         """The arrays in the graph's order, checked but for dims. Raises InputError."""
         named = self._told(inputs)
         own = self.random is not None and RANDOM_STATE not in named
-        wanted = self.names if own else self.types
-        arrays = [checked("run", "input", name, named[name], self.types[name]) for name in wanted]
+        wanted = self.names if own else self._brought
+        arrays = [self._checked(name, named[name], self.types[name]) for name in wanted]
         if own and self.random is not None:
             arrays.insert(self._random_at, self.random.next())
+        return arrays
+
+    def _checked(self, name: str, value: Any, of: TensorType) -> Any:
+        if isinstance(value, DeviceArray):
+            if value.place is self.place and self.place is not None and value.dtype == of.dtype.numpy:
+                return value
+            value = value.numpy()
+        return checked("run", "input", name, value, of)
+
+    def with_states(self, arrays: list[Array], states: Mapping[str, Any]) -> list[Array]:
+        """The arrays of all inputs, of those that a caller brings and of states. Raises InputError for a state that is
+        neither bound nor zeros."""
+        unbound = [name for name in self.states if name not in states]
+        if unbound:
+            told = f"the state {unbound[0]!r} ({self.states[unbound[0]]})"
+            raise InputError(f"[run] expected a value of {told}, got none: bind_handle gives it")
+        for at, name in self._states_at:
+            arrays.insert(at, states[name])
         return arrays
 
     def take_back(self, arrays: Sequence[Array]) -> None:
         """The random numbers of a run that failed are there for the next, unless another run has had some since."""
         if self.random is not None:
-            self.random.take_back(arrays[self._random_at])
+            among = self.types if len(arrays) == len(self.types) else self._brought
+            self.random.take_back(arrays[list(among).index(RANDOM_STATE)])
 
     def _told(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(inputs, Mapping):
             missing = [n for n in self.names if n not in inputs]
-            unknown = [n for n in inputs if n not in self.types]
+            unknown = [n for n in inputs if n not in self._brought]
             if missing or unknown:
                 got = [f"{what} {', '.join(map(repr, which))}" for what, which in
                        (("missing", missing), ("unknown", unknown)) if which]  # fmt: skip
@@ -254,13 +280,20 @@ def check_param(name: str, array: Any, of: TensorType) -> Array:
     return made
 
 
-def check_handle(name: str, array: Any, of: TensorType) -> Array:
-    """A copy, read-only, of an array that fits an input's declaration; named dims are open. Raises InputError."""
-    made = np.array(checked("bind_handle", "input", name, array, of), order="C")
+def check_handle(name: str, array: Any, of: TensorType, place: object = None) -> Array | DeviceArray:
+    """A copy, read-only, of an array that fits an input's declaration; named dims are open. One in the memory `place`
+    is copied there. Raises InputError."""
+    made: Array | DeviceArray
+    if isinstance(array, DeviceArray) and place is not None and array.place is place and array.dtype == of.dtype.numpy:
+        made = array.copy()
+    else:
+        host = array.numpy() if isinstance(array, DeviceArray) else array
+        made = np.array(checked("bind_handle", "input", name, host, of), order="C")
     fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
     if not fits:
         raise InputError(f"[bind_handle] expected input {name!r} of {of}, got {of.dtype}{list(made.shape)}")
-    made.flags.writeable = False
+    if not isinstance(made, DeviceArray):
+        made.flags.writeable = False
     return made
 
 

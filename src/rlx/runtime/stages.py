@@ -140,7 +140,7 @@ class _StagedBound(Bound):
     def nbytes(self) -> int:  # type: ignore[override]  # it grows with the sizes that were measured
         return sum(plans.nbytes for plans in self._plans)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         return deliver(self._run(inputs, None), out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:

@@ -108,7 +108,7 @@ class CoremlBound(Bound):
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self._loaded: tuple[Converted, Any] | None = None
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         fold = flags.coreml_run() == "fold"
         if not fold and not on_macos():
             raise DeviceUnavailable(

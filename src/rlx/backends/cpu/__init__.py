@@ -24,6 +24,7 @@ class CpuBackend(Backend):
     """The machine's own processor."""
 
     name = "cpu"
+    writes_states = True
     loop_trips = 1 << 25
 
     def on_processor(self, ordinal: int = 0) -> bool:

@@ -32,7 +32,8 @@ class Artifact:
 
     `kept` are the buffers that `rlx_prepare` writes and `rlx_main` reads; `main_params` the params and constants that
     `rlx_main` reads. `checks` are what to say if a run leaves their number, from 1, behind the table of buffers;
-    `loops` whether the code has loops that ask whether to go on.
+    `loops` whether the code has loops that ask whether to go on. `in_place` are the outputs that lie in the memory of
+    an input, by their numbers: states that the code writes to.
     """
 
     code: list[bytes]
@@ -47,6 +48,7 @@ class Artifact:
     report: dict[str, Any] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
     loops: bool = False
+    in_place: dict[int, int] = field(default_factory=dict)
 
 
 def to_bytes(artifact: Artifact) -> bytes:
@@ -63,6 +65,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         "report": artifact.report,
         "checks": artifact.checks,
         "loops": artifact.loops,
+        "in_place": list(artifact.in_place.items()),
     }
     text = json.dumps(header).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *blobs])
@@ -90,7 +93,7 @@ def from_bytes(data: bytes) -> Artifact:
         return Artifact(
             code, tuple(header["symbols"]), header["buffers"], slots["inputs"], slots["params"], slots["outputs"],
             slots["kept"], constants, header["main_params"], header["report"], header["checks"],
-            header["loops"],
+            header["loops"], dict(header["in_place"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"[cache] expected a compiled program, got {error}") from None

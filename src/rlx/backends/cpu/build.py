@@ -265,4 +265,5 @@ def _artifact(
         report=report,
         checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
         loops=any(map(has_loop, (*program.prepare, *program.main))),
+        in_place=program.written_states(),
     )

@@ -197,9 +197,7 @@ def _attention(made: KernelWork, scheduled: attention.ScheduledAttention, isa: I
     return points
 
 
-def _seen(
-    work: FusedAttention, offset: int, queries: int, keys: int, rows: int, width: int
-) -> tuple[float, float]:
+def _seen(work: FusedAttention, offset: int, queries: int, keys: int, rows: int, width: int) -> tuple[float, float]:
     """Keys that a tile of so many queries looks at, and panels of them, on the average."""
     if not attention.skips(work):
         return keys, -(-keys // width)

@@ -230,6 +230,10 @@ class CpuExecutable(Executable):
         return sum(map(len, self.artifact.code)) + constants
 
     @property
+    def writes_states(self) -> bool:
+        return bool(self.artifact.in_place)
+
+    @property
     def weight_bytes(self) -> int:
         return sum(s.type.nbytes() for s in self.artifact.kept) if self.weights.packed else 0
 
@@ -276,14 +280,16 @@ class CpuBound(Bound):
         artifact = executable.artifact
         self.inputs = [s.number for s in artifact.inputs]
         checks = executable.checks
-        self.outputs = [
+        outputs = [
             (s.number, tuple(dims.evaluate(d, binding) for d in s.type.shape), s.type.dtype.numpy)
             for s in (artifact.outputs[:-1] if checks else artifact.outputs)
         ]
+        self._in_place = list(artifact.in_place.items())
+        self.outputs = [output for i, output in enumerate(outputs) if i not in artifact.in_place]
         self._watched = artifact.outputs[-1].number if checks else 0
         self._most = [check.most(binding) for check in checks]
         self._binding = binding
-        self.shapes = tuple(shape for _, shape, _ in self.outputs)
+        self.shapes = tuple(shape for _, shape, _ in outputs)
         self._code = code
         self._parallel = code.pool.parallel_address
         self._threads = executable.threads
@@ -291,7 +297,7 @@ class CpuBound(Bound):
         self._loops = artifact.loops
         self._times_shape = (len(artifact.report["kernels"]), 3) if "profile" in artifact.report else None
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         try:
             return self._run(inputs, np.zeros(self._times_shape, np.int64) if self._times_shape else None, out)
         except OutOfMemory:
@@ -326,11 +332,27 @@ class CpuBound(Bound):
         """For results: the largest is named."""
         sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in self.outputs]
         most = sizes.index(max(sizes))
-        slot = self._code.artifact.outputs[most]
+        slot = next(s for s in self._code.artifact.outputs if s.number == self.outputs[most][0])
         told = f"results, the largest of them {slot.name!r} of {slot.type}: {sizes[most]} bytes"
         return OutOfMemory(f"[run] expected memory on cpu for {told}, got none")
 
-    def _run(self, inputs: Sequence[Array], times: Array | None, out: Sequence[Array] | None = None) -> list[Array]:
+    def _place_results(self, table: Any, inputs: Sequence[Array], out: Sequence[Array | None] | None) -> list[Array]:
+        """Arrays for the outputs, told to the code: those of the caller, or new ones, or where states lie."""
+        if out is None:
+            results = [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
+        else:
+            apart = self.executable.artifact.in_place
+            given = [made for i, made in enumerate(out) if i not in apart]
+            results = [np.empty(o[1], o[2]) if made is None else made for o, made in zip(self.outputs, given)]
+        for (number, _, _), made in zip(self.outputs, results):
+            table[number] = address_of(made)
+        for i, at in self._in_place:
+            results.insert(i, inputs[at])
+        return results
+
+    def _run(
+        self, inputs: Sequence[Array], times: Array | None, out: Sequence[Array | None] | None = None
+    ) -> list[Array]:
         code = self._code
         held = self.executable.weights
         weights = held.packed or held.pack()
@@ -342,9 +364,7 @@ class CpuBound(Bound):
             frame.weights = weights
         for number, array in zip(self.inputs, inputs):
             table[number] = address_of(array)
-        results = list(out) if out is not None else [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
-        for (number, _, _), made in zip(self.outputs, results):
-            table[number] = address_of(made)
+        results = self._place_results(table, inputs, out)
         if times is not None:
             table[code.artifact.buffers + 1] = address_of(times)
         if self._most:

@@ -22,6 +22,7 @@ from rlx.errors import UnsupportedOp
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.ops.packed import PackedMatmul
+from rlx.ops.writing import UpdateSlice
 
 if TYPE_CHECKING:
     from rlx.passes.driver import Pass
@@ -42,6 +43,7 @@ class MlxBackend(Backend):
     """The GPU of mlx where there is one, and the processor as the last device."""
 
     name = "mlx"
+    writes_states = True
 
     def probe(self) -> Probe:
         spec = importlib.util.find_spec("mlx")
@@ -76,7 +78,7 @@ class MlxBackend(Backend):
     def claim(self, node: Node) -> str | None:
         from rlx.backends.mlx import fused
 
-        return fused.claim(node)
+        return "" if isinstance(node.op, UpdateSlice) else fused.claim(node)
 
     def passes(self, options: Options) -> list[Pass]:
         from rlx.backends.mlx import packed

@@ -9,16 +9,21 @@ from typing import Any
 
 from rlx import flags, locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
+from rlx.backends.memory import Where, on_host
 from rlx.backends.mlx import scalar
+from rlx.backends.mlx.arrays import MlxArray
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
 from rlx.backends.mlx.stopwatch import Stopwatch
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
+PROCESSOR, GPU = "on the processor", "on the GPU"
+"""Memories that its arrays lie in."""
 MEMORY_WORDS = ("attempting to allocate", "unable to allocate", "out of memory", "insufficient memory", "bad_alloc")
 
 
@@ -70,6 +75,14 @@ class MlxExecutable(WeightsAsArguments):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return MlxBound(self, dict(binding))
+
+    @property
+    def place(self) -> object:
+        return PROCESSOR if self.on_processor else GPU
+
+    def put(self, name: str, array: Array) -> MlxArray:
+        with self.on_device():
+            return MlxArray.of_host(array, self.place)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -132,14 +145,32 @@ class MlxBound(Bound):
         wanted = flags.mlx_compile()
         return wanted == "1" or (wanted == "auto" and not self.executable.on_processor)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        weights = self.executable.weights()
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return deliver(on_host(self.deliver_to(["host"] * len(self.dtypes), inputs)), out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        weights, written = self.executable.weights(), self.executable.written
         with self.executable.on_device():
             program = self._program or self._made()
-            results = program([put(a) for a in inputs], weights)
+            given = [_as_state(a, self.executable) if at in written.values() else a for at, a in enumerate(inputs)]
+            results = program([_value(a) for a in given], weights)
+            states = {i: given[at] for i, at in written.items()}
+            for state in states.values():
+                state.value = None  # mlx takes the memory of what nobody else has
             mx.eval(*results)
-            made = [take(value, dtype) for value, dtype in zip(results, self.dtypes)]
-        return deliver(made, out)
+            for i, state in states.items():
+                state.value = results[i]
+            made: list[Any] = [
+                states.get(i) or self._delivered(*each) for i, each in enumerate(zip(where, results, self.dtypes))
+            ]
+        return made if out is None else deliver(made, out)
+
+    def _delivered(self, where: Where, result: Value, dtype: DType) -> Any:
+        if where == "device":
+            return MlxArray(result, dtype, self.executable.place)
+        return take(result, dtype) if where == "host" else None
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is a node, computed before the next one begins: more work than a run, in which mlx joins nodes."""
@@ -147,8 +178,17 @@ class MlxBound(Bound):
         with self.executable.on_device():
             stopwatch = Stopwatch()
             plan = Plan(graph, self.binding, stopwatch)
-            arguments = [put(a) for a in inputs]
+            arguments = [_value(a) for a in inputs]
             mx.eval(arguments, [value for _, value in plan.constants])
             stopwatch.start()
             from_stored_to_stored(plan, graph)(arguments, weights)
             return stopwatch.times()
+
+
+def _as_state(array: Any, executable: MlxExecutable) -> MlxArray:
+    """A state that is no array of mlx yet: what a run makes of it is only in its results."""
+    return array if isinstance(array, MlxArray) else MlxArray.of_host(array, executable.place)
+
+
+def _value(array: Any) -> Value:
+    return array.there() if isinstance(array, MlxArray) else put(array)

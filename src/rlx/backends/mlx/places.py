@@ -109,6 +109,20 @@ def _scatter_elements(op: Any, x: Value, indices: Value, updates: Value) -> Valu
     )
 
 
+@lowers("update_slice")
+def _update_slice(op: Any, x: Value, rows: Value, start: Value) -> Value:
+    """Where there is no room, rows are what is there."""
+    at = op.axis % x.ndim
+    room = x.shape[at] - rows.shape[at]
+    if room < 0 or rows.size == 0:
+        return x
+    first = start.astype(mx.int64)
+    fits = mx.logical_and(first >= 0, first <= room)
+    place = mx.clip(first, 0, room).reshape(1).astype(mx.int32)
+    before = mx.slice(x, place, (at,), rows.shape)
+    return mx.slice_update(x, mx.where(fits, rows, before), place, (at,))
+
+
 @lowers("scatter_nd")
 def _scatter_nd(op: Any, x: Value, indices: Value, updates: Value) -> Value:
     if updates.size == 0 or x.size == 0:

@@ -35,7 +35,7 @@ class NullBound(Bound):
     def __init__(self, estimator: Estimator, binding: Mapping[str, int]) -> None:
         self.estimate = estimator(binding)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         raise ProfileError("[null] expected a device that runs programs; this one tells times only")
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:

@@ -22,7 +22,7 @@ class _ReferenceBound(Bound):
         self.binding = dict(binding)
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         graph = self.executable.graph
         named = dict(zip((v.name for v in graph.inputs), inputs))
         return deliver([np.array(a) for a in evaluate(graph, named, self.executable.params, self.binding)], out)

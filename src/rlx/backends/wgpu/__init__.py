@@ -33,6 +33,7 @@ class WgpuBackend(Backend):
     adapter_type: str | None = None
     portable: bool = False
     loop_trips = 1 << 13  # each is waited for
+    writes_states = True
 
     def look(self) -> tuple[str, ...]:
         """What drivers may find."""

@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver
+from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.backends.wgpu.arrays import WgpuArray, from_stored, lies_as_host, words_of
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
-from rlx.backends.wgpu.layout import Arena, aligned, is_packed, place_arena, stored_bytes
+from rlx.backends.wgpu.layout import Arena, place_arena, stored_bytes
 from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
 from rlx.backends.wgpu.stopwatch import Stopwatch
 from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
-from rlx.codegen.simt.language.wgsl.types import PLAIN, WORD_BYTES, Target, is_narrow_float, is_wide
+from rlx.backends.wgpu.weights import Weights, nothing_to_ask
+from rlx.codegen.simt.language.wgsl.types import WORD_BYTES
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -26,75 +30,6 @@ MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""
 Encode = Callable[[Sequenced, Any], None]
 """Adds the dispatches of a sequence to a command encoder."""
-
-
-def upload(device: Device, buffer: Any, offset: int, array: Array) -> None:
-    """Writes an array's bytes, padded to whole words."""
-    if array.nbytes == 0:
-        return
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if data.nbytes % WORD_BYTES:
-        data = np.concatenate([data, np.zeros(-data.nbytes % WORD_BYTES, np.uint8)])
-    device.raw.queue.write_buffer(buffer, offset, data)
-
-
-def host_array(buffer: Buffer, shape: tuple[int, ...], raw: Any, target: Target = PLAIN) -> Array:
-    """An output's bytes on the device as an array of its dtype."""
-    if is_packed(buffer, target) or target.is_native(buffer.dtype):
-        return np.frombuffer(raw, buffer.dtype.numpy).reshape(shape).copy()
-    dtype = buffer.dtype
-    if is_wide(dtype) or dtype.bits == 32:
-        return np.frombuffer(raw, dtype.numpy).reshape(shape).copy()
-    if is_narrow_float(dtype):
-        return np.frombuffer(raw, np.float32).astype(dtype.numpy).reshape(shape)
-    words = np.frombuffer(raw, np.int32 if dtype.kind == "int" else np.uint32)
-    return words.astype(dtype.numpy).reshape(shape)
-
-
-class Weights:
-    """One set of weights on the device: the heaps of `main`, where buffers start in them, in words (or halves)."""
-
-    def __init__(self, plan: Plan, device: Device, arrays: Mapping[int, Array]) -> None:
-        self.start: dict[int, int] = {}
-        self.sizes: dict[int, int] = {}
-        for i, numbers in enumerate(plan.heaps.weights):
-            end = 0
-            for number in numbers:
-                self.start[number] = end // plan.heaps.unit(1 + i)
-                array = arrays.get(number)
-                end += aligned(array.nbytes if array is not None else _static_bytes(plan, number))
-            self.sizes[1 + i] = end
-        self.heaps: dict[int, Any] = {}
-        self.plan = plan
-        self.device = device
-
-    def fill(self, arrays: Mapping[int, Array], pipelines: Mapping[str, Any], old: Weights | None) -> None:
-        """Uploads and runs `prepare`; heaps of `old` are taken over where they have the same size."""
-        plan, device = self.plan, self.device
-        heaps = {}
-        for number, size in self.sizes.items():
-            same = old is not None and old.sizes.get(number) == size and number in old.heaps
-            heaps[number] = old.heaps[number] if same and old else device.buffer(size, "weights", "STORAGE", "COPY_SRC")
-        for number, array in arrays.items():
-            if number in self.start:
-                heap = plan.heaps.of[number]
-                upload(device, heaps[heap], self.start[number] * plan.heaps.unit(heap), array)
-        if plan.prepare:
-            steps = Walk(plan, self.start, {}, _nothing_to_ask).go(plan.program.prepare)
-            sequence = Sequenced(device, steps, pipelines, heaps, {})
-            encoder = device.raw.create_command_encoder()
-            sequence.encode(encoder)
-            device.raw.queue.submit([encoder.finish()])
-        self.heaps = {n: b for n, b in heaps.items() if n <= len(plan.heaps.kept)}
-
-
-def _nothing_to_ask(number: int, word: int) -> bool:
-    """For programs in which nothing depends on data."""
-    raise AssertionError(number, word)
-
-
-def _static_bytes(plan: Plan, number: int) -> int:
-    return dims.evaluate(stored_bytes(plan.program.buffers[number], plan.heaps.target), {})
 
 
 class WgpuExecutable(Executable):
@@ -117,6 +52,7 @@ class WgpuExecutable(Executable):
         self._params: dict[str, Array] = {}
         self._dirty = True
         self._weights: Weights | None = None
+        self._shares = False  # its weights, with a clone
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self.device.lock:
@@ -133,11 +69,23 @@ class WgpuExecutable(Executable):
                 raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
             arrays = {n: self._params[name] for n, name in names.items()}
             arrays |= program.constants
-            made = Weights(self.plan, self.device, arrays)
-            with translated("weights"):
-                made.fill(arrays, self.pipelines, self._weights)
-            self._weights, self._dirty = made, False
+            old, give_up = self._weights, not self._shares
+            self._weights = Weights.of(self.plan, self.device, arrays, self.pipelines, old, give_up)
+            self._dirty = self._shares = False
         return self._weights
+
+    @property
+    def place(self) -> object:
+        return self.device
+
+    @property
+    def writes_states(self) -> bool:
+        return bool(self.plan.program.written_states())
+
+    def put(self, name: str, array: Array) -> Array | DeviceArray:
+        program = self.plan.program
+        (number,) = (n for n in program.inputs if program.buffers[n].name == name)
+        return WgpuArray.of_host(self.device, array, lies_as_host(program.buffers[number], self.plan.heaps.target))
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         known = {s: binding[s] for s in self.plan.program.symbols}
@@ -166,11 +114,14 @@ class WgpuExecutable(Executable):
         return sum(self._weights.sizes[n] for n in self._weights.heaps) if self._weights else 0
 
     def clone(self, weights: bool = True) -> WgpuExecutable:
-        """Shares pipelines; weights are uploaded once more, because those on the device change in place."""
-        made = copy.copy(self)
-        made._params = self._params if weights else {}
-        made._weights, made._dirty = None, True
-        return made
+        """Shares pipelines, and the weights on the device until one of the two gets others."""
+        with self.device.lock:
+            made = copy.copy(self)
+            if weights:
+                made._shares = self._shares = self._weights is not None
+            else:
+                made._params, made._weights, made._dirty, made._shares = {}, None, True, False
+            return made
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -201,12 +152,17 @@ class WgpuBound(Bound):
         shapes = tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in plan.outputs)
         self.shapes = shapes
         self.inputs = [self._placed(n) for n in plan.program.inputs]
-        self.outputs = [(*self._placed(n), shape) for n, shape in zip(plan.program.outputs, shapes)]
+        self.written = plan.program.written_states()
+        self.outputs = [
+            _Output(n, *self._placed(n), shape) if i not in self.written else None
+            for i, (n, shape) in enumerate(zip(plan.program.outputs, shapes))
+        ]
         self.asks = depends_on_data(plan.program.main)
         self._weights: Weights | None = None
         self._sequences: dict[tuple[Placed, ...], Sequenced] = {}
         self._whole: Sequenced | None = None
         self._memory: dict[int, Any] = {}
+        self._states: dict[int, Any] = {}
         self._staging: Any = None
 
     def _placed(self, number: int) -> tuple[Buffer, int, int]:
@@ -216,30 +172,44 @@ class WgpuBound(Bound):
         unit = self.plan.heaps.unit(self.plan.heaps.of[number])
         return buffer, self.arena.start[number] * unit, size
 
-    def _ready(self, weights: Weights) -> None:
-        """Memory; what was made ready is forgotten when the weights have moved."""
+    def _ready(self, weights: Weights, inputs: Sequence[Any]) -> None:
+        """Memory; what was made ready is forgotten when weights or states have moved."""
         device = self.executable.device
         if not self._memory:
-            outputs = sum(size for _, _, size in self._results())
+            outputs = sum(size for _, _, size in self._regions(["host"] * len(self.outputs)))
             self._staging = device.buffer(max(outputs, WORD_BYTES), "outputs", "MAP_READ")
             self._memory = {
                 heap: device.buffer(piece.nbytes, "arena", "STORAGE", "COPY_SRC")
                 for heap, piece in self.arena.pieces.items()
             }
-        if self._weights is None or self._weights.heaps != weights.heaps or self._weights.start != weights.start:
+        numbers = zip(self.plan.program.inputs, inputs)
+        states = {self.plan.heaps.of[n]: array.buffer for n, array in numbers if self._is_state(n)}
+        old = self._weights
+        if old is None or old.heaps != weights.heaps or old.start != weights.start or states != self._states:
             self._sequences, self._whole = {}, None
-        self._weights = weights
+        self._weights, self._states = weights, states
+
+    def _as_state(self, array: Any) -> WgpuArray:
+        """A state that is no array on the device yet: what a run makes of it is only in its results."""
+        return array if isinstance(array, WgpuArray) else WgpuArray.of_host(self.executable.device, array, False)
+
+    def _is_state(self, number: int) -> bool:
+        return self.plan.program.buffers[number].kind == "state"
 
     def _heaps(self) -> dict[int, Any]:
         assert self._weights is not None  # `_ready` was called
-        return {**self._memory, **self._weights.heaps}
+        return {**self._memory, **self._weights.heaps, **self._states}
 
-    def _results(self) -> list[tuple[int, int, int]]:
-        """Where outputs lie: a heap, the first of their bytes there, and how many."""
-        pieces = self.arena.pieces.items()
-        return [
-            (heap, p.inputs_end, p.outputs_end - p.inputs_end) for heap, p in pieces if p.outputs_end > p.inputs_end
-        ]
+    def _regions(self, where: Sequence[Where]) -> list[Region]:
+        """Where outputs lie that are wanted on the host. They lie side by side, so all of them are few regions."""
+        listed = [(output, place) for output, place in zip(self.outputs, where) if output is not None]
+        if all(place == "host" for _, place in listed):
+            pieces = self.arena.pieces.items()
+            return [
+                (heap, p.inputs_end, p.outputs_end - p.inputs_end) for heap, p in pieces if p.outputs_end > p.inputs_end
+            ]
+        of = self.plan.heaps.of
+        return [(of[o.number], o.start, words_of(o.size)) for o, place in listed if place == "host" and o.size]
 
     def _walk(self, ask: Ask) -> Walk:
         assert self._weights is not None  # `_ready` was called
@@ -248,8 +218,16 @@ class WgpuBound(Bound):
     def _sequence(self, steps: Iterable[Placed]) -> Sequenced:
         return Sequenced(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        return deliver(self._run(inputs, Sequenced.encode), out)
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return deliver(on_host(self._run(["host"] * len(self.outputs), inputs, Sequenced.encode)), out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        results = self._run(where, inputs, Sequenced.encode)
+        if out is None:
+            return results
+        return [result if given is None else deliver([result], [given])[0] for result, given in zip(results, out)]
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A call is a dispatch, each a pass of its own. What happens on the host in between is in no kernel's time."""
@@ -257,31 +235,63 @@ class WgpuBound(Bound):
             return super().profile(inputs)
         stopwatch = Stopwatch(self.executable.device)
         with self.executable.device.lock, translated("profile"):
-            self._run(inputs, stopwatch.encode)
+            self._run(["host"] * len(self.outputs), inputs, stopwatch.encode)
             return stopwatch.times(self.plan.main)
 
-    def _run(self, inputs: Sequence[Array], encode: Encode) -> list[Array]:
+    def _run(self, where: Sequence[Where], inputs: Sequence[Any], encode: Encode) -> list[Any]:
         device, main = self.executable.device, self.plan.program.main
+        numbers = self.plan.program.inputs
+        inputs = [self._as_state(a) if self._is_state(n) else a for n, a in zip(numbers, inputs)]
         with device.lock, translated("run"):
-            self._ready(self.executable.weights())
-            self._upload(inputs)
+            self._ready(self.executable.weights(), inputs)
+            copies = self._upload(inputs)
+            staying = [i for i, place in enumerate(where) if place == "device" and i not in self.written]
+            kept = {i: self._array(self.outputs[i]) for i in staying}
+            wanted = self._regions(where)
             if self.asks:
-                last = self._up_to_the_last_question(encode)
+                if copies:
+                    self._submit(None, copies, encode)
+                last, copies = self._up_to_the_last_question(encode), []
             else:
                 if self._whole is None:
-                    self._whole = self._sequence(self._walk(_nothing_to_ask).go(main))
+                    self._whole = self._sequence(self._walk(nothing_to_ask).go(main))
                 last = self._whole
-            self._submit(last, self._results(), encode)
-            return self._download()
+            stays = [self._copy_out(self.outputs[i], array) for i, array in kept.items()]
+            self._submit(last, copies, encode, [*stays, *self._to_staging(wanted)])
+            found = {**kept, **self._download(where, wanted)}
+        return [inputs[self.written[i]] if i in self.written else found.get(i) for i in range(len(where))]
 
-    def _submit(self, sequence: Sequenced, wanted: Iterable[tuple[int, int, int]], encode: Encode) -> None:
-        """Runs a sequence, then copies what is wanted, as (heap, first byte, bytes), to where the host reads it."""
-        device, heaps, end = self.executable.device, self._heaps(), 0
-        encoder = device.raw.create_command_encoder()
-        encode(sequence, encoder)
+    def _array(self, output: _Output | None) -> WgpuArray:
+        """An array for an output that stays on the device."""
+        assert output is not None  # others are states
+        as_host = lies_as_host(output.buffer, self.plan.heaps.target)
+        return WgpuArray(self.executable.device, output.buffer.dtype, output.shape, as_host)
+
+    def _copy_out(self, output: _Output | None, array: WgpuArray) -> Copy:
+        assert output is not None  # others are no arrays of their own
+        return self._heaps()[self.plan.heaps.of[output.number]], output.start, array.buffer, 0, words_of(output.size)
+
+    def _to_staging(self, wanted: Iterable[Region]) -> list[Copy]:
+        """Copies of regions to where the host reads them."""
+        copies: list[Copy] = []
+        heaps, end = self._heaps(), 0
         for heap, start, size in wanted:
-            encoder.copy_buffer_to_buffer(heaps[heap], start, self._staging, end, size)
+            copies.append((heaps[heap], start, self._staging, end, size))
             end += size
+        return copies
+
+    def _submit(
+        self, sequence: Sequenced | None, before: Iterable[Copy], encode: Encode, behind: Iterable[Copy] = ()
+    ) -> None:
+        """Copies on the device, then a sequence, then more copies."""
+        device = self.executable.device
+        encoder = device.raw.create_command_encoder()
+        for copy_ in before:
+            _encode_copy(encoder, copy_)
+        if sequence is not None:
+            encode(sequence, encoder)
+        for copy_ in behind:
+            _encode_copy(encoder, copy_)
         device.raw.queue.submit([encoder.finish()])
 
     def _up_to_the_last_question(self, encode: Encode) -> Sequenced:
@@ -290,9 +300,10 @@ class WgpuBound(Bound):
         plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            self._submit(self._kept(pending), [(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)], encode)
+            answer = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
+            self._submit(self._kept(pending), (), encode, answer)
             pending.clear()
-            with self._mapped() as whole:
+            with self._mapped(WORD_BYTES) as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
 
         pending.extend(self._walk(ask).go(plan.program.main))
@@ -307,35 +318,99 @@ class WgpuBound(Bound):
         return self._sequences[key]
 
     @contextmanager
-    def _mapped(self) -> Iterator[Any]:
-        """What was copied for the host, as bytes."""
+    def _mapped(self, size: int) -> Iterator[Any]:
+        """What was copied for the host, as so many bytes."""
         self.executable.device.map_for_reading(self._staging)
         try:
-            yield self._staging.read_mapped(copy=False)
+            yield self._staging.read_mapped(0, size, copy=False)
         finally:
             self._staging.unmap()
 
-    def _upload(self, inputs: Sequence[Array]) -> None:
-        """The inputs of each piece in one write: they lie side by side."""
+    def _upload(self, inputs: Sequence[Any]) -> list[Copy]:
+        """Writes inputs of the host, neighbours at once; gives the copies that bring those which are on the device."""
         queue, of = self.executable.device.raw.queue, self.plan.heaps.of
-        blocks = {heap: np.zeros(p.inputs_end, np.uint8) for heap, p in self.arena.pieces.items() if p.inputs_end}
-        for number, (_, start, size), array in zip(self.plan.program.inputs, self.inputs, inputs):
-            if size:
-                blocks[of[number]][start : start + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        for heap, block in blocks.items():
-            queue.write_buffer(self._memory[heap], 0, block)
+        copies: list[Copy] = []
+        rows: list[_Row] = []
+        latest: dict[int, _Row | None] = {}
+        for number, (buffer, start, size), value in zip(self.plan.program.inputs, self.inputs, inputs):
+            heap = of[number]
+            if not size or buffer.kind == "state":
+                continue
+            if isinstance(value, WgpuArray):
+                fitting = value.lying(lies_as_host(buffer, self.plan.heaps.target))
+                copies.append((fitting.buffer, 0, self._memory[heap], start, words_of(size)))
+                latest[heap] = None
+                continue
+            row = latest.get(heap)
+            if row is None:
+                row = latest[heap] = _Row(heap, start)
+                rows.append(row)
+            row.parts.append((start, size, value))
+        for row in rows:
+            queue.write_buffer(self._memory[row.heap], row.start, row.block())
+        return copies
 
-    def _download(self) -> list[Array]:
-        firsts: dict[int, int] = {}
-        end = 0
-        for heap, start, size in self._results():
-            firsts[heap] = end - start
-            end += size
-        if end == 0:
-            return [np.zeros(shape, buffer.dtype.numpy) for buffer, _, _, shape in self.outputs]
-        made = []
-        with self._mapped() as whole:
-            for number, (buffer, at, size, shape) in zip(self.plan.program.outputs, self.outputs):
-                at += firsts.get(self.plan.heaps.of[number], 0)
-                made.append(host_array(buffer, shape, whole[at : at + size], self.plan.heaps.target))
+    def _download(self, where: Sequence[Where], wanted: Sequence[Region]) -> dict[int, Array]:
+        """Results for the host by their places, of the regions that were copied for it."""
+        target, of = self.plan.heaps.target, self.plan.heaps.of
+        listed = {i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"}
+        if not any(output.size for output in listed.values()):
+            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in listed.items()}
+        made = {}
+        with self._mapped(sum(size for _, _, size in wanted)) as whole:
+            for i, output in listed.items():
+                at = _offset_in(wanted, of[output.number], output.start) if output.size else 0
+                raw = whole[at : at + output.size]
+                made[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))
         return made
+
+
+Region = tuple[int, int, int]
+"""A heap, the first of the bytes there, and how many."""
+Copy = tuple[Any, int, Any, int, int]
+"""A buffer and a place in it, another and a place in it, and how many bytes are copied from the one to the other."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """An output in the arena: its buffer, by its number too, where it starts in its heap, its bytes, its shape."""
+
+    number: int
+    buffer: Buffer
+    start: int
+    size: int
+    shape: tuple[int, ...]
+
+
+@dataclass
+class _Row:
+    """Inputs of the host that lie side by side in a heap: where each starts, its bytes, and the array."""
+
+    heap: int
+    start: int
+    parts: list[tuple[int, int, Array]] = field(default_factory=list)
+
+    def block(self) -> Array:
+        """All of them as one."""
+        last, size, _ = self.parts[-1]
+        made = np.zeros(words_of(last + size - self.start), np.uint8)
+        for start, size, array in self.parts:
+            at = start - self.start
+            made[at : at + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return made
+
+
+def _encode_copy(encoder: Any, copy_: Copy) -> None:
+    source, start, target, end, size = copy_
+    if size:
+        encoder.copy_buffer_to_buffer(source, start, target, end, size)
+
+
+def _offset_in(regions: Sequence[Region], heap: int, place: int) -> int:
+    """Where a place in a heap lies among the regions, one behind the other."""
+    end = 0
+    for number, start, size in regions:
+        if number == heap and start <= place < start + size:
+            return end + place - start
+        end += size
+    raise AssertionError(heap, place)

@@ -1,9 +1,9 @@
 """Where a program's buffers lie. Bindings are few, so buffers share *heaps*: one GPU buffer each, bound as a whole.
 
 Heap 0 is the arena of a run: inputs, outputs, temporaries. Where one binding cannot hold it, what does not fit lies in
-further pieces, the heaps -1, -2 and so on; f16, where the device has it, lies in pieces of its own. The others hold
-weights: what `main` reads (params, constants, results of `prepare`), and behind these what only `prepare` needs, which
-is given back after it.
+further pieces, the heaps -1, -2 and so on; f16, where the device has it, lies in pieces of its own. States are heaps
+from STATES downwards. The others hold weights: what `main` reads (params, constants, results of `prepare`), and behind
+these what only `prepare` needs, which is given back after it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 ARENA = 0
 HALVES = -1
 """The heap of a run's f16 where these lie as halves, as long as the arena is not in pieces."""
+STATES = -(1 << 20)
+"""The heap of the first state that a program writes; that of the next is one less. Each is an array of the runtime."""
 ALIGNMENT = 64
 """Bytes between which buffers start in a heap; kernels read quads of words."""
 
@@ -73,6 +75,7 @@ def choose_heaps(program: Program, limit: int, target: Target = PLAIN) -> Heaps:
     sources = _fill(program, [n for n in static if n not in read], limit, target)
     of = {b.number: HALVES if b.number in native else ARENA for b in program.buffers}
     of |= {n: 1 + i for i, heap in enumerate((*kept, *sources)) for n in heap}
+    of |= {b.number: STATES - i for i, b in enumerate(b for b in program.buffers if b.kind == "state")}
     of |= {n: of[min(storage_roots(program, n))] for n in program.holds}
     return Heaps(of, kept, sources, target, frozenset(of[n] for n in native))
 
@@ -150,7 +153,8 @@ def _parts(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Mapping[
     for number, slot in memory.slot_of.items():
         held[slot].append(number)
     slots = [(tuple(numbers), dims.evaluate(size, binding)) for numbers, size in zip(held, memory.sizes)]
-    return [[alone(n) for n in program.inputs], [alone(n) for n in program.outputs], slots]
+    ends = [[alone(n) for n in numbers if heaps.of[n] > STATES] for numbers in (program.inputs, program.outputs)]
+    return [*ends, slots]
 
 
 def place_arena(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Mapping[str, int]) -> Arena:
@@ -166,6 +170,7 @@ def place_arena(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Map
             ends[heap] = end + size
         marks.append(dict(ends))
     inputs, outputs, _ = marks
+    start |= {number: 0 for number, heap in heaps.of.items() if heap <= STATES}
     pieces = {heap: Piece(inputs.get(heap, 0), outputs.get(heap, 0), end) for heap, end in ends.items()}
     return Arena(start, pieces)
 

@@ -19,6 +19,7 @@ from rlx.cost.estimate import Estimator, Rates
 from rlx.cost.prior import Traits
 from rlx.errors import UnsupportedOp
 from rlx.ir.graph import Graph, Node
+from rlx.ops.writing import UpdateSlice
 
 if TYPE_CHECKING:
     from rlx.passes.driver import Pass
@@ -35,6 +36,7 @@ class XlaBackend(Backend):
     name = "xla"
     compiles_sizes = True
     loop_trips = 1 << 25
+    writes_states = True
     platform = "cpu"
 
     def on_processor(self, ordinal: int = 0) -> bool:
@@ -63,7 +65,7 @@ class XlaBackend(Backend):
     def claim(self, node: Node) -> str | None:
         from rlx.backends.xla import fourier
 
-        return fourier.claim(node)
+        return "" if isinstance(node.op, UpdateSlice) else fourier.claim(node)
 
     def passes(self, options: Options) -> list[Pass]:
         from rlx.passes.hoist import Hoist

@@ -14,10 +14,13 @@ import numpy as np
 from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
+from rlx.backends.memory import Where, on_host
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
+from rlx.backends.xla.arrays import XlaArray
 from rlx.codegen.scalar import emulation as carriers
 from rlx.errors import ShapeError
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 
@@ -41,8 +44,8 @@ def processor() -> Any:
 class XlaExecutable(WeightsAsArguments):
     """jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
 
-    key      what programs on disk are named by, beside their sizes; empty to keep none
-    profile  whether its bounds tell the times of kernels
+    key       what programs on disk are named by, beside their sizes; empty to keep none
+    profile   whether its bounds tell the times of kernels
     """
 
     def __init__(self, graph: Graph, platform: str, key: str = "", profile: bool = False) -> None:
@@ -69,6 +72,13 @@ class XlaExecutable(WeightsAsArguments):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         return XlaBound(self, dict(binding))
+
+    @property
+    def place(self) -> object:
+        return self.device
+
+    def put(self, name: str, array: Array) -> XlaArray:
+        return XlaArray.of_host(array, self.device)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,9 +122,8 @@ class XlaBound(Bound):
         self._shared: Shared | None = None
         self._compiled: Any = None
 
-        # inputs may lie in arrays of the caller on the processor, elsewhere they are copies that results may overwrite
-        first, count = len(executable.graph.params), len(executable.graph.inputs)
-        donated = () if executable.device.platform == "cpu" else tuple(range(first, first + count))
+        first = len(executable.graph.params)
+        donated = tuple(first + at for at in executable.written.values())
         self._jitted = jax.jit(traced(executable.graph, binding, executable.timed), donate_argnums=donated)
 
     def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
@@ -152,19 +161,44 @@ class XlaBound(Bound):
         whole = "\0".join([self.executable.key, repr(sorted(self.binding.items())), *shapes, *params])
         return hashlib.blake2b(whole.encode(), digest_size=20).hexdigest()
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return deliver(on_host(self.deliver_to(["host"] * len(self.dtypes), inputs)), out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
         import jax
 
         weights = self.executable.weights().values()
-        inputs = [carriers.to_stored(a) for a in inputs]
+        given = self._with_states(inputs)
+        inputs = [a.value if isinstance(a, XlaArray) else carriers.to_stored(a) for a in given]
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             results = program(*weights, *inputs)
+            for i, at in self.executable.written.items():
+                given[at].value = results[i]
             for asked, error in zip(results[len(self.dtypes) :], self.misfits):
                 if bool(asked):
                     raise ShapeError(str(error))
-            # what the caller gets is his to write to
-            return deliver([carriers.from_stored(np.array(r), d) for r, d in zip(results, self.dtypes)], out)
+            made = [
+                given[self.executable.written[i]] if i in self.executable.written else self._delivered(place, r, d)
+                for i, (place, r, d) in enumerate(zip(where, results, self.dtypes))
+            ]
+            return made if out is None else deliver(made, out)
+
+    def _with_states(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs, with states that are none of ours yet as arrays which the program may take the memory of."""
+        given = list(inputs)
+        for at in self.executable.written.values():
+            if not isinstance(given[at], XlaArray):
+                given[at] = XlaArray.of_host(given[at], self.executable.device)
+        return given
+
+    def _delivered(self, where: Where, result: Any, dtype: DType) -> Any:
+        if where == "device":
+            return XlaArray(result, dtype, self.executable.device)
+        # what the caller gets is his to write to
+        return carriers.from_stored(np.array(result), dtype) if where == "host" else None
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is an instruction that XLA made; kernels may run beside each other. Programs that jax's profiler
@@ -174,5 +208,6 @@ class XlaBound(Bound):
         if not self.executable.timed:
             return super().profile(inputs)
         with jax.enable_x64(True):
-            program = self._program(self.executable.weights().values(), [carriers.to_stored(a) for a in inputs])
+            taken = [a.value if isinstance(a, XlaArray) else carriers.to_stored(a) for a in inputs]
+            program = self._program(self.executable.weights().values(), taken)
         return stopwatch.times(self.executable.graph, program.as_text(), stopwatch.record(lambda: self(inputs)))

@@ -350,6 +350,23 @@ def _scatter_elements(op: Any, x: Any, indices: Any, updates: Any) -> Any:
     return _scattered(op, x, tuple(places), updates)
 
 
+@lowers("update_slice")
+def _update_slice(op: Any, x: Any, rows: Any, start: Any) -> Any:
+    """Where there is no room, rows are what is there: the whole of x is only ever written in part."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    at = op.axis % x.ndim
+    room = x.shape[at] - rows.shape[at]
+    if room < 0:
+        return x
+    first = start.astype(jnp.int64)
+    fits = (first >= 0) & (first <= room)
+    starts = [jnp.zeros((), jnp.int64)] * x.ndim
+    starts[at] = jnp.clip(first, 0, room)
+    return lax.dynamic_update_slice(x, jnp.where(fits, rows, lax.dynamic_slice(x, starts, rows.shape)), starts)
+
+
 @lowers("scatter_nd")
 def _scatter_nd(op: Any, x: Any, indices: Any, updates: Any) -> Any:
     if 0 in updates.shape or 0 in x.shape:

@@ -17,8 +17,8 @@ from rlx.kernel.ir.work import Work
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory of a program. `kind`: input, param, constant, output, temp, or alias (part of another, see
-    `Program.holds`). Sizes are in elements."""
+    """Memory of a program. `kind`: input, state (an input that kernels write to, through an alias), param, constant,
+    output, temp, or alias (part of another, see `Program.holds`). Sizes are in elements."""
 
     number: int
     kind: str
@@ -60,6 +60,7 @@ class Program:
 
     aliases   buffers that lie in others: (the other, first element)
     holds     buffers in whose memory an alias may lie
+    inputs    what a run gets, those of kind state too; an output that is an alias of one lies in its memory
     checks    what regions need of dims when they run
     """
 
@@ -79,6 +80,15 @@ class Program:
         made = Buffer(len(self.buffers), kind, dtype, size, name)
         self.buffers.append(made)
         return made
+
+    def written_states(self) -> dict[int, int]:
+        """Of the outputs that lie in the memory of a state, by their places: the place of that among the inputs."""
+        found: dict[int, int] = {}
+        for place, number in enumerate(self.outputs):
+            for root in storage_roots(self, number):
+                if self.buffers[root].kind == "state":
+                    found[place] = self.inputs.index(root)
+        return found
 
     def static_buffers(self) -> set[int]:
         """Buffers that are the same in every run: params, constants, and what `prepare` writes."""

@@ -9,6 +9,7 @@
 6. Places at known sizes lie inside their buffers. (What data decide is checked by the graph, `passes.checks`.)
 7. An alias lies in buffers of its dtype that are there, and the whole of it inside of them.
 8. Every output is written.
+9. Behind a kernel that writes into a state nobody reads what the state held before.
 """
 
 from __future__ import annotations
@@ -36,12 +37,17 @@ def verify(program: Program, after: str = "lowering") -> None:
 
 
 class Verifier:
-    """One walk over a program; `ready` are the buffers that hold something, by the memory that they lie in."""
+    """One walk over a program.
+
+    ready    the buffers that hold something, by the memory that they lie in
+    latest   the alias through which each state was written last
+    """
 
     def __init__(self, program: Program, after: str) -> None:
         self.program = program
         self.after = after
         self.ready: set[int] = set()
+        self.latest: dict[int, int] = {}
 
     def run(self) -> None:
         program = self.program
@@ -72,7 +78,9 @@ class Verifier:
                 self._reads(kernel)
                 _Bodies(self, kernel).check()
             for number in kernel.slots[: kernel.writes]:
-                self.ready |= {number, *storage_roots(self.program, number)}
+                roots = storage_roots(self.program, number)
+                self.ready |= {number, *roots}
+                self.latest |= {root: number for root in roots if self.program.buffers[root].kind == "state"}
 
     def _slots(self, kernel: Kernel) -> None:
         count = len(self.program.buffers)
@@ -98,9 +106,20 @@ class Verifier:
             read.add(0)  # what no update replaces stays
         for slot in read:
             number = kernel.slots[slot]
+            overwritten = self._states_of(number) & self.latest.keys()
+            if any(self.latest[state] not in self._around(number) for state in overwritten) and slot >= kernel.writes:
+                name = self.program.buffers[number].name
+                raise self._fail(kernel, f"expected state {name!r} to be read before it is written over")
             if not self._holds(number) and self.program.buffers[number].size != 0:
                 name = self.program.buffers[number].name
                 raise self._fail(kernel, f"expected buffer {number} ({name!r}) to be written before it is read")
+
+    def _states_of(self, number: int) -> set[int]:
+        return {root for root in storage_roots(self.program, number) if self.program.buffers[root].kind == "state"}
+
+    def _around(self, number: int) -> set[int]:
+        """The buffer and all that it may lie in."""
+        return {number}.union(*(self._around(inner) for inner in self.program.holds.get(number, ())))
 
     def _owner(self, kernel: Kernel) -> None:
         work = kernel.work

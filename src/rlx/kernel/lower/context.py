@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Node, Value
-from rlx.ir.op import Constant, Input
+from rlx.ir.op import Constant, Input, State
 from rlx.kernel.ir.index import Linear, axis, linear
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program
@@ -67,7 +67,8 @@ class LoweringContext:
         program = self.program
         for value in (*self.facts.graph.inputs, *self.facts.graph.params):
             kind = "input" if isinstance(value.node.op, Input) else "param"
-            buffer = program.new_buffer(kind, value.dtype, value.type.size, value.name)
+            written = isinstance(value.node.op, State) and value.name in self.facts.writers
+            buffer = program.new_buffer("state" if written else kind, value.dtype, value.type.size, value.name)
             self.buffers[key_of(value)] = buffer
             (program.inputs if kind == "input" else program.params).append(buffer.number)
             if kind == "param":
@@ -97,6 +98,11 @@ class LoweringContext:
         buffer = self.program.new_buffer("temp", value.dtype, value.type.size, value.name)
         self.buffers[key_of(value)] = buffer
         return buffer
+
+    def in_place(self, value: Value, x: Value) -> Buffer:
+        """The buffer for a value that takes the place of x in memory."""
+        self.buffers[key_of(value)] = made = self.part(self.buffers[key_of(x)], 0)
+        return made
 
     def part(self, buffer: Buffer, first: Dim) -> Buffer:
         """The rest of a buffer from an element on: kernels that write alike into parts are one function."""
@@ -145,10 +151,14 @@ class LoweringContext:
         store = Store(0, self.offset(value, index), builder.emitter().emit(value, index), False)
         return builder.finish("copy", LoopNest(value.shape, (), (store,)), (value.node,))
 
-    def hand_out(self, value: Value) -> None:
-        """Makes a value an output of the program: its own buffer where it is a fresh one, else a copy."""
+    def hand_out(self, value: Value, stays: bool = False) -> None:
+        """Makes a value an output of the program: its own buffer where it is a fresh one, or where the value `stays` in
+        the memory of a state; else a copy."""
         program = self.program
         found = self.buffers.get(key_of(value))
+        if stays and found is not None:
+            program.outputs.append(found.number)
+            return
         if found is not None and found.kind == "temp" and found.number not in self.static:
             output = dataclasses.replace(found, kind="output")
             program.buffers[found.number] = self.buffers[key_of(value)] = output

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Param
 from rlx.kernel.lower.index import Key, key_of
+from rlx.ops.writing import written_in_place
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Facts:
     position   of each live node in their order, by id
     static     ids of nodes that params and constants alone decide
     results    keys of the graph's outputs
+    writers    of each state that is written in place: the nodes that do it; their results lie in its memory
     indirect   whether products may read matrices of a weight that data choose where they lie
     """
 
@@ -25,6 +27,7 @@ class Facts:
     position: dict[int, int]
     static: set[int]
     results: set[Key]
+    writers: dict[str, list[Node]]
     disable: frozenset[str] = frozenset()
     indirect: bool = False
     _uses: dict[Key, list[Node]] = field(default_factory=dict)
@@ -41,7 +44,12 @@ class Facts:
             if above or isinstance(node.op, (Param, Constant)):
                 static.add(id(node))
         results = {key_of(v) for v in graph.outputs.values()}
-        return cls(graph, nodes, {id(n): i for i, n in enumerate(nodes)}, static, results, disable, indirect)
+        positions = {id(n): i for i, n in enumerate(nodes)}
+        return cls(graph, nodes, positions, static, results, written_in_place(graph), disable, indirect)
+
+    def is_in_place(self, node: Node) -> bool:
+        """Whether the node's result lies in the memory of its first operand, which is that of a state."""
+        return any(node in nodes for nodes in self.writers.values())
 
     def uses(self, value: Value) -> list[Node]:
         """Live nodes that take the value."""

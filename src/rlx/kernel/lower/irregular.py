@@ -28,17 +28,23 @@ from rlx.ops.ordering import TopK
 
 @lowers(ScatterElements, ScatterNd, irregular=True)
 def lower_scatter(context: LoweringContext, group: Group) -> None:
-    """A copy of the operand, and the updates into it."""
+    """A copy of the operand, and the updates into it; in a state the updates alone."""
     x, indices, updates = group.anchor.inputs
     op: Any = group.anchor.op
     value = group.results[0]
+    make = _elements if isinstance(op, ScatterElements) else _points
+    if context.facts.is_in_place(group.anchor):
+        buffer = context.in_place(value, x)
+        kernel = context.kernel(buffer)
+        work = make(context, kernel.emitter(), value, indices, updates, op)
+        context.program.main.append(kernel.finish(op.name, work, [group.anchor]))
+        return
     buffer = context.result(value)
     copy = context.kernel(buffer)
     index = tuple(axis(i) for i in range(x.rank))
     store = Store(0, context.offset(value, index), copy.emitter().emit(x, index), False)
     first = copy.finish("copy", LoopNest(x.shape, (), (store,)), [group.anchor])
     kernel = context.kernel(buffer)
-    make = _elements if isinstance(op, ScatterElements) else _points
     work = make(context, kernel.emitter(), value, indices, updates, op)
     context.place([first, kernel.finish(op.name, work, [group.anchor])], [buffer])
 

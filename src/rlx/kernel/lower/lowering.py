@@ -36,8 +36,9 @@ def lower(graph: Graph, disable: frozenset[str] = frozenset(), indirect: bool = 
     context = LoweringContext(facts, memory, Program(tuple(graph.symbols)), set())
     context.add_leaves()
     lower_groups(context, groups)
-    for value in graph.outputs.values():
-        context.hand_out(value)
+    staying = {graph.states[name] for name in facts.writers}
+    for name, value in graph.outputs.items():
+        context.hand_out(value, stays=name in staying)
     return context.program
 
 

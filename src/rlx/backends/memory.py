@@ -1,0 +1,103 @@
+"""Arrays in the memory of devices: what runs take and give without copies, and what states are.
+
+A `DeviceArray` tells dtype and shape as a NumPy array does, speaks DLPack, and becomes a NumPy array when it is asked
+to (`np.asarray`). Backends derive their own; `HostArray` is that of devices whose memory is the host's.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlx.ir.literal import Array
+
+Where = Literal["host", "device", "nowhere"]
+"""Where a result of a run is wanted."""
+
+HOST_DLPACK = (1, 0)
+"""The processor's memory, in DLPack's numbers."""
+
+
+class DeviceArray(ABC):
+    """An array on a device, row-major without gaps. Nobody writes to it but programs whose state it is.
+
+    place    what memory it lies in: programs of that take it as it is
+    device   the same for people
+    """
+
+    place: object
+    device: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The array on the host, read-only where that is no copy."""
+
+    @abstractmethod
+    def copy(self) -> DeviceArray:
+        """An array of its own on the device."""
+
+    @abstractmethod
+    def read(self, index: tuple[int, ...]) -> Array:
+        """The part at indices along the first axes, none of them negative, on the host: no other bytes move."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        made = self.numpy()
+        if dtype is not None and made.dtype != dtype:
+            return made.astype(dtype)
+        return np.array(made) if copy else made
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.array(self.numpy()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return HOST_DLPACK
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype.name}{list(self.shape)} on {self.device}>"
+
+
+class HostArray(DeviceArray):
+    """A NumPy array as an array on a device."""
+
+    device = "cpu"
+    place = HOST_DLPACK
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.dtype = array.dtype
+        self.shape = array.shape
+
+    def numpy(self) -> Array:
+        return self._array
+
+    def copy(self) -> HostArray:
+        return HostArray(self._array.copy())
+
+    def read(self, index: tuple[int, ...]) -> Array:
+        return np.array(self._array[index])
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+
+def on_host(values: Sequence[Array | DeviceArray]) -> list[Array]:
+    """All as NumPy arrays."""
+    return [value.numpy() if isinstance(value, DeviceArray) else value for value in values]

@@ -1,0 +1,195 @@
+"""What moves between host and device: inputs and outputs that are asked for, and one weight when one is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.wgpu.executable import WgpuExecutable
+from rlx.ir.graph import Graph
+from rlx.runtime.compiled import CompiledGraph
+
+KINDS = ["vulkan", "opengl"]
+LENGTH = 4096
+
+
+class Moved:
+    """Bytes since it was made or last `told`."""
+
+    def __init__(self) -> None:
+        self.up = self.down = 0
+
+    def told(self) -> tuple[int, int]:
+        found = (self.up, self.down)
+        self.up = self.down = 0
+        return found
+
+
+@contextmanager
+def counting(made: CompiledGraph) -> Iterator[Moved]:
+    """Counts what the device's library is given to write, and what of its buffers is mapped to be read."""
+    executable = getattr(made.executable, "inner", made.executable)
+    assert isinstance(executable, WgpuExecutable)
+    device, moved = executable.device, Moved()
+    queue = type(device.raw.queue)
+    write, mapped = queue.write_buffer, None
+
+    def write_buffer(self: object, buffer: object, offset: int, data: object) -> None:
+        moved.up += memoryview(data).nbytes  # type: ignore[arg-type]
+        write(self, buffer, offset, data)
+
+    probe = device.buffer(16, "probe", "MAP_READ")
+    buffers = type(probe)
+    mapped = buffers.read_mapped
+
+    def read_mapped(self: object, *args: object, **options: object) -> object:
+        view = mapped(self, *args, **options)
+        moved.down += memoryview(view).nbytes  # type: ignore[arg-type]
+        return view
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "write_buffer", write_buffer)
+        patch.setattr(buffers, "read_mapped", read_mapped)
+        yield moved
+
+
+def cache_graph() -> Graph:
+    graph = Graph("cache")
+    row, at = graph.input("row", (1, 64)), graph.input("at", (), "i64")
+    cache = graph.state("cache", (LENGTH, 64))
+    written = rlx.update_slice(cache, row, at)
+    graph.set_next(cache, written)
+    graph.output(rlx.reduce_sum(written, axes=(0,)), name="sum")
+    return graph
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_moves_inputs_and_outputs(kind: str) -> None:
+    made = rlx.Session(kind).compile(cache_graph())
+    row = np.ones((1, 64), "f4")
+    made.run([row, np.array(0)])
+    with counting(made) as moved:
+        for i in range(1, 4):
+            assert made.run([row, np.array(i)])[0][0] == i + 1
+            up, down = moved.told()
+            assert up <= 256 + 64, "a row, a number, and what lies between them"
+            assert down <= 256 + 64, "a sum, and a number for each check"
+        assert made.read_handle("cache")[:5, 0].tolist() == [1, 1, 1, 1, 0]
+        assert moved.told() == (0, LENGTH * 64 * 4)
+        other = made.clone()
+        other.run([row, np.array(4)])
+        up, _ = moved.told()
+        assert up < 2048, "neither the state nor weights: only numbers of dispatches beside inputs"
+    assert other.read_handle("cache")[4, 0] == 1
+    assert made.read_handle("cache")[4, 0] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handle_that_is_fed_stays_on_the_device(kind: str) -> None:
+    graph = Graph("fed")
+    past, x = graph.input("past", (LENGTH, 64)), graph.input("x", (64,))
+    graph.output(past * 0.5 + x, name="present")
+    graph.output(rlx.reduce_sum(past, axes=(0,)), name="sum")
+    made = rlx.Session(kind).compile(graph)
+    made.bind_handle("past", np.zeros((LENGTH, 64), "f4"))
+    made.set_feeds({"present": "past"})
+    x = np.ones(64, "f4")
+    made.run([x], outputs=["sum"])
+    with counting(made) as moved:
+        for total in (1.0, 1.5):
+            assert made.run([x], outputs=["sum"])[0].tolist() == [total * LENGTH] * 64
+            assert moved.told() == (256, 256)
+        made.run([x], outputs="device")
+        assert moved.told() == (256, 0)
+        present, _ = made.run([x])
+        assert moved.told() == (256, present.nbytes + 256), "who asks for it gets it"
+    assert np.array_equal(made.read_handle("past"), present)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_on_the_device_are_inputs_without_a_copy(kind: str) -> None:
+    graph = Graph("chain")
+    x, y = graph.input("x", ("n", 64)), graph.input("y", (64,))
+    graph.output(x + y, name="out")
+    graph.output((x > 1.0).cast("i8"), name="more")
+    made = rlx.Session(kind).compile(graph)
+    one = np.ones(64, "f4")
+    with counting(made) as moved:
+        value, _ = made.run([np.zeros((LENGTH, 64), "f4"), one], outputs="device")
+        moved.told()
+        for _ in range(3):
+            value, flags = made.run([value, one], outputs="device")
+        assert moved.told() == (3 * 256, 0)
+        assert value.read((7,)).tolist() == [4] * 64
+        assert moved.told() == (0, 256), "a row"
+        assert made.read_output_row("out", (-1, 3), [value, one]) == 5
+        assert moved.down == 4
+    assert value.shape == (LENGTH, 64) and value.dtype == np.float32 and "LENGTH" not in repr(value)
+    assert np.array_equal(np.asarray(value), np.full((LENGTH, 64), 4, "f4"))
+    assert np.array_equal(np.from_dlpack(value), np.asarray(value))
+    assert flags.dtype == np.int8 and np.asarray(flags).all()
+    host = rlx.Session("cpu").compile(graph)
+    assert host.run([value, one])[0][0, 0] == 5, "another device takes it through the host"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_that_nobody_asks_for_stay_where_they_are(kind: str) -> None:
+    graph = Graph("two")
+    x = graph.input("x", (LENGTH,))
+    graph.output(x * 2.0, name="much")
+    graph.output(rlx.reduce_sum(x, axes=(0,)), name="sum")
+    made = rlx.Session(kind).compile(graph)
+    x = np.ones(LENGTH, "f4")
+    made.run([x])
+    with counting(made) as moved:
+        assert made.run([x], outputs=["sum"])[0] == LENGTH
+        assert moved.told() == (4 * LENGTH, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_weight_is_one_weights_bytes(kind: str) -> None:
+    """Some are packed for products, one by way of a transposition, some are read as they are."""
+    graph = Graph("weights")
+    x = graph.input("x", (4, 64))
+    y = x
+    rng = np.random.default_rng(0)
+    arrays = {f"w{i}": (rng.normal(size=(64, 64)) / 16).astype("f4") for i in range(4)}
+    arrays |= {f"b{i}": rng.normal(size=64).astype("f4") for i in range(4)}
+    for i in range(4):
+        w = graph.param(f"w{i}", (64, 64))
+        y = y @ (rlx.transpose(w * 2.0, permutation=(1, 0)) if i % 2 else w) + graph.param(f"b{i}", (64,))
+    graph.output(y, name="y")
+    made = rlx.Session(kind).compile(graph)
+    reference = rlx.Session("reference").compile(graph)
+    for each in (made, reference):
+        each.set_params(arrays)
+    x = rng.normal(size=(4, 64)).astype("f4")
+
+    def same(a: CompiledGraph, b: CompiledGraph) -> bool:
+        return np.allclose(a.run([x])[0], b.run([x])[0], rtol=1e-4, atol=1e-4)
+
+    assert same(made, reference)
+    with counting(made) as moved:
+        for name in ("w0", "w1", "b3"):
+            new = {name: (rng.normal(size=arrays[name].shape) / 16).astype("f4")}
+            made.set_params(new)
+            reference.set_params(new)
+            moved.told()
+            made.run([x])
+            up, _ = moved.told()
+            assert up <= arrays[name].nbytes + x.nbytes + 4096, "and numbers of dispatches"
+            assert same(made, reference)
+        other, before = made.clone(), made.run([x])[0]
+        moved.told()
+        other.run([x])
+        assert moved.told()[0] <= x.nbytes + 4096, "a clone has the weights that are there"
+        other.set_params({"w2": arrays["w3"]})
+        assert not np.array_equal(other.run([x])[0], before)
+        assert np.array_equal(made.run([x])[0], before), "those of one are its own from then on"
+        assert same(made, reference)
+        reference.set_params({"w2": arrays["w3"]})
+        assert same(other, reference)
