@@ -73,6 +73,7 @@ def test_runs_write_rows_where_data_say(device: str) -> None:
     assert not made.read_handle("cache").any()
     assert made.run([rows_of(1, 2), at(0)])[0].tolist() == [3] * 3
     assert made.run([rows_of(5), at(15)])[0].tolist() == [8] * 3
+    assert made.describe().get("written_in_place", []) == ([] if device == "reference" else ["cache"])
     kept = made.read_handle("cache")
     assert kept[:, 0].tolist() == [1, 2, *[0] * 13, 5]
     assert made.run([rows_of(7), at(1)])[0].tolist() == [13] * 3, "what was there is written over"
@@ -136,6 +137,7 @@ def test_checks_of_what_was_written_hold_it_back_too(device: str) -> None:
     graph.output(rlx.gather(graph.constant(np.arange(4, dtype="f4")), written), name="found")
     made = compiled(graph, device)
     assert made.run([np.array([3]), at(2)])[0].tolist() == [0, 0, 3, 0]
+    assert not made.describe().get("written_in_place")
     with pytest.raises(InputError, match=r"\[gather\]"):
         made.run([np.array([9]), at(0)])
     assert made.read_handle("state").tolist() == [0, 0, 3, 0]

@@ -179,7 +179,7 @@ class Executable(ABC):
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What was compiled: kernels, bytes, counts. For people and reports."""
+        """What was compiled: kernels, bytes, counts, `written_in_place` states. For people and reports."""
         return {}
 
 

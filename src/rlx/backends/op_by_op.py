@@ -139,6 +139,9 @@ class WeightsAsArguments(Executable):
             made._changed = set(self._changed) if weights else set()
         return made
 
+    def describe(self) -> dict[str, Any]:
+        return {"written_in_place": [self.graph.inputs[at].name for at in self.written.values()]}
+
     @property
     def writes_states(self) -> bool:
         return bool(self.written)

@@ -39,7 +39,7 @@ def gather(graph: Graph, given: Sequence[str], sizes: Mapping[str, int], seed: i
     Dims are those of --dim, else of arrays from files, else the least that is allowed for the first axis, else 16.
     Raises BadParameter, InputError.
     """
-    types = {v.name: v.type for v in graph.inputs}
+    types = {v.name: v.type for v in graph.brought}
     unknown = [name for name in sizes if name not in graph.symbols]
     if unknown:
         known = f"the model has {graph.symbols or 'none'}"

@@ -40,8 +40,8 @@ def _told(graph: Graph, binding: Mapping[str, int]) -> dict[str, Any]:
     costs = [cost_of(node) for node in _work(simple)]
     params = {v.name: v.type for v in graph.params}
     return {
-        "inputs": {v.name: str(v.type) for v in graph.inputs},
-        "outputs": {name: str(v.type) for name, v in graph.outputs.items()},
+        "inputs": {v.name: str(v.type) for v in graph.brought},
+        "outputs": {name: str(v.type) for name, v in graph.results.items()},
         "dims": {name: _limits(graph, name) for name in graph.symbols},
         "nodes": len(_work(graph)),
         "ops": dict(Counter(node.op.name for node in _work(graph)).most_common()),

@@ -72,8 +72,8 @@ class GenericEstimator(Estimator):
                     "loop" if item.times > 1 else one.kind,
                 )
             )  # fmt: skip
-        moved_in = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.inputs)
-        moved_out = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.outputs.values())
+        moved_in = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.brought)
+        moved_out = sum(dims.evaluate(v.type.size, binding) * v.dtype.itemsize for v in self.graph.results.values())
         copies = moved_in / rates["upload_bytes_per_ns"] + moved_out / rates["download_bytes_per_ns"]
         weights = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in program.params)
         arena = sum(dims.evaluate(b.nbytes, binding) for b in program.buffers if b.kind == "temp")

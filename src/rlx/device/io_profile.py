@@ -63,12 +63,12 @@ def io_profile(
 
     Outputs whose size only a run tells count nothing.
     """
-    wanted = list(graph.outputs) if outputs is None else list(outputs)
-    unknown = [name for name in wanted if name not in graph.outputs]
+    wanted = list(graph.results) if outputs is None else list(outputs)
+    unknown = [name for name in wanted if name not in graph.results]
     if unknown:
-        raise InputError(f"[io_profile] expected outputs among {list(graph.outputs)}, got {unknown}")
+        raise InputError(f"[io_profile] expected outputs among {list(graph.results)}, got {unknown}")
     backend, ordinal = registry.backend(device)
-    program = ending_at(graph, [graph.outputs[name] for name in wanted], wanted)
+    program = ending_at(graph, [graph.results[name] for name in wanted], wanted)
     if backend.tells_checks and not has_measured(graph):
         program = add_checks(program, options.check_indices, backend.loop_trips).graph
     estimate = estimates(program)
@@ -77,8 +77,8 @@ def io_profile(
         kernel_launches=sum(kernel.calls for kernel in estimate.kernels) if launches is None else launches.count,
         launches_exact=launches is None or launches.exact,
         sync_points=estimate.syncs,
-        host_input_bytes=sum(_bytes(value, binding) for value in graph.inputs),
-        host_output_bytes=sum(_bytes(graph.outputs[name], binding) for name in wanted),
+        host_input_bytes=sum(_bytes(value, binding) for value in graph.brought),
+        host_output_bytes=sum(_bytes(graph.results[name], binding) for name in wanted),
         device_traffic_bytes=sum(kernel.nbytes for kernel in estimate.kernels),
         unified_memory=backend.unified_memory(ordinal),
     )

@@ -242,6 +242,11 @@ class Graph:
         return [Value(n, 0) for n in self.nodes if isinstance(n.op, Input)]
 
     @property
+    def brought(self) -> list[Value]:
+        """The inputs that callers bring: all but states."""
+        return [value for value in self.inputs if not isinstance(value.op, State)]
+
+    @property
     def results(self) -> dict[str, Value]:
         """Outputs for callers: all that are not the next value of a state."""
         following = set(self.states.values())

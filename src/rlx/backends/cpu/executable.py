@@ -264,7 +264,9 @@ class CpuExecutable(Executable):
     def describe(self) -> dict[str, Any]:
         promotion = self.loaded.promotion
         quick = promotion is not None and not promotion.is_done
-        return {**self.artifact.report, "threads": self.threads, "tier": "quick" if quick else "full"}
+        states = [self.artifact.inputs[at].name for at in self.artifact.in_place.values()]
+        tier = "quick" if quick else "full"
+        return {**self.artifact.report, "threads": self.threads, "tier": tier, "written_in_place": states}
 
 
 class CpuBound(Bound):

@@ -93,7 +93,8 @@ class MlxExecutable(WeightsAsArguments):
         return sum(value.nbytes for value in (self._weights or {}).values())
 
     def describe(self) -> dict[str, Any]:
-        return {"platform": "processor" if self.on_processor else "GPU", "programs": self.compile_count}
+        platform = "processor" if self.on_processor else "GPU"
+        return {**super().describe(), "platform": platform, "programs": self.compile_count}
 
 
 def from_stored_to_stored(plan: Plan, graph: Graph) -> Callable[..., Sequence[Value]]:

@@ -124,7 +124,9 @@ class WgpuExecutable(Executable):
             return made
 
     def describe(self) -> dict[str, Any]:
+        program = self.plan.program
         return {
+            "written_in_place": [program.buffers[program.inputs[at]].name for at in program.written_states().values()],
             "adapter": self.device.name,
             "kernels": len(self.plan.main),
             "prepare_kernels": len(self.plan.prepare),

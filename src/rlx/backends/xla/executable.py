@@ -85,7 +85,7 @@ class XlaExecutable(WeightsAsArguments):
         return replace(super().capabilities, profiling=self.timed)
 
     def describe(self) -> dict[str, Any]:
-        return {"platform": str(self.device), "programs": self.compile_count}
+        return {**super().describe(), "platform": str(self.device), "programs": self.compile_count}
 
 
 def traced(graph: Graph, binding: Mapping[str, int], marked: bool = False) -> Callable[..., tuple[Any, ...]]:
