@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CapabilityError, CompileError, GraphError, InputError, ShapeError
+import rlx.interrupt
+from rlx.errors import CapabilityError, CompileError, GraphError, InputError, RunCancelled, RunTimeout, ShapeError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.serial import load_graph, save_graph
@@ -374,3 +376,60 @@ def test_states_of_any_dtype(device: str, dtype: str) -> None:
         assert np.array_equal(made.read_handle("state"), wanted)
         assert np.array_equal(made.read_handle("whole"), row_now[0])
         assert np.array_equal(made.read_handle("past"), row_now[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limits_of_runs_leave_states_whole(device: str) -> None:
+    """A run that writes in place is not ended in its midst; one that does not is dropped."""
+    made = compiled(cache_graph(), device)
+    token = rlx.interrupt.CancelToken()
+    made.run([rows_of(1), at(0)], cancel=token, timeout=60.0)
+    ended = 0
+    for number in range(2, 12):
+        before = made.read_handle("cache")
+        try:
+            made.run([rows_of(number), at(number)], timeout=1e-6)
+            before[number] = number
+        except RunTimeout:
+            ended += 1
+        assert np.array_equal(made.read_handle("cache"), before)
+    assert ended == 10, "they look before they begin"
+    token.cancel()
+    with pytest.raises(RunCancelled):
+        made.run([rows_of(5), at(1)], cancel=token)
+    assert made.read_handle("cache")[:2, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_failed_run_has_drawn_nothing(device: str) -> None:
+    """Random numbers too, with states among the inputs before and behind them."""
+    graph = rlx.Graph("draws")
+    first = graph.state("first", (2,))
+    noise = rlx.random_normal(graph.random_state(), shape=(1, 3))
+    position = graph.input("at", (), "i64")
+    state = graph.state("state", (LENGTH, 3))
+    written = rlx.update_slice(state, noise, position)
+    graph.set_next(state, written)
+    graph.set_next(first, first + 1.0)
+    graph.output(written[0], name="row")
+    made = compiled(graph, device)
+    made.seed(3)
+    wanted = [made.run([at(0)])[0] for _ in range(3)]
+    made.seed(3)
+    for row in wanted:
+        with pytest.raises(InputError, match="starts"):
+            made.run([at(LENGTH)])
+        assert np.array_equal(made.run([at(0)])[0], row)
+    assert made.read_handle("first").tolist() == [6, 6]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_states_are_pickled(device: str) -> None:
+    made = compiled(cache_graph(), device)
+    made.run([rows_of(1, 2), at(3)])
+    other = pickle.loads(pickle.dumps(made))
+    other.run([rows_of(5), at(0)])
+    assert other.read_handle("cache")[:6, 0].tolist() == [5, 0, 0, 1, 2, 0]
+    assert made.read_handle("cache")[:6, 0].tolist() == [0, 0, 0, 1, 2, 0]
+    other.close()
+    assert "closed" in repr(other)
