@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlx
 import rlx.interrupt
-from rlx.errors import CapabilityError, CompileError, GraphError, InputError, RunCancelled, RunTimeout, ShapeError
+from rlx.cli import main
+from rlx.errors import (
+    CapabilityError,
+    CompileError,
+    GraphError,
+    InputError,
+    ModelError,
+    RunCancelled,
+    RunTimeout,
+    ShapeError,
+)
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.serial import load_graph, save_graph
@@ -296,14 +307,22 @@ def test_names_and_types_are_looked_at() -> None:
     assert "keeps cache: f32[16, 3]" in repr(made)
 
 
-def test_states_in_text_and_files(tmp_path: object) -> None:
+def test_states_in_text_and_files(tmp_path: Path) -> None:
     graph = decoder_graph()
     verify(graph)
     read = parse_graph(print_graph(graph, "full"))
     assert read.same_as(graph) and read.states == graph.states
-    path = f"{tmp_path}/graph.rlx"
+    path = tmp_path / "graph.rlx"
     save_graph(graph, path)
     assert load_graph(path).same_as(graph)
+    for wrong in ("next keys nothing", "next q keys.next", "next keys values.next", "next count out"):
+        text = print_graph(graph, "full").replace("next keys keys.next", wrong, 1)
+        with pytest.raises(GraphError, match="next value|among"):
+            parse_graph(text)
+    graph.states["count"] = "nothing"
+    save_graph(graph, path)
+    with pytest.raises(ModelError, match="as the next value of the state 'count'"):
+        load_graph(path)
 
 
 def test_the_verifier_knows_states() -> None:
@@ -433,3 +452,51 @@ def test_states_are_pickled(device: str) -> None:
     assert made.read_handle("cache")[:6, 0].tolist() == [0, 0, 0, 1, 2, 0]
     other.close()
     assert "closed" in repr(other)
+
+
+def test_profiles_and_commands_know_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A state is neither brought nor given, and what a run moves does not hang on its length."""
+    profiles = []
+    for length in (16, 16384):
+        graph = rlx.Graph("append")
+        row, position = graph.input("row", (1, 8)), graph.input("at", (), "i64")
+        cache = graph.state("cache", (length, 8))
+        written = rlx.update_slice(cache, row, position)
+        graph.set_next(cache, written)
+        graph.output(written[0], name="first")
+        devices = rlx.GraphDevices(graph, rlx.DevicePolicy().only("null:1"))
+        profiles.append(devices.io_profile("null:1").as_dict())
+    assert profiles[0]["host_input_bytes"] == profiles[1]["host_input_bytes"] == 40
+    assert profiles[0] == profiles[1] and profiles[0]["host_output_bytes"] == 32
+    path = tmp_path / "graph.rlx"
+    save_graph(graph, path)
+    for command in (["inspect"], ["run", "--device", "cpu"], ["check", "--device", "cpu"]):
+        assert main([*command, str(path)]) == 0
+        assert "cache" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_states_of_graphs_with_loops_and_measured_dims(device: str) -> None:
+    """They are arrays of their own, which a run that fails leaves as they are."""
+    loop = rlx.Graph("loop")
+    total, step = loop.input("total", (2,)), loop.input("step", (2,))
+    loop.output(total + step, name="next")
+    graph = rlx.Graph("scan")
+    rows, position = graph.input("rows", (3, 2)), graph.input("at", (), "i64")
+    state, count = graph.state("state", (4, 2)), graph.state("count", (), "i64")
+    scan = rlx.ir.op.lookup("scan")(carried=1, sequences=1, length=3)
+    total_now = graph.add(scan, state[0], rows, regions=(loop,))
+    assert isinstance(total_now, tuple)
+    written = rlx.update_slice(state, total_now[0].reshape(1, 2), position)
+    places = rlx.nonzero(rlx.reduce_sum(written, axes=(1,)))
+    graph.set_next(state, written)
+    graph.set_next(count, count + 1)
+    graph.output(places, name="places")
+    made = compiled(graph, device)
+    ones = np.ones((3, 2), "f4")
+    made.run([ones, at(0)])
+    assert made.run([ones, at(2)])[0].reshape(-1).tolist() == [0, 2]
+    assert made.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0]
+    with pytest.raises(InputError, match="starts"):
+        made.run([ones, at(4)])
+    assert made.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0] and made.read_handle("count") == 2

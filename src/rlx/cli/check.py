@@ -20,10 +20,11 @@ import rlx
 from rlx import mapped
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpreter import bind_op, evaluate
 from rlx.ir.literal import Array
-from rlx.ir.op import LEAVES, Measured
+from rlx.ir.op import LEAVES, Measured, State
 from rlx.passes.cut import ending_at
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature
@@ -122,13 +123,19 @@ class Checker:
             step()
 
         weights = {name: mapped.private(array) for name, array in self.graph.data.items()}
-        evaluate(self.graph, self.inputs, weights, self.binding, watch)
+        evaluate(self.graph, {**self.inputs, **self._states()}, weights, self.binding, watch)
+
+    def _states(self) -> dict[str, Array]:
+        """What states are in a first run."""
+        values = [value for value in self.graph.inputs if isinstance(value.op, State)]
+        shapes = [tuple(dims.evaluate(d, self.binding) for d in value.shape) for value in values]
+        return {value.name: np.zeros(shape, value.dtype.numpy) for value, shape in zip(values, shapes)}
 
     def _outputs(self) -> dict[str, Difference]:
         compiled = self.session.compile(self.graph)
         self.device = compiled.device
         results = dict(zip(compiled.output_names, compiled.run(self.inputs)))
-        return {name: self._differ(v, results[name], self.truth[v]) for name, v in self.graph.outputs.items()}
+        return {name: self._differ(v, results[name], self.truth[v]) for name, v in self.graph.results.items()}
 
     def every_node(self, step: Step = lambda: None) -> list[Difference]:
         """Each node's results against the reference on the compiled program's own operands, in order."""

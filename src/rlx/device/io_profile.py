@@ -16,6 +16,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.symbols import has_measured
 from rlx.passes.checks import add_checks
 from rlx.passes.cut import ending_at
+from rlx.passes.state import guarded
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def io_profile(
     if unknown:
         raise InputError(f"[io_profile] expected outputs among {list(graph.results)}, got {unknown}")
     backend, ordinal = registry.backend(device)
-    program = ending_at(graph, [graph.results[name] for name in wanted], wanted)
+    program = ending_at(graph, [graph.results[name] for name in wanted], wanted, advances=True)
     if backend.tells_checks and not has_measured(graph):
-        program = add_checks(program, options.check_indices, backend.loop_trips).graph
+        checked = add_checks(program, options.check_indices, backend.loop_trips)
+        program = guarded(checked, backend.writes_states).graph
     estimate = estimates(program)
     launches = None if has_measured(graph) else backend.launches(program, options, binding)
     return GraphIoProfile(

@@ -32,6 +32,7 @@ from rlx.ir.literal import Literal
 from rlx.ir.op import Op, lookup
 from rlx.ir.printing import PLAIN, print_graph, print_literal
 from rlx.ir.type import TensorType
+from rlx.ir.verify import check_states
 
 MAX_DEPTH = 32  # regions in regions
 
@@ -43,6 +44,7 @@ def parse_graph(text: str) -> Graph:
     reader = _Reader(text)
     graph = reader.graph(0)
     reader.end()
+    check_states(graph)
     return graph
 
 
@@ -124,6 +126,8 @@ class _Reader:
             elif token == "next":
                 self.next()
                 state = self.name()
+                if state in graph.states:
+                    raise self.fail(f"expected one next value of each state, got another of {state!r}")
                 graph.states[state] = self.name()
             elif token == "given":
                 self.next()

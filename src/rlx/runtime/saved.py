@@ -150,7 +150,7 @@ class _File:
         """What stays between runs of the program."""
         try:
             return kept.restored(self._kept, self._arrays, program) or PLAIN
-        except (RlxError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (RlxError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ModelError(f"[load_compiled] expected what {self.path} keeps to go with it: {error}") from None
 
     def graph(self) -> Graph:

@@ -63,6 +63,7 @@ class NullBackend(Backend):
     """Recorded devices by ordinal."""
 
     name = "null"
+    writes_states = True
     prior_band = 0.0  # the rates are of the very device
 
     def probe(self) -> Probe:
