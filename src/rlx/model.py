@@ -40,7 +40,7 @@ class Model:
         self.format = imported.format
         self.notes = imported.notes
         self._sequences = imported.sequences
-        self._outputs = imported.outputs if imported.sequences else list(imported.graph.outputs)
+        self._outputs = imported.outputs if imported.sequences else list(imported.graph.results)
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
@@ -127,7 +127,7 @@ class Model:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, sequences under their own."""
         owners = {part: name for name, parts in self._sequences.items() for part in parts}
-        names = [value.name for value in self.graph.inputs if value.name != RANDOM_STATE]
+        names = [value.name for value in self.graph.brought if value.name != RANDOM_STATE]
         return tuple(dict.fromkeys(owners.get(name, name) for name in names))
 
     @property

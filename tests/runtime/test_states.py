@@ -317,7 +317,7 @@ def test_states_in_text_and_files(tmp_path: Path) -> None:
     assert load_graph(path).same_as(graph)
     for wrong in ("next keys nothing", "next q keys.next", "next keys values.next", "next count out"):
         text = print_graph(graph, "full").replace("next keys keys.next", wrong, 1)
-        with pytest.raises(GraphError, match="next value|among"):
+        with pytest.raises(GraphError, match=r"next value|among"):
             parse_graph(text)
     graph.states["count"] = "nothing"
     save_graph(graph, path)
@@ -470,6 +470,9 @@ def test_profiles_and_commands_know_states(tmp_path: Path, capsys: pytest.Captur
     assert profiles[0] == profiles[1] and profiles[0]["host_output_bytes"] == 32
     path = tmp_path / "graph.rlx"
     save_graph(graph, path)
+    model = rlx.load(path, device="cpu")
+    assert (model.input_names, model.output_names) == (("row", "at"), ("first",))
+    assert model(row=np.ones((1, 8), "f4"), at=at(0))["first"].tolist() == [1] * 8
     for command in (["inspect"], ["run", "--device", "cpu"], ["check", "--device", "cpu"]):
         assert main([*command, str(path)]) == 0
         assert "cache" not in capsys.readouterr().out
