@@ -120,3 +120,12 @@ def assert_close_on(device: str, got: Array, wanted: Array, tolerance: Tolerance
     """As `assert_close`, with what the device is allowed."""
     rules = skips.of(device)
     assert_close(rules.prepared(np.asarray(got)), rules.prepared(np.asarray(wanted)), rules.tolerance(tolerance))
+
+
+def skip_absent(request: pytest.FixtureRequest) -> None:
+    """Skips a test one of whose parameters is a device that is not here."""
+    given = getattr(request.node, "callspec", None)
+    for name in ("device", "kind", "library"):
+        reason = why_absent(given.params[name]) if given is not None and name in given.params else ""
+        if reason:
+            pytest.skip(reason)

@@ -28,8 +28,8 @@ from rlx.device import calibration, observed
 from rlx.device.device import Device
 assert calibration.calibration(Device("null")).rates
 key = observed.Key("p", ())
-observed.of(Device("null")).record(key, 1.0, {"call": 1.0})
-assert observed.of(Device("null")).measured(key) == 1.0
+observed.of(Device("null")).record(key, observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0))
+assert observed.of(Device("null")).measured(key).measured_ns == 1.0
 """
 NOBODY = """
 import pwd
@@ -139,5 +139,5 @@ def test_calibrations_and_observations_are_written_whole(monkeypatch: pytest.Mon
     folder = calibration.path_of(Device("null"), made.identity).parent
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     calibration.write(made)
-    seen.record(observed.Key("p", ()), 1.0, {"call": 1.0})
+    seen.record(observed.Key("p", ()), observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0))
     assert not list(folder.glob(f"*{disk.UNFINISHED}"))

@@ -14,9 +14,15 @@ from rlx.codegen.scalar import emulation
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from support import skip_absent
 
 DEVICES = ["reference", "cpu", "vulkan", "xla", "mlx"]
 LIBRARIES = ["xla", "mlx"]
+
+
+@pytest.fixture(autouse=True)
+def present(request: pytest.FixtureRequest) -> None:
+    skip_absent(request)
 
 
 def chain() -> Graph:

@@ -33,9 +33,15 @@ from rlx.passes.checks import add_checks
 from rlx.passes.decompose import decompose
 from rlx.passes.state import guarded
 from rlx.runtime.compiled import CompiledGraph
+from support import skip_absent
 
 DEVICES = ["reference", "cpu", "vulkan", "xla", "mlx"]
 HEADS, LENGTH, WIDTH = 2, 16, 4
+
+
+@pytest.fixture(autouse=True)
+def present(request: pytest.FixtureRequest) -> None:
+    skip_absent(request)
 
 
 def cache_graph() -> Graph:

@@ -21,7 +21,7 @@ WITHOUT = {
     "iota": "has a family", "if": "has a family", "while": "has a family", "scan": "has a family",
     "measured": "ends a stage of its own; tests/runtime/test_stages.py has graphs with it",
     "fft": "complex numbers", "rfft": "complex numbers", "irfft": "complex numbers", "stft": "complex numbers",
-    "istft": "complex numbers", "require": "made by the checks around a program",
+    "istft": "complex numbers", "state": "a leaf", "require": "made by the checks around a program",
 }  # fmt: skip
 """Ops that no case is taken of, and why. Complex results are refused on most devices."""
 

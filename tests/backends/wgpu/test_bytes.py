@@ -12,8 +12,14 @@ import rlx
 from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph
+from support import skip_absent
 
 KINDS = ["vulkan", "opengl"]
+
+
+@pytest.fixture(autouse=True)
+def present(request: pytest.FixtureRequest) -> None:
+    skip_absent(request)
 LENGTH = 4096
 
 

@@ -70,9 +70,11 @@ class Operands(LeafPass):
         """The product of copies that the core takes: as they are, else in the dtype of the sum where there are rows
         enough for it."""
         made = _copied(work, packs)
+        if made.b != work.b and work.b.others:  # where data choose among matrices, they stay where they are
+            return None
         if self.takes(made, packs):
             return made
-        if packs or (isinstance(work.m, int) and work.m < FEW_ROWS):
+        if packs or work.b.others or (isinstance(work.m, int) and work.m < FEW_ROWS):
             return None
         wide = _widened(work)
         return wide if self.takes(wide, False) else None
