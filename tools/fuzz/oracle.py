@@ -66,7 +66,9 @@ class Noise:
 
     def __init__(self, seed: int, scale: float, least_ulps: float = 0, flushes: bool = False) -> None:
         self.random = np.random.default_rng(seed)
-        self.scale = scale
+        # of two runs one moves each element up that the other moves down: what truncates then sees both
+        self.signs = np.random.default_rng(1000 + seed // 2)
+        self.scale = scale if seed % 2 else -scale
         self.least_ulps = least_ulps
         self.flushes = flushes and seed % 2 == 0
         self.unsaid = ("nan", "number", "chance")[seed % 3]
@@ -85,11 +87,11 @@ class Noise:
         wide = result.astype(np.complex128 if dtype.is_complex else np.float64)
         off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
         if off is not None:
-            signs = self.random.choice([-self.scale, self.scale], size=result.shape)
+            signs = self.signs.choice([-self.scale, self.scale], size=result.shape)
             moved = np.where(np.isfinite(wide), wide + signs * off, wide)
             # what is nearly a simple number may be just that, which comparisons see
             simple = np.round(wide * 8) / 8
-            nearly = (np.abs(simple - wide) <= off * self.scale) & (self.random.random(result.shape) < self.simple)
+            nearly = (np.abs(simple - wide) <= off * abs(self.scale)) & (self.random.random(result.shape) < self.simple)
             result = np.where(nearly, simple, moved).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
 
@@ -186,7 +188,7 @@ def _allowed(op: Op, operands: list[Array], result: Array, least_ulps: float) ->
     own, wide = epsilon(dtype), epsilon(dtypes.accumulator(dtype))
     size = np.abs(result.astype(np.complex128 if dtype.is_complex else np.float64))
     if op.name.startswith(STEPPED):
-        return np.asarray(STEP * np.max(size, initial=0))
+        return np.asarray(STEP * np.max(size, initial=1e-6))
     if op.name in SUMS:
         terms = max([a.size for a in operands] + [1]) / max(result.size, 1)
         if op.name == "packed_matmul":  # its weights are rounded to the dtype that it computes for

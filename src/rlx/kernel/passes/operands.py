@@ -41,12 +41,12 @@ class Operands(LeafPass):
     def __init__(self, takes: Takes) -> None:
         self.takes = takes
         self._static: set[int] = set()
-        self._prepare: set[int] = set()
+        self._prepare: dict[int, Kernel] = {}  # by id, and held, so that no other kernel gets that
         self._copies: dict[tuple[object, ...], Buffer] = {}
 
     def run(self, program: Program, context: Context) -> None:
         self._static, self._copies = program.static_buffers(), {}
-        self._prepare = {id(kernel) for kernel in program.prepare}
+        self._prepare = {id(kernel): kernel for kernel in program.prepare}
         super().run(program, context)
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
@@ -94,7 +94,10 @@ class Operands(LeafPass):
         work, packs = kernel.work, self._packs(kernel)
         assert isinstance(work, Contraction)
         if self._should_turn(work, packs):
-            kernel, packs = dataclasses.replace(kernel, work=_turned(work)), False
+            once, packs = id(kernel) in self._prepare, False
+            kernel = dataclasses.replace(kernel, work=_turned(work))
+            if once:
+                self._prepare[id(kernel)] = kernel
         return [*self._with_copies(program, kernel, packs)]
 
     def _with_copies(self, program: Program, kernel: Kernel, packs: bool) -> list[Kernel]:
