@@ -150,7 +150,7 @@ class GraphDevices:
 
         def estimate(program: Graph) -> Estimate:
             found, _ = Chooser(program, self._policy, self.options).estimate(wanted, binding)
-            return found or _sizes(program, self.options)(binding)
+            return found or _sizes(program, wanted, self.options)(binding)
 
         return io_profile(self.graph, wanted, self.options, binding, estimate, outputs)
 
@@ -433,11 +433,21 @@ class GraphDevices:
             self._chooser = Chooser(self.graph, self._policy, self.options)
 
 
-def _sizes(graph: Graph, options: Options) -> Estimator:
-    """What tells what kernels read and write, on a device of which no times are known: those in it are another's."""
+class _Unknown(dict[str, float]):
+    """Rates of a device that nobody knows."""
+
+    def __missing__(self, name: str) -> float:
+        return 1.0
+
+
+def _sizes(graph: Graph, device: Device, options: Options) -> Estimator:
+    """What tells what kernels there are, and what they read and write, on a device of which no times are known: those
+    in it are another's."""
     from rlx.backends.null import profiles
 
-    return GenericEstimator(graph, profiles()[0]["rates"], options.disable)
+    backend, ordinal = registry.backend(device)
+    rates = _Unknown(profiles()[0]["rates"])
+    return backend.estimator(graph, options, rates, ordinal) or GenericEstimator(graph, rates, options.disable)
 
 
 def _rounds(
