@@ -235,6 +235,16 @@ def test_predictions_that_no_run_corrected_must_promise_more(monkeypatch: pytest
     assert made.report([X]).chosen == Device("null", 1)
 
 
+def test_other_names_of_the_processor_are_not_taken_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An explanation says what is done at once, before anything is predicted."""
+    monkeypatch.setattr("fakes.Fake.on_processor", lambda self, ordinal=0: True)
+    monkeypatch.setattr("rlx.device.choice._clearly_quicker", lambda one, usual, runs: "by far")
+    made = GraphDevices(net(), DevicePolicy().only("cpu", "fake"))
+    assert made._chooser.at_once() == Device("cpu") and made.report([X]).chosen == Device("cpu")
+    calibration.measure(Device("fake"))
+    assert made._chooser.at_once() is None and made.report([X]).chosen == Device("fake")
+
+
 def test_preferred_devices_are_the_usual_ones() -> None:
     made = GraphDevices(net(), DevicePolicy().only("cpu", "reference").preferring("reference"))
     assert made.fastest([X]) == Device("reference")

@@ -284,7 +284,7 @@ class Chooser:
 class _Question:
     """One decision that is asked for. `strategies` are tried in order: each gives a Decision, or None if it has none.
 
-    What is worked out for several of them is so once, and not before one needs it: predictions may calibrate.
+    What is worked out for several of them is so once, and not before one needs it.
     """
 
     def __init__(
@@ -342,9 +342,8 @@ class _Question:
         usual = next((c for c in sorted(able, key=self._usage) if self._usage(c) < UNUSUAL), None)
         if usual is None:
             return None
-        found = [
-            (c, why) for c in able if c is not usual for why in [_clearly_quicker(c, usual, self.expected_runs)] if why
-        ]
+        others = [c for c in able if c is not usual and not self.chooser.outdone(c.device)]
+        found = [(c, why) for c in others if (why := _clearly_quicker(c, usual, self.expected_runs))]
         if not found:
             return self._decision(usual, "the usual device, and none is clearly quicker", self.candidates)
         best, why = min(found, key=lambda pair: self._total_ns(pair[0]))
@@ -384,7 +383,7 @@ class _Question:
         return found
 
     def _unpredicted(self, device: Device, about: str) -> Decision:
-        """A choice that needs no prediction: none is made, as it might have to calibrate first."""
+        """A choice that needs no prediction: none is made."""
         if device not in self.chooser.viable():
             self.chooser.admit(device)
         others = [Candidate(each, each.label, blocker) for each, blocker in self.standing if each != device]
