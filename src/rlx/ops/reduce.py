@@ -226,20 +226,24 @@ def mean(x: Value, axes: tuple[int, ...], keepdims: bool = True) -> Value:
 
 @op
 class ReduceMean(Statistic):
-    """Sum by number; NaN of nothing. Integers divide towards zero, 0 of nothing."""
+    """Sum by number; NaN of nothing. Integers divide towards zero, 0 of nothing; narrow ones are added up in 64 bits,
+    since neither their sum nor their number need fit."""
 
     axes: tuple[int, ...]
     keepdims: bool = False
     kinds = ("int", "uint", "float")
 
     def exact(self, x: Array, **over: Any) -> Array:
-        total = np.sum(x, **over, dtype=x.dtype)
-        number = np.asarray(np.prod([x.shape[a] for a in over["axis"]], dtype=np.int64)).astype(x.dtype)
-        if x.dtype.kind in "iu":
-            return np.asarray(INSTRUCTIONS["div"].numpy(total, number))  # f64 would not hold all of an i64
-        return np.asarray(total / number)
+        dtype = dtypes.of(x.dtype)
+        if not dtype.is_integer:
+            return np.asarray(np.sum(x, **over, dtype=x.dtype) / np.prod([x.shape[a] for a in over["axis"]]))
+        wide = x.astype(np.int64) if dtype.bits < 64 else x  # f64 would not hold all of an i64
+        number = np.asarray(np.prod([x.shape[a] for a in over["axis"]], dtype=np.int64)).astype(wide.dtype)
+        return np.asarray(INSTRUCTIONS["div"].numpy(np.sum(wide, **over, dtype=wide.dtype), number)).astype(x.dtype)
 
     def formula(self, x: Value) -> Value:
+        if x.dtype.is_integer and x.dtype.bits < 64:
+            return mean(x.cast("i64"), self.axes, self.keepdims).cast(x.dtype)
         return mean(x, self.axes, self.keepdims)
 
 

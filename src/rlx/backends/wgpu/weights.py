@@ -97,19 +97,25 @@ class Weights:
         self._run(heaps, wanted, kernels, pipelines)
 
     def _affected(self, changed: Collection[int]) -> list[Kernel]:
-        """The kernels of `prepare` behind these arrays, and those before whose results are not kept."""
+        """The kernels of `prepare` behind these arrays, and those before whose results are not kept, or are written
+        over: a scatter into a copy needs the copy again."""
         program, of = self.plan.program, self.plan.heaps.of
-        dirty = set(changed)
+
+        def roots(numbers: Collection[int]) -> set[int]:
+            return {root for number in numbers for root in storage_roots(program, number)}
+
+        dirty = roots(changed)
         chosen: set[int] = set()
         for kernel in program.prepare:
-            if not dirty.isdisjoint(kernel.slots):
+            if not dirty.isdisjoint(roots(kernel.slots)):
                 chosen.add(id(kernel))
-                dirty |= set(kernel.slots[: kernel.writes])
+                dirty |= roots(kernel.slots[: kernel.writes])
         asked: set[int] = set()
         for kernel in reversed(program.prepare):
-            if id(kernel) in chosen or not asked.isdisjoint(kernel.slots[: kernel.writes]):
+            written = roots(kernel.slots[: kernel.writes])
+            if id(kernel) in chosen or not asked.isdisjoint(written):
                 chosen.add(id(kernel))
-                asked |= {n for n in kernel.slots[kernel.writes :] if of[n] not in self._kept}
+                asked |= written | {n for n in roots(kernel.slots[kernel.writes :]) if of[n] not in self._kept}
         return [kernel for kernel in program.prepare if id(kernel) in chosen]
 
     def _heap(self, size: int) -> Any:

@@ -60,6 +60,7 @@ def wrapped(dtype: DType, text: str) -> str:
 # of the narrowest formats, which lack zeros, signs or fractions, no instruction is sure to give what they can hold
 _INEXACT = ("add", "sub", "mul", "div", "fma", "sqrt")
 _SUMS = ("add", "sub", "fma")
+_PRODUCTS = ("mul", "div")
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "eq": "==", "lt": "<", "le": "<="}
 
 
@@ -78,7 +79,8 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
             left, right = (_factor(e, n) for e, n in zip(node.args[:2], names))
             return f"fma({left}, {right}, {opaque(names[2]) if node.args[2].kind in _SUMS else names[2]})"
         case "div":
-            return f"{a} / {opaque(names[1]) if same else names[1]}"
+            hidden = same or any(e.kind in _PRODUCTS for e in node.args)
+            return f"{a} / {opaque(names[1]) if hidden else names[1]}"
         case "eq" | "le" if same:
             return f"!is_nan({a})"
         case "ne" if same:
@@ -106,8 +108,9 @@ def opaque(name: str) -> str:
 
 
 def _factor(node: Expr, name: str) -> str:
-    """A factor; 0 is kept from the compiler, which would make 0 of a product with NaN or an infinity."""
-    return opaque(name) if node.kind == "const" and ex.value_of(node) == 0 else name
+    """A factor; 0 is kept from the compiler, which would make 0 of a product with NaN or an infinity, and so is a
+    quotient: `x * (1 / x)` would be 1 for them."""
+    return opaque(name) if node.kind == "div" or (node.kind == "const" and ex.value_of(node) == 0) else name
 
 
 def _int(node: Expr, dtype: DType, names: Sequence[str]) -> str | None:
