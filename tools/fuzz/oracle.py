@@ -8,7 +8,7 @@ sums and products, comparisons, moves) there is no noise, and the results must b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,8 @@ class Noise:
         self.unsaid = ("nan", "number", "chance")[seed % 3]
         self.simple = (0.3, 1.0, 0.3)[seed % 3]
 
-    def after(self, op: Op, operands: list[Array], result: Array) -> Array:
-        """The result with noise, as its node may be off."""
+    def after(self, op: Op, operands: list[Array], result: Array, strayed: Array | float = 0.0) -> Array:
+        """The result with noise, as its node may be off; `strayed` is what noise before made of it."""
         dtype = dtypes.of(result.dtype)
         if op.name == "bitcast":
             return self._bits_of_nan(operands[0], result)
@@ -94,7 +94,8 @@ class Noise:
             moved = np.where(np.isfinite(wide), wide + signs * off, wide)
             # what is nearly a simple number may be just that, which comparisons see
             simple = np.round(wide * 8) / 8
-            nearly = (np.abs(simple - wide) <= off * abs(self.scale)) & (self.random.random(result.shape) < self.simple)
+            in_reach = np.abs(simple - wide) <= off * abs(self.scale) + strayed
+            nearly = in_reach & (self.random.random(result.shape) < self.simple)
             result = np.where(nearly, simple, moved).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
 
@@ -132,7 +133,8 @@ class Noise:
 
     def before(self, op: Op, operands: list[Array]) -> list[Array]:
         """The operands of a composite with noise: how much it makes of roundings on its way."""
-        if not op.is_composite or op.tolerance.ulps == 0 or op.name in SUMS:
+        quotients = self.least_ulps and op.name.startswith(STEPPED[:-1])
+        if not op.is_composite or (op.tolerance.ulps == 0 and not quotients) or op.name in SUMS:
             return operands
         return [self.moved(a) if a.dtype in (np.float32, np.float64) else a for a in operands]
 
@@ -156,11 +158,18 @@ def _extreme(array: Array) -> bool:
     return bool((((size > 1e15) & np.isfinite(size)) | ((size > 0) & (size < 1e-15))).any())
 
 
+def _beyond_half(array: Array) -> bool:
+    """Whether small numbers times some such leave the range of f16."""
+    return dtypes.of(array.dtype).is_float and bool((np.abs(array.astype(np.float64)) > 256).any())
+
+
 def _may_be_anything(op: Op, operands: list[Array], wide: Array) -> Array | None:
     """Elements of a result of which nothing can be said, as a mask; None if there are none."""
     if (op.is_composite or op.name in ACCUMULATE) and (any(map(_extreme, operands)) or _runs_away(op, operands)):
         # the reference, in f64, neither overflows nor underflows on its way
         return np.ones(wide.shape, np.bool_)
+    if op.name == "packed_matmul" and any(map(_beyond_half, operands)) and operands[0].dtype == np.float16:
+        return np.ones(wide.shape, np.bool_)  # a product with its scale may be infinite, or come after the sum
     if op.is_composite and not all(map(_finite, operands)):
         # what is beyond all bounds times what is below them may be anything
         return np.ones(wide.shape, np.bool_) if op.name in MEETS_ZEROS else ~np.isfinite(wide)
@@ -261,19 +270,34 @@ def run_node(
     params: Mapping[str, Array],
     binding: Binding,
     noise: Noise | None = None,
+    quiet: Sequence[Array] | None = None,
 ) -> tuple[Array, ...]:
-    """Results of a node that is no input or param."""
+    """Results of a node that is no input or param; `quiet` are those without noise anywhere before."""
     made = bind_op(node.op, binding)
     given = operands if noise is None else noise.before(made, operands)
     keywords: dict[str, Any] = {}
     if node.regions:
         keywords["regions"] = tuple(_Region(g, params, binding, noise) for g in node.regions)
-    result = made.reference(*given, **keywords)
-    results = result if isinstance(result, tuple) else (result,)
-    arrays = tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
+    arrays = _arrays(node, made.reference(*given, **keywords))
     if noise is None or node.regions:
         return arrays
-    return tuple(noise.after(made, operands, a) for a in arrays)
+    strays = [_apart(a, b) for a, b in zip(arrays, quiet)] if quiet is not None else [0.0] * len(arrays)
+    return tuple(noise.after(made, operands, a, stray) for a, stray in zip(arrays, strays))
+
+
+def _arrays(node: Node, result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+    results = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
+
+
+def _apart(a: Array, b: Array) -> Array:
+    """The distances of two arrays' elements, 0 where they are the same or none is a number, and for arrays of other
+    sizes, as what data measure may be with noise."""
+    if a.shape != b.shape:
+        return np.zeros(a.shape)
+    wide = np.complex128 if dtypes.of(a.dtype).is_complex else np.float64
+    with np.errstate(all="ignore"):
+        return np.where(a == b, 0.0, np.nan_to_num(np.abs(a.astype(wide) - b.astype(wide)), nan=0.0))
 
 
 def _read_again(noise: Noise, node: Node, operands: list[Array], rounded: set[Value]) -> list[Array]:
@@ -289,8 +313,9 @@ def run(
     params: Mapping[str, Array],
     binding: Binding,
     noise: Noise | None = None,
+    quiet: Mapping[Value, Array] | None = None,
 ) -> dict[Value, Array]:
-    """Every value of the graph."""
+    """Every value of the graph; `quiet` are those without noise."""
     values: dict[Value, Array] = {}
     rounded: set[Value] = set()
     for node in graph.nodes:
@@ -301,7 +326,8 @@ def run(
             operands = [values[v] for v in node.inputs]
             if noise is not None:
                 operands = _read_again(noise, node, operands, rounded)
-            results = run_node(node, operands, params, binding, noise)
+            still = None if quiet is None else [quiet[v] for v in node.outputs]
+            results = run_node(node, operands, params, binding, noise, still)
             passed = any(v in rounded for v in node.inputs)
             if noise is not None and (passed or _rounds(bind_op(node.op, binding), operands, results[0])):
                 rounded.update(v for v, r in zip(node.outputs, results) if r.dtype in (np.float32, np.float64))
@@ -320,10 +346,7 @@ class Expected:
 
     def strays(self, other: Array) -> Array:
         """How far each element is from another array's; nothing for those that are the same, and none that is one."""
-        wide = np.complex128 if dtypes.of(other.dtype).is_complex else np.float64
-        with np.errstate(all="ignore"):
-            apart = np.abs(self.array.astype(wide) - other.astype(wide))
-        return np.where(self.array == other, 0.0, 1.01 * np.nan_to_num(apart, nan=0.0))
+        return 1.01 * _apart(self.array, other)
 
     def mismatch(self, got: Array) -> str | None:
         """What is wrong with an array; None if nothing is."""
@@ -363,7 +386,7 @@ def expect(
         graph, (inputs, params) = program.graph, program.arrays(binding, change)
         outputs = graph.outputs
         base = run(graph, inputs, params, binding)
-        noisy = [run(graph, inputs, params, binding, Noise(i, scale, least_ulps, flushes)) for i in range(runs)]
+        noisy = [run(graph, inputs, params, binding, Noise(i, scale, least_ulps, flushes), base) for i in range(runs)]
         # comparisons of what is below the normal range may go either way: the greater of 0 and -1e-40
         least = {name: TINY if flushes and dtypes.of(base[v].dtype).is_inexact else 0.0 for name, v in outputs.items()}
         return {

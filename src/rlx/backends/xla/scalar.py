@@ -104,6 +104,11 @@ def _made() -> dict[str, Made]:
         fill = jnp.where(a < 0, -1, 0).astype(a.dtype) if signed else jnp.zeros_like(a)
         return jnp.where(over, fill, shift(*_alike(a, jnp.where(over, jnp.zeros_like(b), b))))
 
+    def arctangent(a: Any, b: Any) -> Any:
+        # XLA divides subnormal numbers as zeros, after it found that they are none: NaN
+        tiny = jnp.finfo(a.dtype).tiny
+        return jnp.arctan2(*(jnp.where(jnp.abs(x) < tiny, jnp.copysign(jnp.zeros_like(x), x), x) for x in (a, b)))
+
     simple: dict[str, Made] = {
         "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "neg": jnp.negative, "abs": jnp.abs,
         "min": jnp.minimum, "max": jnp.maximum, "sqrt": jnp.sqrt, "floor": jnp.floor, "ceil": jnp.ceil,
@@ -113,7 +118,7 @@ def _made() -> dict[str, Made]:
         "log": jnp.log, "log2": jnp.log2, "log1p": jnp.log1p, "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan,
         "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan, "sinh": jnp.sinh, "cosh": jnp.cosh,
         "tanh": jnp.tanh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh, "atanh": jnp.arctanh, "pow": jnp.power,
-        "atan2": jnp.arctan2, "erf": erf,
+        "atan2": arctangent, "erf": erf,
     }  # fmt: skip
     return simple | {
         "fma": lambda a, b, c: a * b + c, "div": divide, "rem": remainder, "shl": left, "shr": right,
