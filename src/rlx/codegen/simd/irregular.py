@@ -51,7 +51,7 @@ class ScheduledIrregular:
                 case PrefixScan():
                     return _RunningWriter(module, name, self, slots, self.work).write()
                 case TopKSelection():
-                    return ranking.RankingWriter(module, name, slots, self.work).write()
+                    return ranking.TopKWriter(module, name, slots, self.work).write()
 
         return module.define(stem, make)
 

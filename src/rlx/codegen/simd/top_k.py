@@ -45,7 +45,7 @@ def _sort_text(kind: str, size: int) -> str:
     return text.replace("@W@", kind).replace("@B@", str(size))
 
 
-class RankingWriter:
+class TopKWriter:
     """One row at a time: fill the buffer, sort it, write values and positions."""
 
     def __init__(self, module: Module, name: str, slots: int, work: TopKSelection) -> None:

@@ -11,11 +11,11 @@ import onnx
 
 from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
-from rlx.frontends.onnx.bodies import Formal, Frame, Region
 from rlx.frontends.onnx.inputs import Inputs
-from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
-from rlx.frontends.onnx.lists import unstacked
 from rlx.frontends.onnx.model import LaterFile, ModelFile, check_names, dtype_of, opsets_of
+from rlx.frontends.onnx.operand import Alike, Many, Nothing, Operand
+from rlx.frontends.onnx.sequence_values import unstacked
+from rlx.frontends.onnx.subgraphs import Formal, Frame, Region
 from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.frontends.registry import Imported
@@ -35,10 +35,10 @@ FAMILIES = (
     "control",
     "elementwise",
     "index",
+    "legacy_opsets",
     "linalg",
     "microsoft",
     "nn",
-    "old",
     "order",
     "quantised",
     "quantised_microsoft",
@@ -65,7 +65,7 @@ class Scope:
 
     opsets: Mapping[str, int]
     prefix: str = ""
-    items: dict[str, Item | None] = field(default_factory=dict)  # None: made by a node that could not be imported
+    items: dict[str, Operand | None] = field(default_factory=dict)  # None: made by a node that could not be imported
     tensors: dict[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
     absent: frozenset[str] = frozenset()  # a function's inputs that it was called without
@@ -181,7 +181,7 @@ class _Walk:
 
     # inputs and outputs
 
-    def _input(self, declared: Any) -> Item | None:
+    def _input(self, declared: Any) -> Operand | None:
         try:
             return self.inputs.item(declared.name, declared.type)
         except UnsupportedOp as error:
@@ -257,7 +257,7 @@ class _Walk:
             if output:
                 scope.items[output] = item
 
-    def _apply(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Item]:
+    def _apply(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Operand]:
         importer = find(domain, proto.op_type, opset)
         if importer is None:
             return self._by_definition(proto, domain, opset, name, scope)
@@ -277,7 +277,7 @@ class _Walk:
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
-        made = [r if isinstance(r, Item) else Item.of(r) for r in several]
+        made = [r if isinstance(r, Operand) else Operand.of(r) for r in several]
         if len(made) < len([o for o in proto.output if o]):
             raise node.unsupported(f"output {proto.output[len(made)]!r} is not supported")
         return made
@@ -293,7 +293,7 @@ class _Walk:
 
     # names
 
-    def _lookup(self, name: str, scope: Scope | None) -> Item | None:
+    def _lookup(self, name: str, scope: Scope | None) -> Operand | None:
         while scope is not None:
             if name in scope.items:
                 return scope.items[name]
@@ -304,11 +304,11 @@ class _Walk:
             scope = scope.outer
         return None
 
-    def _inputs(self, proto: Any, scope: Scope) -> list[Item | None]:
+    def _inputs(self, proto: Any, scope: Scope) -> list[Operand | None]:
         """Inputs of a node; None for those that it leaves out, or that a function around it was called without."""
         return [self._required(i, scope) if i and not _is_absent(i, scope) else None for i in proto.input]
 
-    def _required(self, name: str, scope: Scope) -> Item:
+    def _required(self, name: str, scope: Scope) -> Operand:
         item = self._lookup(name, scope)
         if item is None:
             if self._is_unknown(name, scope):
@@ -327,8 +327,8 @@ class _Walk:
 
     def _inline(
         self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None,
-        inputs: Sequence[Item | None] | None = None,
-    ) -> Sequence[Item | None]:  # fmt: skip
+        inputs: Sequence[Operand | None] | None = None,
+    ) -> Sequence[Operand | None]:  # fmt: skip
         """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
@@ -344,13 +344,13 @@ class _Walk:
         self._nodes(function.node, inner, [formal for formal in wanted if formal])
         return [self._result(formal, inner) if formal else None for formal in wanted]
 
-    def _result(self, name: str, scope: Scope) -> Item | None:
+    def _result(self, name: str, scope: Scope) -> Operand | None:
         item = self._lookup(name, scope)
         if item is None and not self._is_unknown(name, scope):
             raise ModelError(f"[onnx] expected a body that makes {name!r}, got none that does")
         return None if item is None else self.frame.here(item)
 
-    def branch(self, body: Any, name: str, scope: Scope, inputs: Sequence[Item]) -> list[Item]:
+    def branch(self, body: Any, name: str, scope: Scope, inputs: Sequence[Operand]) -> list[Operand]:
         """A sub-graph in place: what it computes where it stands."""
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
@@ -374,8 +374,10 @@ class _Walk:
         around = self.frame
         self.frame = Frame(Graph(body.name or "body", assumes_equal=True), around)
         try:
-            values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Item)}
-            items = [self.frame.here(f) if isinstance(f, Item) else Item.of(values[i]) for i, f in enumerate(formals)]
+            values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Operand)}
+            items = [
+                self.frame.here(f) if isinstance(f, Operand) else Operand.of(values[i]) for i, f in enumerate(formals)
+            ]
             made = Region(self.frame, list(values.values()))
             made.results = self.branch(body, name, scope, items)
             return made
@@ -396,7 +398,13 @@ class _Walk:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
 
     def _by_definition(
-        self, proto: Any, domain: str, opset: int, name: str, scope: Scope, inputs: Sequence[Item | None] | None = None
+        self,
+        proto: Any,
+        domain: str,
+        opset: int,
+        name: str,
+        scope: Scope,
+        inputs: Sequence[Operand | None] | None = None,
     ) -> Sequence[Any]:
         """An op without an importer function, or with one that only looks at its inputs: by the body that the standard
         itself gives it, if it does."""
@@ -425,7 +433,7 @@ class _Walk:
         text = schema.get_context_dependent_function(resolved.SerializeToString(), types)
         return onnx.FunctionProto.FromString(text) if text else None
 
-    def _type_bytes(self, item: Item) -> bytes:
+    def _type_bytes(self, item: Operand) -> bytes:
         code = onnx.helper.np_dtype_to_tensor_dtype(item.dtype.numpy)
         shape = [d if isinstance(d, int) else str(d) for d in item.shape]
         made: bytes = onnx.helper.make_tensor_type_proto(code, shape).SerializeToString()
@@ -464,7 +472,7 @@ class _Bodies:
     name: str
     scope: Scope
 
-    def inline(self, body: Any, inputs: Sequence[Item]) -> Sequence[Item]:
+    def inline(self, body: Any, inputs: Sequence[Operand]) -> Sequence[Operand]:
         return self.walk.branch(body, self.name, self.scope, inputs)
 
     def region(self, body: Any, formals: Sequence[Formal]) -> Region:
@@ -540,8 +548,8 @@ def _arguments(node: OnnxNode, importer: Importer) -> list[Any]:
     return given
 
 
-def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
-    if kind == "item":
+def _as(node: OnnxNode, item: Operand, kind: str, position: int) -> Any:
+    if kind == "operand":
         return item
     if kind == "value":
         return item.value
@@ -561,5 +569,5 @@ def _is_absent(name: str, scope: Scope | None) -> bool:
     return False
 
 
-def _countable(item: Item) -> bool:
+def _countable(item: Operand) -> bool:
     return item.dtype.kind in ("int", "uint", "bool") and item.known is not None
