@@ -242,4 +242,41 @@ def as_int(node: OnnxNode, number: Dim | bool, what: str) -> int:
     return int(number)
 
 
-__all__ = ["SYMBOLIC", "TABLE", "Importer", "Known", "OnnxNode", "Operand", "as_int", "find", "onnx_op", "symbolic"]
+def arguments_of(node: OnnxNode, importer: Importer) -> list[Any]:
+    """The node's inputs in the kinds that the importer function asks for. Raises ModelError, UnsupportedOp."""
+    kinds = [*importer.parameters]
+    if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
+        raise node.unsupported(f"input {len(kinds)} is not supported")
+    given: list[Any] = []
+    for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
+        kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
+        item = node.inputs[position] if position < len(node.inputs) else None
+        if item is None and not optional:
+            raise node.wrong(f"expected an input {position}, got none")
+        given.append(None if item is None else _as(node, item, kind, position))
+    return given
+
+
+def _as(node: OnnxNode, item: Operand, kind: str, position: int) -> Any:
+    if kind == "operand":
+        return item
+    if kind == "value":
+        return item.value
+    if item.known is None:
+        raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
+    return item.known
+
+
+__all__ = [
+    "SYMBOLIC",
+    "TABLE",
+    "Importer",
+    "Known",
+    "OnnxNode",
+    "Operand",
+    "arguments_of",
+    "as_int",
+    "find",
+    "onnx_op",
+    "symbolic",
+]
