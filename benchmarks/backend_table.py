@@ -166,7 +166,7 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
         "What tests allow a device stands in `tests/skips.py`.", "",
         f"What each is, needs, cannot do and says: {', '.join(linked())}.", "",
         f"Python {platform.python_version()} on {platform.platform()}; {', '.join(map(version, PACKAGES))}.", "",
-        "Figures are *right / taken / all*. `null` compiles and foretells; it computes nothing. `ane` converts:",
+        "Figures are *right / taken / all*. `null` compiles and predicts; it computes nothing. `ane` converts:",
         "elsewhere than on macOS NumPy tells what its models give, as in [backends/coreml.md](backends/coreml.md).", "",
         *table(
             ("device", "what it is", "op cases", "nets"),

@@ -1,4 +1,4 @@
-"""How well times are foretold, and how well devices are chosen by them.
+"""How well times are predicted, and how well devices are chosen by them.
 
     python -m benchmarks.device_choice [--devices cpu,vulkan,xla] [--only SUBSTRING] [--rounds 5] [--plot FILE.png]
 

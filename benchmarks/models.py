@@ -51,7 +51,7 @@ def case_of(name: str, threads: int, minilm: Path | None) -> Any:
     """The inputs and files of one case. Raises Absent."""
     import numpy as np
 
-    from rlx.cli.peers import Case
+    from rlx.cli.baselines import Case
 
     if name not in MINILM:
         net = nets_by_case()[name]
@@ -84,7 +84,7 @@ def compile_times_s(case: Any, folder: str) -> tuple[float, float]:
 
 def measured(name: str, threads: int, peers: list[str], seconds: float, minilm: Path | None) -> tuple[str, float]:
     """The line of one case, and the best peer's time over ours (NaN where either is missing)."""
-    from rlx.cli.race import race
+    from rlx.cli.compare import race
     from rlx.errors import RlxError
 
     label = f"{name} {threads}t"
@@ -116,8 +116,8 @@ def _short(text: str) -> str:
 
 def worker(names: list[str], given: argparse.Namespace) -> None:
     """Times the cases with one number of threads, prints their lines, and leaves the ratios in a file."""
-    from rlx.cli.peers import limit_threads
-    from rlx.cli.race import pin_to_one_core
+    from rlx.cli.baselines import limit_threads
+    from rlx.cli.compare import pin_to_one_core
 
     threads = int(given.threads)
     limit_threads(threads)

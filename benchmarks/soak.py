@@ -77,7 +77,7 @@ def soak(runs: int, shapes: int, samples: int = SAMPLES) -> Iterator[Sample]:
                 made.run([x, state])
         if number % max(runs // samples, 1) == 0:
             gc.collect()
-            yield Sample(number, resident_bytes(), sum(p.describe()["plans"] for p in (made, shorter, fed)))
+            yield Sample(number, resident_bytes(), sum(p.describe()["bindings"] for p in (made, shorter, fed)))
 
 
 def growth(found: list[Sample]) -> float:

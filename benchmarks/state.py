@@ -122,8 +122,8 @@ def _borders(device: str, made: CompiledGraph) -> list[Border]:
         from rlx.backends.xla import executable as xla
 
         return [
-            (xla.carriers, "to_stored", lambda got, args: got),
-            (xla.carriers, "from_stored", lambda got, args: got),
+            (xla.emulation, "to_stored", lambda got, args: got),
+            (xla.emulation, "from_stored", lambda got, args: got),
         ]
     if device == "mlx":
         from rlx.backends.mlx import executable as mlx

@@ -224,8 +224,8 @@ def main() -> None:
         if given.kernels:
             longest(path, inputs, given.threads, given.kernels)
             return
-        from rlx.cli.peers import Case
-        from rlx.cli.race import race
+        from rlx.cli.baselines import Case
+        from rlx.cli.compare import race
 
         case = Case(model=str(path), inputs=inputs, threads=given.threads, device="cpu", onnx=str(path))
         timings = race(["rlx", *given.peers.split(",")], case, given.seconds, together=False)

@@ -123,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--device {name}: {reason}")
 
 
-def has_own_devices(item: pytest.Item) -> bool:
+def has_own_devices(item: pytest.Operand) -> bool:
     """Whether a test says itself which devices it is for."""
     listed = [mark.args[0] for mark in item.iter_markers("parametrize")]
     return any("device" in (names.split(",") if isinstance(names, str) else names) for names in listed)
@@ -150,7 +150,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def level(item: pytest.Item) -> int:
+def level(item: pytest.Operand) -> int:
     """LLVM's level for the programs of a test."""
     path = item.path.relative_to(Path(__file__).parent).as_posix()
     if (
@@ -165,11 +165,11 @@ def level(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item: pytest.Operand) -> None:
     jit.OPTIMISATION_LEVEL = level(item)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Operand]) -> None:
     """Marks what is known to be wrong, and leaves out what a device need not repeat unless it was asked for."""
     repeated = []
     for item in items:

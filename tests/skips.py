@@ -23,7 +23,7 @@ class Rules:
     wrong       names of cases, or of tests without any, whose results differ from what is wanted, and why
     least_ulps  what its elementary functions are allowed, even where an op's own tolerance is tighter
     flushes     f32s below the normal range may become zeros
-    computes    False for a device that compiles and foretells only
+    computes    False for a device that compiles and predicts only
     sample      the kind of cases that it runs if `--device` does not name it; empty for all
     every       it runs one case of so many if `--device` does not name it: those whose turn it is at this commit
     narrow      inputs that hold integers of more than 32 bits are refused when it runs

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import rlx
 from rlx import flags
 
 ROOT = Path(__file__).parents[1]
 WORDS = 3
 PAGES = sorted((ROOT / "docs" / "backends").glob("*.md"))
+
+
+def test_the_readme_builds_a_program_that_runs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "rlx.Graph" in code]
+    names: dict[str, Any] = {"rlx": rlx}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["y"].shape == (2, 3) and np.allclose(names["y"], 4.0, atol=1e-3)
+
+
+def test_variables_and_links_of_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"RLX_[A-Z_]+", text)) <= flags.FLAGS.keys()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / target).exists(), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -167,6 +167,15 @@ def test_functions_are_short(file: Path) -> None:
     assert not long
 
 
+MOST_FILE_LINES = 520
+"""Of a module: one idea each."""
+
+
+def test_modules_are_short() -> None:
+    lengths = {str(f.relative_to(SOURCE)): len(f.read_text(encoding="utf-8").splitlines()) for f in FILES}
+    assert not {name: lines for name, lines in lengths.items() if lines > MOST_FILE_LINES}
+
+
 def test_what_is_too_complex_says_why() -> None:
     """The linter bounds the complexity of functions; whoever switches that off for one gives the reason beside it."""
     for file in FILES:

@@ -27,12 +27,12 @@ def compiled(graph: Any, binding: dict[str, int], sharding: Any) -> Any:
     from rlx.backends.base import Options
     from rlx.backends.xla import TpuBackend
     from rlx.backends.xla.executable import traced
-    from rlx.codegen.scalar import emulation as carriers
+    from rlx.codegen.scalar import emulation as emulation
     from rlx.ir import dim as dims
 
     def struct(value: Any) -> Any:
         shape = tuple(dims.evaluate(d, binding) for d in value.shape)
-        return jax.ShapeDtypeStruct(shape, carriers.stored(value.dtype).numpy, sharding=sharding)
+        return jax.ShapeDtypeStruct(shape, emulation.stored(value.dtype).numpy, sharding=sharding)
 
     ready = TpuBackend().legalise(graph, Options())
     arguments = [struct(value) for value in (*ready.params, *ready.inputs)]

@@ -7,7 +7,7 @@ import pytest
 
 from ops.cases import array
 from rlx import ops
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
@@ -15,7 +15,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from support import assert_close, run_on
 
-DTYPES = [d for d in dtypes.ALL.values() if carriers.is_carried(d)]
+DTYPES = [d for d in dtypes.ALL.values() if emulation.is_emulated(d)]
 DEVICES = pytest.mark.devices("cpu", "vulkan", "xla", "mlx")
 
 

@@ -75,7 +75,7 @@ def row_of_products(count: int, dtype: str = "f32") -> float:
     for number in range(count):
         x = x @ graph.param(f"w{number}", (1024, 1024), dtype)
     graph.output(x)
-    rates = {**calibration.calibration(Device("null")).rates, "far_bytes_ns": 1.0, "times_of_f64": 3.0}
+    rates = {**calibration.calibration(Device("null")).rates, "dram_bytes_ns": 1.0, "times_of_f64": 3.0}
     kernels = GenericEstimator(graph, rates)({}).kernels
     return sum(k.ns for k in kernels)
 

@@ -106,7 +106,7 @@ GRAPHS.update({
     "fold/evaluate": lambda g: f32(g) + ops.exp(g.constant(np.ones(4, np.float32))),
     "merge-dots/same-operand": lambda g: ops.tanh((x := f32(g)) @ weight(g, "a")) * ops.exp(x @ weight(g, "b")),
     "precision/compute-in": lambda g: ops.exp(f32(g)),
-    "turn-weights/right":
+    "transpose-weights/right":
         lambda g: ops.dot_general(f32(g), weight(g, "w", 2, 4), lhs_contract=(1,), rhs_contract=(1,)),
     "layout/convolution": lambda g: convolution(g),
     "layout/follow": lambda g: ops.relu(convolution(g)),

@@ -12,8 +12,8 @@ import rlx
 from rlx import ops
 from rlx.backends.executable import Bound, Executable
 from rlx.errors import DeviceUnavailable, GraphError, InputError
+from rlx.runtime.bind_cache import BindCache
 from rlx.runtime.compiled import CompiledGraph
-from rlx.runtime.plans import Plans
 from rlx.runtime.program import Program
 
 
@@ -185,7 +185,7 @@ class Fake(Bound):
 
 
 def test_plans_are_bounded_in_number_and_bytes() -> None:
-    plans = Plans(max_count=3, max_bytes=100)
+    plans = BindCache(max_count=3, max_bytes=100)
     for size in range(5):
         plans.put(((size,),), Fake(10))
     assert len(plans) == 3 and plans.get(((0,),)) is None

@@ -138,8 +138,8 @@ def test_a_fed_run_moves_inputs_and_wanted_outputs(device: str, monkeypatch: pyt
     made.run([np.ones(64, "f4")], outputs=["sum"])
     if device == "xla":
         stored, taken = emulation.to_stored, emulation.from_stored
-        monkeypatch.setattr(xla.carriers, "to_stored", up)
-        monkeypatch.setattr(xla.carriers, "from_stored", down)
+        monkeypatch.setattr(xla.emulation, "to_stored", up)
+        monkeypatch.setattr(xla.emulation, "from_stored", down)
     else:
         stored, taken = mlx.put, mlx.take
         monkeypatch.setattr(mlx, "put", up)

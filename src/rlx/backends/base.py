@@ -152,7 +152,7 @@ class Backend(ABC):
         """What saved code hangs on: the machine that it was made for, and versions of all that it speaks with."""
         return {}
 
-    def code_misfit(self, facts: Mapping[str, str], options: Options) -> str:
+    def code_mismatch(self, facts: Mapping[str, str], options: Options) -> str:
         """Why code that was saved with these facts does not run here; empty if it does."""
         return "this backend does not save code"
 

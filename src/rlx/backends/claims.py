@@ -61,7 +61,7 @@ MOST_FEATURES = 256
 """Of a head: kernels keep a row of them close by."""
 
 
-def attention_misfit(node: Node) -> str:
+def attention_unsupported(node: Node) -> str:
     """What `FusedAttention` does not say of an attention, or no kernel takes; empty if there is nothing."""
     assert isinstance(node.op, Attention)
     sizes = [node.inputs[i].type.shape[3] for i in (0, 2)]

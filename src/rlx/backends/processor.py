@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from rlx.backends.cpu import cpus, isa
+from rlx.backends.cpu import isa, topology
 from rlx.cost.prior import Traits
 
 
 def traits(threads: int | None = None) -> Traits:
     """The processor by its instruction set and the threads that a program has; None takes all that it may use."""
-    return Traits(isa.detect().name, {"threads": float(threads or cpus.usable())})
+    return Traits(isa.detect().name, {"threads": float(threads or topology.usable())})
 
 
 def free_bytes() -> int | None:

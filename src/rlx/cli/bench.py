@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
+from rlx.cli.baselines import Case, limit_threads, names_of
+from rlx.cli.compare import ROUND_NS, Timing, pin_to_one_core, race
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
-from rlx.cli.peers import Case, limit_threads, names_of
-from rlx.cli.race import ROUND_NS, Timing, pin_to_one_core, race
 from rlx.errors import CompileError
 from rlx.model import read
 

@@ -161,7 +161,7 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
             rates[f"times_of_{dtype.name}"] = of / alone
     if MANY in run and "many" in run:
         near, far = inside(MANY) / probes.ROW, inside("many") / probes.MANY_ROW
-        rates["far_bytes_ns"] = rest_of_overlap(near, far) * probes.MANY_ROW / run["many"].amount
+        rates["dram_bytes_ns"] = rest_of_overlap(near, far) * probes.MANY_ROW / run["many"].amount
     for name in probes.COUNTED:
         if name in run:
             more = max(inside(f"{name}_again") - inside(name), LEAST_PART * inside(name))

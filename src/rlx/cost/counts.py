@@ -175,7 +175,7 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
 
 
 def questions(kernels: Iterable[Kernel], binding: Binding) -> float:
-    """How often data decide in a run which kernels come next, as far as that can be foretold."""
+    """How often data decide in a run which kernels come next, as far as that can be predicted."""
     total = 0.0
     for kernel in kernels:
         match kernel.work:

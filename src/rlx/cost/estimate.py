@@ -77,7 +77,7 @@ class Estimate:
 
 
 class Estimator(ABC):
-    """A graph made ready for a device, whose runs can be foretold at any size."""
+    """A graph made ready for a device, whose runs can be predicted at any size."""
 
     @abstractmethod
     def __call__(self, binding: Mapping[str, int]) -> Estimate:

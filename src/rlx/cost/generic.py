@@ -122,7 +122,7 @@ class GenericEstimator(Estimator):
         as many bytes little stays."""
         held = sum(_weight_bytes(item.kernel, binding) for item in items)
         share = min(max(math.log2(max(held, 1.0) / probes.NEAR_BYTES), 0.0), 1.0)
-        return self.rates.get("far_bytes_ns", 0.0) * share
+        return self.rates.get("dram_bytes_ns", 0.0) * share
 
     def _contraction(self, work: Contraction, binding: Binding) -> tuple[float, float, int]:
         outer = extents(work.batch, binding)

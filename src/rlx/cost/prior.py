@@ -27,7 +27,7 @@ RIDGE = 0.1
 BEYOND = 0.7
 """How far beyond the amounts recorded the line is followed: twice as much, or half."""
 SHARE = 0.5
-"""Of all profiles that must have a rate for it to be foretold."""
+"""Of all profiles that must have a rate for it to be predicted."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from rlx.ops import (
     index,
     integers,
     linalg,
+    nms,
     norm,
     ordering,
     packed,
@@ -42,7 +43,6 @@ from rlx.ops import (
     shape,
     shorthand,
     signal,
-    suppression,
     transcendental,
     transformer,
     writing,
@@ -61,6 +61,7 @@ __all__ = [
     "index",
     "integers",
     "linalg",
+    "nms",
     "norm",
     "ordering",
     "packed",
@@ -77,13 +78,12 @@ __all__ = [
     "shape",
     "shorthand",
     "signal",
-    "suppression",
     "transcendental",
     "transformer",
     "writing",
 ]
 
-BUILDERS = (shorthand, selection, suppression, experts)
+BUILDERS = (shorthand, selection, nms, experts)
 """Modules of functions that are no ops of their own."""
 
 

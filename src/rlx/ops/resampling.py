@@ -26,7 +26,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
-from rlx.ops.either import choose, clamp, cubic, floor_divide, greatest, least, real, remainder
+from rlx.ops.numpy_or_graph import choose, clamp, cubic, floor_divide, greatest, least, real, remainder
 
 Array = np.ndarray[Any, Any]
 

@@ -17,7 +17,7 @@ from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Range, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
-from rlx.ops.either import (
+from rlx.ops.numpy_or_graph import (
     choose,
     clamp,
     cubic,

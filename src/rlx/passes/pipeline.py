@@ -28,7 +28,7 @@ from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
 from rlx.passes.specialise import assume_equal
-from rlx.passes.turn_weights import TurnWeights
+from rlx.passes.transpose_weights import TransposeWeights
 
 
 def canonicalise(claims: Claims = no_claims) -> list[Pass]:
@@ -88,7 +88,7 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), TurnWeights(), Hoist())))
+    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), TransposeWeights(), Hoist())))
 
 
 def switches(passes: Iterable[Pass]) -> list[str]:

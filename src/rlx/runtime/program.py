@@ -13,11 +13,11 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
+from rlx.runtime.bind_cache import BindCache, Key
 from rlx.runtime.broadcasting import check_dims, hand_over
 from rlx.runtime.checked import Demands
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.extent import ActiveBound, Extents
-from rlx.runtime.plans import Key, Plans
 from rlx.runtime.signature import Signature, check_param
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -59,7 +59,7 @@ class Program:
         self._lock = locks.rlock()
         self._missing: frozenset[str] = frozenset(self.param_types)
         self._demands = Demands(graph)
-        self._plans = Plans()
+        self._plans = BindCache()
         self._parts: dict[tuple[bool, tuple[str, ...]], Program] = {}
         if params:
             self.set_params(self.checked(params))
@@ -207,7 +207,7 @@ class Program:
             "compile_ms": self.executable.compile_ns / 1e6,
             "compile_count": self.executable.compile_count,
             "from_cache": self.executable.from_cache,
-            "plans": len(self._plans),
+            "bindings": len(self._plans),
             "plan_bytes": self._plans.nbytes,
             **self.executable.describe(),
         }

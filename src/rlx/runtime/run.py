@@ -11,8 +11,8 @@ from rlx.backends.memory import DeviceArray, Where
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.runtime.mode import Mode, Observer
+from rlx.runtime.output_buffers import check_slots
 from rlx.runtime.program import Inputs, Program
-from rlx.runtime.slots import check_slots
 
 
 def run_once(

@@ -29,7 +29,7 @@ from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.serial import read_graph, write_graph
 from rlx.passes.checks import add_checks
-from rlx.runtime import kept
+from rlx.runtime import saved_state
 from rlx.runtime.checked import most_trips
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.mode import PLAIN, Mode
@@ -53,7 +53,7 @@ def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
             "check_indices": compiler.options.check_indices if compiler else True,
             "loop_trips": most_trips(compiler.backend) if compiler else 0,
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
-            "kept": kept.described(mode, program),
+            "kept": saved_state.described(mode, program),
         }
     ).encode()  # fmt: skip
     header += b" " * (-len(header) % ALIGN)
@@ -63,7 +63,7 @@ def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(start + header + code + bytes(-len(code) % ALIGN))
-            file.writelines(kept.chunks(mode))
+            file.writelines(saved_state.chunks(mode))
             write_graph(graph, file)
         os.replace(name, target)
     except BaseException:
@@ -87,7 +87,7 @@ def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mma
     backend, ordinal = registry.backend(file.device)
     options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices)
     compiler = Compiler(file.device, backend, options, ordinal)
-    reason = file.damage or backend.code_misfit(file.facts, options)
+    reason = file.damage or backend.code_mismatch(file.facts, options)
     graph = file.graph()
     if not reason and fingerprint(graph) != file.graph_digest:
         reason = "its code is not of the graph in it"
@@ -149,7 +149,7 @@ class _File:
     def mode(self, program: Program) -> Mode:
         """What stays between runs of the program."""
         try:
-            return kept.restored(self._kept, self._arrays, program) or PLAIN
+            return saved_state.restored(self._kept, self._arrays, program) or PLAIN
         except (RlxError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ModelError(f"[load_compiled] expected what {self.path} keeps to go with it: {error}") from None
 

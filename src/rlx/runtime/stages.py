@@ -23,8 +23,8 @@ from rlx.ir.symbols import has_measured
 from rlx.ir.type import MAX_BYTES
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
+from rlx.runtime.bind_cache import BindCache
 from rlx.runtime.checked import check_sizes, compile_checked
-from rlx.runtime.plans import Plans
 
 
 def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
@@ -134,7 +134,7 @@ class _StagedBound(Bound):
         self.executable = executable
         self.binding = binding
         self.shapes = shapes_at((value.type for value in executable.outputs), binding)
-        self._plans = [Plans() for _ in executable.stages]
+        self._plans = [BindCache() for _ in executable.stages]
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]  # it grows with the sizes that were measured

@@ -150,7 +150,7 @@ def test_threads_help_what_is_worth_sharing() -> None:
 
 
 def test_rates_are_found_again_from_the_times_they_make() -> None:
-    """The suite's works priced with made-up rates, with noise: the fit foretells the times of each kernel again."""
+    """The suite's works priced with made-up rates, with noise: the fit predicts the times of each kernel again."""
     made = calibrate.suite()
     measured = rates.works(made.graph, OPTIONS, {})
     truth = {name: ns * 1.7 for name, ns in USUAL.items()}

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu import cpus, pool
+from rlx.backends.cpu import pool, topology
 from rlx.backends.cpu.pool import ThreadPool, ir_for
 from rlx.errors import RlxError
 
@@ -327,11 +327,11 @@ def test_quota_is_the_least_of_the_cgroup_and_those_above(tmp_path: Path) -> Non
     process.write_text("0::/a/b\n")
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert cpus.quota(tmp_path, process) == float("inf")
+    assert topology.quota(tmp_path, process) == float("inf")
     (inner / "cpu.max").write_text("max 100000\n")
-    assert cpus.quota(tmp_path, process) == float("inf")
+    assert topology.quota(tmp_path, process) == float("inf")
     (tmp_path / "a" / "cpu.max").write_text("250000 100000\n")
-    assert cpus.quota(tmp_path, process) == 2.5
+    assert topology.quota(tmp_path, process) == 2.5
 
 
 def test_quota_of_cgroup_version_one(tmp_path: Path) -> None:
@@ -341,13 +341,13 @@ def test_quota_of_cgroup_version_one(tmp_path: Path) -> None:
     mount.mkdir()
     (mount / "cpu.cfs_period_us").write_text("100000\n")
     (mount / "cpu.cfs_quota_us").write_text("-1\n")
-    assert cpus.quota(tmp_path, process) == float("inf")
+    assert topology.quota(tmp_path, process) == float("inf")
     (mount / "cpu.cfs_quota_us").write_text("150000\n")
-    assert cpus.quota(tmp_path, process) == 1.5
+    assert topology.quota(tmp_path, process) == 1.5
 
 
 def test_a_quota_rounds_down_but_not_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus, "quota", lambda: 0.5)
-    assert cpus.usable() == 1
-    monkeypatch.setattr(cpus, "quota", lambda: float("inf"))
-    assert cpus.usable() >= 1
+    monkeypatch.setattr(topology, "quota", lambda: 0.5)
+    assert topology.usable() == 1
+    monkeypatch.setattr(topology, "quota", lambda: float("inf"))
+    assert topology.usable() >= 1

@@ -10,8 +10,8 @@ import pytest
 import rlx
 from rlx.backends.base import Options
 from rlx.backends.executable import Bound
-from rlx.backends.xla import XlaBackend, stopwatch
-from rlx.backends.xla.scopes import Instructions, node_at
+from rlx.backends.xla import XlaBackend, timers
+from rlx.backends.xla.named_scopes import Instructions, node_at
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from support import why_absent
@@ -87,13 +87,13 @@ def test_a_run_that_fails_ends_the_recording() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        stopwatch.record(fails)
+        timers.record(fails)
     assert bound(net()).profile(INPUTS)
 
 
 def test_a_recording_without_instructions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = bound(net())
-    monkeypatch.setattr(stopwatch, "record", lambda run: stopwatch.Recording(0.0, {}))
+    monkeypatch.setattr(timers, "record", lambda run: timers.Recording(0.0, {}))
     with pytest.raises(ProfileError, match="expected times of XLA's instructions from jax's profiler, got none"):
         made.profile(INPUTS)
 
@@ -105,9 +105,9 @@ def test_a_program_without_work_has_no_kernels_or_copies() -> None:
 
 
 def test_spans() -> None:
-    assert stopwatch.joined([(5, 6), (0, 2), (1, 3)]) == [(0, 3), (5, 6)]
-    assert stopwatch.without([(0, 10), (20, 30)], [(1, 2), (8, 22), (29, 40)]) == [(0, 1), (2, 8), (22, 29)]
-    assert stopwatch.without([(0, 1), (1, 4)], [(0, 4)]) == []
+    assert timers.joined([(5, 6), (0, 2), (1, 3)]) == [(0, 3), (5, 6)]
+    assert timers.without([(0, 10), (20, 30)], [(1, 2), (8, 22), (29, 40)]) == [(0, 1), (2, 8), (22, 29)]
+    assert timers.without([(0, 1), (1, 4)], [(0, 4)]) == []
 
 
 def test_marks_that_no_graph_has_name_nothing() -> None:

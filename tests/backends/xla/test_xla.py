@@ -132,12 +132,12 @@ def test_sums_that_become_integers_are_rounded_as_written(mode: str, dtype: str,
 
 
 def test_other_sums_are_xlas() -> None:
-    from rlx.backends.xla.whole import becoming_whole
+    from rlx.backends.xla.exact_rounding import truncated_sums
     from rlx.device.registry import backend
 
     found = []
     for dtype in ("f32", "u8"):
         made, _ = backend("xla")
         ready = made.legalise(resized(dtype, "linear", 21, 31), Options())
-        found.append(sum(node.op.name == "mul" and id(node) in becoming_whole(ready) for node in ready.nodes))
+        found.append(sum(node.op.name == "mul" and id(node) in truncated_sums(ready) for node in ready.nodes))
     assert found == [0, 4]

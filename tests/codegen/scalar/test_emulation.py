@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.literal import Array
 
-CARRIED = [dtype for dtype in dtypes.ALL.values() if carriers.is_carried(dtype)]
+CARRIED = [dtype for dtype in dtypes.ALL.values() if emulation.is_emulated(dtype)]
 OTHERS = [dtypes.bool_, dtypes.i8, dtypes.u8, dtypes.i64, dtypes.u64, dtypes.f16, dtypes.f32, dtypes.f64]
 
 
 def everything(dtype: DType) -> Array:
     """Every number of a carried dtype; of another, small and large ones of each sign."""
-    if carriers.is_carried(dtype):
+    if emulation.is_emulated(dtype):
         codes = np.arange(1 << dtype.bits, dtype=np.uint8)
         return codes.view(dtype.numpy) if dtype.is_float else codes.astype(np.int8).astype(dtype.numpy)
     random = np.random.default_rng(3)
@@ -32,11 +32,11 @@ def everything(dtype: DType) -> Array:
 def through_carriers(body: Expr, *arrays: Array) -> Array:
     """The carried expression's result, of stored arrays and stored again."""
     types = [dtypes.of(a.dtype) for a in arrays]
-    held = [carriers.loaded(Expr("stored", carriers.stored(d), (), i), d) for i, d in enumerate(types)]
-    whole = ex.rewrite(carriers.carried(body), lambda node, args: held[node.attr] if node.kind == "operand" else None)
-    stored = [carriers.to_stored(a) for a in arrays]
-    made = ex.evaluate(carriers.to_store(whole, body.dtype), lambda leaf: stored[leaf.attr])
-    return carriers.from_stored(np.asarray(made), body.dtype)
+    held = [emulation.loaded(Expr("stored", emulation.stored(d), (), i), d) for i, d in enumerate(types)]
+    whole = ex.rewrite(emulation.carried(body), lambda node, args: held[node.attr] if node.kind == "operand" else None)
+    stored = [emulation.to_stored(a) for a in arrays]
+    made = ex.evaluate(emulation.to_store(whole, body.dtype), lambda leaf: stored[leaf.attr])
+    return emulation.from_stored(np.asarray(made), body.dtype)
 
 
 def assert_same(body: Expr, *arrays: Array) -> None:
@@ -79,4 +79,4 @@ def test_bits(dtype: DType, bits: DType) -> None:
 @pytest.mark.parametrize("dtype", CARRIED, ids=str)
 def test_arrays_come_back_as_they_went(dtype: DType) -> None:
     numbers = everything(dtype)
-    assert carriers.from_stored(carriers.to_stored(numbers), dtype).tobytes() == numbers.tobytes()
+    assert emulation.from_stored(emulation.to_stored(numbers), dtype).tobytes() == numbers.tobytes()

@@ -1,9 +1,9 @@
 """Core ML: the graph is converted, at every size, into a model for Apple's Neural Engine, GPU and processor.
 
 `library.py` has coremltools and what its language MIL calls dtypes, `scalar.py` the instructions of elementwise ops,
-`shapes.py`, `sums.py` and `places.py` a function for each other primitive, `fused.py` the composites that MIL has ops
-for, `compressed.py` weights that stay integers, `build.py` puts them into a program, `package.py` converts and saves
-it, `executable.py` runs it, and `folding.py` works it out without Core ML, for tests.
+`shapes.py`, `contractions.py` and `indexing.py` a function for each other primitive, `fused.py` the composites that
+MIL has ops for, `compressed.py` weights that stay integers, `build.py` puts them into a program, `package.py` converts
+and saves it, `executable.py` runs it, and `folding.py` works it out without Core ML, for tests.
 """
 
 from __future__ import annotations

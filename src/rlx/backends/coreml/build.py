@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.base import Unsupported
-from rlx.backends.coreml import compressed, fused, places, scalar, sums
+from rlx.backends.coreml import compressed, contractions, fused, indexing, scalar
+from rlx.backends.coreml.indexing import element_of, put_at, row_of
 from rlx.backends.coreml.library import (
     GREATEST,
     LEAST,
@@ -24,7 +25,6 @@ from rlx.backends.coreml.library import (
     narrowed,
     tools,
 )
-from rlx.backends.coreml.places import element_of, put_at, row_of
 from rlx.backends.coreml.scalar import broadcast
 from rlx.backends.coreml.shapes import TABLE, joined, reshaped
 from rlx.errors import InputError, UnsupportedOp
@@ -39,7 +39,7 @@ from rlx.ir.type import TensorType
 from rlx.ops.reduce import identity
 from rlx.passes import prepare
 
-FAMILIES = (compressed, fused, places, sums)
+FAMILIES = (compressed, fused, indexing, contractions)
 """What fills the table."""
 CONTROL = frozenset({"if", "while", "scan"})
 MOST_AXES = 5

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.coreml import bits
-from rlx.backends.coreml.brain import rounded
+from rlx.backends.coreml import integer_bits
+from rlx.backends.coreml.bf16 import rounded
 from rlx.backends.coreml.library import GREATEST, LEAST, NAMES, Value, constant, mb, number, shape_of
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -31,7 +31,13 @@ LOGICAL = {
 """The same for bools."""
 MADE = ("fma", "neg", "div", "rem", "not", "log", "select", "cast")
 """Instructions that `_made` puts together."""
-BITS = {"and": bits.both, "or": bits.either, "xor": bits.one_of, "shl": bits.left, "shr": bits.right}
+BITS = {
+    "and": integer_bits.both,
+    "or": integer_bits.either,
+    "xor": integer_bits.one_of,
+    "shl": integer_bits.left,
+    "shr": integer_bits.right,
+}
 """Instructions on the bits of integers."""
 WHOLE = frozenset(
     (

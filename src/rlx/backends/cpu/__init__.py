@@ -54,9 +54,9 @@ class CpuBackend(Backend):
 
     def traits(self, ordinal: int = 0) -> Traits:
         from rlx.backends import processor
-        from rlx.backends.cpu import cpus
+        from rlx.backends.cpu import topology
 
-        return processor.traits(cpus.threads())
+        return processor.traits(topology.threads())
 
     def prior(self, ordinal: int = 0) -> Rates:
         """What no profile of this instruction set has is roughly as such machines have it."""
@@ -94,10 +94,10 @@ class CpuBackend(Backend):
 
         return build.code_facts(_target(options))
 
-    def code_misfit(self, facts: Mapping[str, str], options: Options) -> str:
+    def code_mismatch(self, facts: Mapping[str, str], options: Options) -> str:
         from rlx.backends.cpu import build
 
-        return build.code_misfit(facts)
+        return build.code_mismatch(facts)
 
     def load_code(self, data: bytes, facts: Mapping[str, str], options: Options) -> Executable:
         from rlx.backends.cpu import build

@@ -91,7 +91,7 @@ def code_facts(isa: Isa) -> dict[str, str]:
     }  # fmt: skip
 
 
-def code_misfit(facts: Mapping[str, str]) -> str:
+def code_mismatch(facts: Mapping[str, str]) -> str:
     """Why code with these facts does not run here; empty if it does."""
     import rlx
 
@@ -122,7 +122,7 @@ def _interface_digest() -> str:
     """Changes with the code that calls machine code and is called by it, wherever it is installed."""
     hasher = hashlib.blake2b(digest_size=8)
     here = Path(__file__).parent
-    entry = here.parents[1] / "codegen" / "simd" / "entry.py"
+    entry = here.parents[1] / "codegen" / "simd" / "entry_points.py"
     names = ("artifact.py", "executable.py", "pool.ll", "pool.py", "watch.ll", "watch.py")
     for path in (*(here / name for name in names), entry):
         hasher.update(path.read_bytes())
@@ -136,7 +136,7 @@ def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
 
 def _texts(graph: Graph, isa: Isa, options: Options) -> tuple[Program, list[str], _Clock]:
     """The program, its text for LLVM, and what these took."""
-    from rlx.backends.cpu import cpus
+    from rlx.backends.cpu import topology
     from rlx.codegen.simd.module import generate
 
     disable = options.disable | frozenset(flags.disable())
@@ -144,7 +144,7 @@ def _texts(graph: Graph, isa: Isa, options: Options) -> tuple[Program, list[str]
     program, bounds = program_of(graph, isa, options, clock)
     clock.lap("lower")
     reuse = "memory-reuse" not in disable
-    texts = generate(program, isa, bounds, _kept(program), reuse, cpus.usable(), options.profile)
+    texts = generate(program, isa, bounds, _kept(program), reuse, topology.usable(), options.profile)
     clock.lap("codegen")
     return program, texts, clock
 
@@ -153,11 +153,11 @@ def _compiled(
     graph: Graph, program: Program, texts: list[str], clock: _Clock, isa: Isa, options: Options, level: int | None
 ) -> Artifact:
     """The text in machine code, by LLVM's `level` or the usual one."""
-    from rlx.backends.cpu import cpus
+    from rlx.backends.cpu import topology
     from rlx.codegen.simd.module import schedule_of
     from rlx.kernel.ir.text import text_of
 
-    machine_code = emit_objects(texts, isa, level, cpus.usable())
+    machine_code = emit_objects(texts, isa, level, topology.usable())
     clock.lap("llvm")
     if flags.debug() >= 3:
         print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *texts, sep="\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlx.backends.base import Options
-from rlx.backends.cpu import cpus, rates
+from rlx.backends.cpu import rates, topology
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import detect
 from rlx.codegen.simd.isa import Isa
@@ -222,7 +222,7 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     few, many = range(len(CORE_DEPTHS))
     at = {level: len(CORE_DEPTHS) + i for i, level in enumerate(READ_SIDES)}
     sizes = [*((k, width) for k in CORE_DEPTHS), *((side, side) for side in READ_SIDES.values())]
-    with ThreadPoolExecutor(cpus.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
+    with ThreadPoolExecutor(topology.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
         whole = pool.submit(backend.compile, made.graph, options, ordinal)
         squares = pool.submit(Products, backend, ordinal, sizes)
         copied = pool.submit(backend.compile, copies(), options, ordinal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.base import Unsupported
-from rlx.backends.claims import attention_misfit
+from rlx.backends.claims import attention_unsupported
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Node
 from rlx.kernel.passes.twiddles import gains
@@ -19,7 +19,7 @@ def attention(node: Node) -> str:
     q = node.inputs[0].type
     if q.dtype is not dtypes.f32:
         return f"{q.dtype}: the kernel is for f32"
-    return attention_misfit(node)
+    return attention_unsupported(node)
 
 
 def transform(node: Node) -> str:

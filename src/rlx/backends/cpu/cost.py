@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
-from rlx.codegen.simd.entry import GRAIN_CYCLES
+from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.codegen.simd.top_k import LEAST_ROOM

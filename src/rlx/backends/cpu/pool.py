@@ -25,7 +25,7 @@ from importlib import resources
 from string import Template
 
 from rlx import locks
-from rlx.backends.cpu import cpus
+from rlx.backends.cpu import topology
 from rlx.errors import RlxError
 
 MOST_THREADS = 4095
@@ -96,7 +96,7 @@ class ThreadPool:
         global _shared
         with _making:
             if _shared is None:
-                _shared = cls(cpus.threads())
+                _shared = cls(topology.threads())
             return _shared
 
     @property
@@ -129,7 +129,7 @@ class ThreadPool:
                 )
             time.sleep(0.0005)
         try:
-            self._resize(threads, SPINS if threads <= cpus.usable() else 0)
+            self._resize(threads, SPINS if threads <= topology.usable() else 0)
         finally:
             self._release()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlx.backends import processor
 from rlx.backends.base import Options
-from rlx.backends.cpu import cpus
+from rlx.backends.cpu import topology
 from rlx.backends.cpu.cost import KernelWork, level_of, work_of
 from rlx.backends.cpu.isa import detect, forced
 from rlx.codegen.simd.isa import Isa
@@ -110,7 +110,7 @@ class CpuEstimator(Estimator):
 
         self.isa = isa_of(options)
         self.graph, self.rates = graph, rates
-        self.threads = min(options.threads or cpus.usable(), cpus.usable())
+        self.threads = min(options.threads or topology.usable(), topology.usable())
         self.program, bounds = program_of(graph, self.isa, options)
         self.runs = made_by_runs(self.program)
         temps = {b.number for b in self.program.buffers if b.kind == "temp"}

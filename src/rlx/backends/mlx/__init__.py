@@ -1,8 +1,8 @@
 """MLX: the graph is turned into calls of mlx, op by op, at every binding of its dims.
 
-`scalar.py` has the instructions of elementwise ops, `shapes.py`, `sums.py` and `places.py` a function for each other
-primitive, `fused.py` the composites that mlx has functions for, `packed.py` products with weights of few bits,
-`plan.py` puts them in a row, `executable.py` runs it.
+`scalar.py` has the instructions of elementwise ops, `shapes.py`, `contractions.py` and `indexing.py` a function for
+each other primitive, `fused.py` the composites that mlx has functions for, `packed.py` products with weights of few
+bits, `plan.py` puts them in a row, `executable.py` runs it.
 """
 
 from __future__ import annotations

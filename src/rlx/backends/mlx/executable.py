@@ -14,9 +14,9 @@ from rlx.backends.mlx import scalar
 from rlx.backends.mlx.arrays import MlxArray
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
-from rlx.backends.mlx.stopwatch import Stopwatch
+from rlx.backends.mlx.timers import KernelTimer
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
@@ -99,9 +99,9 @@ class MlxExecutable(WeightsAsArguments):
 
 def from_stored_to_stored(plan: Plan, graph: Graph) -> Callable[..., Sequence[Value]]:
     """The plan with arguments and results as they are stored: it works on carriers."""
-    inputs = {i: v.dtype for i, v in enumerate(graph.inputs) if carriers.is_carried(v.dtype)}
-    params = {v.name: v.dtype for v in graph.params if carriers.is_carried(v.dtype)}
-    results = {i: v.dtype for i, v in enumerate(graph.outputs.values()) if carriers.is_carried(v.dtype)}
+    inputs = {i: v.dtype for i, v in enumerate(graph.inputs) if emulation.is_emulated(v.dtype)}
+    params = {v.name: v.dtype for v in graph.params if emulation.is_emulated(v.dtype)}
+    results = {i: v.dtype for i, v in enumerate(graph.outputs.values()) if emulation.is_emulated(v.dtype)}
     if not (inputs or params or results):
         return plan
 
@@ -177,13 +177,13 @@ class MlxBound(Bound):
         """A kernel is a node, computed before the next one begins: more work than a run, in which mlx joins nodes."""
         graph, weights = self.executable.graph, self.executable.weights()
         with self.executable.on_device():
-            stopwatch = Stopwatch()
-            plan = Plan(graph, self.binding, stopwatch)
+            timer = KernelTimer()
+            plan = Plan(graph, self.binding, timer)
             arguments = [_value(a) for a in inputs]
             mx.eval(arguments, [value for _, value in plan.constants])
-            stopwatch.start()
+            timer.start()
             from_stored_to_stored(plan, graph)(arguments, weights)
-            return stopwatch.times()
+            return timer.times()
 
 
 def _as_state(array: Any, executable: MlxExecutable) -> MlxArray:

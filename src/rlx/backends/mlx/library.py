@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import MissingExtra
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -41,7 +41,7 @@ _NAMES = {
 
 def dtype_of(dtype: DType) -> Any:
     """The dtype in mlx; of one that mlx has not, its carrier's."""
-    return getattr(mx, _NAMES[carriers.carrier(dtype)])
+    return getattr(mx, _NAMES[emulation.carrier(dtype)])
 
 
 def known(value: Value) -> DType:
@@ -54,7 +54,7 @@ _BY_NAME = {name.rstrip("_"): dtype for dtype, name in _NAMES.items()}
 
 def put(array: Array) -> Value:
     """A copy of the array in mlx, with its dtype, or as it is stored."""
-    array = carriers.to_stored(np.asarray(array))
+    array = emulation.to_stored(np.asarray(array))
     if array.dtype == dtypes.bf16.numpy:
         return mx.array(array.view(np.uint16)).view(mx.bfloat16)
     return mx.array(array, dtype=dtype_of(dtypes.of(array.dtype)))
@@ -63,11 +63,11 @@ def put(array: Array) -> Value:
 def held(array: Array) -> Value:
     """A copy of the array in mlx, in its carrier."""
     array = np.asarray(array)
-    return put(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
+    return put(array.astype(emulation.carrier(dtypes.of(array.dtype)).numpy, copy=False))
 
 
 def take(value: Value, dtype: DType) -> Array:
     """A new array of NumPy's with what a value of mlx stores for a dtype."""
     if dtype is dtypes.bf16:
         return np.array(value.view(mx.uint16), order="C").view(dtype.numpy)
-    return carriers.from_stored(np.array(value, order="C"), dtype)
+    return emulation.from_stored(np.array(value, order="C"), dtype)

@@ -11,11 +11,11 @@ import numpy as np
 
 from rlx import interrupt
 from rlx.backends.failures import memory_bytes
-from rlx.backends.mlx import fused, places, scalar, sums
+from rlx.backends.mlx import contractions, fused, indexing, scalar
 from rlx.backends.mlx.library import Value, held, mx
 from rlx.backends.mlx.shapes import TABLE
-from rlx.backends.mlx.stopwatch import Call, Stopwatch
-from rlx.codegen.scalar import emulation as carriers
+from rlx.backends.mlx.timers import Call, KernelTimer
+from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import OutOfMemory, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.dtype import DType
@@ -26,7 +26,7 @@ from rlx.ir.op import LEAVES, Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 from rlx.ops.shape import Movement
 
-FAMILIES = (fused, places, sums)
+FAMILIES = (fused, indexing, contractions)
 """What fills the table."""
 UNEVALUATED = 64
 """Trips of a loop whose work may wait: mlx keeps a record of all that it has not computed."""
@@ -64,7 +64,7 @@ class Plan:
     traced   whether mlx may trace it: nothing in it hangs on numbers that only a run tells, and no loop is unrolled
     """
 
-    def __init__(self, graph: Graph, binding: Mapping[str, int], watch: Stopwatch | None = None) -> None:
+    def __init__(self, graph: Graph, binding: Mapping[str, int], watch: KernelTimer | None = None) -> None:
         slots: dict[tuple[int, int], int] = {}
         rows: list[tuple[Call, tuple[int, ...], tuple[int, ...]]] = []
         self.inputs: list[int] = []
@@ -128,14 +128,14 @@ def _check_memory(node: Node, binding: Mapping[str, int]) -> None:
             )
 
 
-def _call(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) -> Call:
+def _call(node: Node, binding: Mapping[str, int], watch: KernelTimer | None) -> Call:
     _check_memory(node, binding)
     if watch is None:
         return _untimed(node, binding, None)
     return watch.timed(node, lambda: _untimed(node, binding, watch))
 
 
-def _untimed(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) -> Call:
+def _untimed(node: Node, binding: Mapping[str, int], watch: KernelTimer | None) -> Call:
     op: Any = bind_op(node.op, binding)
     if isinstance(op, Elementwise):
         return _elementwise(op, node)
@@ -159,7 +159,7 @@ def _untimed(node: Node, binding: Mapping[str, int], watch: Stopwatch | None) ->
 def _fit(op: Any, node: Node) -> Callable[[Sequence[Value]], Sequence[Value]]:
     """A function of an op's results in their carriers, that gives what their dtypes have for them. Of nothing, extremes
     are those of the dtype."""
-    carried = {i: of.dtype for i, of in enumerate(node.types) if carriers.is_carried(of.dtype)}
+    carried = {i: of.dtype for i, of in enumerate(node.types) if emulation.is_emulated(of.dtype)}
     combine = getattr(op, "combine", None) or ""
     join = {"max": mx.maximum, "min": mx.minimum}.get(combine) if carried else None
 

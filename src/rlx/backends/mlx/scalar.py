@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.mlx.library import Value, dtype_of, known, mx, put
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.codegen.scalar import maths
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -25,7 +25,7 @@ better ones of f32; of f64 there are none."""
 
 def compiled(body: Expr) -> Callable[[Sequence[Value]], Value]:
     """A function of the operands, in their carriers, that does what the expression says; they broadcast."""
-    body = maths.legalise(carriers.carried(body), functions().keys() - INEXACT)
+    body = maths.legalise(emulation.carried(body), functions().keys() - INEXACT)
     order = ex.walk([body])
     places = {node: i for i, node in enumerate(order)}
     steps: list[tuple[Made | None, tuple[int, ...], Any]] = []
@@ -49,19 +49,19 @@ def compiled(body: Expr) -> Callable[[Sequence[Value]], Value]:
 @cache
 def loaded(dtype: DType) -> Callable[[Sequence[Value]], Value]:
     """A function of what is stored for a dtype, that gives it in its carrier."""
-    return compiled(carriers.loaded(Expr("operand", carriers.stored(dtype), (), 0), dtype))
+    return compiled(emulation.loaded(Expr("operand", emulation.stored(dtype), (), 0), dtype))
 
 
 @cache
 def to_store(dtype: DType) -> Callable[[Sequence[Value]], Value]:
     """A function of a carrier's numbers, that gives what is stored for them."""
-    return compiled(carriers.to_store(Expr("operand", carriers.carrier(dtype), (), 0), dtype))
+    return compiled(emulation.to_store(Expr("operand", emulation.carrier(dtype), (), 0), dtype))
 
 
 @cache
 def fitted(dtype: DType) -> Callable[[Sequence[Value]], Value]:
     """A function of any numbers of a carrier, that gives those that the dtype has for them."""
-    return compiled(carriers.fitted(Expr("operand", carriers.carrier(dtype), (), 0), dtype))
+    return compiled(emulation.fitted(Expr("operand", emulation.carrier(dtype), (), 0), dtype))
 
 
 def _held(value: Value) -> Made:

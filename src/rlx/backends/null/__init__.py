@@ -1,4 +1,4 @@
-"""Devices that are not here: their recorded rates. Graphs compile for them and times are foretold; nothing runs.
+"""Devices that are not here: their recorded rates. Graphs compile for them and times are predicted; nothing runs.
 
 So the choice of devices is tested with the figures of real machines. Profiles lie in `profiles`, in the order of their
 names; each says whether it was recorded or made up.

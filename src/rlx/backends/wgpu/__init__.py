@@ -2,7 +2,7 @@
 
 `drivers.py` looks for drivers cheaply, `device.py` opens adapters, `claims.py` says which composites have a shader of
 their own, `build.py` makes shaders of a graph, `layout.py` says where buffers lie, `executable.py` runs,
-`stopwatch.py` times.
+`timers.py` times.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.backends.claims import attention_misfit
+from rlx.backends.claims import attention_unsupported
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node
 from rlx.kernel.passes.split_kv import FEW_QUERIES
@@ -31,7 +31,7 @@ def attention(node: Node) -> str:
         return "a head size of 0"
     if isinstance(q.shape[2], int) and q.shape[2] < MANY_QUERIES and not _over_many_keys(node):
         return "so few queries that products take less"
-    return attention_misfit(node)
+    return attention_unsupported(node)
 
 
 def claim(node: Node) -> str | None:

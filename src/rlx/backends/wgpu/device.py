@@ -12,8 +12,8 @@ from typing import Any
 
 from rlx import flags, locks
 from rlx.backends.wgpu import instance
-from rlx.backends.wgpu.halves import exact
-from rlx.backends.wgpu.subgroups import usable
+from rlx.backends.wgpu.f16_check import exact
+from rlx.backends.wgpu.subgroup_check import usable
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader
 from rlx.codegen.simt.irregular import MOST_ITERATIONS
 from rlx.codegen.simt.language.wgsl.types import Target
@@ -199,13 +199,13 @@ class Device:
         # drivers in software are slower with halves than with integers
         wanted = asked == "1" or (asked == "auto" and not self.software)
         return Target(
-            halves=halves and wanted and self._exact_halves,
+            halves=halves and wanted and self._exact_f16,
             software=self.software,
             subgroups=flags.wgpu_subgroups() and self._usable_subgroups,
         )
 
     @cached_property
-    def _exact_halves(self) -> bool:
+    def _exact_f16(self) -> bool:
         if F16 not in self.features:
             return False
         with self.lock, translated("f16"):

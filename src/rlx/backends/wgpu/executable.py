@@ -15,10 +15,10 @@ from rlx.backends.memory import DeviceArray, Where, on_host
 from rlx.backends.wgpu.arrays import WgpuArray, from_stored, lies_as_host, words_of
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
+from rlx.backends.wgpu.dispatches import DispatchSequence, Placed, verify
 from rlx.backends.wgpu.layout import Arena, place_arena, stored_bytes
-from rlx.backends.wgpu.sequence import Placed, Sequenced, verify
-from rlx.backends.wgpu.stopwatch import Stopwatch
-from rlx.backends.wgpu.walk import Ask, Walk, depends_on_data
+from rlx.backends.wgpu.timers import KernelTimer
+from rlx.backends.wgpu.unroll import Ask, Unroller, depends_on_data
 from rlx.backends.wgpu.weights import Weights, nothing_to_ask
 from rlx.codegen.simt.language.wgsl.types import WORD_BYTES
 from rlx.errors import InputError, OutOfMemory
@@ -28,7 +28,7 @@ from rlx.kernel.ir.program import Buffer
 
 MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""
-Encode = Callable[[Sequenced, Any], None]
+Encode = Callable[[DispatchSequence, Any], None]
 """Adds the dispatches of a sequence to a command encoder."""
 
 
@@ -40,7 +40,7 @@ class WgpuExecutable(Executable):
 
     def __init__(self, plan: Plan, device: Device, profile: bool = False) -> None:
         if profile:
-            Stopwatch(device)  # the reason why not comes now
+            KernelTimer(device)  # the reason why not comes now
         self.plan = plan
         self.device = device
         self.timed = profile
@@ -161,8 +161,8 @@ class WgpuBound(Bound):
         ]
         self.asks = depends_on_data(plan.program.main)
         self._weights: Weights | None = None
-        self._sequences: dict[tuple[Placed, ...], Sequenced] = {}
-        self._whole: Sequenced | None = None
+        self._sequences: dict[tuple[Placed, ...], DispatchSequence] = {}
+        self._whole: DispatchSequence | None = None
         self._memory: dict[int, Any] = {}
         self._states: dict[int, Any] = {}
         self._staging: Any = None
@@ -213,20 +213,20 @@ class WgpuBound(Bound):
         of = self.plan.heaps.of
         return [(of[o.number], o.start, words_of(o.size)) for o, place in listed if place == "host" and o.size]
 
-    def _walk(self, ask: Ask) -> Walk:
+    def _unroller(self, ask: Ask) -> Unroller:
         assert self._weights is not None  # `_ready` was called
-        return Walk(self.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
+        return Unroller(self.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
 
-    def _sequence(self, steps: Iterable[Placed]) -> Sequenced:
-        return Sequenced(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
+    def _sequence(self, steps: Iterable[Placed]) -> DispatchSequence:
+        return DispatchSequence(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
 
     def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
-        return deliver(on_host(self._run(["host"] * len(self.outputs), inputs, Sequenced.encode)), out)
+        return deliver(on_host(self._run(["host"] * len(self.outputs), inputs, DispatchSequence.encode)), out)
 
     def deliver_to(
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
     ) -> list[Any]:
-        results = self._run(where, inputs, Sequenced.encode)
+        results = self._run(where, inputs, DispatchSequence.encode)
         if out is None:
             return results
         return [result if given is None else deliver([result], [given])[0] for result, given in zip(results, out)]
@@ -235,10 +235,10 @@ class WgpuBound(Bound):
         """A call is a dispatch, each a pass of its own. What happens on the host in between is in no kernel's time."""
         if not self.executable.timed:
             return super().profile(inputs)
-        stopwatch = Stopwatch(self.executable.device)
+        timer = KernelTimer(self.executable.device)
         with self.executable.device.lock, translated("profile"):
-            self._run(["host"] * len(self.outputs), inputs, stopwatch.encode)
-            return stopwatch.times(self.plan.main)
+            self._run(["host"] * len(self.outputs), inputs, timer.encode)
+            return timer.times(self.plan.main)
 
     def _run(self, where: Sequence[Where], inputs: Sequence[Any], encode: Encode) -> list[Any]:
         device, main = self.executable.device, self.plan.program.main
@@ -256,7 +256,7 @@ class WgpuBound(Bound):
                 last, copies = self._up_to_the_last_question(encode), []
             else:
                 if self._whole is None:
-                    self._whole = self._sequence(self._walk(nothing_to_ask).go(main))
+                    self._whole = self._sequence(self._unroller(nothing_to_ask).go(main))
                 last = self._whole
             stays = [self._copy_out(self.outputs[i], array) for i, array in kept.items()]
             self._submit(last, copies, encode, [*stays, *self._to_staging(wanted)])
@@ -283,7 +283,7 @@ class WgpuBound(Bound):
         return copies
 
     def _submit(
-        self, sequence: Sequenced | None, before: Iterable[Copy], encode: Encode, behind: Iterable[Copy] = ()
+        self, sequence: DispatchSequence | None, before: Iterable[Copy], encode: Encode, behind: Iterable[Copy] = ()
     ) -> None:
         """Copies on the device, then a sequence, then more copies."""
         device = self.executable.device
@@ -296,7 +296,7 @@ class WgpuBound(Bound):
             _encode_copy(encoder, copy_)
         device.raw.queue.submit([encoder.finish()])
 
-    def _up_to_the_last_question(self, encode: Encode) -> Sequenced:
+    def _up_to_the_last_question(self, encode: Encode) -> DispatchSequence:
         """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
         pending: list[Placed] = []
         plan = self.plan
@@ -308,10 +308,10 @@ class WgpuBound(Bound):
             with self._mapped(WORD_BYTES) as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
 
-        pending.extend(self._walk(ask).go(plan.program.main))
+        pending.extend(self._unroller(ask).go(plan.program.main))
         return self._kept(pending)
 
-    def _kept(self, steps: Sequence[Placed]) -> Sequenced:
+    def _kept(self, steps: Sequence[Placed]) -> DispatchSequence:
         key = tuple(steps)
         if key not in self._sequences:
             if len(self._sequences) >= MOST_SEQUENCES:

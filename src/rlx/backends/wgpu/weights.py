@@ -8,9 +8,9 @@ from typing import Any
 from rlx.backends.wgpu.arrays import upload
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
+from rlx.backends.wgpu.dispatches import DispatchSequence
 from rlx.backends.wgpu.layout import aligned, stored_bytes
-from rlx.backends.wgpu.sequence import Sequenced
-from rlx.backends.wgpu.walk import Walk
+from rlx.backends.wgpu.unroll import Unroller
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Kernel, storage_roots
@@ -132,8 +132,8 @@ class Weights:
                 upload(device, heaps[heap], self.start[number] * plan.heaps.unit(heap), array)
                 self.moved += array.nbytes
         if kernels:
-            steps = Walk(plan, self.start, {}, nothing_to_ask).go(kernels)
-            sequence = Sequenced(device, steps, pipelines, heaps, {})
+            steps = Unroller(plan, self.start, {}, nothing_to_ask).go(kernels)
+            sequence = DispatchSequence(device, steps, pipelines, heaps, {})
             encoder = device.raw.create_command_encoder()
             sequence.encode(encoder)
             device.raw.queue.submit([encoder.finish()])

@@ -1,7 +1,7 @@
 """XLA through jax: the graph is walked op by op while jax traces it, and compiled anew for every size.
 
-`scalar.py` has the instructions of elementwise ops, `walk.py` a function for each other primitive, `executable.py` runs
-them, `stopwatch.py` times them, with marks that `scopes.py` writes.
+`scalar.py` has the instructions of elementwise ops, `lowering.py` a function for each other primitive, `executable.py`
+runs them, `timers.py` times them, with marks that `named_scopes.py` writes.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class XlaBackend(Backend):
 
     def passes(self, options: Options) -> list[Pass]:
         from rlx.passes.hoist import Hoist
-        from rlx.passes.turn_weights import TurnWeights
+        from rlx.passes.transpose_weights import TransposeWeights
 
-        turned = [TurnWeights()] if self.platform == "cpu" else []  # elsewhere XLA chooses how weights lie
+        turned = [TransposeWeights()] if self.platform == "cpu" else []  # elsewhere XLA chooses how weights lie
         return [*super().passes(options), *turned, Hoist()]
 
     def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
@@ -88,9 +88,9 @@ class XlaBackend(Backend):
         return self._refused(ready)
 
     def _refused(self, ready: Graph) -> list[Unsupported]:
-        from rlx.backends.xla import walk
+        from rlx.backends.xla import lowering
 
-        return [Unsupported(node, f"no lowering for {node.op.name}") for node in walk.unsupported_nodes(ready)]
+        return [Unsupported(node, f"no lowering for {node.op.name}") for node in lowering.unsupported_nodes(ready)]
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.backends.xla import fourier

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.memory import DeviceArray
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
@@ -30,27 +30,27 @@ class XlaArray(DeviceArray):
         """A copy of an array of the host."""
         import jax
 
-        stored = carriers.to_stored(array)
+        stored = emulation.to_stored(array)
         with jax.enable_x64(True):
             # what lies on the host could be taken as it is, and is not ours
             return XlaArray(jax.device_put(np.array(stored), place), dtypes.of(array.dtype), place)
 
     def numpy(self) -> Array:
-        return carriers.from_stored(np.asarray(self.value), self.of)
+        return emulation.from_stored(np.asarray(self.value), self.of)
 
     def copy(self) -> XlaArray:
         return XlaArray(self.value.copy(), self.of, self.place)
 
     def read(self, index: tuple[int, ...]) -> Array:
-        return carriers.from_stored(np.asarray(self.value[index]), self.of)
+        return emulation.from_stored(np.asarray(self.value[index]), self.of)
 
     def __dlpack__(self, **options: Any) -> Any:
-        if carriers.is_carried(self.of):
+        if emulation.is_emulated(self.of):
             return super().__dlpack__(**options)
         return self.value.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if carriers.is_carried(self.of):
+        if emulation.is_emulated(self.of):
             return super().__dlpack_device__()
         kind, number = self.value.__dlpack_device__()
         return int(kind), int(number)

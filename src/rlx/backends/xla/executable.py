@@ -16,9 +16,9 @@ from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, sh
 from rlx.backends.failures import translated
 from rlx.backends.memory import Where, on_host
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
-from rlx.backends.xla import kept, scalar, scopes, stopwatch, walk
+from rlx.backends.xla import compile_cache, lowering, named_scopes, scalar, timers
 from rlx.backends.xla.arrays import XlaArray
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import ShapeError
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
@@ -60,7 +60,7 @@ class XlaExecutable(WeightsAsArguments):
         import jax
 
         with jax.enable_x64(True):
-            held = {name: carriers.to_stored(np.asarray(a)) for name, a in params.items()}
+            held = {name: emulation.to_stored(np.asarray(a)) for name, a in params.items()}
             return {name: jax.device_put(a, self.device) for name, a in held.items()}
 
     def compute(self, graph: Graph, weights: Mapping[str, Any]) -> Sequence[Any]:
@@ -90,8 +90,8 @@ class XlaExecutable(WeightsAsArguments):
 
 def traced(graph: Graph, binding: Mapping[str, int], marked: bool = False) -> Callable[..., tuple[Any, ...]]:
     """The graph at these dims as a function of its weights and its inputs, both in order, for jax to trace. It gives
-    outputs, and a flag for each of `walk.misfits`. Arrays are in the dtypes that theirs are stored in. If it is
-    `marked`, its instructions tell which nodes they are of."""
+    outputs, and a flag for each of `lowering.shape_errors`. Arrays are in the dtypes that theirs are stored in. If it
+    is `marked`, its instructions tell which nodes they are of."""
     params, names = ([value.name for value in values] for values in (graph.params, graph.inputs))
     dtypes = [value.dtype for value in (*graph.params, *graph.inputs)]
     results = [value.dtype for value in graph.outputs.values()]
@@ -100,8 +100,8 @@ def traced(graph: Graph, binding: Mapping[str, int], marked: bool = False) -> Ca
         flags: list[Any] = []
         loaded = [scalar.loaded(a, dtype) for a, dtype in zip(arguments, dtypes)]
         weights, inputs = dict(zip(params, loaded)), dict(zip(names, loaded[len(params) :]))
-        with scopes.marking(marked):
-            made = walk.run(graph, inputs, weights, dict(binding), flags)
+        with named_scopes.marking(marked):
+            made = lowering.run(graph, inputs, weights, dict(binding), flags)
         return (*(scalar.to_store(a, dtype) for a, dtype in zip(made, results)), *flags)
 
     return program
@@ -117,7 +117,7 @@ class XlaBound(Bound):
         self.binding = binding
         self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
-        self.misfits = walk.misfits(executable.graph, binding)
+        self.shape_errors = lowering.shape_errors(executable.graph, binding)
         self._lock = locks.lock()
         self._shared: Shared | None = None
         self._compiled: Any = None
@@ -138,13 +138,13 @@ class XlaBound(Bound):
     def _made(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         """What an earlier process kept, or compiled now."""
         key = self._key(inputs) if self.executable.key else ""
-        results = len(self.dtypes) + len(self.misfits)
-        found = kept.read(key, (*weights, *inputs), results, self.executable.device)
+        results = len(self.dtypes) + len(self.shape_errors)
+        found = compile_cache.read(key, (*weights, *inputs), results, self.executable.device)
         if found is None:
             with translated("compile", "xla"):
                 found = self._jitted.lower(*weights, *self._described(inputs)).compile()
             self.executable.compile_count += 1
-            kept.write(key, found)
+            compile_cache.write(key, found)
         return found
 
     def _described(self, inputs: Sequence[Array]) -> list[Any]:
@@ -171,13 +171,13 @@ class XlaBound(Bound):
 
         weights = self.executable.weights().values()
         given = self._with_states(inputs)
-        inputs = [a.value if isinstance(a, XlaArray) else carriers.to_stored(a) for a in given]
+        inputs = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in given]
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             results = program(*weights, *inputs)
             for i, at in self.executable.written.items():
                 given[at].value = results[i]
-            for asked, error in zip(results[len(self.dtypes) :], self.misfits):
+            for asked, error in zip(results[len(self.dtypes) :], self.shape_errors):
                 if bool(asked):
                     raise ShapeError(str(error))
             made = [
@@ -198,7 +198,7 @@ class XlaBound(Bound):
         if where == "device":
             return XlaArray(result, dtype, self.executable.device)
         # what the caller gets is his to write to
-        return carriers.from_stored(np.array(result), dtype) if where == "host" else None
+        return emulation.from_stored(np.array(result), dtype) if where == "host" else None
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is an instruction that XLA made; kernels may run beside each other. Programs that jax's profiler
@@ -208,6 +208,6 @@ class XlaBound(Bound):
         if not self.executable.timed:
             return super().profile(inputs)
         with jax.enable_x64(True):
-            taken = [a.value if isinstance(a, XlaArray) else carriers.to_stored(a) for a in inputs]
+            taken = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in inputs]
             program = self._program(self.executable.weights().values(), taken)
-        return stopwatch.times(self.executable.graph, program.as_text(), stopwatch.record(lambda: self(inputs)))
+        return timers.times(self.executable.graph, program.as_text(), timers.record(lambda: self(inputs)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.xla.whole import kept_apart
-from rlx.codegen.scalar import emulation as carriers
+from rlx.backends.xla.exact_rounding import separately_rounded
+from rlx.codegen.scalar import emulation as emulation
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
@@ -22,7 +22,7 @@ def evaluate(body: Expr, operands: Sequence[Any], exact: bool = False) -> Any:
     products are rounded by themselves."""
     import jax.numpy as jnp
 
-    table, body = instructions(), carriers.carried(body)
+    table, body = instructions(), emulation.carried(body)
     values: dict[Expr, Any] = {}
     for node in ex.walk([body]):
         if node.kind == "operand":
@@ -36,27 +36,27 @@ def evaluate(body: Expr, operands: Sequence[Any], exact: bool = False) -> Any:
             values[node] = table[node.kind](*wide).astype(node.dtype.numpy)
         else:
             made = table[node.kind](*(values[a] for a in node.args))
-            values[node] = kept_apart(made) if exact and node.kind == "mul" and node.dtype.is_float else made
+            values[node] = separately_rounded(made) if exact and node.kind == "mul" and node.dtype.is_float else made
     return values[body]
 
 
 def loaded(x: Any, dtype: DType) -> Any:
     """What is stored for a dtype in that dtype's carrier."""
-    return _through(carriers.loaded, x, carriers.stored(dtype), dtype)
+    return _through(emulation.loaded, x, emulation.stored(dtype), dtype)
 
 
 def to_store(x: Any, dtype: DType) -> Any:
     """A carrier's numbers as they are stored."""
-    return _through(carriers.to_store, x, carriers.carrier(dtype), dtype)
+    return _through(emulation.to_store, x, emulation.carrier(dtype), dtype)
 
 
 def fitted(x: Any, dtype: DType) -> Any:
     """Any numbers of a carrier as those that the dtype has for them."""
-    return _through(carriers.fitted, x, carriers.carrier(dtype), dtype)
+    return _through(emulation.fitted, x, emulation.carrier(dtype), dtype)
 
 
 def _through(make: Callable[[Expr, DType], Expr], x: Any, source: DType, dtype: DType) -> Any:
-    return evaluate(make(Expr("operand", source, (), 0), dtype), [x]) if carriers.is_carried(dtype) else x
+    return evaluate(make(Expr("operand", source, (), 0), dtype), [x]) if emulation.is_emulated(dtype) else x
 
 
 def constant(node: Expr) -> Any:

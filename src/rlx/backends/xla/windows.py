@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.op_by_op import Table
-from rlx.codegen.scalar import emulation as carriers
+from rlx.codegen.scalar import emulation as emulation
 from rlx.ir import dtype as dtypes
 from rlx.ops.reduce import identity
 
@@ -61,7 +61,7 @@ def _on_processor(there: Callable[..., Any], elsewhere: Callable[..., Any], *ope
 
 @lowers("conv")
 def _conv(op: Any, x: Any, w: Any) -> Any:
-    made = x.dtype if op.sum_dtype is None else carriers.carrier(op.sum_dtype).numpy
+    made = x.dtype if op.sum_dtype is None else emulation.carrier(op.sum_dtype).numpy
     wide = dtypes.accumulator(dtypes.of(made)).numpy
 
     def whole(x: Any, w: Any) -> Any:

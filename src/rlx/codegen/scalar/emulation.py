@@ -19,21 +19,21 @@ EXACT = frozenset({"select", "min", "max"})
 """Instructions that give one of their operands."""
 
 
-def is_carried(dtype: DType) -> bool:
+def is_emulated(dtype: DType) -> bool:
     """Whether numbers of this dtype are held in another."""
     return dtype.bits < 16 and dtype not in (dtypes.bool_, dtypes.u8, dtypes.i8)
 
 
 def carrier(dtype: DType) -> DType:
     """The dtype that numbers of this one are computed in."""
-    if not is_carried(dtype):
+    if not is_emulated(dtype):
         return dtype
     return {"float": dtypes.f32, "int": dtypes.i8, "uint": dtypes.u8}[dtype.kind]
 
 
 def stored(dtype: DType) -> DType:
     """The dtype of arrays that hold this one outside of a program: bits of floats, integers as they are carried."""
-    return dtypes.u8 if dtype.is_float and is_carried(dtype) else carrier(dtype)
+    return dtypes.u8 if dtype.is_float and is_emulated(dtype) else carrier(dtype)
 
 
 # arrays of NumPy
@@ -42,14 +42,14 @@ def stored(dtype: DType) -> DType:
 def to_stored(array: Array) -> Array:
     """An array of NumPy's in the dtype that it is stored in."""
     dtype = dtypes.of(array.dtype)
-    if not is_carried(dtype):
+    if not is_emulated(dtype):
         return array
     return array.view(np.uint8) if dtype.is_float else array.astype(carrier(dtype).numpy)
 
 
 def from_stored(array: Array, dtype: DType) -> Array:
     """An array of NumPy's that was stored for a dtype, in that dtype."""
-    if not is_carried(dtype):
+    if not is_emulated(dtype):
         return array.astype(dtype.numpy, copy=False)
     return array.view(dtype.numpy) if dtype.is_float else array.astype(dtype.numpy)
 
@@ -59,17 +59,17 @@ def from_stored(array: Array, dtype: DType) -> Array:
 
 def loaded(x: Expr, dtype: DType) -> Expr:
     """What is stored for a dtype → its carrier."""
-    return decode(x, dtype) if dtype.is_float and is_carried(dtype) else x
+    return decode(x, dtype) if dtype.is_float and is_emulated(dtype) else x
 
 
 def to_store(x: Expr, dtype: DType) -> Expr:
     """A number of a dtype, in its carrier → what is stored for it."""
-    return encode(x, dtype) if dtype.is_float and is_carried(dtype) else x
+    return encode(x, dtype) if dtype.is_float and is_emulated(dtype) else x
 
 
 def fitted(x: Expr, dtype: DType) -> Expr:
     """Any number of the carrier → the one that the dtype holds for it: floats are rounded, integers wrap."""
-    if not is_carried(dtype):
+    if not is_emulated(dtype):
         return x
     if dtype.is_float:
         return decode(encode(x, dtype), dtype)
@@ -83,7 +83,7 @@ def carried(root: Expr) -> Expr:
 
 
 def _carried(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
-    if not any(is_carried(of) for of in (node.dtype, *(a.dtype for a in node.args))):
+    if not any(is_emulated(of) for of in (node.dtype, *(a.dtype for a in node.args))):
         return None
     held = carrier(node.dtype)
     if node.kind == "const":
@@ -97,7 +97,7 @@ def _carried(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
 
 
 def _cast(x: Expr, source: DType, to: DType) -> Expr:
-    if not is_carried(to):
+    if not is_emulated(to):
         return cast(x, to)
     if to.is_float:
         return fitted(cast(x, dtypes.f32), to)

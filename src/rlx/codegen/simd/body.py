@@ -6,38 +6,18 @@ the vector axis. What does not change in a loop is made before it (`Body.hoist`)
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.scalar.reads import Reads
 from rlx.codegen.simd.function import Function, memory_type, register_type
-from rlx.errors import CompileError
+from rlx.codegen.simd.instructions import InstructionWriter
+from rlx.codegen.simd.registers import Reg, Vector, literal, suffix
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
-from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Access, Linear, offset_of
-
-UNSUPPORTED = "complex numbers"
-
-
-@dataclass(frozen=True)
-class Reg:
-    """A value in a register: its SSA name or literal, dtype, and whether it is a vector."""
-
-    name: str
-    dtype: DType
-    vector: bool
-
-
-@dataclass(frozen=True)
-class Vector:
-    """The axis along which vectors lie, and a mask (`<lanes x i1>`) of positions that are inside."""
-
-    axis: int
-    mask: str | None = None
 
 
 class Body:
@@ -233,7 +213,7 @@ class Body:
         args = [self.gen(a) for a in node.args]
         vector = any(a.vector for a in args)
         names = [self.splat(a).name if vector else a.name for a in args]
-        return Writer(self, vector).instruction(node, args, names)
+        return InstructionWriter(self, vector).instruction(node, args, names)
 
     def _positions(self, first: str) -> Reg:
         kind = self.kind("i64", True)
@@ -301,7 +281,7 @@ class Body:
         wide = self.kind(kind, True)
         if mask is None:
             return self.f.value(f"load {wide}, ptr {where}, align {align}")
-        name = f"@llvm.masked.load.v{self.lanes}{_suffix(kind)}.p0"
+        name = f"@llvm.masked.load.v{self.lanes}{suffix(kind)}.p0"
         self.f.module.declare(f"declare {wide} {name}(ptr, i32, <{self.lanes} x i1>, {wide})")
         return self.f.value(
             f"call {wide} {name}(ptr {where}, i32 {align}, <{self.lanes} x i1> {mask}, {wide} zeroinitializer)"
@@ -317,7 +297,7 @@ class Body:
             first = self.f.value(f"extractelement {wide} {value}, i64 0")
             self.f.emit(f"store {kind} {first}, ptr {where}, align {align}")
             return
-        name = f"@llvm.masked.store.v{self.lanes}{_suffix(kind)}.p0"
+        name = f"@llvm.masked.store.v{self.lanes}{suffix(kind)}.p0"
         self.f.module.declare(f"declare void {name}({wide}, ptr, i32, <{self.lanes} x i1>)")
         self.f.emit(f"call void {name}({wide} {value}, ptr {where}, i32 {align}, <{self.lanes} x i1> {mask})")
 
@@ -341,7 +321,7 @@ class Body:
     def _gather(self, dtype: DType, slot: int, line: Linear, kind: str, mask: str | None) -> str:
         pointers = self._pointers(dtype, slot, line)
         wide = self.kind(kind, True)
-        name = f"@llvm.masked.gather.v{self.lanes}{_suffix(kind)}.v{self.lanes}p0"
+        name = f"@llvm.masked.gather.v{self.lanes}{suffix(kind)}.v{self.lanes}p0"
         self.f.module.declare(f"declare {wide} {name}(<{self.lanes} x ptr>, i32, <{self.lanes} x i1>, {wide})")
         return self.f.value(
             f"call {wide} {name}(<{self.lanes} x ptr> {pointers}, i32 {dtype.itemsize}, "
@@ -378,7 +358,7 @@ class Body:
             return
         pointers = self._pointers(value.dtype, slot, line)
         vector = self.kind(kind, True)
-        name = f"@llvm.masked.scatter.v{self.lanes}{_suffix(kind)}.v{self.lanes}p0"
+        name = f"@llvm.masked.scatter.v{self.lanes}{suffix(kind)}.v{self.lanes}p0"
         self.f.module.declare(f"declare void {name}({vector}, <{self.lanes} x ptr>, i32, <{self.lanes} x i1>)")
         self.f.emit(
             f"call void {name}({vector} {wide}, <{self.lanes} x ptr> {pointers}, i32 {value.dtype.itemsize}, "
@@ -471,288 +451,12 @@ def _lies_along(node: Expr, axis: int) -> bool:
     return node.kind == "load" and node.attr.coefficient(axis) != 0
 
 
+def uses_axis(node: Expr, axes: set[int]) -> bool:
+    """Whether a leaf depends on the position along one of these axes."""
+    if node.kind == "axis":
+        return node.attr in axes
+    return node.kind == "load" and any(n in axes for n, _ in node.attr.axes)
+
+
 def _without(line: Linear, axes: set[int]) -> Linear:
     return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in axes), line.others)
-
-
-def _suffix(kind: str) -> str:
-    return {"float": "f32", "double": "f64"}.get(kind, kind)
-
-
-def literal(node: Expr) -> str:
-    """An LLVM literal of a constant in its register type."""
-    value = ex.value_of(node)
-    if node.dtype is dtypes.bool_:
-        return "true" if value else "false"
-    if node.dtype.is_integer:
-        return str(value)
-    if node.dtype.is_float:
-        return float_literal(value)
-    raise CompileError(f"[constant] {UNSUPPORTED} do not compile to native code, got {node.dtype}")
-
-
-def float_literal(value: float) -> str:
-    """The hexadecimal form that LLVM takes for float and double alike."""
-    return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
-
-
-class Writer:
-    """One instruction on registers of one width."""
-
-    def __init__(self, body: Body, vector: bool) -> None:
-        self.body = body
-        self.f = body.f
-        self.vector = vector
-
-    def instruction(self, node: Expr, args: list[Reg], names: list[str]) -> Reg:
-        """Writes an instruction of the expression language."""
-        dtype = args[-1].dtype if node.kind == "select" else args[0].dtype
-        kind = self.kind(dtype)
-        name = getattr(self, f"_{node.kind}", None)
-        if name is not None:
-            result = name(node, dtype, kind, names)
-        elif node.kind in _SIMPLE:
-            result = self.f.value(f"{_simple(node.kind, dtype)} {kind} {', '.join(names)}")
-        elif node.kind in _COMPARE:
-            result = self.f.value(f"{_compare(node.kind, dtype)} {kind} {', '.join(names)}")
-        elif node.kind in _INTRINSIC and register_type(dtype) in ("float", "double"):
-            result = self.call(f"llvm.{_INTRINSIC[node.kind]}", kind, [kind] * len(names), names)
-        elif INSTRUCTIONS[node.kind].transcendental and dtype is dtypes.f64:
-            result = self._libm(_LIBM.get(node.kind, node.kind), kind, names)
-        else:
-            raise CompileError(f"[{node.kind}] no LLVM code for {dtype}")
-        made = Reg(result, node.dtype, self.vector)
-        rounds = node.dtype in narrow.DTYPES and node.kind in _ROUNDED
-        return self.body.round_narrow(made) if rounds else made
-
-    def kind(self, dtype: DType) -> str:
-        return self.body.kind(register_type(dtype), self.vector)
-
-    def call(self, intrinsic: str, result: str, kinds: list[str], names: list[str], extra: str = "") -> str:
-        """A call of an overloaded intrinsic, declared on the way."""
-        full = f"@{intrinsic}.{self._overload(result)}{extra}"
-        self.f.module.declare(f"declare {result} {full}({', '.join(kinds)})")
-        return self.f.value(f"call {result} {full}({', '.join(f'{k} {n}' for k, n in zip(kinds, names))})")
-
-    def _overload(self, kind: str) -> str:
-        if not kind.startswith("<"):
-            return _suffix(kind)
-        count, _, scalar = kind[1:-1].partition(" x ")
-        return f"v{count}{_suffix(scalar)}"
-
-    def _libm(self, name: str, kind: str, names: list[str]) -> str:
-        parameters = ", ".join(["double"] * len(names))
-        self.f.module.declare(f"declare double @{name}({parameters})")
-        if not self.vector:
-            return self.f.value(f"call double @{name}({', '.join(f'double {n}' for n in names)})")
-        result = "poison"
-        for lane in range(self.body.lanes):
-            parts = [self.f.value(f"extractelement {kind} {n}, i64 {lane}") for n in names]
-            one = self.f.value(f"call double @{name}({', '.join(f'double {p}' for p in parts)})")
-            result = self.f.value(f"insertelement {kind} {result}, double {one}, i64 {lane}")
-        return result
-
-    def _constant(self, dtype: DType, value: float) -> str:
-        reg = Reg(literal(ex.const(value, dtype)), dtype, False)
-        return self.body.splat(reg).name if self.vector else reg.name
-
-    def _neg(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        if dtype.is_float:
-            return self.f.value(f"fneg {kind} {names[0]}")
-        return self.f.value(f"sub {kind} {self._constant(dtype, 0)}, {names[0]}")
-
-    def _abs(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        if dtype.is_float:
-            return self.call("llvm.fabs", kind, [kind], names)
-        if dtype.kind == "uint":
-            return names[0]
-        return self.call("llvm.abs", kind, [kind, "i1"], [names[0], "false"])
-
-    def _div(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        if dtype.is_float:
-            return self.f.value(f"fdiv {kind} {names[0]}, {names[1]}")
-        return self._whole_division(dtype, kind, names, "div", names[0])
-
-    def _rem(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        if dtype.is_float:
-            return self._float_remainder(dtype, kind, names)
-        return self._whole_division(dtype, kind, names, "rem", self._constant(dtype, 0))
-
-    def _float_remainder(self, dtype: DType, kind: str, names: list[str]) -> str:
-        """fmod of the C library, lane by lane: it is exact for every pair."""
-        wide = self.body.kind("double", self.vector)
-        if kind != wide:
-            names = [self.f.value(f"fpext {kind} {n} to {wide}") for n in names]
-        result = self._libm("fmod", wide, names)
-        return result if kind == wide else self.f.value(f"fptrunc {wide} {result} to {kind}")
-
-    def _whole_division(self, dtype: DType, kind: str, names: list[str], what: str, minus_one: str) -> str:
-        """Integer division with the cases that trap or are undefined taken out: by 0 gives 0, by -1 is a negation."""
-        zero, one = self._constant(dtype, 0), self._constant(dtype, 1)
-        mask = self.body.kind("i1", self.vector)
-        by_zero = self.f.value(f"icmp eq {kind} {names[1]}, {zero}")
-        unsafe = by_zero
-        if dtype.kind == "int":
-            by_minus = self.f.value(f"icmp eq {kind} {names[1]}, {self._constant(dtype, -1)}")
-            unsafe = self.f.value(f"or {mask} {by_zero}, {by_minus}")
-        divisor = self.f.value(f"select {mask} {unsafe}, {kind} {one}, {kind} {names[1]}")
-        sign = "u" if dtype.kind == "uint" else "s"
-        result = self.f.value(f"{sign}{what} {kind} {names[0]}, {divisor}")
-        if dtype.kind == "int":
-            negated = self.f.value(f"sub {kind} {zero}, {names[0]}") if what == "div" else minus_one
-            result = self.f.value(f"select {mask} {by_minus}, {kind} {negated}, {kind} {result}")
-        return self.f.value(f"select {mask} {by_zero}, {kind} {zero}, {kind} {result}")
-
-    def _min(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        return self._extremum("minimum", "min", dtype, kind, names)
-
-    def _max(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        return self._extremum("maximum", "max", dtype, kind, names)
-
-    def _extremum(self, floats: str, ints: str, dtype: DType, kind: str, names: list[str]) -> str:
-        if dtype.is_float:
-            return self.call(f"llvm.{floats}", kind, [kind, kind], names)
-        if dtype is dtypes.bool_:
-            return self.f.value(f"{'and' if ints == 'min' else 'or'} {kind} {names[0]}, {names[1]}")
-        return self.call(f"llvm.{'u' if dtype.kind == 'uint' else 's'}{ints}", kind, [kind, kind], names)
-
-    def _fma(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        name = "llvm.fma" if self.f.module.target.has_fma else "llvm.fmuladd"
-        return self.call(name, kind, [kind] * 3, names)
-
-    def _not(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        ones = self._constant(dtype, True) if dtype is dtypes.bool_ else self._constant(dtype, _all_ones(dtype))
-        return self.f.value(f"xor {kind} {names[0]}, {ones}")
-
-    def _shl(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        return self._shift("shl", dtype, kind, names)
-
-    def _shr(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        return self._shift("lshr" if dtype.kind == "uint" else "ashr", dtype, kind, names)
-
-    def _shift(self, what: str, dtype: DType, kind: str, names: list[str]) -> str:
-        count = node_constant(names[1])
-        if count is not None and 0 <= count < dtype.bits:
-            return self.f.value(f"{what} {kind} {names[0]}, {names[1]}")
-        mask = self.body.kind("i1", self.vector)
-        over = self.f.value(f"icmp uge {kind} {names[1]}, {self._constant(dtype, dtype.bits)}")
-        last = self._constant(dtype, dtype.bits - 1)
-        safe = self.f.value(f"select {mask} {over}, {kind} {last}, {kind} {names[1]}")
-        shifted = self.f.value(f"{what} {kind} {names[0]}, {safe}")
-        if what == "ashr":
-            return shifted
-        return self.f.value(f"select {mask} {over}, {kind} {self._constant(dtype, 0)}, {kind} {shifted}")
-
-    def _select(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        condition = f"{self.body.kind('i1', self.vector)} {names[0]}"
-        return self.f.value(f"select {condition}, {kind} {names[1]}, {kind} {names[2]}")
-
-    def _bitcast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        for side in (dtype, node.dtype):
-            if side in narrow.DTYPES or side.bits < 8:
-                return self._bitcast_narrow(node, dtype, names)
-        target = self.kind(node.dtype)
-        return names[0] if target == kind else self.f.value(f"bitcast {kind} {names[0]} to {target}")
-
-    def _bitcast_narrow(self, node: Expr, dtype: DType, names: list[str]) -> str:
-        raw = self.body.encode(Reg(names[0], dtype, self.vector)).name
-        return self.body.decode(Reg(raw, node.dtype, self.vector)).name
-
-    def _cast(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
-        to, x = node.dtype, names[0]
-        target = self.kind(to)
-        if to is dtypes.bool_:
-            test = "fcmp une" if dtype.is_float else "icmp ne"
-            return self.f.value(f"{test} {kind} {x}, {self._constant(dtype, 0)}")
-        if dtype is dtypes.bool_ or dtype.is_integer:
-            unsigned = dtype is dtypes.bool_ or dtype.kind == "uint"
-            if not to.is_float:
-                return self._resize(dtype, to, kind, target, x, unsigned)
-            made = self.f.value(f"{'uitofp' if unsigned else 'sitofp'} {kind} {x} to {target}")
-        elif to.is_float:
-            made = self._float_width(kind, target, x)
-        else:
-            return self._to_integer(dtype, to, kind, x)
-        if to in narrow.DTYPES:
-            return self.body.round_narrow(Reg(made, to, self.vector)).name
-        return made
-
-    def _to_integer(self, dtype: DType, to: DType, kind: str, x: str) -> str:
-        """Truncates and saturates; NaN gives 0. LLVM's own saturating conversion goes element by element on x86."""
-        f, target = self.f, self.kind(to)
-        if to.bits > 32 or to is dtypes.u32:
-            sign = "u" if to.kind == "uint" else "s"
-            name = f"@llvm.fpto{sign}i.sat.{self._overload(target)}.{self._overload(kind)}"
-            f.module.declare(f"declare {target} {name}({kind})")
-            return f.value(f"call {target} {name}({kind} {x})")
-        flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
-        least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
-        held = dtypes.accumulator(dtype)
-
-        def kept(test: str, limit: int) -> tuple[str, str]:
-            """x where the test against a limit holds, else the limit (a NaN fails every test); and the test."""
-            bound = self._constant(held, limit)
-            holds = f.value(f"fcmp {test} {kind} {x}, {bound}")
-            return f.value(f"select {flags} {holds}, {kind} {x}, {kind} {bound}"), holds
-
-        if least:
-            x, _ = kept("ord", 0)
-        x, _ = kept("ogt", least)
-        if to.bits < 32:
-            x, _ = kept("olt", most)
-            return f.value(f"trunc {wide} {f.value(f'fptosi {kind} {x} to {wide}')} to {target}")
-        _, inside = kept("olt", most + 1)  # no f32 is 2³¹ - 1
-        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(held, 0)}")
-        whole = f.value(f"fptosi {kind} {x} to {wide}")
-        return f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
-
-    def _float_width(self, kind: str, target: str, x: str) -> str:
-        if kind == target:
-            return x
-        return self.f.value(f"{'fpext' if 'double' in target else 'fptrunc'} {kind} {x} to {target}")
-
-    def _resize(self, dtype: DType, to: DType, kind: str, target: str, x: str, unsigned: bool) -> str:
-        bits = 1 if dtype is dtypes.bool_ else dtype.bits
-        if bits == to.bits:
-            return x
-        how = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
-        return self.f.value(f"{how} {kind} {x} to {target}")
-
-
-def node_constant(name: str) -> int | None:
-    """The number of a literal operand, or of a splat literal."""
-    text = name.split(" ")[-1].rstrip(">") if name.startswith("<") else name
-    return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _all_ones(dtype: DType) -> int:
-    return -1 if dtype.kind == "int" else (1 << dtype.bits) - 1
-
-
-_SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_ROUNDED = ("add", "sub", "mul", "div", "sqrt")
-"""What gives more digits than its operands have. Narrow floats are held in f32 and lose these at once, so that results
-do not hang on what is fused."""
-_COMPARE = ("eq", "ne", "lt", "le")
-_INTRINSIC = {
-    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
-}  # fmt: skip
-_LIBM = (
-    {"abs": "fabs"}
-    | {
-        n: n
-        for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf")
-    }
-    | {n: n for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "atan2")}
-)
-
-
-def _simple(kind: str, dtype: DType) -> str:
-    return f"f{kind}" if dtype.is_float and kind in ("add", "sub", "mul") else kind
-
-
-def _compare(kind: str, dtype: DType) -> str:
-    if dtype.is_float:
-        return {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}[kind]
-    sign = "s" if dtype.kind == "int" else "u"
-    return {"eq": "icmp eq", "ne": "icmp ne", "lt": f"icmp {sign}lt", "le": f"icmp {sign}le"}[kind]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.codegen.simd.body import float_literal
 from rlx.codegen.simd.function import Function
+from rlx.codegen.simd.registers import float_literal
 from rlx.ops.fourier_plan import roots
 
 

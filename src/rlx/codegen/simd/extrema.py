@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.codegen.simd.body import Body, Reg
+from rlx.codegen.simd.body import Body
 from rlx.codegen.simd.function import register_type
+from rlx.codegen.simd.registers import Reg
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd.body import Body, Reg, Vector, float_literal, lane_mask
+from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.butterfly import Arithmetic, Complex, Number
 from rlx.codegen.simd.function import Function, Module, memory_type
-from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.registers import Reg, Vector, float_literal
 from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim

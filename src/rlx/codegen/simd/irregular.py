@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import top_k as ranking
-from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
+from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
-from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, combine, over_positions
+from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.reductions import combine
+from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
@@ -51,7 +53,7 @@ class ScheduledIrregular:
                 case PrefixScan():
                     return _RunningWriter(module, name, self, slots, self.work).write()
                 case TopKSelection():
-                    return ranking.RankingWriter(module, name, slots, self.work).write()
+                    return ranking.TopKWriter(module, name, slots, self.work).write()
 
         return module.define(stem, make)
 

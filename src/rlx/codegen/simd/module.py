@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
-from rlx.codegen.simd.entry import GRAIN_CYCLES, Code, Entry
+from rlx.codegen.simd.entry_points import GRAIN_CYCLES, Code, Entry
 from rlx.codegen.simd.function import Function, Module, Target
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import Scheduled

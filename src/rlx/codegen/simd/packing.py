@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.codegen.simd.body import Body, Vector, lane_mask
+from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import register_type
+from rlx.codegen.simd.registers import Vector
 from rlx.codegen.simd.transpose import transpose
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType

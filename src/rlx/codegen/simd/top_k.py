@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from rlx.codegen.simd.body import Body, Reg, Vector
+from rlx.codegen.simd.body import Body
 from rlx.codegen.simd.function import Function, Module
-from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
+from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -45,7 +46,7 @@ def _sort_text(kind: str, size: int) -> str:
     return text.replace("@W@", kind).replace("@B@", str(size))
 
 
-class RankingWriter:
+class TopKWriter:
     """One row at a time: fill the buffer, sort it, write values and positions."""
 
     def __init__(self, module: Module, name: str, slots: int, work: TopKSelection) -> None:

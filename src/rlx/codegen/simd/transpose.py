@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
+from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module, memory_type
-from rlx.codegen.simd.loops import PARAMETERS, ScheduledLoops, buffer_pointers
+from rlx.codegen.simd.loops import ScheduledLoops
+from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
+from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.simd import gemm
-from rlx.codegen.simd.body import Body, Reg, Vector, lane_mask
+from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
-from rlx.codegen.simd.loops import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.microkernels import BlockOperands, call_core, tile_at, tiles_of
+from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
+from rlx.codegen.simd.registers import Reg, Vector
 from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes

@@ -1,7 +1,7 @@
 """What the lanes of a workgroup share: places in workgroup memory, and, where the device has them, subgroups.
 
 A subgroup is a power of two of neighbouring lanes, in the order of their numbers; how many, the shader reads as it runs
-(`backends/wgpu/subgroups.py` makes sure that all this holds).
+(`backends/wgpu/subgroup_check.py` makes sure that all this holds).
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlx.errors import RlxError
-from rlx.frontends.onnx.bodies import Formal, Region, close
-from rlx.frontends.onnx.item import Growing, Nothing, flattened, is_number, rebuilt, structure
-from rlx.frontends.onnx.lists import appended, collected, in_a_row, is_sequence
 from rlx.frontends.onnx.measuring import measure
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.operand import Growing, Nothing, flattened, is_number, rebuilt, structure
+from rlx.frontends.onnx.sequence_values import appended, collected, in_a_row, is_sequence
+from rlx.frontends.onnx.subgraphs import Formal, Region, close
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -33,7 +33,7 @@ TRUTH = TensorType((), dtypes.bool_)
 
 
 @onnx_op("If")
-def if_(node: OnnxNode, condition: Item) -> Sequence[Item]:
+def if_(node: OnnxNode, condition: Operand) -> Sequence[Operand]:
     yes, no = node.graph_attribute("then_branch"), node.graph_attribute("else_branch")
     if condition.known is not None:
         if condition.known.size != 1:
@@ -54,7 +54,7 @@ def if_(node: OnnxNode, condition: Item) -> Sequence[Item]:
     return node.bodies.inline(yes, ())
 
 
-def _if_at_run_time(node: OnnxNode, condition: Item, bodies: Sequence[Any]) -> list[Item]:
+def _if_at_run_time(node: OnnxNode, condition: Operand, bodies: Sequence[Any]) -> list[Operand]:
     regions = [node.bodies.region(body, ()) for body in bodies]
     first, second = (region.results for region in regions)
     if len(first) != len(second):
@@ -100,13 +100,13 @@ def _scalar(value: Value) -> Value:
     return value.reshape(()) if value.rank else value
 
 
-def _call(name: str, operands: Sequence[Value], regions: Sequence[Graph], **attributes: Any) -> list[Item]:
+def _call(name: str, operands: Sequence[Value], regions: Sequence[Graph], **attributes: Any) -> list[Operand]:
     made = call(name, *operands, regions=regions, **attributes)
-    return [Item.of(v) for v in (made if isinstance(made, tuple) else (made,))]
+    return [Operand.of(v) for v in (made if isinstance(made, tuple) else (made,))]
 
 
 @onnx_op("Loop")
-def loop(node: OnnxNode, count: Item | None, condition: Item | None, *carried: Item) -> Sequence[Item]:
+def loop(node: OnnxNode, count: Operand | None, condition: Operand | None, *carried: Operand) -> Sequence[Operand]:
     """Runs the body while its condition holds and at most `count` times."""
     body = node.graph_attribute("body")
     stacked = len(body.output) - 1 - len(carried)
@@ -146,14 +146,14 @@ def _most_nodes(body: Any) -> int:
     return total
 
 
-def _truth(item: Item) -> bool | None:
+def _truth(item: Operand) -> bool | None:
     return None if item.known is None or item.known.size != 1 else bool(item.known.reshape(-1)[0])
 
 
-def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Item]) -> list[Item] | None:
+def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Operand]) -> list[Operand] | None:
     """The body `trips` times in place; None if when it ends is not known."""
     state = list(carried)
-    rows: list[Sequence[Item]] = []
+    rows: list[Sequence[Operand]] = []
     for trip in range(trips):
         going, *results = node.bodies.inline(body, [node.knows(trip), node.knows(True, dtypes.bool_), *state])
         state = results[: len(carried)]
@@ -168,11 +168,11 @@ def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Item]) ->
         if len({item.type for item in column}) != 1:
             raise node.unsupported(f"it collects results of other types in turn: {[str(i.type) for i in column[:2]]}")
         parts = [item.value.reshape(1, *item.shape) for item in column]
-        stacked.append(Item.of(build.concat(*parts, axis=0) if len(parts) > 1 else parts[0]))
+        stacked.append(Operand.of(build.concat(*parts, axis=0) if len(parts) > 1 else parts[0]))
     return [*state, *stacked]
 
 
-def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> list[Item] | None:
+def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Operand]) -> list[Operand] | None:
     """A scan over the trips, which collects what they append to sequences; None if the body may end it earlier."""
     attempt = node.bodies.attempt()
     tensors = [item for item in carried if not is_sequence(item)]
@@ -200,8 +200,8 @@ def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Item]) -> 
 
 
 def _measured(
-    node: OnnxNode, body: Any, count: Item, condition: Item | None, carried: Sequence[Item]
-) -> list[Item] | None:
+    node: OnnxNode, body: Any, count: Operand, condition: Operand | None, carried: Sequence[Operand]
+) -> list[Operand] | None:
     """A scan over as many trips as a run says: none at all if the condition does not hold from the start."""
     trips = build.maximum(_scalar(count.value.cast(dtypes.i64)), 0)
     if condition is not None:
@@ -209,20 +209,22 @@ def _measured(
     return _counted(node, body, measure(node, trips), carried)
 
 
-def _body(node: OnnxNode, body: Any, formals: Sequence[Formal], order: Sequence[int | Item]) -> tuple[Item, Region]:
+def _body(
+    node: OnnxNode, body: Any, formals: Sequence[Formal], order: Sequence[int | Operand]
+) -> tuple[Operand, Region]:
     """A loop's body as a region of our inputs; `order` says which of them each of its own inputs is.
 
     Its first result, the condition, and the region with the others.
     """
-    region = node.bodies.region(body, [i if isinstance(i, Item) else formals[i] for i in order])
+    region = node.bodies.region(body, [i if isinstance(i, Operand) else formals[i] for i in order])
     # the region made its inputs in the body's order: ours is another
-    made = dict(zip([i for i in order if not isinstance(i, Item)], region.formals))
+    made = dict(zip([i for i in order if not isinstance(i, Operand)], region.formals))
     region.formals = [made[i] for i in range(len(formals))]
     going, *region.results = region.results
     return going, region
 
 
-def _as_carried(node: OnnxNode, region: Region, carried: Sequence[Item]) -> list[Value]:
+def _as_carried(node: OnnxNode, region: Region, carried: Sequence[Operand]) -> list[Value]:
     results = [item.value for item in region.results]
     for start, made in zip(carried, results):
         if start.dtype is not made.dtype or len(start.shape) != made.rank:
@@ -234,8 +236,8 @@ def _as_carried(node: OnnxNode, region: Region, carried: Sequence[Item]) -> list
 
 
 def _while(
-    node: OnnxNode, body: Any, count: Item | None, condition: Item | None, carried: Sequence[Item]
-) -> list[Item]:
+    node: OnnxNode, body: Any, count: Operand | None, condition: Operand | None, carried: Sequence[Operand]
+) -> list[Operand]:
     """Carries the trip number, the condition, and the values."""
     formals: list[Formal] = [TRIP, TRUTH, *(item.type for item in carried)]
     going, region = _body(node, body, formals, range(len(formals)))
@@ -252,7 +254,7 @@ def _while(
     return _call("while", [*operands, *bound, *taken], [test, region.graph], carried=len(operands))[2:]
 
 
-def _start(node: OnnxNode, condition: Item | None) -> Value:
+def _start(node: OnnxNode, condition: Operand | None) -> Value:
     return node.graph.constant(True) if condition is None else _scalar(condition.value)
 
 
@@ -268,7 +270,7 @@ def _condition_region(formals: Sequence[Formal], bound: TensorType | None) -> Gr
 
 
 @onnx_op("Scan", since=9)
-def scan(node: OnnxNode, *inputs: Item) -> Sequence[Item]:
+def scan(node: OnnxNode, *inputs: Operand) -> Sequence[Operand]:
     """Sequences may lie along any axis and go either way."""
     body = node.graph_attribute("body")
     sequences = node.integer("num_scan_inputs")
@@ -284,14 +286,14 @@ def scan(node: OnnxNode, *inputs: Item) -> Sequence[Item]:
     out_axes = node.integers("scan_output_axes", (0,) * stacked)
     out_ways = node.integers("scan_output_directions", (0,) * stacked)
     ordered = [
-        Item.of(_from_front(node, _turned(item.value, way), axis))
+        Operand.of(_from_front(node, _turned(item.value, way), axis))
         for item, axis, way in zip(made[count:], out_axes, out_ways, strict=True)
     ]
     return [*made[:count], *ordered]
 
 
 @onnx_op("Scan", until=8)
-def scan_of_batches(node: OnnxNode, lengths: Item | None, *inputs: Item) -> Sequence[Item]:
+def scan_of_batches(node: OnnxNode, lengths: Operand | None, *inputs: Operand) -> Sequence[Operand]:
     """Every batch element by itself: axis 0 of all inputs is the batch, axis 1 of sequences the time."""
     if lengths is not None:
         raise node.unsupported("sequences of different lengths are not supported")
@@ -305,13 +307,13 @@ def scan_of_batches(node: OnnxNode, lengths: Item | None, *inputs: Item) -> Sequ
         raise node.unsupported(f"expected a batch of 1 to {MAX_UNROLLED_TRIPS}, got {batch}")
     results = []
     for element in range(batch):
-        given = [Item.of(item.value[element]) for item in inputs]
+        given = [Operand.of(item.value[element]) for item in inputs]
         state, rows = given[:count], [_turned(item.value, way) for item, way in zip(given[count:], ways)]
         results.append(_scanned(node, body, state, rows))
-    return [Item.of(shorthand.stack([item.value for item in parts])) for parts in zip(*results)]
+    return [Operand.of(shorthand.stack([item.value for item in parts])) for parts in zip(*results)]
 
 
-def _scanned(node: OnnxNode, body: Any, state: Sequence[Item], rows: Sequence[Value]) -> list[Item]:
+def _scanned(node: OnnxNode, body: Any, state: Sequence[Operand], rows: Sequence[Value]) -> list[Operand]:
     """The body over the first axis of `rows`: what it carries at the end, then what it collected."""
     formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
     region = node.bodies.region(body, formals)

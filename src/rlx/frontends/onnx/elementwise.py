@@ -9,7 +9,7 @@ import ml_dtypes
 
 from rlx.errors import ModelError
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Value
 from rlx.ops import build
@@ -65,7 +65,7 @@ for _name, (_target, _alpha) in _WITH_ALPHA.items():
 
 
 @onnx_op("Identity")
-def identity(node: OnnxNode, x: Item) -> Item:
+def identity(node: OnnxNode, x: Operand) -> Operand:
     return x
 
 
@@ -154,7 +154,7 @@ def _power_of_two(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("CastLike")
-def cast_like(node: OnnxNode, x: Value, like: Item) -> Value:
+def cast_like(node: OnnxNode, x: Value, like: Operand) -> Value:
     return _cast(node, x, like.dtype)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
 from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
-from rlx.frontends.onnx.bodies import Formal, Frame, Region
+from rlx.frontends.onnx.definitions import default_attributes, standard_body
 from rlx.frontends.onnx.inputs import Inputs
-from rlx.frontends.onnx.item import Alike, Item, Many, Nothing
-from rlx.frontends.onnx.lists import unstacked
 from rlx.frontends.onnx.model import LaterFile, ModelFile, check_names, dtype_of, opsets_of
-from rlx.frontends.onnx.table import SYMBOLIC, Importer, OnnxNode, find
+from rlx.frontends.onnx.needed import MAX_INLINE_DEPTH, needed
+from rlx.frontends.onnx.operand import Alike, Many, Nothing, Operand
+from rlx.frontends.onnx.scope import Scope
+from rlx.frontends.onnx.sequence_values import unstacked
+from rlx.frontends.onnx.subgraphs import Formal, Frame, Region
+from rlx.frontends.onnx.table import SYMBOLIC, OnnxNode, arguments_of, find
 from rlx.frontends.onnx.weights import Leaves
 from rlx.frontends.registry import Imported
 from rlx.ir import dtype as dtypes
@@ -27,7 +30,6 @@ from rlx.ir.op import RANDOM_STATE
 
 OLDEST_OPSET = 1
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting
-MAX_INLINE_DEPTH = 32
 REGION_NODES = 8  # that a body counts as, beside its own
 # What code meets in a file that breaks the format in ways that no check foresaw.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -35,10 +37,10 @@ FAMILIES = (
     "control",
     "elementwise",
     "index",
+    "legacy_opsets",
     "linalg",
     "microsoft",
     "nn",
-    "old",
     "order",
     "quantised",
     "quantised_microsoft",
@@ -57,20 +59,6 @@ FAMILIES = (
 
 for _family in FAMILIES:
     importlib.import_module(f"rlx.frontends.onnx.{_family}")
-
-
-@dataclass
-class Scope:
-    """Names that nodes can see: those of one graph or function body, and of what it is nested in."""
-
-    opsets: Mapping[str, int]
-    prefix: str = ""
-    items: dict[str, Item | None] = field(default_factory=dict)  # None: made by a node that could not be imported
-    tensors: dict[str, Any] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
-    absent: frozenset[str] = frozenset()  # a function's inputs that it was called without
-    outer: Scope | None = None
-    depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,7 @@ def import_model(
 ) -> Imported:
     """The program of a model file; `sizes` are those of dims that are known. Raises ModelError, UnsupportedOp."""
     try:
-        made = _Walk(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
+        made = _ModelImporter(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
         if any(equality.spreads for equality in made.graph.equalities_within()):
             made.graph.anew = _Again(file, shapes, values, keep_subnormals)
         return made
@@ -120,7 +108,7 @@ class _Again:
         return import_model(self.file.open(), self.shapes, self.values, self.keep_subnormals, sizes).graph
 
 
-class _Walk:
+class _ModelImporter:
     def __init__(
         self,
         file: ModelFile,
@@ -181,7 +169,7 @@ class _Walk:
 
     # inputs and outputs
 
-    def _input(self, declared: Any) -> Item | None:
+    def _input(self, declared: Any) -> Operand | None:
         try:
             return self.inputs.item(declared.name, declared.type)
         except UnsupportedOp as error:
@@ -215,8 +203,8 @@ class _Walk:
     # nodes
 
     def _nodes(self, nodes: Sequence[Any], scope: Scope, outputs: Sequence[str]) -> None:
-        """Imports the nodes that the outputs hang on."""
-        for index in _needed(nodes, outputs):
+        """Imports the nodes that the outputs depend on."""
+        for index in needed(nodes, outputs):
             node = nodes[index]
             name = scope.prefix + (node.name or f"{node.op_type}_{index}")
             self._node(node, name, scope)
@@ -257,13 +245,13 @@ class _Walk:
             if output:
                 scope.items[output] = item
 
-    def _apply(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Item]:
+    def _apply(self, proto: Any, domain: str, opset: int, name: str, scope: Scope) -> Sequence[Operand]:
         importer = find(domain, proto.op_type, opset)
         if importer is None:
             return self._by_definition(proto, domain, opset, name, scope)
         attributes = self._attributes(proto, scope)
-        bodies = _Bodies(self, name, scope)
-        node = OnnxNode(self.frame.graph, self.leaves, bodies, proto, name, opset, attributes, self.file.array)
+        subgraphs = _Subgraphs(self, name, scope)
+        node = OnnxNode(self.frame.graph, self.leaves, subgraphs, proto, name, opset, attributes, self.file.array)
         node.may_measure = self.frame.parent is None
         node.inputs = self._inputs(proto, scope)
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" and opset >= NUMPY_OPSET else None
@@ -271,13 +259,13 @@ class _Walk:
             found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
             if found is not None:
                 return [found]
-        result = importer.function(node, *_arguments(node, importer))
+        result = importer.function(node, *arguments_of(node, importer))
         if result is NotImplemented:
             return self._by_definition(proto, domain, opset, name, scope, node.inputs)
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
-        made = [r if isinstance(r, Item) else Item.of(r) for r in several]
+        made = [r if isinstance(r, Operand) else Operand.of(r) for r in several]
         if len(made) < len([o for o in proto.output if o]):
             raise node.unsupported(f"output {proto.output[len(made)]!r} is not supported")
         return made
@@ -293,7 +281,7 @@ class _Walk:
 
     # names
 
-    def _lookup(self, name: str, scope: Scope | None) -> Item | None:
+    def _lookup(self, name: str, scope: Scope | None) -> Operand | None:
         while scope is not None:
             if name in scope.items:
                 return scope.items[name]
@@ -304,31 +292,24 @@ class _Walk:
             scope = scope.outer
         return None
 
-    def _inputs(self, proto: Any, scope: Scope) -> list[Item | None]:
+    def _inputs(self, proto: Any, scope: Scope) -> list[Operand | None]:
         """Inputs of a node; None for those that it leaves out, or that a function around it was called without."""
-        return [self._required(i, scope) if i and not _is_absent(i, scope) else None for i in proto.input]
+        return [self._required(i, scope) if i and not scope.is_absent(i) else None for i in proto.input]
 
-    def _required(self, name: str, scope: Scope) -> Item:
+    def _required(self, name: str, scope: Scope) -> Operand:
         item = self._lookup(name, scope)
         if item is None:
-            if self._is_unknown(name, scope):
+            if scope.has(name):
                 raise _Unknown
             raise ModelError(f"[onnx] expected inputs that earlier nodes make, got {name!r}, which none makes")
         return self.frame.here(item)
-
-    def _is_unknown(self, name: str, scope: Scope | None) -> bool:
-        while scope is not None:
-            if name in scope.items:
-                return True
-            scope = scope.outer
-        return False
 
     # bodies
 
     def _inline(
         self, function: Any, proto: Any, name: str, scope: Scope, defaults: Mapping[str, Any] | None = None,
-        inputs: Sequence[Item | None] | None = None,
-    ) -> Sequence[Item | None]:  # fmt: skip
+        inputs: Sequence[Operand | None] | None = None,
+    ) -> Sequence[Operand | None]:  # fmt: skip
         """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
         given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
@@ -344,13 +325,13 @@ class _Walk:
         self._nodes(function.node, inner, [formal for formal in wanted if formal])
         return [self._result(formal, inner) if formal else None for formal in wanted]
 
-    def _result(self, name: str, scope: Scope) -> Item | None:
+    def _result(self, name: str, scope: Scope) -> Operand | None:
         item = self._lookup(name, scope)
-        if item is None and not self._is_unknown(name, scope):
+        if item is None and not scope.has(name):
             raise ModelError(f"[onnx] expected a body that makes {name!r}, got none that does")
         return None if item is None else self.frame.here(item)
 
-    def branch(self, body: Any, name: str, scope: Scope, inputs: Sequence[Item]) -> list[Item]:
+    def branch(self, body: Any, name: str, scope: Scope, inputs: Sequence[Operand]) -> list[Operand]:
         """A sub-graph in place: what it computes where it stands."""
         self._check_depth(scope, name)
         if len(body.input) != len(inputs):
@@ -374,8 +355,10 @@ class _Walk:
         around = self.frame
         self.frame = Frame(Graph(body.name or "body", assumes_equal=True), around)
         try:
-            values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Item)}
-            items = [self.frame.here(f) if isinstance(f, Item) else Item.of(values[i]) for i, f in enumerate(formals)]
+            values = {i: self.frame.input(f) for i, f in enumerate(formals) if not isinstance(f, Operand)}
+            items = [
+                self.frame.here(f) if isinstance(f, Operand) else Operand.of(values[i]) for i, f in enumerate(formals)
+            ]
             made = Region(self.frame, list(values.values()))
             made.results = self.branch(body, name, scope, items)
             return made
@@ -396,40 +379,21 @@ class _Walk:
             raise ModelError(f"[onnx] expected bodies nested at most {MAX_INLINE_DEPTH} deep, got more at {name!r}")
 
     def _by_definition(
-        self, proto: Any, domain: str, opset: int, name: str, scope: Scope, inputs: Sequence[Item | None] | None = None
+        self,
+        proto: Any,
+        domain: str,
+        opset: int,
+        name: str,
+        scope: Scope,
+        inputs: Sequence[Operand | None] | None = None,
     ) -> Sequence[Any]:
         """An op without an importer function, or with one that only looks at its inputs: by the body that the standard
         itself gives it, if it does."""
-        body = self._standard_body(proto, domain, opset, scope)
+        body = standard_body(proto, domain, opset, self._attributes(proto, scope), lambda: self._inputs(proto, scope))
         if body is None:
             self._inputs(proto, scope)
             raise UnsupportedOp("rlx has no importer function for it")
-        return self._inline(body, proto, name, scope, _defaults(proto, domain, opset), inputs)
-
-    def _standard_body(self, proto: Any, domain: str, opset: int, scope: Scope) -> Any:
-        try:
-            schema = onnx.defs.get_schema(proto.op_type, opset, domain)
-        except onnx.defs.SchemaError:
-            return None
-        if schema.has_function:
-            return schema.function_body
-        if not schema.has_context_dependent_function:
-            return None
-        types = [b"" if item is None else self._type_bytes(item) for item in self._inputs(proto, scope)]
-        resolved = onnx.NodeProto()
-        resolved.CopyFrom(proto)
-        del resolved.attribute[:]
-        for given, attribute in self._attributes(proto, scope).items():
-            resolved.attribute.add().CopyFrom(attribute)
-            resolved.attribute[-1].name = given
-        text = schema.get_context_dependent_function(resolved.SerializeToString(), types)
-        return onnx.FunctionProto.FromString(text) if text else None
-
-    def _type_bytes(self, item: Item) -> bytes:
-        code = onnx.helper.np_dtype_to_tensor_dtype(item.dtype.numpy)
-        shape = [d if isinstance(d, int) else str(d) for d in item.shape]
-        made: bytes = onnx.helper.make_tensor_type_proto(code, shape).SerializeToString()
-        return made
+        return self._inline(body, proto, name, scope, default_attributes(proto, domain, opset), inputs)
 
     # failures
 
@@ -450,44 +414,38 @@ def _named(equality: Equality, name: str) -> Equality:
     return replace(equality, reason=f"{equality.reason}, at node {name!r}")
 
 
-def _defaults(proto: Any, domain: str, opset: int) -> dict[str, Any]:
-    """What the standard says that attributes are which a node does not give."""
-    declared = onnx.defs.get_schema(proto.op_type, opset, domain).attributes
-    return {name: a.default_value for name, a in declared.items() if a.default_value.type}
-
-
 @dataclass
-class _Bodies:
-    """`bodies.Bodies` for one node."""
+class _Subgraphs:
+    """`subgraphs.Subgraphs` for one node."""
 
-    walk: _Walk
+    importer: _ModelImporter
     name: str
     scope: Scope
 
-    def inline(self, body: Any, inputs: Sequence[Item]) -> Sequence[Item]:
-        return self.walk.branch(body, self.name, self.scope, inputs)
+    def inline(self, body: Any, inputs: Sequence[Operand]) -> Sequence[Operand]:
+        return self.importer.branch(body, self.name, self.scope, inputs)
 
     def region(self, body: Any, formals: Sequence[Formal]) -> Region:
-        return self.walk.region(body, self.name, self.scope, formals)
+        return self.importer.region(body, self.name, self.scope, formals)
 
     def random_state(self) -> tuple[Value, int]:
-        return self.walk.random_state()
+        return self.importer.random_state()
 
     def attempt(self) -> _Attempt:
-        return _Attempt(self.walk, len(self.walk.failures))
+        return _Attempt(self.importer, len(self.importer.failures))
 
 
 @dataclass
 class _Attempt:
-    walk: _Walk
+    importer: _ModelImporter
     start: int
 
     @property
     def failed(self) -> bool:
-        return len(self.walk.failures) > self.start
+        return len(self.importer.failures) > self.start
 
     def undo(self) -> None:
-        del self.walk.failures[self.start :]
+        del self.importer.failures[self.start :]
 
 
 def _prune(graph: Graph) -> None:
@@ -497,69 +455,5 @@ def _prune(graph: Graph) -> None:
             _prune(region)
 
 
-def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[int]:
-    """Indices of the nodes that the outputs hang on, in order. Nodes with sub-graphs need whatever those name."""
-    wanted = set(outputs)
-    kept: list[int] = []
-    for index in range(len(nodes) - 1, -1, -1):
-        node = nodes[index]
-        if wanted.isdisjoint(node.output):
-            continue
-        kept.append(index)
-        wanted.update(node.input)
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                wanted.update(_names_in(body, 0))
-    return kept[::-1]
-
-
-def _names_in(body: Any, depth: int) -> set[str]:
-    if depth > MAX_INLINE_DEPTH:
-        raise ModelError(f"[onnx] expected sub-graphs nested at most {MAX_INLINE_DEPTH} deep, got more")
-    found = {o.name for o in body.output}
-    for node in body.node:
-        found.update(node.input)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                found |= _names_in(attribute.g, depth + 1)
-    return found
-
-
-def _arguments(node: OnnxNode, importer: Importer) -> list[Any]:
-    """The node's inputs in the kinds that the importer function asks for. Raises ModelError, UnsupportedOp."""
-    kinds = [*importer.parameters]
-    if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
-        raise node.unsupported(f"input {len(kinds)} is not supported")
-    given: list[Any] = []
-    for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
-        kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
-        item = node.inputs[position] if position < len(node.inputs) else None
-        if item is None and not optional:
-            raise node.wrong(f"expected an input {position}, got none")
-        given.append(None if item is None else _as(node, item, kind, position))
-    return given
-
-
-def _as(node: OnnxNode, item: Item, kind: str, position: int) -> Any:
-    if kind == "item":
-        return item
-    if kind == "value":
-        return item.value
-    if item.known is None:
-        raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
-    return item.known
-
-
-def _is_absent(name: str, scope: Scope | None) -> bool:
-    """Whether a name is that of an input which the function around was called without."""
-    while scope is not None:
-        if name in scope.items or name in scope.tensors:
-            return False
-        if name in scope.absent:
-            return True
-        scope = scope.outer
-    return False
-
-
-def _countable(item: Item) -> bool:
+def _countable(item: Operand) -> bool:
     return item.dtype.kind in ("int", "uint", "bool") and item.known is not None

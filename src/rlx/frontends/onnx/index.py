@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlx import ops
 from rlx.frontends.onnx.measuring import measure
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Value
 from rlx.ir.type import MAX_DIM
@@ -53,7 +53,7 @@ def _combine(node: OnnxNode) -> str | None:
 
 
 @onnx_op("OneHot")
-def one_hot(node: OnnxNode, indices: Value, depth: Item, values: Value) -> Value:
+def one_hot(node: OnnxNode, indices: Value, depth: Operand, values: Value) -> Value:
     """`values` holds what stands for off and for on; the depth may be a float."""
     if values.rank != 1 or (isinstance(values.shape[0], int) and values.shape[0] != 2):
         raise node.wrong(f"expected the two values for off and on, got {values.type}")

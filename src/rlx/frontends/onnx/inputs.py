@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
-from rlx.frontends.onnx.item import Item, Many, Nothing
 from rlx.frontends.onnx.model import dtype_of
+from rlx.frontends.onnx.operand import Many, Nothing, Operand
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -42,7 +42,7 @@ class Inputs:
         self.dims: dict[str, str] = {}
         self._taken: set[str] = set()
 
-    def item(self, name: str, of: Any) -> Item | None:
+    def item(self, name: str, of: Any) -> Operand | None:
         """An input of a type. Sequences are as many inputs as they have elements; an optional has its element unless
         it is said to have none."""
         kind = of.WhichOneof("value")
@@ -56,7 +56,7 @@ class Inputs:
             raise UnsupportedOp(f"an input of {kind or 'no type'} is not supported")
         return self._tensor(name, of.tensor_type)
 
-    def _sequence(self, name: str, of: Any) -> Item:
+    def _sequence(self, name: str, of: Any) -> Operand:
         shapes = self.shapes.get(name)
         if shapes is None or of.WhichOneof("value") != "tensor_type":
             raise UnsupportedOp("the length of a sequence must be known: pass shapes={name: [shape of each element]}")
@@ -66,7 +66,7 @@ class Inputs:
         items = [self._made(part, shape, dtype) for part, shape in zip(parts, shapes)]
         return Many(self.graph, items, dtype)
 
-    def _tensor(self, name: str, tensor: Any) -> Item | None:
+    def _tensor(self, name: str, tensor: Any) -> Operand | None:
         dtype = dtype_of(tensor.elem_type)
         if name in self.values:
             return self._fixed(name, dtype)
@@ -81,10 +81,10 @@ class Inputs:
         except RlxError as error:
             raise ModelError(f"{error}, at input {name!r} of {self.label}") from None
 
-    def _made(self, name: str, shape: Sequence[Any], dtype: DType) -> Item:
-        return Item.of(self.graph.input(name, [dims.substitute(dims.of(d), self.sizes) for d in shape], dtype))
+    def _made(self, name: str, shape: Sequence[Any], dtype: DType) -> Operand:
+        return Operand.of(self.graph.input(name, [dims.substitute(dims.of(d), self.sizes) for d in shape], dtype))
 
-    def _fixed(self, name: str, dtype: DType) -> Item:
+    def _fixed(self, name: str, dtype: DType) -> Operand:
         """An input that the caller fixed to a value."""
         array = np.asarray(self.values[name])
         if dtypes.of(array.dtype) is not dtype:

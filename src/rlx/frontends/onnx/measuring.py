@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.frontends.onnx.table import Item, OnnxNode
+from rlx.frontends.onnx.table import OnnxNode, Operand
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Value
@@ -87,7 +87,7 @@ def extents(node: OnnxNode, shape: Sequence[Dim]) -> Value:
     return build.dims_tensor(node.graph, values=tuple(shape), dtype="i64")
 
 
-def vector(item: Item) -> Value:
+def vector(item: Operand) -> Value:
     """The numbers of an item as an i64 vector."""
     value = item.value.cast("i64")
     return value if value.rank == 1 else value.reshape(value.type.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import accumulator
@@ -113,8 +113,8 @@ def global_max_pool(node: OnnxNode, x: Value) -> Value:
 
 @onnx_op("Attention", since=23)
 def attention(
-    node: OnnxNode, q: Value, k: Value, v: Value, mask: Value | None, past_k: Item | None, past_v: Item | None,
-    lengths: Item | None,
+    node: OnnxNode, q: Value, k: Value, v: Value, mask: Value | None, past_k: Operand | None, past_v: Operand | None,
+    lengths: Operand | None,
 ) -> Any:  # fmt: skip
     """The plain form is our op; caches, soft caps and asked-for scores take the standard's own definition."""
     if any(part is not None for part in (past_k, past_v, lengths)) or any(node.outputs[1:]):

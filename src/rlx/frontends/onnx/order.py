@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlx import ops
 from rlx.frontends.onnx.measuring import extents, measure
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ops import build
@@ -18,7 +18,7 @@ def top_k_by_attribute(node: OnnxNode, x: Value) -> Sequence[Value]:
 
 
 @onnx_op("TopK", since=10)
-def top_k(node: OnnxNode, x: Value, k: Item) -> Sequence[Value]:
+def top_k(node: OnnxNode, x: Value, k: Operand) -> Sequence[Value]:
     """Results come in order even where any order would do."""
     node.flag("sorted", True)
     if k.known is not None:
@@ -33,16 +33,16 @@ def _top_k(node: OnnxNode, x: Value, k: Dim) -> Sequence[Value]:
 
 
 @onnx_op("CumSum")
-def running_sum(node: OnnxNode, x: Value, axis: Item) -> Value:
+def running_sum(node: OnnxNode, x: Value, axis: Operand) -> Value:
     return _running(node, "cumsum", x, axis)
 
 
 @onnx_op("CumProd")
-def running_product(node: OnnxNode, x: Value, axis: Item) -> Value:
+def running_product(node: OnnxNode, x: Value, axis: Operand) -> Value:
     return _running(node, "cumprod", x, axis)
 
 
-def _running(node: OnnxNode, ours: str, x: Value, axis: Item) -> Value:
+def _running(node: OnnxNode, ours: str, x: Value, axis: Operand) -> Value:
     """The axis of a vector needs no look; others that only a run knows cut x into what lies before, along, behind."""
     run = build.op(ours)
     if axis.known is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.frontends.onnx.windows import Window, kernel_of_weight, window_of, with_bias
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -15,7 +15,7 @@ MICROSOFT = "com.microsoft"
 
 @onnx_op("QuantizeLinear")
 @onnx_op("QuantizeLinear", domain=MICROSOFT)
-def quantize_linear(node: OnnxNode, x: Value, scale: Value, zero: Item | None) -> Value:
+def quantize_linear(node: OnnxNode, x: Value, scale: Value, zero: Operand | None) -> Value:
     """The result's dtype is the zero point's, else the attribute says it, else it is u8."""
     code = node.integer("output_dtype", 0)
     dtype = zero.dtype if zero is not None else dtype_of(code) if code else dtypes.u8

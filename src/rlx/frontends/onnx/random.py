@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, as_int, onnx_op
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Value
@@ -62,12 +62,12 @@ def random_uniform(node: OnnxNode) -> Value:
 
 
 @onnx_op("RandomNormalLike")
-def random_normal_like(node: OnnxNode, like: Item) -> Value:
+def random_normal_like(node: OnnxNode, like: Operand) -> Value:
     return _normal(node, like.shape, _dtype(node, like.dtype))
 
 
 @onnx_op("RandomUniformLike")
-def random_uniform_like(node: OnnxNode, like: Item) -> Value:
+def random_uniform_like(node: OnnxNode, like: Operand) -> Value:
     return _uniform(node, like.shape, _dtype(node, like.dtype))
 
 
@@ -88,7 +88,7 @@ def multinomial(node: OnnxNode, logits: Value) -> Value:
 
 
 @onnx_op("Dropout", since=12)
-def dropout(node: OnnxNode, x: Value, ratio: Item | None, training: Item | None) -> list[Value]:
+def dropout(node: OnnxNode, x: Value, ratio: Operand | None, training: Operand | None) -> list[Value]:
     """Unless it trains, and with a ratio of 0, everything is kept."""
     seed = node.integer("seed", None)
     share = node.graph.constant(0.5, "f32") if ratio is None else ratio.value.reshape()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.frontends.onnx.measuring import extents, length, measure_all, split_axes, unmarked_first, vector
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
@@ -18,7 +18,7 @@ def _register(name: str, ours: str) -> None:
     by_input = 13 if name == "ReduceSum" else 18
 
     @onnx_op(name, since=by_input)
-    def axes_by_input(node: OnnxNode, x: Value, axes: Item | None) -> Value:
+    def axes_by_input(node: OnnxNode, x: Value, axes: Operand | None) -> Value:
         """No axes mean all, or none at all if the node says so."""
         keeps = node.flag("noop_with_empty_axes")
         if axes is None or axes.shape == (0,):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.frontends.onnx.measuring import length, measure, measure_all, number, vector
-from rlx.frontends.onnx.table import Item, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
@@ -33,12 +33,12 @@ def upsample_by_scales(node: OnnxNode, x: Value, scales: Sequence[float]) -> Val
 
 @onnx_op("Upsample", since=9)
 @onnx_op("Resize", until=10)
-def upsample(node: OnnxNode, x: Value, scales: Item) -> Value:
+def upsample(node: OnnxNode, x: Value, scales: Operand) -> Value:
     return _resize(node, x, range(x.rank), _by_scales(node, x, range(x.rank), scales, {}), _SIMPLE)
 
 
 @onnx_op("Resize", since=11)
-def resize(node: OnnxNode, x: Value, roi: Item | None, scales: Item | None, sizes: Item | None) -> Value:
+def resize(node: OnnxNode, x: Value, roi: Operand | None, scales: Operand | None, sizes: Operand | None) -> Value:
     """By scales or by sizes, whichever is given; an empty input counts as none."""
     listed = node.integers("axes", None)
     axes = tuple(range(x.rank)) if listed is None else node.axes(listed, x.rank)
@@ -75,7 +75,7 @@ Targets = list[tuple[Dim, Dim, Dim]]
 """By axis: the size, and the scale as numerator and denominator."""
 
 
-def _floats(node: OnnxNode, item: Item) -> list[float] | None:
+def _floats(node: OnnxNode, item: Operand) -> list[float] | None:
     """Floats that the import can tell."""
     array: Array | None = item.known if item.known is not None else item.value.constant
     if array is None and item.value.name in node.graph.data:
@@ -85,7 +85,7 @@ def _floats(node: OnnxNode, item: Item) -> list[float] | None:
     return [float(n) for n in array.reshape(-1)]
 
 
-def _by_scales(node: OnnxNode, x: Value, axes: Sequence[int], scales: Item, rules: dict[str, Any]) -> Targets:
+def _by_scales(node: OnnxNode, x: Value, axes: Sequence[int], scales: Operand, rules: dict[str, Any]) -> Targets:
     """By scales that the import can tell, or by what a run finds them to be, in parts of a number that many divide."""
     given = _floats(node, scales)
     if given is not None:

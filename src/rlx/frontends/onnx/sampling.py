@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.frontends.onnx.measuring import measure_all, vector
-from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import Known, OnnxNode, Operand, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
 from rlx.ops import build
@@ -35,7 +35,7 @@ def roi_align(node: OnnxNode, x: Value, regions: Value, batch: Value) -> Value:
 
 
 @onnx_op("Col2Im")
-def col2im(node: OnnxNode, x: Value, image: Item, block: Known) -> Value:
+def col2im(node: OnnxNode, x: Value, image: Operand, block: Known) -> Value:
     sides = measure_all(node, vector(image)) if image.known is None else list(image.known.reshape(-1))
     rank = len(sides)
     sizes = [as_int(node, k, "its block") for k in block.reshape(-1)]
@@ -53,7 +53,7 @@ def reverse_sequence(node: OnnxNode, x: Value, lengths: Value) -> Value:
 
 
 @onnx_op("MaxUnpool")
-def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Item | None) -> Value:
+def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Operand | None) -> Value:
     """Elements go back to where a pool took them from, all else is 0. Indices count the elements of all of the image
     that the pool would have had; a larger one that is asked for has zeros behind it."""
     kernel = node.integers("kernel_shape")

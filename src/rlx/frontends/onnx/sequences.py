@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.frontends.onnx.item import Alike, Growing, Many, Nothing
-from rlx.frontends.onnx.lists import MAX_LENGTH, appended, unstacked
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.operand import Alike, Growing, Many, Nothing
+from rlx.frontends.onnx.sequence_values import MAX_LENGTH, appended, unstacked
+from rlx.frontends.onnx.table import Known, OnnxNode, Operand, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Value
 from rlx.ops import build, shorthand
 
 
-def _many(node: OnnxNode, item: Item) -> list[Item]:
+def _many(node: OnnxNode, item: Operand) -> list[Operand]:
     if isinstance(item, Growing):
         raise node.unsupported("a loop carries the sequence, and its body does more with it than to append to it")
     if isinstance(item, Alike):
@@ -29,7 +29,7 @@ def _many(node: OnnxNode, item: Item) -> list[Item]:
     return item.items
 
 
-def _made(node: OnnxNode, items: Sequence[Item], empty: Item | None = None) -> Many:
+def _made(node: OnnxNode, items: Sequence[Operand], empty: Operand | None = None) -> Many:
     if len(items) > MAX_LENGTH:
         raise node.unsupported(f"sequences of more than {MAX_LENGTH} elements are not supported")
     dtype = items[0].dtype if items else empty.dtype if empty is not None else dtypes.f32
@@ -39,17 +39,17 @@ def _made(node: OnnxNode, items: Sequence[Item], empty: Item | None = None) -> M
 
 
 @onnx_op("SequenceConstruct")
-def construct(node: OnnxNode, *items: Item) -> Item:
+def construct(node: OnnxNode, *items: Operand) -> Operand:
     return _made(node, items)
 
 
 @onnx_op("SequenceEmpty")
-def empty(node: OnnxNode) -> Item:
+def empty(node: OnnxNode) -> Operand:
     return Many(node.graph, [], dtype_of(node.integer("dtype", 1)))
 
 
 @onnx_op("SequenceInsert")
-def insert(node: OnnxNode, sequence: Item, item: Item, position: Known | None) -> Item:
+def insert(node: OnnxNode, sequence: Operand, item: Operand, position: Known | None) -> Operand:
     if position is None and isinstance(sequence, (Alike, Growing)):
         return appended(node, sequence, item.value.reshape(1, *item.shape))
     items = list(_many(node, sequence))
@@ -58,7 +58,7 @@ def insert(node: OnnxNode, sequence: Item, item: Item, position: Known | None) -
 
 
 @onnx_op("SequenceErase")
-def erase(node: OnnxNode, sequence: Item, position: Known | None) -> Item:
+def erase(node: OnnxNode, sequence: Operand, position: Known | None) -> Operand:
     items = list(_many(node, sequence))
     at = _place(node, position, len(items), len(items)) if position is not None else len(items) - 1
     if not items:
@@ -75,27 +75,27 @@ def _place(node: OnnxNode, position: Known, end: int, count: int) -> int:
 
 
 @onnx_op("SequenceAt")
-def at(node: OnnxNode, sequence: Item, position: Item) -> Item:
+def at(node: OnnxNode, sequence: Operand, position: Operand) -> Operand:
     """A position that only a run knows chooses among elements of one type."""
     if isinstance(sequence, Alike):
         told = position.value.reshape(()).cast("i64")
-        return Item.of(build.gather(sequence.stacked, told, axis=0))
+        return Operand.of(build.gather(sequence.stacked, told, axis=0))
     items = _many(node, sequence)
     if position.known is not None:
         return items[_place(node, position.known, len(items), len(items))]
     if len({item.type for item in items}) != 1:
         raise node.unsupported("which of elements of several shapes it takes is known only when the graph runs")
     stacked = shorthand.stack([item.value for item in items])
-    return Item.of(build.gather(stacked, position.value.reshape(()), axis=0))
+    return Operand.of(build.gather(stacked, position.value.reshape(()), axis=0))
 
 
 @onnx_op("SequenceLength")
-def sequence_length(node: OnnxNode, sequence: Item) -> Item:
+def sequence_length(node: OnnxNode, sequence: Operand) -> Operand:
     return node.knows(sequence.length if isinstance(sequence, Alike) else len(_many(node, sequence)))
 
 
 @onnx_op("SplitToSequence")
-def split_to_sequence(node: OnnxNode, x: Value, split: Item | None) -> Item:
+def split_to_sequence(node: OnnxNode, x: Value, split: Operand | None) -> Operand:
     """Parts of one size, the last one smaller if they do not come out even; of the sizes of a vector; or of one
     element each, without its axis if the node says so. A size of 1 is as none: torch writes it, and wants no axis."""
     axis = node.axis(x.rank, 0)
@@ -121,11 +121,11 @@ def split_to_sequence(node: OnnxNode, x: Value, split: Item | None) -> Item:
     parts = shorthand.split(x, sizes, axis)
     if single and not keeps:
         parts = tuple(shorthand.squeeze(part, (axis,)) for part in parts)
-    return _made(node, [Item.of(part) for part in parts], Item.of(x))
+    return _made(node, [Operand.of(part) for part in parts], Operand.of(x))
 
 
 @onnx_op("ConcatFromSequence")
-def concat_from_sequence(node: OnnxNode, sequence: Item) -> Value:
+def concat_from_sequence(node: OnnxNode, sequence: Operand) -> Value:
     axis = node.integer("axis")
     if isinstance(sequence, Alike):
         return _concatenated(node, sequence, axis)
@@ -152,7 +152,7 @@ def _concatenated(node: OnnxNode, sequence: Alike, axis: int) -> Value:
 
 
 @onnx_op("SequenceMap")
-def sequence_map(node: OnnxNode, sequence: Item, *others: Item) -> Sequence[Item]:
+def sequence_map(node: OnnxNode, sequence: Operand, *others: Operand) -> Sequence[Operand]:
     """The body for every element; other sequences go along with it, tensors stay."""
     body = node.graph_attribute("body")
     count = len(_many(node, sequence))
@@ -168,18 +168,18 @@ def sequence_map(node: OnnxNode, sequence: Item, *others: Item) -> Sequence[Item
 
 
 @onnx_op("Optional")
-def optional(node: OnnxNode, item: Item | None) -> Item:
+def optional(node: OnnxNode, item: Operand | None) -> Operand:
     node.type_attribute("type")  # what an element would be; there is none
     return Nothing(node.graph) if item is None else item
 
 
 @onnx_op("OptionalHasElement")
-def has_element(node: OnnxNode, item: Item | None) -> Item:
+def has_element(node: OnnxNode, item: Operand | None) -> Operand:
     return node.knows(item is not None and not isinstance(item, Nothing), dtypes.bool_)
 
 
 @onnx_op("OptionalGetElement")
-def get_element(node: OnnxNode, item: Item) -> Item:
+def get_element(node: OnnxNode, item: Operand) -> Operand:
     if isinstance(item, Nothing):
         raise node.wrong("expected an optional with an element, got one without")
     return item

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ShapeError
-from rlx.frontends.onnx import late
+from rlx.frontends.onnx import dynamic_shapes
 from rlx.frontends.onnx.measuring import measure_all, number, vector
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import Known, OnnxNode, Operand, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
@@ -25,17 +25,17 @@ _FAR = 1 << 31  # slice ends at least this far are meant as "to the end"
 
 
 @onnx_op("Shape")
-def shape(node: OnnxNode, x: Item) -> Item:
+def shape(node: OnnxNode, x: Operand) -> Operand:
     return node.knows(list(x.shape)[node.integer("start", None) : node.integer("end", None)])
 
 
 @onnx_op("Size")
-def size(node: OnnxNode, x: Item) -> Item:
+def size(node: OnnxNode, x: Operand) -> Operand:
     return node.knows(dims.product(x.shape))
 
 
 @onnx_op("Constant")
-def constant(node: OnnxNode) -> Item:
+def constant(node: OnnxNode) -> Operand:
     """Weights of models that keep them in nodes become params, small things constants."""
     array = node.tensor("value")
     if array is not None:
@@ -50,11 +50,11 @@ def constant(node: OnnxNode) -> Item:
 
 
 @onnx_op("Reshape", since=5)
-def reshape(node: OnnxNode, x: Value, wanted: Item) -> Value:
+def reshape(node: OnnxNode, x: Value, wanted: Operand) -> Value:
     """0 keeps a dim, -1 is worked out."""
     zero_stays = not node.flag("allowzero")
     if wanted.known is None:
-        return late.reshape(node, x, vector(wanted), zero_stays)
+        return dynamic_shapes.reshape(node, x, vector(wanted), zero_stays)
     listed = list(wanted.known.reshape(-1))
     if zero_stays:
         if any(d == 0 and i >= x.rank for i, d in enumerate(listed)):
@@ -77,9 +77,9 @@ def transpose(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Squeeze", since=13)
-def squeeze(node: OnnxNode, x: Value, axes: Item | None) -> Value:
+def squeeze(node: OnnxNode, x: Value, axes: Operand | None) -> Value:
     if axes is not None and axes.known is None:
-        return late.squeeze(node, x, vector(axes))
+        return dynamic_shapes.squeeze(node, x, vector(axes))
     return shorthand.squeeze(x, None if axes is None else node.axes(axes.known_or_fail, x.rank))
 
 
@@ -90,9 +90,9 @@ def squeeze_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Unsqueeze", since=13)
-def unsqueeze(node: OnnxNode, x: Value, axes: Item) -> Value:
+def unsqueeze(node: OnnxNode, x: Value, axes: Operand) -> Value:
     if axes.known is None:
-        return late.unsqueeze(node, x, vector(axes))
+        return dynamic_shapes.unsqueeze(node, x, vector(axes))
     return shorthand.expand_dims(x, node.axes(axes.known, x.rank + axes.known.size))
 
 
@@ -103,10 +103,10 @@ def unsqueeze_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Expand")
-def expand(node: OnnxNode, x: Value, wanted: Item) -> Value:
+def expand(node: OnnxNode, x: Value, wanted: Operand) -> Value:
     """Broadcast both ways: axes of 1 on either side take the other's dim."""
     if wanted.known is None:
-        return late.expand(node, x, vector(wanted))
+        return dynamic_shapes.expand(node, x, vector(wanted))
     target = node.graph.broadcast(x.shape, tuple(wanted.known.reshape(-1)))
     return x if target == x.shape else build.broadcast_to(x, shape=target)
 
@@ -118,9 +118,9 @@ def concat(node: OnnxNode, *parts: Value) -> Value:
 
 
 @onnx_op("Split", since=13)
-def split(node: OnnxNode, x: Value, sizes: Item | None) -> Sequence[Value]:
+def split(node: OnnxNode, x: Value, sizes: Operand | None) -> Sequence[Value]:
     if sizes is not None and sizes.known is None:
-        return late.split(node, x, vector(sizes), node.axis(x.rank, 0))
+        return dynamic_shapes.split(node, x, vector(sizes), node.axis(x.rank, 0))
     return _split(node, x, None if sizes is None else list(sizes.known_or_fail.reshape(-1)))
 
 
@@ -151,11 +151,15 @@ def slice_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Slice", since=10)
-def slice_(node: OnnxNode, x: Value, starts: Item, ends: Item, axes: Item | None, steps: Item | None) -> Value:
+def slice_(
+    node: OnnxNode, x: Value, starts: Operand, ends: Operand, axes: Operand | None, steps: Operand | None
+) -> Value:
     """Python's slices; ends past the array are cut off."""
     known = [None if item is None else item.known for item in (starts, ends, axes, steps)]
     if any(item is not None and item.known is None for item in (starts, ends, axes, steps)):
-        return late.slice_(node, x, vector(starts), vector(ends), axes, None if steps is None else vector(steps))
+        return dynamic_shapes.slice_(
+            node, x, vector(starts), vector(ends), axes, None if steps is None else vector(steps)
+        )
     return _slice(node, x, starts.known_or_fail, ends.known_or_fail, known[2], known[3])
 
 
@@ -187,7 +191,7 @@ def _near(end: Any, low_is_open: bool) -> Any:
 
 
 @onnx_op("Tile")
-def tile(node: OnnxNode, x: Value, repeats: Item) -> Value:
+def tile(node: OnnxNode, x: Value, repeats: Operand) -> Value:
     return shorthand.tile(x, _dims(node, repeats))
 
 
@@ -198,14 +202,14 @@ def pad_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Pad", since=11)
-def pad(node: OnnxNode, x: Value, given: Item, fill: Value | None, axes: Item | None) -> Value:
+def pad(node: OnnxNode, x: Value, given: Operand, fill: Value | None, axes: Operand | None) -> Value:
     """Constant, edge, reflect or wrap; negative pads crop, before anything is added."""
     mode = node.text("mode", "constant")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise node.unsupported(f"the mode {mode!r} is not supported")
     pads = given.known
     if pads is None or (axes is not None and axes.known is None):
-        return late.pad(node, x, vector(given), axes, mode, fill)
+        return dynamic_shapes.pad(node, x, vector(given), axes, mode, fill)
     which = range(x.rank) if axes is None else node.axes(axes.known_or_fail, x.rank)
     if pads.size != 2 * len(which):
         raise node.wrong(f"expected {2 * len(which)} pads, got {pads.size}")
@@ -236,33 +240,33 @@ def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Dim, high: Dim, mode: st
     extent = x.shape[axis]
     total = dims.add(dims.add(extent, low), high)
     at = build.iota(node.graph, shape=(total,), dtype="i64") - number(node, low)
-    return build.gather(x, late.folded(at, number(node, extent), mode), axis=axis)
+    return build.gather(x, dynamic_shapes.folded(at, number(node, extent), mode), axis=axis)
 
 
 @onnx_op("ConstantOfShape")
-def constant_of_shape(node: OnnxNode, wanted: Item) -> Value:
+def constant_of_shape(node: OnnxNode, wanted: Operand) -> Value:
     fill = node.tensor("value")
     value = node.graph.constant(np.float32(0) if fill is None else fill.reshape(-1)[0])
     return build.broadcast_to(value, shape=tuple(_dims(node, wanted)))
 
 
-def _dims(node: OnnxNode, wanted: Item) -> list[Dim]:
+def _dims(node: OnnxNode, wanted: Operand) -> list[Dim]:
     """The numbers of a vector; those that only a run knows are measured."""
     return measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))
 
 
 @onnx_op("Range")
-def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+def range_(node: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Value:
     """start, start + delta, … short of limit. How many there are must be known from shapes."""
     dtype = start.dtype
     if dtype.is_float:
         return _float_range(node, start, limit, delta)
     known = [item.known for item in (start, limit, delta)]
     if any(k is None for k in known):
-        return late.line(node, start, limit, delta)
+        return dynamic_shapes.line(node, start, limit, delta)
     begin, end, by = (k.reshape(-1)[0] for k in known if k is not None)
     if not isinstance(by, int):
-        return late.line(node, start, limit, delta)
+        return dynamic_shapes.line(node, start, limit, delta)
     stride = by
     if stride == 0:
         raise node.wrong("expected a step that is not zero, got 0")
@@ -272,12 +276,12 @@ def range_(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
     return line if begin == 0 else line + start.value.reshape()
 
 
-def _float_range(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+def _float_range(node: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Value:
     """A range of floats, whose limit may be a dim in disguise."""
     ends = [_end_of(item) for item in (start, limit, delta)]
     first, last, step = ends
     if last is None or not isinstance(first, float) or not isinstance(step, float):
-        return late.line(node, start, limit, delta)
+        return dynamic_shapes.line(node, start, limit, delta)
     if step == 0:
         raise node.wrong("expected a step that is not zero, got 0")
     if isinstance(last, float):
@@ -286,11 +290,11 @@ def _float_range(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value
         span = dims.add(last, -int(first))
         count = dims.maximum(0, dims.ceildiv(span, int(step)))
     else:
-        return late.line(node, start, limit, delta)
+        return dynamic_shapes.line(node, start, limit, delta)
     return build.iota(node.graph, shape=(count,), dtype="i64").cast(start.dtype) * step + first
 
 
-def _end_of(item: Item) -> float | Dim | None:
+def _end_of(item: Operand) -> float | Dim | None:
     """The number of an item of one element: a float that is constant, or a dim that was cast to one."""
     value = item.value
     constant = value.constant
@@ -305,16 +309,16 @@ def _end_of(item: Item) -> float | Dim | None:
 
 
 @onnx_op("Trilu")
-def trilu(node: OnnxNode, x: Value, offset: Item | None) -> Value:
+def trilu(node: OnnxNode, x: Value, offset: Operand | None) -> Value:
     k = 0 if offset is None else None if offset.known is None else offset.known.reshape(-1)[0]
     upper = node.flag("upper", True)
     if not isinstance(k, int):
-        return late.trilu(node, x, offset.value if offset is not None else number(node, 0), upper)
+        return dynamic_shapes.trilu(node, x, offset.value if offset is not None else number(node, 0), upper)
     return (shorthand.triu if upper else shorthand.tril)(x, k)
 
 
 @onnx_op("EyeLike")
-def eye_like(node: OnnxNode, x: Item) -> Value:
+def eye_like(node: OnnxNode, x: Operand) -> Value:
     code = node.integer("dtype", 0)
     if len(x.shape) != 2:
         raise node.wrong(f"expected a matrix, got {x.type}")

@@ -9,7 +9,7 @@ import numpy as np
 from rlx import ops
 from rlx.frontends.onnx.measuring import measure
 from rlx.frontends.onnx.model import dtype_of
-from rlx.frontends.onnx.table import Item, Known, OnnxNode, as_int, onnx_op
+from rlx.frontends.onnx.table import Known, OnnxNode, Operand, as_int, onnx_op
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
@@ -92,7 +92,7 @@ def stft(node: OnnxNode, x: Value, step: Known, window: Value | None, length: Kn
 
 
 def _window(name: str, coefficients: Sequence[float]) -> None:
-    def run(node: OnnxNode, size: Item) -> Value:
+    def run(node: OnnxNode, size: Operand) -> Value:
         count = measure(node, size.value) if size.known is None else _one(node, size.known, "a size")
         dtype = dtype_of(node.integer("output_datatype", 1))
         return shorthand.cosine_window(node.graph, count, coefficients, node.flag("periodic", True), dtype)
@@ -106,7 +106,7 @@ _window("BlackmanWindow", (0.42, 0.5, 0.08))
 
 
 @onnx_op("MelWeightMatrix")
-def mel_weight_matrix(node: OnnxNode, bands: Known, length: Known, rate: Known, low: Item, high: Item) -> Value:
+def mel_weight_matrix(node: OnnxNode, bands: Known, length: Known, rate: Known, low: Operand, high: Operand) -> Value:
     """Triangles between corners at equal distances on the mel scale, rounded down to bins of the transform."""
     names = ("num_mel_bins", "dft_length", "sample_rate")
     count, size, hertz = (

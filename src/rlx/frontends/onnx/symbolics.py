@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.frontends.onnx.item import MAX_KNOWN, Item, is_number
 from rlx.frontends.onnx.model import dtype_of
+from rlx.frontends.onnx.operand import MAX_KNOWN, Operand, is_number
 from rlx.frontends.onnx.table import Known, OnnxNode, symbolic
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -30,8 +30,8 @@ def _each(function: Callable[..., Any], *arrays: Known) -> Array:
     return out
 
 
-def _elementwise(function: Callable[..., Any], result: DType | None = None) -> Callable[..., Item | None]:
-    def run(node: OnnxNode, *arrays: Known) -> Item | None:
+def _elementwise(function: Callable[..., Any], result: DType | None = None) -> Callable[..., Operand | None]:
+    def run(node: OnnxNode, *arrays: Known) -> Operand | None:
         try:
             made = _each(function, *arrays)
         except _Undecided:
@@ -88,7 +88,7 @@ def _equal(a: Dim, b: Dim) -> bool:
     raise _Undecided
 
 
-def _both(function: Callable[[bool, bool], bool]) -> Callable[..., Item | None]:
+def _both(function: Callable[[bool, bool], bool]) -> Callable[..., Operand | None]:
     return _elementwise(lambda a, b: function(bool(a), bool(b)), dtypes.bool_)
 
 
@@ -111,12 +111,12 @@ symbolic("Xor")(_both(lambda a, b: a != b))
 
 
 @symbolic("Mod")
-def _mod(node: OnnxNode, a: Known, b: Known) -> Item | None:
+def _mod(node: OnnxNode, a: Known, b: Known) -> Operand | None:
     return None if node.flag("fmod") else _elementwise(_modulo)(node, a, b)
 
 
-def _fold(function: Callable[[Dim, Dim], Dim]) -> Callable[..., Item | None]:
-    def run(node: OnnxNode, first: Known, *rest: Known) -> Item | None:
+def _fold(function: Callable[[Dim, Dim], Dim]) -> Callable[..., Operand | None]:
+    def run(node: OnnxNode, first: Known, *rest: Known) -> Operand | None:
         for other in rest:
             first = _each(function, first, other)
         return _elementwise(lambda a: a)(node, first)
@@ -129,14 +129,14 @@ symbolic("Max")(_fold(dims.maximum))
 
 
 @symbolic("Where")
-def _where(node: OnnxNode, condition: Known, x: Known, y: Known) -> Item | None:
+def _where(node: OnnxNode, condition: Known, x: Known, y: Known) -> Operand | None:
     item = node.inputs[1]
     assert item is not None
     return node.knows(_each(lambda c, a, b: a if c else b, condition, x, y), item.dtype)
 
 
 @symbolic("Cast")
-def _cast(node: OnnxNode, x: Known) -> Item | None:
+def _cast(node: OnnxNode, x: Known) -> Operand | None:
     to = dtype_of(node.integer("to"))
     if to is dtypes.bool_:
         return _elementwise(lambda a: not _equal(int(a) if is_number(a) else a, 0), to)(node, x)
@@ -149,34 +149,34 @@ def _cast(node: OnnxNode, x: Known) -> Item | None:
 
 
 @symbolic("Gather")
-def _gather(node: OnnxNode, x: Known, indices: Known) -> Item | None:
+def _gather(node: OnnxNode, x: Known, indices: Known) -> Operand | None:
     if not all(is_number(i) for i in indices.reshape(-1)):
         return None
     return _like(node, np.take(x, indices.astype(np.int64), axis=node.integer("axis", 0)))
 
 
 @symbolic("Concat")
-def _concat(node: OnnxNode, *parts: Known) -> Item | None:
+def _concat(node: OnnxNode, *parts: Known) -> Operand | None:
     return _like(node, np.concatenate(parts, axis=node.integer("axis")))
 
 
 @symbolic("Transpose")
-def _transpose(node: OnnxNode, x: Known) -> Item | None:
+def _transpose(node: OnnxNode, x: Known) -> Operand | None:
     return _like(node, np.transpose(x, node.integers("perm", None)))
 
 
 @symbolic("Unsqueeze")
-def _unsqueeze(node: OnnxNode, x: Known, axes: Known | None = None) -> Item | None:
+def _unsqueeze(node: OnnxNode, x: Known, axes: Known | None = None) -> Operand | None:
     return _like(node, np.expand_dims(x, _axes(node, axes) or ()))
 
 
 @symbolic("Squeeze")
-def _squeeze(node: OnnxNode, x: Known, axes: Known | None = None) -> Item | None:
+def _squeeze(node: OnnxNode, x: Known, axes: Known | None = None) -> Operand | None:
     return _like(node, np.squeeze(x, _axes(node, axes)))
 
 
 @symbolic("Reshape")
-def _reshape(node: OnnxNode, x: Known, shape: Known) -> Item | None:
+def _reshape(node: OnnxNode, x: Known, shape: Known) -> Operand | None:
     if not all(is_number(n) for n in shape):
         return None
     zero_stays = not node.flag("allowzero")
@@ -187,7 +187,7 @@ def _reshape(node: OnnxNode, x: Known, shape: Known) -> Item | None:
 @symbolic("Slice")
 def _slice(
     node: OnnxNode, x: Known, starts: Known, ends: Known, axes: Known | None = None, steps: Known | None = None
-) -> Item | None:
+) -> Operand | None:
     given = [starts, ends, *(a for a in (axes, steps) if a is not None)]
     if not all(is_number(n) for array in given for n in array):
         return None
@@ -201,14 +201,14 @@ def _slice(
 
 
 @symbolic("Expand")
-def _expand(node: OnnxNode, x: Known, shape: Known) -> Item | None:
+def _expand(node: OnnxNode, x: Known, shape: Known) -> Operand | None:
     if not all(is_number(n) for n in shape) or np.prod(shape) > MAX_KNOWN:
         return None
     return _like(node, np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))))
 
 
 @symbolic("ConstantOfShape")
-def _constant_of_shape(node: OnnxNode, shape: Known) -> Item | None:
+def _constant_of_shape(node: OnnxNode, shape: Known) -> Operand | None:
     fill = node.tensor("value")
     if fill is None or fill.dtype.kind not in "iub" or not all(is_number(n) for n in shape):
         return None
@@ -218,15 +218,15 @@ def _constant_of_shape(node: OnnxNode, shape: Known) -> Item | None:
 
 
 @symbolic("Range")
-def _range(node: OnnxNode, start: Known, limit: Known, delta: Known) -> Item | None:
+def _range(node: OnnxNode, start: Known, limit: Known, delta: Known) -> Operand | None:
     ends = [array.reshape(-1)[0] for array in (start, limit, delta)]
     if not all(is_number(n) for n in ends) or ends[2] == 0 or len(range(*ends)) > MAX_KNOWN:
         return None
     return _like(node, np.array(range(*ends), object))
 
 
-def _reduction(function: Callable[[Dim, Dim], Dim], empty: int | None) -> Callable[..., Item | None]:
-    def run(node: OnnxNode, x: Known, axes: Known | None = None) -> Item | None:
+def _reduction(function: Callable[[Dim, Dim], Dim], empty: int | None) -> Callable[..., Operand | None]:
+    def run(node: OnnxNode, x: Known, axes: Known | None = None) -> Operand | None:
         which = _axes(node, axes)
         if x.ndim > 1 or (which is not None and len(which) != x.ndim) or (x.size == 0 and empty is None):
             return None
@@ -251,7 +251,7 @@ def _axes(node: OnnxNode, axes: Known | None) -> tuple[int, ...] | None:
     return found or None
 
 
-def _like(node: OnnxNode, known: Any) -> Item:
+def _like(node: OnnxNode, known: Any) -> Operand:
     first = node.inputs[0]
     assert first is not None
     return node.knows(known, first.dtype)

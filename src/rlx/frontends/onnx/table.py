@@ -1,7 +1,7 @@
 """The tables of importer functions, one function an ONNX op, and what such a function sees of its node.
 
 `@onnx_op("Softmax", since=13)` registers a function from values to values. Its parameters say by annotation what it
-takes of an input: `Value` a value of the graph, `Known` numbers that the import must be able to tell, `Item` either;
+takes of an input: `Value` a value of the graph, `Known` numbers that the import must be able to tell, `Operand` either;
 `| None` marks inputs that may be absent, `*` takes the rest. `@symbolic("Add")` registers the same op on known numbers,
 for shape arithmetic; it may return None where it cannot tell.
 """
@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 
 from rlx.errors import ModelError, UnsupportedOp
-from rlx.frontends.onnx.bodies import Bodies
-from rlx.frontends.onnx.item import Item
+from rlx.frontends.onnx.operand import Operand
+from rlx.frontends.onnx.subgraphs import Subgraphs
 from rlx.frontends.onnx.weights import Leaves
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Value
@@ -45,7 +45,7 @@ class Importer:
 
 TABLE: dict[tuple[str, str], list[Importer]] = {}
 SYMBOLIC: dict[str, Callable[..., Any]] = {}
-_KINDS = {"Value": "value", "Known": "known", "Item": "item"}
+_KINDS = {"Value": "value", "Known": "known", "Operand": "operand"}
 
 
 def onnx_op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[F], F]:
@@ -100,7 +100,7 @@ class OnnxNode:
         self,
         graph: Graph,
         leaves: Leaves,
-        bodies: Bodies,
+        bodies: Subgraphs,
         proto: Any,
         name: str,
         opset: int,
@@ -115,7 +115,7 @@ class OnnxNode:
         self.domain: str = proto.domain
         self.opset = opset
         self.outputs: Sequence[str] = list(proto.output)
-        self.inputs: list[Item | None] = []
+        self.inputs: list[Operand | None] = []
         self.may_measure = True
         """Whether dims may be measured here: not inside of a body that becomes a region."""
         self._attributes = attributes
@@ -184,7 +184,7 @@ class OnnxNode:
         found = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
         return None if found is None else self._read(found)
 
-    def leaf(self, array: Array) -> Item:
+    def leaf(self, array: Array) -> Operand:
         """An array of the model in our graph: a weight, or a constant if it is small."""
         return self._leaves.make(self.outputs[0], array)
 
@@ -230,9 +230,9 @@ class OnnxNode:
             raise self.wrong(f"expected axes without repeats, got {listed}")
         return read
 
-    def knows(self, numbers: Any, dtype: Any = None) -> Item:
+    def knows(self, numbers: Any, dtype: Any = None) -> Operand:
         """An item of known numbers, i64 unless said otherwise."""
-        return Item.knowing(self.graph, numbers) if dtype is None else Item.knowing(self.graph, numbers, dtype)
+        return Operand.knowing(self.graph, numbers) if dtype is None else Operand.knowing(self.graph, numbers, dtype)
 
 
 def as_int(node: OnnxNode, number: Dim | bool, what: str) -> int:
@@ -242,4 +242,41 @@ def as_int(node: OnnxNode, number: Dim | bool, what: str) -> int:
     return int(number)
 
 
-__all__ = ["SYMBOLIC", "TABLE", "Importer", "Item", "Known", "OnnxNode", "as_int", "find", "onnx_op", "symbolic"]
+def arguments_of(node: OnnxNode, importer: Importer) -> list[Any]:
+    """The node's inputs in the kinds that the importer function asks for. Raises ModelError, UnsupportedOp."""
+    kinds = [*importer.parameters]
+    if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
+        raise node.unsupported(f"input {len(kinds)} is not supported")
+    given: list[Any] = []
+    for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
+        kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
+        item = node.inputs[position] if position < len(node.inputs) else None
+        if item is None and not optional:
+            raise node.wrong(f"expected an input {position}, got none")
+        given.append(None if item is None else _as(node, item, kind, position))
+    return given
+
+
+def _as(node: OnnxNode, item: Operand, kind: str, position: int) -> Any:
+    if kind == "operand":
+        return item
+    if kind == "value":
+        return item.value
+    if item.known is None:
+        raise node.unsupported(f"input {position} ({item.type}) is known only when the graph runs")
+    return item.known
+
+
+__all__ = [
+    "SYMBOLIC",
+    "TABLE",
+    "Importer",
+    "Known",
+    "OnnxNode",
+    "Operand",
+    "arguments_of",
+    "as_int",
+    "find",
+    "onnx_op",
+    "symbolic",
+]

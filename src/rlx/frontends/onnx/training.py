@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlx.frontends.onnx.table import Item, OnnxNode, onnx_op
+from rlx.frontends.onnx.table import OnnxNode, Operand, onnx_op
 from rlx.ir.graph import Value
 from rlx.ops import build
 
@@ -77,5 +77,5 @@ def loss(node: OnnxNode, scores: Value, labels: Value, weights: Value | None) ->
     ignored = node.integer("ignore_index", None)
     classes = scores.shape[1]
     asked = labels if ignored is None else build.select(build.eq(labels, ignored), 0, labels)
-    node.inputs[1] = Item.of(node.require(labels, asked, 0, classes, "labels"))
+    node.inputs[1] = Operand.of(node.require(labels, asked, 0, classes, "labels"))
     return NotImplemented

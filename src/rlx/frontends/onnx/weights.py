@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.frontends.files import flush_subnormals
-from rlx.frontends.onnx.item import MAX_KNOWN, Item
+from rlx.frontends.onnx.operand import MAX_KNOWN, Operand
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -20,18 +20,18 @@ class Leaves:
         self._taken: set[str] = set()
         self._seen = 0  # nodes whose names are in `_taken`
 
-    def make(self, name: str, array: Array) -> Item:
+    def make(self, name: str, array: Array) -> Operand:
         """A weight for floats of more than one element and for big integer tables, else a constant.
 
         A few integers are known numbers and come into the graph only where a value is made of them.
         """
         dtype = dtypes.of(array.dtype)
         if array.size <= MAX_KNOWN and not dtype.is_inexact and dtype.bits >= 8:
-            return Item.knowing(self.graph, array.astype(object), dtype)
+            return Operand.knowing(self.graph, array.astype(object), dtype)
         if array.size <= 1 or (not dtype.is_inexact and array.nbytes <= MAX_CONSTANT_BYTES):
-            return Item.of(self.graph.constant(array))
+            return Operand.of(self.graph.constant(array))
         data = array if self._keep_subnormals else flush_subnormals(array)
-        return Item.of(self.graph.param(self._free(name), data.shape, data.dtype, data))
+        return Operand.of(self.graph.param(self._free(name), data.shape, data.dtype, data))
 
     def _free(self, name: str) -> str:
         self._taken.update(node.name for node in self.graph.nodes[self._seen :])

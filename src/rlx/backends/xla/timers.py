@@ -10,7 +10,7 @@ from typing import Any
 
 from rlx import locks
 from rlx.backends.executable import KernelTime
-from rlx.backends.xla.scopes import Instructions
+from rlx.backends.xla.named_scopes import Instructions
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 

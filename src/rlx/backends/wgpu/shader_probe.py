@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlx.backends.wgpu.device import Device
 
 
-class Trial:
+class ShaderProbe:
     """A shader with arrays that it reads and writes as bindings 0, 1 … of its first group, an invocation an element."""
 
     def __init__(self, device: Device, shader: str) -> None:

@@ -25,7 +25,7 @@ MAX_KNOWN = 1024  # elements
 _MAX_CHAIN = 64
 
 
-class Item:
+class Operand:
     """A value, or known numbers that become a value when asked for."""
 
     __slots__ = ("_graph", "_known", "_tried", "_value", "dtype")
@@ -38,15 +38,15 @@ class Item:
         self.dtype = dtype
 
     @staticmethod
-    def of(value: Value) -> Item:
-        return Item(value.graph, value, None, value.dtype)
+    def of(value: Value) -> Operand:
+        return Operand(value.graph, value, None, value.dtype)
 
     @staticmethod
-    def knowing(graph: Graph, numbers: Any, dtype: DType = dtypes.i64) -> Item:
+    def knowing(graph: Graph, numbers: Any, dtype: DType = dtypes.i64) -> Operand:
         """An item of dims (or bools), in an object array or in lists."""
         known = np.empty(np.shape(numbers), object)
         known[...] = numbers
-        return Item(graph, None, known, dtype)
+        return Operand(graph, None, known, dtype)
 
     @property
     def graph(self) -> Graph:
@@ -82,12 +82,12 @@ class Item:
         return self._value
 
 
-class Many(Item):
+class Many(Operand):
     """A sequence: items that the import knows by their number. It is no tensor, and what asks for one is refused."""
 
     __slots__ = ("items",)
 
-    def __init__(self, graph: Graph, items: list[Item], dtype: DType) -> None:
+    def __init__(self, graph: Graph, items: list[Operand], dtype: DType) -> None:
         super().__init__(graph, None, None, dtype)
         self._tried = True
         self.items = items
@@ -101,7 +101,7 @@ class Many(Item):
         raise UnsupportedOp(f"a sequence of {len(self.items)} elements stands where a tensor is expected")
 
 
-class Alike(Item):
+class Alike(Operand):
     """A sequence of elements of one type, one after another along the first axis of a value. It may have as many as
     only a run knows."""
 
@@ -125,7 +125,7 @@ class Alike(Item):
         raise UnsupportedOp(f"a sequence of {self.length} elements stands where a tensor is expected")
 
 
-class Growing(Item):
+class Growing(Operand):
     """A sequence that a loop carries, as its body knows it: what each trip appends, not what was there before.
 
     origin  what it has in common with itself at the end of the body, and with no other sequence
@@ -153,7 +153,7 @@ class Growing(Item):
         raise UnsupportedOp("a loop carries a sequence, and its body does more with it than to append to it")
 
 
-class Nothing(Item):
+class Nothing(Operand):
     """An optional without an element."""
 
     __slots__ = ()
@@ -171,28 +171,28 @@ class Nothing(Item):
         raise UnsupportedOp("an optional without an element stands where a tensor is expected")
 
 
-def flattened(items: Sequence[Item]) -> list[Item]:
+def flattened(items: Sequence[Operand]) -> list[Operand]:
     """Items with what sequences are made of in their place."""
     return [each for item in items for each in _parts(item)]
 
 
-def _parts(item: Item) -> list[Item]:
+def _parts(item: Operand) -> list[Operand]:
     match item:
         case Many():
             return flattened(item.items)
         case Alike():
-            return [Item.of(item.stacked)]
+            return [Operand.of(item.stacked)]
         case Growing():
-            return [Item.of(part) for part in item.parts]
+            return [Operand.of(part) for part in item.parts]
     return [item]
 
 
-def structure(items: Sequence[Item]) -> list[Any]:
+def structure(items: Sequence[Operand]) -> list[Any]:
     """What `flattened` forgets: None for a tensor, a list for a sequence, a word or more for others."""
     return [_kind(item) for item in items]
 
 
-def _kind(item: Item) -> Any:
+def _kind(item: Operand) -> Any:
     match item:
         case Many():
             return structure(item.items)
@@ -205,12 +205,12 @@ def _kind(item: Item) -> Any:
     return None
 
 
-def rebuilt(graph: Graph, like: Sequence[Item], flat: Iterator[Item]) -> list[Item]:
+def rebuilt(graph: Graph, like: Sequence[Operand], flat: Iterator[Operand]) -> list[Operand]:
     """Items of the structure of others from a flat list of theirs."""
     return [_rebuilt(graph, item, flat) for item in like]
 
 
-def _rebuilt(graph: Graph, like: Item, flat: Iterator[Item]) -> Item:
+def _rebuilt(graph: Graph, like: Operand, flat: Iterator[Operand]) -> Operand:
     match like:
         case Many():
             return Many(graph, rebuilt(graph, like.items, flat), like.dtype)

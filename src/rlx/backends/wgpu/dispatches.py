@@ -28,7 +28,7 @@ class Placed:
     starts: tuple[int, ...]
 
 
-class Sequenced:
+class DispatchSequence:
     """Steps made ready for a device at known dims. Pipelines go by the text of their shader."""
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.errors import UnsupportedOp
-from rlx.frontends.onnx.item import Alike, Growing, Item, Many
+from rlx.frontends.onnx.operand import Alike, Growing, Many, Operand
 from rlx.frontends.onnx.table import OnnxNode
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
@@ -18,7 +18,7 @@ from rlx.ops import build, shorthand
 MAX_LENGTH = 4096
 
 
-def is_sequence(item: Item) -> bool:
+def is_sequence(item: Operand) -> bool:
     return isinstance(item, (Many, Alike, Growing))
 
 
@@ -29,10 +29,10 @@ def unstacked(sequence: Alike) -> Many:
         raise UnsupportedOp(f"how many elements a sequence has ({length}) is known only when the graph runs")
     if length > MAX_LENGTH:
         raise UnsupportedOp(f"sequences of more than {MAX_LENGTH} elements are not supported")
-    return Many(sequence.graph, [Item.of(sequence.stacked[i]) for i in range(length)], sequence.dtype)
+    return Many(sequence.graph, [Operand.of(sequence.stacked[i]) for i in range(length)], sequence.dtype)
 
 
-def stacked(node: OnnxNode, sequence: Item) -> Value | None:
+def stacked(node: OnnxNode, sequence: Operand) -> Value | None:
     """The elements of a sequence along a first axis; None of an empty list, whose elements have no shape."""
     if isinstance(sequence, Alike):
         return sequence.stacked
@@ -43,7 +43,7 @@ def stacked(node: OnnxNode, sequence: Item) -> Value | None:
     return shorthand.stack([item.value for item in sequence.items]) if sequence.items else None
 
 
-def appended(node: OnnxNode, sequence: Item, more: Value) -> Item:
+def appended(node: OnnxNode, sequence: Operand, more: Value) -> Operand:
     """A sequence with the elements along the first axis of `more` behind its own."""
     if sequence.dtype is not more.dtype:
         raise node.wrong(f"expected elements of one dtype, got {sorted({str(sequence.dtype), str(more.dtype)})}")
@@ -62,7 +62,7 @@ def joined(node: OnnxNode, parts: Sequence[Value]) -> Value:
     return parts[0] if len(parts) == 1 else build.concat(*parts, axis=0)
 
 
-def collected(node: OnnxNode, formal: Growing, result: Item) -> list[Value]:
+def collected(node: OnnxNode, formal: Growing, result: Operand) -> list[Value]:
     """What a trip of a loop appends to a sequence that it carries, along a first axis; nothing, or one value."""
     if not isinstance(result, Growing) or result.origin is not formal.origin:
         raise node.unsupported("a sequence that it carries changes in another way than by what a trip appends to it")

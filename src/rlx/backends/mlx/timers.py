@@ -22,7 +22,7 @@ class _Line:
     first_ns: int = 0
 
 
-class Stopwatch:
+class KernelTimer:
     """One run's times, by nodes. What the bodies of a loop or a conditional take is in their own nodes' time."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.wgpu import halves
+from rlx.backends.wgpu import f16_check
 from rlx.backends.wgpu.device import F16
 from rlx.backends.wgpu.executable import WgpuBound, WgpuExecutable
 from rlx.backends.wgpu.layout import ARENA, HALVES
@@ -45,7 +45,7 @@ def native(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
     device = compiled(kind, small()).device
     if F16 not in device.features:
         pytest.skip(f"{kind}: the driver has no {F16}")
-    if not halves.exact(device):
+    if not f16_check.exact(device):
         pytest.skip(f"{kind}: the driver rounds f16 in its own way, and is not asked to")
     return kind
 
@@ -152,15 +152,15 @@ def test_conversions_that_are_not_exact_are_found(
     right: str, wrong: str, native: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = compiled(native, small()).device
-    assert halves.exact(device)
-    assert right in halves.SHADER
-    monkeypatch.setattr(halves, "SHADER", halves.SHADER.replace(right, wrong))
-    assert not halves.exact(device)
+    assert f16_check.exact(device)
+    assert right in f16_check.SHADER
+    monkeypatch.setattr(f16_check, "SHADER", f16_check.SHADER.replace(right, wrong))
+    assert not f16_check.exact(device)
 
 
 def test_devices_without_exact_conversions_do_without(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = compiled(native, small()).device
-    monkeypatch.setitem(device.__dict__, "_exact_halves", False)
+    monkeypatch.setitem(device.__dict__, "_exact_f16", False)
     assert not device.target().halves
 
 

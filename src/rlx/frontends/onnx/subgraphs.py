@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlx.frontends.onnx.item import Alike, Growing, Item, Many, Nothing
+from rlx.frontends.onnx.operand import Alike, Growing, Many, Nothing, Operand
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Param
 from rlx.ir.type import TensorType
 
 MAX_CONSTANT_BYTES = 1 << 16  # of constants that a region gets as its own
 
-Formal = TensorType | Item
+Formal = TensorType | Operand
 """What an input of a body is: a value of this type, or an item that the import knows."""
 
 
@@ -30,7 +30,7 @@ class Frame:
         """A new input under a name that nothing has."""
         return self.graph.input(self._free(f"arg.{len(self.graph.inputs)}"), of.shape, of.dtype)
 
-    def here(self, item: Item) -> Item:
+    def here(self, item: Operand) -> Operand:
         """The item as nodes of this graph can take it."""
         if item.graph is self.graph:
             return item
@@ -43,8 +43,8 @@ class Frame:
         if isinstance(item, Growing):
             return item.with_parts(self.graph, map(self.take, item.parts))
         if item.known is not None:
-            return Item.knowing(self.graph, item.known, item.dtype)
-        return Item.of(self.take(item.value))
+            return Operand.knowing(self.graph, item.known, item.dtype)
+        return Operand.of(self.take(item.value))
 
     def take(self, value: Value) -> Value:
         """A value of this graph that is `value` of a graph around it: params by name, small constants anew."""
@@ -77,17 +77,17 @@ class Region:
 
     frame: Frame
     formals: list[Value]
-    results: list[Item] = field(default_factory=list)
+    results: list[Operand] = field(default_factory=list)
 
     @property
     def graph(self) -> Graph:
         return self.frame.graph
 
 
-class Bodies(Protocol):
+class Subgraphs(Protocol):
     """What importer functions of nodes with sub-graphs do with them."""
 
-    def inline(self, body: object, inputs: Sequence[Item]) -> Sequence[Item]:
+    def inline(self, body: object, inputs: Sequence[Operand]) -> Sequence[Operand]:
         """The body in place of the node."""
 
     def region(self, body: object, formals: Sequence[Formal]) -> Region:

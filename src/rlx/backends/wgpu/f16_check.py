@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlx.backends.wgpu.trial import Trial
+from rlx.backends.wgpu.shader_probe import ShaderProbe
 from rlx.codegen.simt.code import WORKGROUP
 from rlx.ir.literal import Array
 
@@ -31,7 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 def exact(device: Device) -> bool:
     """Whether every f16 is read as what it is, and f32s are rounded to the nearest one, ties to even, large ones to
     infinity: tried with all f16, with f32s half way between two, and with neighbours of these."""
-    run = Trial(device, SHADER)
+    run = ShaderProbe(device, SHADER)
     codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     for floats in _floats(codes):
         with np.errstate(over="ignore"):

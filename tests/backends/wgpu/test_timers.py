@@ -7,7 +7,7 @@ import pytest
 
 import rlx
 from rlx.backends.base import Options
-from rlx.backends.wgpu import BACKENDS, stopwatch
+from rlx.backends.wgpu import BACKENDS, timers
 from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
@@ -45,7 +45,7 @@ def test_programs_that_are_not_timed_ask_for_no_timestamps(kind: str, monkeypatc
 def test_more_dispatches_than_a_query_set_holds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = timed(kind, chain(9))
     assert made.capabilities.profiling
-    monkeypatch.setattr(stopwatch, "TIMED_TOGETHER", 4)
+    monkeypatch.setattr(timers, "TIMED_TOGETHER", 4)
     times = made.bind({}).profile([np.eye(4, dtype=np.float32)])
     assert [k.calls for k in times] == [1] * 9
     starts = [k.first_ns for k in times]

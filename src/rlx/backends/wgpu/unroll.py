@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rlx import interrupt
 from rlx.backends.wgpu.build import Plan, Step
-from rlx.backends.wgpu.sequence import Placed
+from rlx.backends.wgpu.dispatches import Placed
 from rlx.codegen.simt.language.wgsl.types import element_words
 from rlx.errors import InputError
 from rlx.ir import dim as dims
@@ -31,7 +31,7 @@ def depends_on_data(kernels: Sequence[Kernel]) -> bool:
     )
 
 
-class Walk:
+class Unroller:
     """One run through kernels.
 
     starts   first words, or halves, of the buffers with memory of their own

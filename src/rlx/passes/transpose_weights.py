@@ -16,10 +16,10 @@ from rlx.passes.driver import Context, Pass, Rebuild
 from rlx.passes.merge_dots import prepared
 
 
-class TurnWeights(Pass):
+class TransposeWeights(Pass):
     """Right sides [n, k] that stay from run to run, or from trip to trip, become [k, n]."""
 
-    name = "turn-weights"
+    name = "transpose-weights"
     outermost = True
 
     def run(self, graph: Graph, context: Context) -> Graph:

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.backends.executable import KernelTime
 from rlx.backends.wgpu.build import Step
 from rlx.backends.wgpu.device import TIMESTAMPS, Device
-from rlx.backends.wgpu.sequence import Sequenced, encode_pass
+from rlx.backends.wgpu.dispatches import DispatchSequence, encode_pass
 from rlx.errors import ProfileError
 
 TIMED_TOGETHER = 2048
@@ -18,7 +18,7 @@ TIMED_TOGETHER = 2048
 STAMP_BYTES = 8
 
 
-class Stopwatch:
+class KernelTimer:
     """Encodes sequences with a pass for each dispatch, and reads when these began and ended. Raises ProfileError on a
     device without timestamps."""
 
@@ -29,7 +29,7 @@ class Stopwatch:
         self.tick_ns = device.tick_ns
         self._written: list[tuple[Sequence[Step], Any]] = []
 
-    def encode(self, sequence: Sequenced, encoder: Any) -> None:
+    def encode(self, sequence: DispatchSequence, encoder: Any) -> None:
         """Adds all dispatches of a sequence to a command encoder."""
         for first in range(0, len(sequence.steps), TIMED_TOGETHER):
             steps = sequence.steps[first : first + TIMED_TOGETHER]

@@ -11,7 +11,7 @@ from rlx.ops import build
 from rlx.ops.linalg import DotGeneral
 from rlx.passes.hoist import Hoist
 from rlx.passes.pipeline import optimise, standard
-from rlx.passes.turn_weights import TurnWeights
+from rlx.passes.transpose_weights import TransposeWeights
 
 
 def products(graph: Graph) -> list[tuple[int, ...]]:
@@ -32,11 +32,13 @@ def test_weights_are_turned_and_inputs_are_not() -> None:
     graph.output(
         build.dot_general(build.exp(x), graph.param("v", (4, 5)), lhs_contract=(1,), rhs_contract=(0,)), name="as it is"
     )
-    made = optimise(graph, [*standard(), TurnWeights()])[0]
+    made = optimise(graph, [*standard(), TransposeWeights()])[0]
     verify(made)
     assert products(optimise(graph)[0]) == [(1,), (1,), (0,)]
     assert products(made) == [(0,), (1,), (0,)]
-    assert optimise(graph, [*standard(), TurnWeights()], disable=("turn-weights",))[0].same_as(optimise(graph)[0])
+    assert optimise(graph, [*standard(), TransposeWeights()], disable=("transpose-weights",))[0].same_as(
+        optimise(graph)[0]
+    )
     random = np.random.default_rng(0)
     inputs = {"x": random.standard_normal((2, 4)).astype("f4"), "y": random.standard_normal((3, 4)).astype("f4")}
     params = {p.name: random.standard_normal([int(d) for d in p.shape]).astype("f4") for p in graph.params}
@@ -51,7 +53,7 @@ def test_what_stays_through_a_loop_is_turned_before_it() -> None:
     made = call("gru", *(graph.input(name, shape) for name, shape in sizes.items()))
     graph.output(*made if isinstance(made, tuple) else (made,))
     inputs = {name: random.standard_normal(shape).astype("f4") for name, shape in sizes.items()}
-    turned = optimise(graph, [*standard(), TurnWeights(), Hoist()])[0]
+    turned = optimise(graph, [*standard(), TransposeWeights(), Hoist()])[0]
     verify(turned)
     (scan,) = (node for node in turned.nodes if node.op.name == "scan")
     assert set(products(scan.regions[0])) == {(0,)}
@@ -63,4 +65,4 @@ def test_what_stays_through_a_loop_is_turned_before_it() -> None:
 def test_nothing_to_turn() -> None:
     graph = Graph()
     graph.output(build.exp(graph.input("x", (2,))))
-    assert optimise(graph, [*standard(), TurnWeights()])[0].same_as(optimise(graph)[0])
+    assert optimise(graph, [*standard(), TransposeWeights()])[0].same_as(optimise(graph)[0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.wgpu import subgroups
+from rlx.backends.wgpu import subgroup_check
 from rlx.backends.wgpu.device import SUBGROUPS
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -101,9 +101,9 @@ def test_portable_devices_have_none(grouped: str) -> None:
 )
 def test_what_is_not_usable_is_found(right: str, wrong: str, grouped: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = compiled(grouped, rows()[0]).device
-    assert subgroups.usable(device)
-    assert right in subgroups.SHADER
-    monkeypatch.setattr(subgroups, "SHADER", subgroups.SHADER.replace(right, wrong))
-    assert not subgroups.usable(device)
+    assert subgroup_check.usable(device)
+    assert right in subgroup_check.SHADER
+    monkeypatch.setattr(subgroup_check, "SHADER", subgroup_check.SHADER.replace(right, wrong))
+    assert not subgroup_check.usable(device)
     monkeypatch.setitem(device.__dict__, "_usable_subgroups", False)
     assert EXCHANGE not in text(grouped)

@@ -10,13 +10,13 @@ from rlx.backends.executable import Bound
 
 Key = tuple[Any, ...]
 """Shapes of the inputs; with active extents a pair of these and the extents."""
-MAX_PLANS = 256
+MAX_BINDINGS = 256
 
 
-class Plans:
+class BindCache:
     """Bounds by input shapes, the least recently used dropped first; limited in number and in bytes."""
 
-    def __init__(self, max_count: int = MAX_PLANS, max_bytes: int | None = None) -> None:
+    def __init__(self, max_count: int = MAX_BINDINGS, max_bytes: int | None = None) -> None:
         self.max_count = max_count
         self.max_bytes = flags.plan_bytes() if max_bytes is None else max_bytes
         self._plans: OrderedDict[Key, Bound] = OrderedDict()

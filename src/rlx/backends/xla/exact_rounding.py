@@ -13,7 +13,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Elementwise
 
 
-def becoming_whole(graph: Graph) -> set[int]:
+def truncated_sums(graph: Graph) -> set[int]:
     """The nodes, by id, that make f64s of which integers are made, with nothing but f64s in between."""
     found: set[int] = set()
     for node in reversed(graph.nodes):
@@ -28,7 +28,7 @@ def _counts(node: Node) -> bool:
     return isinstance(node.op, Elementwise) and made is not None and made.is_integer
 
 
-def kept_apart(product: Any) -> Any:
+def separately_rounded(product: Any) -> Any:
     """A product that is rounded before anything is added to it: what chooses between it and NaN has to see it."""
     import jax.numpy as jnp
 

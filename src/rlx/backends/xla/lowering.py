@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.op_by_op import Lower, Table
-from rlx.backends.xla import fourier, scalar, whole, windows
-from rlx.backends.xla.scopes import node_scope, region_scope
-from rlx.codegen.scalar import emulation as carriers
+from rlx.backends.xla import exact_rounding, fourier, scalar, windows
+from rlx.backends.xla.named_scopes import node_scope, region_scope
+from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -39,10 +39,10 @@ def run(
 ) -> list[Any]:
     """The outputs of the graph, of jax values; called while jax traces. All values are in their carriers.
 
-    flags   gets a bool for each of `misfits`, whether that side was asked for; None inside of a side or a loop
+    flags   gets a bool for each of `shape_errors`, whether that side was asked for; None inside of a side or a loop
     """
     values: dict[tuple[int, int], Any] = {}
-    exact = whole.becoming_whole(graph)
+    exact = exact_rounding.truncated_sums(graph)
     for number, node in enumerate(graph.nodes):
         operands = [values[(id(v.node), v.index)] for v in node.inputs]
         with node_scope(number):
@@ -77,13 +77,13 @@ def _node(
         leaves = [Expr("operand", v.dtype, (), i) for i, v in enumerate(node.inputs)]
         made = scalar.evaluate(bound.scalar(*leaves), operands, exact)
         shape = jnp.broadcast_shapes(*(a.shape for a in operands))
-        return jnp.broadcast_to(made, shape).astype(carriers.carrier(node.types[0].dtype).numpy)
+        return jnp.broadcast_to(made, shape).astype(emulation.carrier(node.types[0].dtype).numpy)
     if bound.name in CONTROL:
         return CONTROL[bound.name](bound, node, operands, params, binding)
     if bound.name not in TABLE:
         raise UnsupportedOp(f"[{bound.name}] XLA has no lowering for it, at node {node.source or node.name!r}")
     results = TABLE[bound.name](bound, *operands)
-    if not any(carriers.is_carried(of.dtype) for of in node.types):
+    if not any(emulation.is_emulated(of.dtype) for of in node.types):
         return results
     each = results if isinstance(results, tuple) else (results,)
     return tuple(_fitted(bound, made, of.dtype) for made, of in zip(each, node.types))
@@ -106,7 +106,7 @@ def _held(array: Any) -> Any:
     import jax.numpy as jnp
     from jax import lax
 
-    held = jnp.asarray(array.astype(carriers.carrier(dtypes.of(array.dtype)).numpy, copy=False))
+    held = jnp.asarray(array.astype(emulation.carrier(dtypes.of(array.dtype)).numpy, copy=False))
     return lax.optimization_barrier(held) if jnp.issubdtype(held.dtype, jnp.inexact) else held
 
 
@@ -179,7 +179,7 @@ def _known(op: Any) -> Any:
 def _dot(op: Any, x: Any, y: Any) -> Any:
     from jax import lax
 
-    made = x.dtype if op.sum_dtype is None else carriers.carrier(op.sum_dtype).numpy
+    made = x.dtype if op.sum_dtype is None else emulation.carrier(op.sum_dtype).numpy
     wide = dtypes.accumulator(dtypes.of(made)).numpy
     if op.sum_dtype is not None:
         x, y = x.astype(made), y.astype(made)
@@ -384,7 +384,7 @@ def _if(
     """A side that does not fit at these dims cannot be traced: the other one is the program, and a flag tells."""
     from jax import lax
 
-    wrong = [_misfit(side, binding) for side in node.regions]
+    wrong = [_shape_error(side, binding) for side in node.regions]
     if not any(wrong):
         return tuple(lax.cond(operands[0], *(_region(node, i, params, binding) for i in (0, 1)), *operands[1:]))
     failed = wrong[0] or wrong[1]
@@ -398,7 +398,7 @@ def _if(
         return tuple(run(node.regions[taken], dict(zip(names, operands[1:])), params, binding, flags))
 
 
-def _misfit(side: Graph, binding: Mapping[str, int]) -> ShapeError | None:
+def _shape_error(side: Graph, binding: Mapping[str, int]) -> ShapeError | None:
     try:
         side.bind(binding)
     except ShapeError as error:
@@ -406,16 +406,16 @@ def _misfit(side: Graph, binding: Mapping[str, int]) -> ShapeError | None:
     return None
 
 
-def misfits(graph: Graph, binding: Mapping[str, int]) -> list[ShapeError]:
+def shape_errors(graph: Graph, binding: Mapping[str, int]) -> list[ShapeError]:
     """What is wrong at these dims with sides of conditionals that a run may still ask for, in the order of `flags`."""
     found: list[ShapeError] = []
     for node in graph.nodes:
         if node.op.name != "if":
             continue
-        wrong = [_misfit(side, binding) for side in node.regions]
+        wrong = [_shape_error(side, binding) for side in node.regions]
         failed = wrong[0] or wrong[1]
         if failed is not None:
-            found += [failed, *misfits(node.regions[1 if wrong[0] else 0], binding)]
+            found += [failed, *shape_errors(node.regions[1 if wrong[0] else 0], binding)]
     return found
 
 

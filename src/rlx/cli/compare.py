@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlx.cli.peers import Call, Case, build, limit_threads
+from rlx.cli.baselines import Call, Case, build, limit_threads
 from rlx.ir.literal import Array
 
 ROUND_NS = 60_000_000

@@ -18,7 +18,7 @@ from rlx.frontends.onnx.measuring import (
     spread,
     unmarked_first,
 )
-from rlx.frontends.onnx.table import Item, OnnxNode
+from rlx.frontends.onnx.table import OnnxNode, Operand
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Value
@@ -87,7 +87,7 @@ def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
     return x if tuple(target) == x.shape else build.broadcast_to(x, shape=tuple(target))
 
 
-def line(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
+def line(node: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Value:
     """start, start + delta, … short of limit: how many there are is measured. A step of zero and ends that are no
     numbers are out of bounds."""
     first, last, step = (item.value.reshape(()) for item in (start, limit, delta))
@@ -111,7 +111,7 @@ def line(node: OnnxNode, start: Item, limit: Item, delta: Item) -> Value:
     return (places * by + begin).cast(dtype)
 
 
-def slice_(node: OnnxNode, x: Value, starts: Value, ends: Value, axes: Item | None, steps: Value | None) -> Value:
+def slice_(node: OnnxNode, x: Value, starts: Value, ends: Value, axes: Operand | None, steps: Value | None) -> Value:
     """Python's slices of axes that a run may be the first to know."""
     count = length(node, starts)
     if length(node, ends) != count:
@@ -152,7 +152,7 @@ def _slice_axis(node: OnnxNode, x: Value, axis: int, start: Value, end: Value, s
     return build.gather(x, places, axis=axis)
 
 
-def pad(node: OnnxNode, x: Value, pads: Value, axes: Item | None, mode: str, fill: Value | None) -> Value:
+def pad(node: OnnxNode, x: Value, pads: Value, axes: Operand | None, mode: str, fill: Value | None) -> Value:
     """Axis by axis: a gather of what lies inside, elsewhere the fill."""
     count = length(node, pads)
     low, high = pads[: count // 2], pads[count // 2 :]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlx.backends.wgpu.trial import Trial
+from rlx.backends.wgpu.shader_probe import ShaderProbe
 from rlx.codegen.simt.code import WORKGROUP
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 def usable(device: Device) -> bool:
     """Whether subgroups are as above."""
     nothing = np.zeros(GROUPS * WORKGROUP, np.uint32)
-    sizes, places, others = Trial(device, SHADER)([nothing] * 3)
+    sizes, places, others = ShaderProbe(device, SHADER)([nothing] * 3)
     size = int(sizes[0])
     if size < 1 or WORKGROUP % size or not (sizes == size).all():
         return False
