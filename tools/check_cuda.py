@@ -26,14 +26,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.module import CudaModule, cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Kernel, Program
-from rlx.kernel.pipeline import to_kernels
-from rlx.passes.pipeline import optimise
 from support import assert_close
 
 CASES_A_MODULE = 120
@@ -51,7 +50,7 @@ def lowered(cases: Sequence[Case]) -> Iterator[Lowered | str]:
     """Cases with their programs, or why there is none."""
     for case in cases:
         try:
-            program = to_kernels(optimise(case.graph())[0])
+            program = program_of(case.graph())
             cuda_module([program])
             yield Lowered(case, program)
         except RlxError as error:

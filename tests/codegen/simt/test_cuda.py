@@ -13,20 +13,14 @@ import pytest
 from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt.module import cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir.graph import Graph
-from rlx.kernel.ir.program import Program
-from rlx.kernel.pipeline import to_kernels
-from rlx.passes.pipeline import optimise
 
 GROUPS = 12
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
-
-
-def program_of(graph: Graph) -> Program:
-    return to_kernels(optimise(graph)[0])
 
 
 @needs_nvrtc
@@ -54,6 +48,16 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     x = graph.input("x", ("n", 64), dtype)
     graph.output(ops.softmax(x @ graph.param("w", (64, 300), dtype), axis=-1), ops.cumsum(x, axis=0))
     assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
+
+
+def test_products_are_blocks_in_registers() -> None:
+    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests."""
+    graph = Graph("product")
+    x = graph.input("x", ("n", 64))
+    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"))
+    module = cuda_module([program_of(graph)])
+    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) == 1
+    assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
 
 
 def test_equal_kernels_are_one_function() -> None:

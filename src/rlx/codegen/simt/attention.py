@@ -103,6 +103,10 @@ class AttentionWriter(Writer):
             parts.append(f"select(0.0f, {part}, {feature} < {features}i)" if ragged else part)
         return f"vec4<f32>({', '.join(parts)})"
 
+    def floats(self, name: str, count: int) -> None:
+        """Declares floats in workgroup memory."""
+        self.language.shared_variable(self.code, name, self.language.register_type(dtypes.f32, False), count)
+
     def exp(self, text: str) -> str:
         reg = Reg(self.code.let(text), dtypes.f32, False)
         return self.body.through(lambda leaf: legal(ex.apply("exp", leaf)), reg).name
@@ -176,8 +180,8 @@ class Attention(AttentionWriter):
         axes[HEAD] = shared_head
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         depth, value_depth = self._depths(queries[0])
-        code.shared["shared_keys"] = f"array<vec4<f32>, {self.width * self.quads}>"
-        code.shared["shared_values"] = f"array<vec4<f32>, {self.width * self.value_quads}>"
+        self.language.shared_variable(code, "shared_keys", self.language.quad_type, self.width * self.quads)
+        self.language.shared_variable(code, "shared_values", self.language.quad_type, self.width * self.value_quads)
         start, (low, stop) = code.fresh("start"), self._tile_span(first)
         with self.body.scope(f"for (var {start} = {low}; {start} < {stop}; {start} = {start} + {self.width}i)"):
             code.emit("workgroupBarrier();")

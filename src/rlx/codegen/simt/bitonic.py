@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Rounds, Slot
-from rlx.codegen.simt.language.wgsl.types import is_wide, register_type
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
@@ -94,11 +93,12 @@ class Network(Writer):
         code, body, record = self.code, self.body, self.record
         inside = code.let(f"min({length} - {first}, {BLOCK}i)", "inside")
         for name, dtype in zip(("shared_key", "shared_place"), self.dtypes):
-            code.shared[name] = f"array<{register_type(dtype, is_wide(dtype))}, {BLOCK}>"
+            kind = self.language.register_type(dtype, self.language.is_wide(dtype))
+            self.language.shared_variable(code, name, kind, BLOCK)
 
         def get(slot: int, at: str) -> Reg:
             array = ("shared_key", "shared_place")[slot]
-            return Reg(code.let(f"{array}[{at}]"), self.dtypes[slot], is_wide(self.dtypes[slot]))
+            return Reg(code.let(f"{array}[{at}]"), self.dtypes[slot], self.language.is_wide(self.dtypes[slot]))
 
         def put(slot: int, at: str, value: Reg) -> None:
             code.emit(f"{('shared_key', 'shared_place')[slot]}[{at}] = {value.name};")

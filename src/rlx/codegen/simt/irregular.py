@@ -265,7 +265,7 @@ class _ScanWriter(Writer):
         shared = Shared(code)
         array = shared.array(part.dtype, part.wide)
         running = code.fresh("running")
-        code.emit(self.language.copy_variable(running, part))
+        code.emit(self.language.mutable(running, part.name))
         so_far = part.like(running)
         shared.put(array, so_far)
         shared.barrier()
@@ -303,7 +303,7 @@ class _TopKWriter(Writer):
         value = body.gen(legal(work.body))
         rank, other = code.fresh("rank"), code.fresh("k")
         body.axes |= {own + 1: other, own + 2: rank}
-        code.emit(self.language.index_variable(rank, self.language.index(0)))
+        code.emit(self.language.mutable(rank, self.language.index(0)))
         others = value_at(self.key, own, axis(own + 1))
         body.hoist([others], lambda node: _varies(node, [own + 1]))
         with body.scope(self.language.loop(other, self.language.index(0), self.record.dim(work.length))):

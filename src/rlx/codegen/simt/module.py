@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.codegen.simt import irregular, loops
+from rlx.codegen.simt import contraction, irregular, loops
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
 from rlx.errors import CompileError
@@ -34,7 +34,7 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, language=CUDA)
         case Contraction() as work:
-            return loops.render(work.as_nest(), slots, bindings, name, language=CUDA)
+            return contraction.render(work, slots, bindings, name, language=CUDA)
         case Scatter() | PrefixScan() | TopKSelection() as work:
             return irregular.render(work, slots, bindings, name, language=CUDA)
     raise CompileError(f"[{kernel.name}] no CUDA for {type(kernel.work).__name__}, at node {', '.join(kernel.sources)}")

@@ -71,7 +71,7 @@ class Parts(AttentionWriter):
         low = code.let(f"max({low}, {start})", "low")
         stop = code.let(f"min({stop}, {start} + {self.chunk}i)", "stop")
         axes[HEAD] = shared_head
-        code.shared["shared_scores"] = f"array<f32, {self.held * self.chunk}>"
+        self.floats("shared_scores", self.held * self.chunk)
         self._scores(rows, start, low, stop)
         tops = self._tops(rows)
         self._powers(tops)
@@ -100,7 +100,7 @@ class Parts(AttentionWriter):
     def _stage_queries(self, shared_head: str, first: str) -> None:
         """Brings the queries to workgroup memory, scaled."""
         work, code = self.work, self.code
-        code.shared["shared_queries"] = f"array<vec4<f32>, {self.held * self.quads}>"
+        self.language.shared_variable(code, "shared_queries", self.language.quad_type, self.held * self.quads)
         with self.each(f"{self.held * self.quads}i", WORKGROUP, "i32(lane)") as item:
             self._place(shared_head, f"({first} + {item} / {self.quads}i)")
             at = self.start(work.q[1], FEATURE)
@@ -137,8 +137,8 @@ class Parts(AttentionWriter):
         code = self.code
         if code.subgroups:
             return self._tops_of_subgroups(rows)
-        code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
-        code.shared["shared_group_tops"] = f"array<f32, {self.held * GROUP}>"
+        self.floats("shared_tops", self.held * WORKGROUP)
+        self.floats("shared_group_tops", self.held * GROUP)
         for number, row in enumerate(rows):
             code.emit(f"shared_tops[{number * WORKGROUP}u + lane] = {row.top};")
         code.emit("workgroupBarrier();")
@@ -156,7 +156,7 @@ class Parts(AttentionWriter):
 
     def _tops_of_subgroups(self, rows: Sequence[_Row]) -> list[str]:
         code, shared = self.code, Shared(self.code)
-        code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
+        self.floats("shared_tops", self.held * WORKGROUP)
 
         def greater(a: Reg, b: Reg) -> Reg:
             return a.like(code.let(f"select({a.name}, {b.name}, {b.name} > {a.name})"))

@@ -79,3 +79,20 @@ __device__ __forceinline__ unsigned encode_bf16(float x) {
   return bits;
 }
 
+
+// Quads of floats.
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+__device__ __forceinline__ float4 operator*(float4 a, float b) {
+  return {a.x * b, a.y * b, a.z * b, a.w * b};
+}
+
+__device__ __forceinline__ float dot(float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, a.x * b.x)));
+}
+
+__device__ __forceinline__ float4 quad_fma(float a, float4 b, float4 c) {
+  return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
+}
