@@ -135,9 +135,10 @@ def _launch(
     shader = cuda_kernel(program, kernel, name)
     positions = int(dims.evaluate(shader.positions, {}))
     blocks = positions if shader.team else -(-positions // WORKGROUP)
-    numbers = [int(dims.evaluate(number, {})) for number in shader.numbers] or [0]
-    record = (ctypes.c_longlong * len(numbers))(*numbers)
-    if blocks:
+    numbers = [int(dims.evaluate(number, {})) for number in shader.numbers]
+    rounds = [()] if shader.rounds is None else shader.rounds.of(int(dims.evaluate(shader.rounds.extent, {})))
+    for brought in rounds if blocks else ():
+        record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
         driver.launch(module, name, blocks, [*(memory[n] for n in kernel.slots), record])
 
 

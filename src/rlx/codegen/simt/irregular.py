@@ -91,11 +91,11 @@ def render(
     writer: Writer
     match work:
         case FusedAttention():
-            writer = Attention(work, slots)
+            writer = Attention(work, slots, language)
         case SplitKvPartial():
-            writer = Parts(work, slots)
+            writer = Parts(work, slots, language)
         case SplitKvCombine():
-            writer = Join(work, slots)
+            writer = Join(work, slots, language)
         case Scatter():
             writer = _ScatterWriter(work, slots, language)
         case PrefixScan():
@@ -103,7 +103,7 @@ def render(
         case TopKSelection():
             writer = _TopKWriter(work, slots, language)
         case BitonicSort():
-            writer = Network(work, slots)
+            writer = Network(work, slots, language)
     writer.code.subgroups = target.subgroups
     return writer.shader(bindings, name)
 

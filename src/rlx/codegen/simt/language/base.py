@@ -173,6 +173,11 @@ class Language(ABC):
     def barrier(self) -> str:
         """A statement that waits for all lanes of the workgroup and makes their writes seen."""
 
+    @abstractmethod
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        """What the lane of the subgroup whose number differs in the bits of `mask` has. Texts that call it, and they
+        alone, may name `subgroup_size`."""
+
     # the whole
 
     @abstractmethod

@@ -5,6 +5,9 @@ struct Record {
   long long dims[count];
 };
 
+// Lanes that exchange values: a warp.
+constexpr unsigned subgroup_size = 32;
+
 template <class T> struct Unsigned;
 template <> struct Unsigned<int> { using type = unsigned; };
 template <> struct Unsigned<unsigned> { using type = unsigned; };

@@ -38,7 +38,8 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"
 
 
 class CudaRecord(Record):
-    """Dims as `record.dims[i]`, 64 bits each; slots are pointers, which begin where their buffers do."""
+    """Numbers of 64 bits: those that a round brings, then dims. Slots are pointers, which begin where their buffers
+    do."""
 
     def start(self, slot: int) -> str:
         raise CompileError("[cuda] expected a slot's own pointer, got a place in a heap")
@@ -46,10 +47,10 @@ class CudaRecord(Record):
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return CUDA.index(dim)
-        return f"record.dims[{self._dims.setdefault(dim, len(self._dims))}]"
+        return f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
 
     def round(self, number: int) -> str:
-        raise CompileError("[cuda] expected one launch, got rounds")
+        return f"record.dims[{number}]"
 
 
 class Cuda(Language):
@@ -254,6 +255,11 @@ class Cuda(Language):
     def barrier(self) -> str:
         return "__syncthreads();"
 
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        value = f"(int){reg.name}" if reg.dtype is dtypes.bool_ else reg.name
+        other = f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
+        return f"{other} != 0" if reg.dtype is dtypes.bool_ else other
+
     # the whole
 
     def assemble(
@@ -267,7 +273,7 @@ class Cuda(Language):
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
             for number, binding in enumerate(bindings)
         ]
-        count = max(len(record.numbers), 1)
+        count = max(record.rounds + len(record.numbers), 1)
         lines = [
             f'extern "C" __global__ void __launch_bounds__({WORKGROUP})',
             f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",

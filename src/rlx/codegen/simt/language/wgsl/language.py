@@ -126,6 +126,13 @@ class Wgsl(Language):
     def barrier(self) -> str:
         return "workgroupBarrier();"
 
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        if reg.wide:
+            return f"vec2<u32>({', '.join(f'subgroupShuffleXor({reg.name}.{part}, {mask})' for part in 'xy')})"
+        if reg.dtype is dtypes.bool_:
+            return f"subgroupShuffleXor(select(0u, 1u, {reg.name}), {mask}) != 0u"
+        return f"subgroupShuffleXor({reg.name}, {mask})"
+
     def assemble(
         self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
     ) -> str:
