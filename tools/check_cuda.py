@@ -1,4 +1,5 @@
-"""Compiles the kernels of every op case for NVIDIA's architectures, and with --run runs them on a GPU.
+"""Compiles the kernels of every op case, and of graphs large enough for several blocks, for NVIDIA's architectures, and
+with --run runs them on a GPU.
 
     python -m tools.check_cuda                    # NVRTC alone: no GPU, no driver, no toolkit
     python -m tools.check_cuda --run              # on a GPU: every case against its reference
@@ -14,7 +15,7 @@ import ctypes
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +24,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from codegen.simt.kernel_cases import KernelCase, kernel_cases
 from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.module import CudaModule, cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
 from rlx.kernel.ir.program import Kernel, Program
-from rlx.kernel.pipeline import to_kernels
-from rlx.passes.pipeline import optimise
 from support import assert_close
 
 CASES_A_MODULE = 120
@@ -43,15 +45,24 @@ CASES_A_MODULE = 120
 class Lowered:
     """A case and its kernels."""
 
-    case: Case
+    case: Case | KernelCase
     program: Program
 
+    @property
+    def binding(self) -> Mapping[str, int]:
+        """Values of the program's dims."""
+        return self.case.binding if isinstance(self.case, KernelCase) else {}
 
-def lowered(cases: Sequence[Case]) -> Iterator[Lowered | str]:
+    @property
+    def tolerance(self) -> Tolerance:
+        return self.case.tolerance if isinstance(self.case, KernelCase) else self.case.op.tolerance
+
+
+def lowered(cases: Sequence[Case | KernelCase]) -> Iterator[Lowered | str]:
     """Cases with their programs, or why there is none."""
     for case in cases:
         try:
-            program = to_kernels(optimise(case.graph())[0])
+            program = program_of(case.graph())
             cuda_module([program])
             yield Lowered(case, program)
         except RlxError as error:
@@ -103,25 +114,25 @@ class Driver:
 
 def run(driver: Driver, module: ctypes.c_void_p, names: dict[int, str], item: Lowered) -> list[Array]:
     """The results of a case on the GPU."""
-    program = item.program
+    program, binding, graph = item.program, item.binding, item.case.graph()
     arrays = {n: np.ascontiguousarray(a) for n, a in zip(program.inputs, item.case.arrays)} | program.constants
+    arrays |= {number: graph.data[program.buffers[number].name] for number in program.params}
     memory = {}
     for buffer in program.buffers:
-        nbytes = int(dims.evaluate(buffer.nbytes, {}))
+        nbytes = int(dims.evaluate(buffer.nbytes, binding))
         if buffer.number not in program.aliases:
             memory[buffer.number] = driver.buffer(nbytes)
     for number, (base, first) in program.aliases.items():
-        start = memory[base].value + int(dims.evaluate(first, {})) * program.buffers[number].dtype.itemsize
+        start = memory[base].value + int(dims.evaluate(first, binding)) * program.buffers[number].dtype.itemsize
         memory[number] = ctypes.c_uint64(start)
     for number, array in arrays.items():
         held = np.ascontiguousarray(array)
         driver("cuMemcpyHtoD_v2", memory[number], held.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(held.nbytes))
     for kernel in (*program.prepare, *program.main):
-        _launch(driver, module, names[id(kernel)], program, kernel, memory)
+        _launch(driver, module, names[id(kernel)], item, kernel, memory)
     results = []
-    outputs = item.case.graph().outputs.values()
-    for number, value in zip(program.outputs, outputs):
-        array = np.empty(value.shape, value.dtype.numpy)
+    for number, value in zip(program.outputs, graph.outputs.values()):
+        array = np.empty([int(dims.evaluate(d, binding)) for d in value.shape], value.dtype.numpy)
         driver("cuMemcpyDtoH_v2", array.ctypes.data_as(ctypes.c_void_p), memory[number], ctypes.c_size_t(array.nbytes))
         results.append(array)
     for number in set(memory) - set(program.aliases):
@@ -130,15 +141,18 @@ def run(driver: Driver, module: ctypes.c_void_p, names: dict[int, str], item: Lo
 
 
 def _launch(
-    driver: Driver, module: ctypes.c_void_p, name: str, program: Program, kernel: Kernel,
+    driver: Driver, module: ctypes.c_void_p, name: str, item: Lowered, kernel: Kernel,
     memory: dict[int, ctypes.c_uint64],
 ) -> None:  # fmt: skip
-    shader = cuda_kernel(program, kernel, name)
-    positions = int(dims.evaluate(shader.positions, {}))
+    shader = cuda_kernel(item.program, kernel, name)
+    positions = int(dims.evaluate(shader.positions, item.binding))
     blocks = positions if shader.team else -(-positions // WORKGROUP)
-    numbers = [int(dims.evaluate(number, {})) for number in shader.numbers] or [0]
-    record = (ctypes.c_longlong * len(numbers))(*numbers)
-    if blocks:
+    numbers = [int(dims.evaluate(number, item.binding)) for number in shader.numbers]
+    rounds: Sequence[tuple[int, ...]] = [()]
+    if shader.rounds is not None:
+        rounds = shader.rounds.of(int(dims.evaluate(shader.rounds.extent, item.binding)))
+    for brought in rounds if blocks else ():
+        record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
         driver.launch(module, name, blocks, [*(memory[n] for n in kernel.slots), record])
 
 
@@ -148,7 +162,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="take one case of so many")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at once")
     given = parser.parse_args()
-    found = list(lowered(cases_of_every_op()[:: given.every]))
+    found = list(lowered([*kernel_cases(), *cases_of_every_op()][:: given.every]))
     refused = Counter(item for item in found if isinstance(item, str))
     items = [item for item in found if isinstance(item, Lowered)]
     groups = [items[i : i + CASES_A_MODULE] for i in range(0, len(items), CASES_A_MODULE)]
@@ -178,7 +192,7 @@ def _run_all(driver: Driver, groups: list[list[Lowered]], modules: list[CudaModu
                 continue
             try:
                 for got, wanted in zip(run(driver, loaded, module.names, item), item.case.reference()):
-                    assert_close(got, wanted, item.case.op.tolerance)
+                    assert_close(got, wanted, item.tolerance)
                 right += 1
             except (AssertionError, CompileError) as error:
                 wrong.append(f"{item.case}: {str(error)[:200]!r}")

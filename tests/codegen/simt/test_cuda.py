@@ -10,23 +10,22 @@ import re
 import numpy as np
 import pytest
 
+from codegen.simt.kernel_cases import kernel_cases
 from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.cuda import nvrtc
-from rlx.codegen.simt.module import cuda_module
+from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt.module import cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir.graph import Graph
-from rlx.kernel.ir.program import Program
-from rlx.kernel.pipeline import to_kernels
-from rlx.passes.pipeline import optimise
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.irregular import BitonicSort
+from rlx.kernel.ir.program import leaves
 
 GROUPS = 12
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
-
-
-def program_of(graph: Graph) -> Program:
-    return to_kernels(optimise(graph)[0])
 
 
 @needs_nvrtc
@@ -54,6 +53,48 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     x = graph.input("x", ("n", 64), dtype)
     graph.output(ops.softmax(x @ graph.param("w", (64, 300), dtype), axis=-1), ops.cumsum(x, axis=0))
     assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
+
+
+def test_products_are_blocks_in_registers() -> None:
+    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests."""
+    graph = Graph("product")
+    x = graph.input("x", ("n", 64))
+    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"))
+    module = cuda_module([program_of(graph)])
+    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) == 1
+    assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_kernels_of_many_blocks_compile_everywhere(architecture: str) -> None:
+    programs = [program_of(case.graph()) for case in kernel_cases()]
+    kinds = {type(kernel.work) for program in programs for kernel in leaves(program.main)}
+    assert kinds >= {Contraction, FusedAttention, SplitKvPartial, SplitKvCombine, BitonicSort}
+    assert nvrtc.compile_cubin(cuda_module(programs).text, architecture)
+
+
+def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
+    rounds = 0
+    for case in kernel_cases():
+        program = program_of(case.graph())
+        for kernel in leaves((*program.prepare, *program.main)):
+            shader = cuda_kernel(program, kernel, "f")
+            brought = shader.rounds.numbers if shader.rounds else 0
+            rounds += brought > 0
+            count = int(re.findall(r"Record<(\d+)> record", shader.text)[0])
+            assert count == max(brought + len(shader.numbers), 1)
+            used = {int(place) for place in re.findall(r"record\.dims\[(\d+)\]", shader.text)}
+            assert used <= set(range(brought + len(shader.numbers)))
+    assert rounds
+
+
+def test_lanes_of_a_warp_exchange_what_they_have() -> None:
+    """Bools as integers."""
+    text = "".join(cuda_module([program_of(case.graph())]).text for case in kernel_cases())
+    body = text[text.index("__global__") :]
+    assert "__shfl_xor_sync(0xffffffffu, held" in body and "__shfl_xor_sync(0xffffffffu, (int)held" in body
+    assert "subgroupShuffleXor" not in body and "workgroupBarrier" not in body
 
 
 def test_equal_kernels_are_one_function() -> None:

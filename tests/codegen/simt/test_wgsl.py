@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx import ops
+from rlx import flags, ops
 from rlx.backends.base import Options
 from rlx.backends.wgpu.build import Plan, build
 from rlx.backends.wgpu.device import STORAGE_BUFFERS, in_two_dimensions
@@ -22,6 +22,7 @@ from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.language.wgsl import library
 from rlx.codegen.simt.language.wgsl.language import WGSL, float_literal
 from rlx.codegen.simt.language.wgsl.shader import FUNCTIONS
+from rlx.errors import RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -272,3 +273,51 @@ def test_workgroups_in_two_dimensions() -> None:
     for groups in (1, 65_535, 65_536, 1 << 24):
         x, y = in_two_dimensions(groups)
         assert x <= 65_535 and y <= 65_535 and x * y >= groups
+
+
+def scheduled() -> Graph:
+    """A kernel of each kind that is written from a schedule."""
+    graph = Graph("scheduled")
+    x = graph.input("x", (37, 150))
+    graph.output(x @ graph.param("w", (150, 70)), ops.sort(graph.input("row", (3000,)), axis=0))
+    for name, queries in (("many", 70), ("few", 3)):
+        q, k, v = (graph.input(name + side, (1, 2, n, 24)) for side, n in zip("qkv", (queries, 300, 300)))
+        graph.output(ops.attention(q, k, v))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("contraction:register.m=2,register.k=16", "register m 2 x n 4 x k 16"),
+        ("bitonic:workgroup.elements=256", "workgroup elements 256"),
+        ("attention:thread.queries=1,workgroup.keys=4", "thread queries 1, workgroup keys 4"),
+        ("split-kv:workgroup.queries=2,workgroup.keys=64", "workgroup queries 2 x keys 64"),
+    ],
+)
+def test_a_schedule_is_set_by_hand_and_shown(changed: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = shaders(build(scheduled(), Options(), 1 << 20))
+    monkeypatch.setenv(flags.schedule.name, changed)
+    after = shaders(build(scheduled(), Options(), 1 << 20))
+    assert not [s for s in before if str(s.schedule).startswith(words)]
+    assert [s for s in after if str(s.schedule).startswith(words)]
+    assert {s.text for s in before} != {s.text for s in after}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("bitonic:workgroup.elements=100", "a power of two from 2 to 1024, got workgroup.elements=100, for bitonic"),
+        ("bitonic:workgroup.elements=2048", "a power of two from 2 to 1024"),
+        ("attention:workgroup.keys=200", r"workgroup.keys of at most 85, .* 24 and 24 features, got 200"),
+        ("split-kv:workgroup.keys=100", "workgroup.keys in multiples of 64, got 100"),
+        ("split-kv:workgroup.keys=4096", "at most 4096 floats, got 3 queries and 4096 keys"),
+        ("split-kv:register.keys=64", "one of workgroup.queries, workgroup.keys, got register.keys"),
+    ],
+)
+def test_a_schedule_that_no_workgroup_holds_is_refused(
+    changed: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flags.schedule.name, changed)
+    with pytest.raises(RlxError, match=rf"\[RLX_SCHEDULE\] expected .*{words}"):
+        build(scheduled(), Options(), 1 << 20)

@@ -87,13 +87,13 @@ class Shader:
 class Code:
     """Lines of a language; `let` names a value and `block` indents. Names are unique in a function.
 
-    shared      workgroup memory: names and types of arrays
+    shared      workgroup memory: names of arrays, with the type of their elements, and how many there are
     subgroups   whether lanes may exchange values within subgroups
     """
 
     language: Language
     lines: list[str] = field(default_factory=list)
-    shared: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, tuple[str, int]] = field(default_factory=dict)
     depth: int = 1
     subgroups: bool = False
     _counter: int = 0

@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from rlx.codegen.scalar.int_ranges import Check, Ranges
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.body import Body
-from rlx.codegen.simt.code import Binding, Code, Record, Shader, Slot
-from rlx.codegen.simt.language.wgsl.instructions import rounded
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
+from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
-from rlx.codegen.simt.language.wgsl.shader import assemble
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import LIBRARY_LOOP
@@ -52,36 +51,44 @@ def schedule(work: Contraction) -> Schedule:
         spaces=(("a", "global"), ("b", "panels" if work.packed else "global"), ("sum", "register")),
     )
     chosen = overridden("contraction", chosen)
-    return chosen.with_tile("register", "n", COLUMNS)  # a row of sums is a vec4
+    return chosen.with_tile("register", "n", COLUMNS)  # a row of sums is a quad
 
 
 def render(
-    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target = PLAIN
+    work: Contraction,
+    slots: Sequence[Slot],
+    bindings: Sequence[Binding],
+    name: str,
+    target: Target = PLAIN,
+    language: Language = WGSL,
 ) -> Shader:
-    """The shader of a contraction: in registers where its dtype is a float, else as a plain nest."""
-    if not work.dtype.is_float:
-        return nests.render(work.as_nest(), slots, bindings, name, target)
-    return _Blocked(work, slots, bindings, name).render()
+    """The shader of a contraction: in registers where its sums fit in quads of f32, else as a plain nest."""
+    if not work.dtype.is_float or work.dtype is dtypes.f64:
+        return nests.render(work.as_nest(), slots, bindings, name, target, language)
+    return _Blocked(work, slots, bindings, name, language).render()
 
 
 class _Blocked:
-    def __init__(self, work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str) -> None:
+    def __init__(
+        self, work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, language: Language
+    ) -> None:
         self.work = work
         self.schedule = schedule(work)
         self.rows = self.schedule.static_tile("register", "m")
         self.block = self.schedule.static_tile("register", "k")
         self.bindings = bindings
         self.name = name
-        self.code = Code(WGSL)
-        self.record = Record(len(slots))
+        self.language = language
+        self.code = Code(language)
+        self.record = language.record(len(slots))
         self.body = Body(self.code, self.record, slots, Ranges())
 
     def render(self) -> Shader:
-        work, code, record = self.work, self.code, self.record
+        work, code, record, index = self.work, self.code, self.record, self.language.index
         grid = (*work.batch, dims.ceildiv(work.m, self.rows), dims.ceildiv(work.n, COLUMNS))
         nests.place(self.body, grid)
-        first_row = code.let(f"{self.body.axes[work.m_axis]} * {self.rows}i", "row")
-        first_column = code.let(f"{self.body.axes[work.n_axis]} * {COLUMNS}i", "column")
+        first_row = code.let(f"{self.body.axes[work.m_axis]} * {index(self.rows)}", "row")
+        first_column = code.let(f"{self.body.axes[work.n_axis]} * {index(COLUMNS)}", "column")
         rows = [self._inside(first_row, i, work.m, self.rows) for i in range(self.rows)]
         a = [self._a_offset(row) for row in rows]
         b = self._b_offsets(first_column)
@@ -89,7 +96,7 @@ class _Blocked:
         self._epilogue(first_row, first_column)
         extents = (*work.batch, work.m, work.n)
         checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
-        text = assemble(code, record, self.bindings, self.name)
+        text = self.language.assemble(code, record, self.bindings, self.name, WORKGROUP)
         blocks = dims.floordiv(dims.add(work.k, self.block - 1), self.block)
         a_tap = dims.add(dims.add(work.k, dims.mul(blocks, 2)), 2 + 2 * len(work.taps))
         iterations = dims.add(dims.mul(dims.product(work.taps), a_tap), self.rows * COLUMNS * LIBRARY_LOOP)
@@ -101,9 +108,10 @@ class _Blocked:
 
     def _inside(self, first: str, step: int, extent: Dim, block: int) -> str:
         """A row or column of the block; behind the end the last one stands in, and its results are dropped."""
+        index = self.language.index
         if isinstance(extent, int) and extent % block == 0:
-            return self.code.let(f"{first} + {step}i")
-        return self.code.let(f"min({first} + {step}i, {self.record.dim(extent)} - 1i)")
+            return self.code.let(f"{first} + {index(step)}")
+        return self.code.let(f"min({first} + {index(step)}, {self.record.dim(extent)} - {index(1)})")
 
     def _a_offset(self, row: str) -> str:
         """Offset of a row of a, at tap 0 and k = 0."""
@@ -117,11 +125,12 @@ class _Blocked:
 
     def _b_offsets(self, first_column: str) -> list[str]:
         """Offsets of b's columns at tap 0 and k = 0, or of the quad of a packed panel."""
-        work, code = self.work, self.code
+        work, code, index = self.work, self.code, self.language.index
         if work.packed:
-            panel = code.let(f"{first_column} / {work.packed}i")
+            width = index(work.packed)
+            panel = code.let(f"{first_column} / {width}")
             depth = self.record.dim(dims.mul(dims.product((*work.taps, work.k)), work.packed))
-            return [code.let(f"({panel} * {depth} + {first_column} % {work.packed}i) / 4i", "at")]
+            return [code.let(f"({panel} * {depth} + {first_column} % {width}) / {index(COLUMNS)}", "at")]
         offsets = []
         for i in range(COLUMNS):
             self.body.axes[work.n_axis] = self._inside(first_column, i, work.n, COLUMNS)
@@ -129,17 +138,15 @@ class _Blocked:
         return offsets
 
     def _sum(self, a: list[str], b: list[str]) -> None:
-        """Σ over taps and k into total0 … total3, one vec4 a row."""
-        code, work = self.code, self.work
+        """Σ over taps and k into total0 … total3, one quad a row."""
+        code, work, language = self.code, self.work, self.language
         for i in range(self.rows):
-            code.emit(f"var total{i} = vec4<f32>();")
+            code.emit(language.mutable(f"total{i}", language.quad()))
         with ExitStack() as loops:
             for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
                 name = f"tap{i}"
                 self.body.axes[axis] = name
-                loops.enter_context(
-                    code.block(f"for (var {name} = 0i; {name} < {self.record.dim(extent)}; {name} = {name} + 1i)")
-                )
+                loops.enter_context(code.block(language.loop(name, language.index(0), self.record.dim(extent))))
             if work.taps:
                 a = [self._at_tap(work.a, at) for at in a]
                 b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
@@ -157,51 +164,51 @@ class _Blocked:
 
     def _blocks(self, a: list[str], b: list[str]) -> None:
         """Products over k, so many at a time added up on their own."""
-        code, work = self.code, self.work
+        code, work, language = self.code, self.work, self.language
         extent = self.record.dim(work.k)
         if isinstance(work.k, int) and work.k <= self.block and not work.taps:
-            self._products("total", "0i", extent, a, b)
+            self._products("total", language.index(0), extent, a, b)
             return
-        with code.block(f"for (var start = 0i; start < {extent}; start = start + {self.block}i)"):
+        with code.block(language.loop("start", language.index(0), extent, self.block)):
             for i in range(self.rows):
-                code.emit(f"var part{i} = vec4<f32>();")
-            code.emit(f"let stop = min(start + {self.block}i, {extent});")
+                code.emit(language.mutable(f"part{i}", language.quad()))
+            code.emit(language.let("stop", f"min(start + {language.index(self.block)}, {extent})"))
             self._products("part", "start", "stop", a, b)
             for i in range(self.rows):
                 code.emit(f"total{i} = total{i} + part{i};")
 
     def _products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
         code, work = self.code, self.work
-        with code.block(f"for (var k = {low}; k < {high}; k = k + 1i)"):
+        with code.block(self.language.loop("k", low, high)):
             step = self.record.dim(work.a.coefficient(work.k_axis))
             left = [self.body.load_at(work.a_slot, f"({at} + k * {step})").name for at in a]
             right = self._right(b)
             for i, factor in enumerate(left):
-                code.emit(f"{into}{i} = fma(vec4<f32>({factor}), {right}, {into}{i});")
+                code.emit(f"{into}{i} = {self.language.quad_fma(factor, right, f'{into}{i}')};")
 
     def _right(self, b: list[str]) -> str:
         """Four neighbouring columns of b at k."""
         code, work = self.code, self.work
         if work.packed:
-            slot = self.body.slots[work.b_slot]
-            start = self.record.start(work.b_slot)
-            return code.let(f"memory{slot.quads}[({start} >> 2u) + {b[0]} + k * {work.packed // 4}i]")
+            step = self.language.index(work.packed // COLUMNS)
+            return code.let(self.language.load_quad(self.body, work.b_slot, f"{b[0]} + k * {step}"))
         step = self.record.dim(work.b.coefficient(work.k_axis))
         columns = [self.body.load_at(work.b_slot, f"({at} + k * {step})").name for at in b]
-        return code.let(f"vec4<f32>({', '.join(columns)})")
+        return code.let(self.language.quad(columns))
 
     def _epilogue(self, first_row: str, first_column: str) -> None:
         """The stores, one result after the other: a loop, so that long bodies are there only once."""
-        code, work, body = self.code, self.work, self.body
-        totals = ", ".join(f"total{i}[{j}]" for i in range(self.rows) for j in range(COLUMNS))
-        code.emit(f"var results = array<f32, {self.rows * COLUMNS}>({totals});")
-        with body.scope(f"for (var e = 0i; e < {self.rows * COLUMNS}i; e = e + 1i)"):
-            row = code.let(f"{first_row} + e / {COLUMNS}i")
-            column = code.let(f"{first_column} + e % {COLUMNS}i")
+        code, work, body, language = self.code, self.work, self.body, self.language
+        width = language.index(COLUMNS)
+        totals = [language.quad_component(f"total{i}", j) for i in range(self.rows) for j in range(COLUMNS)]
+        code.emit(language.array_of("results", language.register_type(dtypes.f32, False), totals))
+        with body.scope(language.loop("e", language.index(0), language.index(len(totals)))):
+            row = code.let(f"{first_row} + e / {width}")
+            column = code.let(f"{first_column} + e % {width}")
             m, n = self.record.dim(work.m), self.record.dim(work.n)
             body.axes[work.m_axis], body.axes[work.n_axis] = row, column
             with body.scope(f"if ({row} < {m} && {column} < {n})"):
-                total = code.let(rounded(work.dtype, "results[e]"))
+                total = code.let(language.rounded(work.dtype, "results[e]"))
                 body.accumulated = Reg(total, work.dtype, False)
                 for stage in nests.legal_stages(work.epilogue):
                     assert isinstance(stage, Store)

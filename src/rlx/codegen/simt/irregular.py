@@ -91,11 +91,11 @@ def render(
     writer: Writer
     match work:
         case FusedAttention():
-            writer = Attention(work, slots)
+            writer = Attention(work, slots, language)
         case SplitKvPartial():
-            writer = Parts(work, slots)
+            writer = Parts(work, slots, language)
         case SplitKvCombine():
-            writer = Join(work, slots)
+            writer = Join(work, slots, language)
         case Scatter():
             writer = _ScatterWriter(work, slots, language)
         case PrefixScan():
@@ -103,7 +103,7 @@ def render(
         case TopKSelection():
             writer = _TopKWriter(work, slots, language)
         case BitonicSort():
-            writer = Network(work, slots)
+            writer = Network(work, slots, language)
     writer.code.subgroups = target.subgroups
     return writer.shader(bindings, name)
 
@@ -265,7 +265,7 @@ class _ScanWriter(Writer):
         shared = Shared(code)
         array = shared.array(part.dtype, part.wide)
         running = code.fresh("running")
-        code.emit(self.language.copy_variable(running, part))
+        code.emit(self.language.mutable(running, part.name))
         so_far = part.like(running)
         shared.put(array, so_far)
         shared.barrier()
@@ -303,7 +303,7 @@ class _TopKWriter(Writer):
         value = body.gen(legal(work.body))
         rank, other = code.fresh("rank"), code.fresh("k")
         body.axes |= {own + 1: other, own + 2: rank}
-        code.emit(self.language.index_variable(rank, self.language.index(0)))
+        code.emit(self.language.mutable(rank, self.language.index(0)))
         others = value_at(self.key, own, axis(own + 1))
         body.hoist([others], lambda node: _varies(node, [own + 1]))
         with body.scope(self.language.loop(other, self.language.index(0), self.record.dim(work.length))):

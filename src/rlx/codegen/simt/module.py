@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.codegen.simt import irregular, loops
+from rlx.codegen.simt import contraction, irregular, loops
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
+
+WARPS = Target(subgroups=True)
+"""Lanes of a warp exchange values."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,19 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
     bindings = bindings_of(dtypes, kernel.writes)
     match kernel.work:
         case LoopNest() as work:
-            return loops.render(work, slots, bindings, name, language=CUDA)
+            return loops.render(work, slots, bindings, name, WARPS, CUDA)
         case Contraction() as work:
-            return loops.render(work.as_nest(), slots, bindings, name, language=CUDA)
-        case Scatter() | PrefixScan() | TopKSelection() as work:
-            return irregular.render(work, slots, bindings, name, language=CUDA)
+            return contraction.render(work, slots, bindings, name, WARPS, CUDA)
+        case (
+            FusedAttention()
+            | SplitKvPartial()
+            | SplitKvCombine()
+            | Scatter()
+            | PrefixScan()
+            | TopKSelection()
+            | BitonicSort()
+        ) as work:
+            return irregular.render(work, slots, bindings, name, WARPS, CUDA)
     raise CompileError(f"[{kernel.name}] no CUDA for {type(kernel.work).__name__}, at node {', '.join(kernel.sources)}")
 
 

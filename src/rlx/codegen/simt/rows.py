@@ -115,7 +115,7 @@ class Rows(ABC):
         best = Reg(self.code.fresh("best"), dtype, self.language.is_wide(dtype))
         found = Reg(self.code.fresh("found"), dtypes.i64, False)
         self.code.emit(self.language.variable(best.name, self.language.register_type(dtype, best.wide)))
-        self.code.emit(self.language.index_variable(found.name, self.language.index(-1)))
+        self.code.emit(self.language.mutable(found.name, self.language.index(-1)))
         return best, found
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlx.codegen.simt.code import WORKGROUP, Code
-from rlx.codegen.simt.language.wgsl.types import register_type
 from rlx.codegen.simt.registers import Reg
-from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 
 
@@ -42,30 +40,22 @@ class Shared:
     def among_neighbours(self, reg: Reg, combine: Callable[[Reg, Reg], Reg]) -> Reg:
         """What the lanes of this lane's subgroup give together: in each step a lane joins what it has with what a lane
         twice as far away has. Steps beyond the subgroup change nothing; all lanes take them, as they must."""
-        code = self.code
+        code, language = self.code, self.code.language
         held = code.fresh("held")
-        code.emit(f"var {held}: {register_type(reg.dtype, reg.wide)} = {reg.name};")
+        code.emit(language.variable(held, language.register_type(reg.dtype, reg.wide), reg.name))
         for step in reversed(halves(WORKGROUP)):
             within = code.let(f"{step}u < subgroup_size", "within")
-            other = self._from_neighbour(reg.like(held), f"select(0u, {step}u, {within})")
+            mask = language.select(within, f"{step}u", "0u")
+            other = reg.like(code.let(language.from_neighbour(reg.like(held), mask)))
             both = combine(reg.like(code.let(held)), other)
-            code.emit(f"{held} = select({held}, {both.name}, {within});")
+            code.emit(f"{held} = {language.select(within, both.name, held)};")
         return reg.like(held)
-
-    def _from_neighbour(self, reg: Reg, mask: str) -> Reg:
-        """What the lane whose number differs in the bits of `mask` has."""
-        if reg.wide:
-            halves_of = ", ".join(f"subgroupShuffleXor({reg.name}.{part}, {mask})" for part in "xy")
-            return reg.like(self.code.let(f"vec2<u32>({halves_of})"))
-        if reg.dtype is dtypes.bool_:
-            return reg.like(self.code.let(f"subgroupShuffleXor(select(0u, 1u, {reg.name}), {mask}) != 0u"))
-        return reg.like(self.code.let(f"subgroupShuffleXor({reg.name}, {mask})"))
 
     @contextmanager
     def other_subgroups(self) -> Iterator[str]:
         """A loop over the first lanes of the subgroups but the first."""
         name = self.code.fresh("first")
-        head = f"for (var {name} = subgroup_size; {name} < {WORKGROUP}u; {name} = {name} + subgroup_size)"
+        head = self.code.language.loop_while(name, "subgroup_size", f"{name} < {WORKGROUP}u", f"{name} + subgroup_size")
         with self.code.block(head):
             yield name
 

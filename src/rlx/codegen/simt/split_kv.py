@@ -10,22 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, LEAST, PLACE, AttentionWriter
+from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
 from rlx.codegen.simt.code import WORKGROUP, Slot
-from rlx.codegen.simt.language.wgsl.instructions import rounded
-from rlx.codegen.simt.language.wgsl.language import float_literal
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.shared import Shared
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
-from rlx.kernel.passes.split_kv import chunk_of, groups_of, part_length, parts_of
+from rlx.kernel.passes.split_kv import groups_of, part_length, parts_of, schedule
 
-ROWS = 8
-"""Queries of a workgroup, at most; half of them where heads are wide, for the sake of workgroup memory."""
-WIDE = 32
-"""Quads of features above which heads are wide."""
 GROUP = 8
 """Lanes whose results one step of a reduction joins: the root of the lanes of a workgroup."""
 
@@ -45,12 +41,12 @@ class _Row:
 class Parts(AttentionWriter):
     """Positions are (batch, head of keys, tile of queries, chunk of keys), each a workgroup's."""
 
-    def __init__(self, parts: SplitKvPartial, slots: Sequence[Slot]) -> None:
+    def __init__(self, parts: SplitKvPartial, slots: Sequence[Slot], language: Language = WGSL) -> None:
         work = parts.work
-        self.chunk = chunk_of(work)
+        self.schedule = schedule(work)
+        self.chunk = self.schedule.static_tile("workgroup", "keys")
+        self.held = self.schedule.static_tile("workgroup", "queries")
         self.rows = dims.mul(work.queries, work.repeat)
-        most = ROWS if -(-work.features // 4) <= WIDE else ROWS // 2
-        self.held = min(most, self.rows) if isinstance(self.rows, int) else most
         shared_heads = dims.floordiv(work.heads, work.repeat)
         grid = (
             dims.mul(work.batch, work.live),
@@ -58,20 +54,20 @@ class Parts(AttentionWriter):
             dims.ceildiv(self.rows, self.held),
             dims.ceildiv(work.keys, self.chunk),
         )
-        super().__init__(work, slots, grid, grid, team=True)
+        super().__init__(work, slots, grid, grid, team=True, language=language)
 
     def write(self) -> Dim:
-        code, axes = self.code, self.body.axes
+        code, axes, index = self.code, self.body.axes, self.language.index
         shared_head, chunk = axes[HEAD], axes[KEY]
-        first = code.let(f"{axes[PLACE]} * {self.held}i", "first")
-        rows = [self._row(shared_head, f"{first} + {number}i") for number in range(self.held)]
+        first = code.let(f"{axes[PLACE]} * {index(self.held)}", "first")
+        rows = [self._row(shared_head, f"{first} + {index(number)}") for number in range(self.held)]
         self._stage_queries(shared_head, first)
-        start = code.let(f"{chunk} * {self.chunk}i", "start")
+        start = code.let(f"{chunk} * {index(self.chunk)}", "start")
         low, stop = self.span(rows[0].query, rows[-1].query)
         low = code.let(f"max({low}, {start})", "low")
-        stop = code.let(f"min({stop}, {start} + {self.chunk}i)", "stop")
+        stop = code.let(f"min({stop}, {start} + {index(self.chunk)})", "stop")
         axes[HEAD] = shared_head
-        code.shared["shared_scores"] = f"array<f32, {self.held * self.chunk}>"
+        self.floats("shared_scores", self.held * self.chunk)
         self._scores(rows, start, low, stop)
         tops = self._tops(rows)
         self._powers(tops)
@@ -84,82 +80,83 @@ class Parts(AttentionWriter):
         row = code.let(number, "row")
         head, query = self._place(shared_head, row)
         mask = self.start(work.mask[1], KEY) if work.mask is not None else ""
-        top = code.fresh("top")
-        code.emit(f"var {top} = {LEAST};")
-        return _Row(row, head, query, mask, top)
+        return _Row(row, head, query, mask, self.variable("top", self.least))
 
     def _place(self, shared_head: str, row: str) -> tuple[str, str]:
         """Goes to the head and query of a row; behind the last, to the last one's."""
-        repeat = self.work.repeat
-        inside = self.code.let(f"min({row}, {self.record.dim(self.rows)} - 1i)", "row")
-        head = self.code.let(f"{shared_head} * {repeat}i + {inside} % {repeat}i", "head")
-        query = self.code.let(f"{inside} / {repeat}i", "query")
+        repeat, one = self.language.index(self.work.repeat), self.language.index(1)
+        inside = self.code.let(f"min({row}, {self.record.dim(self.rows)} - {one})", "row")
+        head = self.code.let(f"{shared_head} * {repeat} + {inside} % {repeat}", "head")
+        query = self.code.let(f"{inside} / {repeat}", "query")
         self.body.axes[HEAD], self.body.axes[PLACE] = head, query
         return head, query
 
     def _stage_queries(self, shared_head: str, first: str) -> None:
         """Brings the queries to workgroup memory, scaled."""
-        work, code = self.work, self.code
-        code.shared["shared_queries"] = f"array<vec4<f32>, {self.held * self.quads}>"
-        with self.each(f"{self.held * self.quads}i", WORKGROUP, "i32(lane)") as item:
-            self._place(shared_head, f"({first} + {item} / {self.quads}i)")
+        work, code, language = self.work, self.code, self.language
+        count, quads = self.held * self.quads, language.index(self.quads)
+        language.shared_variable(code, "shared_queries", language.quad_type, count)
+        with self.each(language.index(count), WORKGROUP, language.lane_index()) as item:
+            self._place(shared_head, f"({first} + {item} / {quads})")
             at = self.start(work.q[1], FEATURE)
-            quad = self.quad(work.q, at, code.let(f"{item} % {self.quads}i", "quad"), work.features)
-            code.emit(f"shared_queries[{item}] = {quad} * {float_literal(work.scale)};")
-        code.emit("workgroupBarrier();")
+            quad = self.quad(work.q, at, code.let(f"{item} % {quads}", "quad"), work.features)
+            code.emit(f"shared_queries[{item}] = {quad} * {self.number(work.scale)};")
+        code.emit(language.barrier())
 
     def _scores(self, rows: Sequence[_Row], start: str, low: str, stop: str) -> None:
         """Scores of the lane's keys to workgroup memory, and the greatest of them."""
-        work, code = self.work, self.code
-        k, last = self.start(work.k[1], FEATURE, PLACE), f"{self.record.dim(work.keys)} - 1i"
+        work, code, language, index = self.work, self.code, self.language, self.language.index
+        k, last = self.start(work.k[1], FEATURE, PLACE), f"{self.record.dim(work.keys)} - {index(1)}"
         step = self.record.dim(work.k[1].coefficient(PLACE))
-        keys = [code.let(f"{start} + i32(lane) + {i * WORKGROUP}i", "key") for i in range(self.chunk // WORKGROUP)]
+        first = f"{start} + {language.lane_index()}"
+        keys = [code.let(f"{first} + {index(i * WORKGROUP)}", "key") for i in range(self.chunk // WORKGROUP)]
         places = [code.let(f"{k} + min({key}, {last}) * {step}", "at") for key in keys]
         scores = [[code.fresh("score") for _ in keys] for _ in rows]
         for score in (score for mine in scores for score in mine):
-            code.emit(f"var {score} = 0.0f;")
-        depth = code.let(f"select(0i, {self.quads}i, {low} < {stop})", "depth")
+            code.emit(language.mutable(score, self.zero))
+        depth = code.let(language.select(f"{low} < {stop}", index(self.quads), index(0)), "depth")
         with self.each(depth) as quad:
             rights = [code.let(self.quad(work.k, at, quad, work.features), "right") for at in places]
             for number, mine in enumerate(scores):
-                left = code.let(f"shared_queries[{number * self.quads}i + {quad}]", "left")
+                left = code.let(f"shared_queries[{index(number * self.quads)} + {quad}]", "left")
                 for score, right in zip(mine, rights):
                     code.emit(f"{score} = {score} + dot({left}, {right});")
         for number, (row, mine) in enumerate(zip(rows, scores)):
             for i, (score, key) in enumerate(zip(mine, keys)):
                 self.mask(row.query, row.mask, score, key)
-                code.emit(f"{score} = select({LEAST}, {score}, {key} >= {low} && {key} < {stop});")
+                inside = f"{key} >= {low} && {key} < {stop}"
+                code.emit(f"{score} = {language.select(inside, score, self.least)};")
                 code.emit(f"shared_scores[{number * self.chunk + i * WORKGROUP}u + lane] = {score};")
-                code.emit(f"{row.top} = select({row.top}, {score}, {score} > {row.top});")
+                self.raise_to(row.top, score)
 
     def _tops(self, rows: Sequence[_Row]) -> list[str]:
         """The greatest scores of all lanes, in two steps; variables with one for each row."""
-        code = self.code
+        code, index, lane = self.code, self.language.index, self.language.lane_index()
         if code.subgroups:
             return self._tops_of_subgroups(rows)
-        code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
-        code.shared["shared_group_tops"] = f"array<f32, {self.held * GROUP}>"
+        self.floats("shared_tops", self.held * WORKGROUP)
+        self.floats("shared_group_tops", self.held * GROUP)
         for number, row in enumerate(rows):
             code.emit(f"shared_tops[{number * WORKGROUP}u + lane] = {row.top};")
-        code.emit("workgroupBarrier();")
-        for source, size, begin in (("shared_tops", WORKGROUP, f"i32(lane) / {GROUP}i * {GROUP}i"),
-                                    ("shared_group_tops", GROUP, "0i")):  # fmt: skip
-            with self.each(f"{GROUP}i") as item:
+        code.emit(self.language.barrier())
+        for source, size, begin in (("shared_tops", WORKGROUP, f"{lane} / {index(GROUP)} * {index(GROUP)}"),
+                                    ("shared_group_tops", GROUP, index(0))):  # fmt: skip
+            with self.each(index(GROUP)) as item:
                 for number, row in enumerate(rows):
-                    other = code.let(f"{source}[{number * size}i + {begin} + {item}]", "other")
-                    code.emit(f"{row.top} = select({row.top}, {other}, {other} > {row.top});")
+                    other = code.let(f"{source}[{index(number * size)} + {begin} + {item}]", "other")
+                    self.raise_to(row.top, other)
             if size == WORKGROUP:
                 for number, row in enumerate(rows):
                     code.emit(f"shared_group_tops[{number * GROUP}u + lane / {GROUP}u] = {row.top};")
-                code.emit("workgroupBarrier();")
+                code.emit(self.language.barrier())
         return [row.top for row in rows]
 
     def _tops_of_subgroups(self, rows: Sequence[_Row]) -> list[str]:
         code, shared = self.code, Shared(self.code)
-        code.shared["shared_tops"] = f"array<f32, {self.held * WORKGROUP}>"
+        self.floats("shared_tops", self.held * WORKGROUP)
 
         def greater(a: Reg, b: Reg) -> Reg:
-            return a.like(code.let(f"select({a.name}, {b.name}, {b.name} > {a.name})"))
+            return a.like(code.let(self.language.select(f"{b.name} > {a.name}", b.name, a.name)))
 
         tops = [shared.among_neighbours(Reg(row.top, dtypes.f32, False), greater) for row in rows]
         for number, top in enumerate(tops):
@@ -173,48 +170,49 @@ class Parts(AttentionWriter):
 
     def _powers(self, tops: Sequence[str]) -> None:
         """Makes powers of the lane's scores."""
-        code = self.code
+        code, index = self.code, self.language.index
         shifts = [self.shift(top) for top in tops]
-        with self.each(f"{self.chunk}i", WORKGROUP, "i32(lane)") as place:
+        with self.each(index(self.chunk), WORKGROUP, self.language.lane_index()) as place:
             for number, shift in enumerate(shifts):
-                score = f"shared_scores[{number * self.chunk}i + {place}]"
+                score = f"shared_scores[{index(number * self.chunk)} + {place}]"
                 code.emit(f"{score} = {self.exp(f'{score} - {shift}')};")
-        code.emit("workgroupBarrier();")
+        code.emit(self.language.barrier())
 
     def _mix(self, rows: Sequence[_Row], tops: Sequence[str], start: str, low: str, stop: str) -> None:
         """Sums of powers, and of values by them, for four features of the lane; and stores the parts. Groups of lanes
         have all features each, and a part of the chunk's keys."""
-        work, code, record = self.work, self.code, self.record
-        groups, lanes = groups_of(work), WORKGROUP // groups_of(work)
-        group = code.let(f"i32(lane) / {lanes}i", "group")
-        first = code.let(f"{start} + {group} * {self.chunk // groups}i", "first")
+        work, code, record, language, index = self.work, self.code, self.record, self.language, self.language.index
+        groups, lanes = groups_of(work), index(WORKGROUP // groups_of(work))
+        own_keys = index(self.chunk // groups)
+        group = code.let(f"{language.lane_index()} / {lanes}", "group")
+        first = code.let(f"{start} + {group} * {own_keys}", "first")
         v, step = self.start(work.v[1], FEATURE, PLACE), record.dim(work.v[1].coefficient(PLACE))
-        own = code.let(f"i32(lane) % {lanes}i", "own")
-        quad = code.let(f"min({own}, {-(-work.value_features // 4) - 1}i)", "quad")
+        own = code.let(f"{language.lane_index()} % {lanes}", "own")
+        quad = code.let(f"min({own}, {index(-(-work.value_features // 4) - 1)})", "quad")
         totals, mixed = [code.fresh("total") for _ in rows], [code.fresh("mixed") for _ in rows]
         for total, name in zip(totals, mixed):
-            code.emit(f"var {total} = 0.0f;")
-            code.emit(f"var {name} = vec4<f32>();")
-        end = code.let(f"min({stop}, {first} + {self.chunk // groups}i)", "end")
+            code.emit(language.mutable(total, self.zero))
+            code.emit(language.mutable(name, language.quad()))
+        end = code.let(f"min({stop}, {first} + {own_keys})", "end")
         with self.each(end, 1, f"max({low}, {first})") as key:
             at = code.let(f"{v} + {key} * {step}", "at")
             value = code.let(self.quad(work.v, at, quad, work.value_features), "value")
             for number, (total, name) in enumerate(zip(totals, mixed)):
-                power = code.let(f"shared_scores[{number * self.chunk}i + {key} - {start}]", "power")
+                power = code.let(f"shared_scores[{index(number * self.chunk)} + {key} - {start}]", "power")
                 code.emit(f"{total} = {total} + {power};")
-                code.emit(f"{name} = fma(vec4<f32>({power}), {value}, {name});")
+                code.emit(f"{name} = {language.quad_fma(power, value, name)};")
         for row, top, total, name in zip(rows, tops, totals, mixed):
             with self.body.scope(f"if ({row.row} < {record.dim(self.rows)})"):
                 one = query_number(self, work, row.head, row.query)
-                part = f"{start} / {self.chunk}i * {groups}i + {group}"
-                begin = code.let(f"({one} * {record.dim(parts_of(work))} + {part}) * {part_length(work)}i", "at")
+                part = f"{start} / {index(self.chunk)} * {index(groups)} + {group}"
+                begin = code.let(f"({one} * {record.dim(parts_of(work))} + {part}) * {index(part_length(work))}", "at")
                 for i in range(4):
-                    feature = code.let(f"{own} * 4i + {i}i", "feature")
-                    with self.body.scope(f"if ({feature} < {work.value_features}i)"):
+                    feature = code.let(f"{own} * {index(4)} + {index(i)}", "feature")
+                    with self.body.scope(f"if ({feature} < {index(work.value_features)})"):
                         self._store(f"({begin} + {feature})", f"{name}.{'xyzw'[i]}")
-                with self.body.scope(f"if ({own} == 0i)"):
-                    self._store(f"({begin} + {work.value_features}i)", top)
-                    self._store(f"({begin} + {work.value_features + 1}i)", total)
+                with self.body.scope(f"if ({own} == {index(0)})"):
+                    self._store(f"({begin} + {index(work.value_features)})", top)
+                    self._store(f"({begin} + {index(work.value_features + 1)})", total)
 
     def _store(self, at: str, name: str) -> None:
         self.body.store_at(0, at, Reg(name, dtypes.f32, False))
@@ -223,34 +221,35 @@ class Parts(AttentionWriter):
 class Join(AttentionWriter):
     """Positions are (batch, head, query, feature), each an invocation's."""
 
-    def __init__(self, join: SplitKvCombine, slots: Sequence[Slot]) -> None:
+    def __init__(self, join: SplitKvCombine, slots: Sequence[Slot], language: Language = WGSL) -> None:
         work = join.work
         grid = (dims.mul(work.batch, work.live), work.heads, work.queries, work.value_features)
-        super().__init__(work, slots, grid, grid, team=False)
+        super().__init__(work, slots, grid, grid, team=False, language=language)
 
     def write(self) -> Dim:
-        work, code, body = self.work, self.code, self.body
-        length, chunks = part_length(work), self.record.dim(parts_of(work))
+        work, code, body, language = self.work, self.code, self.body, self.language
+        greatest, powers = (language.index(work.value_features + i) for i in range(2))
+        length, chunks = language.index(part_length(work)), self.record.dim(parts_of(work))
         number = query_number(self, work, body.axes[HEAD], body.axes[PLACE])
-        begin = code.let(f"{number} * {chunks} * {length}i", "at")
+        begin = code.let(f"{number} * {chunks} * {length}", "at")
         top, total, mixed = (code.fresh(stem) for stem in ("top", "total", "mixed"))
-        code.emit(f"var {top} = {LEAST};")
+        code.emit(language.mutable(top, self.least))
         with self.each(chunks) as chunk:
-            other = self._of_part(begin, chunk, f"{work.value_features}i")
-            code.emit(f"{top} = select({top}, {other}, {other} > {top});")
+            self.raise_to(top, self._of_part(begin, chunk, greatest))
         shift = self.shift(top)
-        code.emit(f"var {total} = 0.0f;")
-        code.emit(f"var {mixed} = 0.0f;")
+        code.emit(language.mutable(total, self.zero))
+        code.emit(language.mutable(mixed, self.zero))
         with self.each(chunks) as chunk:
-            shrink = self.exp(f"{self._of_part(begin, chunk, f'{work.value_features}i')} - {shift}")
-            for name, at in ((total, f"{work.value_features + 1}i"), (mixed, body.axes[FEATURE])):
-                code.emit(f"{name} = fma({self._of_part(begin, chunk, at)}, {shrink}, {name});")
-        value = code.let(rounded(work.dtype, f"{mixed} / {self.whole(total)}"))
+            shrink = self.exp(f"{self._of_part(begin, chunk, greatest)} - {shift}")
+            for name, at in ((total, powers), (mixed, body.axes[FEATURE])):
+                code.emit(f"{name} = {language.fma(self._of_part(begin, chunk, at), shrink, name)};")
+        value = code.let(language.rounded(work.dtype, f"{mixed} / {self.whole(total)}"))
         body.store(work.out[0], work.out[1], Reg(value, work.dtype, False))
         return dims.add(dims.mul(parts_of(work), 2), 4)
 
     def _of_part(self, begin: str, chunk: str, at: str) -> str:
-        return self.body.load_at(1, f"({begin} + {chunk} * {part_length(self.work)}i + {at})").name
+        length = self.language.index(part_length(self.work))
+        return self.body.load_at(1, f"({begin} + {chunk} * {length} + {at})").name
 
 
 def query_number(writer: AttentionWriter, work: FusedAttention, head: str, query: str) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from rlx.errors import RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
+from rlx.kernel.schedule.overrides import overridden
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 CHUNK = 128
 """Keys that are read together for one query; twice as many for several, of which each is then read less often."""
@@ -25,6 +28,42 @@ FEW_QUERIES = 8
 """Queries for which the work is spread over keys, at most."""
 
 
+ROWS = 8
+"""Queries of a workgroup, at most; half of them where heads are wide, for the sake of workgroup memory."""
+WIDE = 32
+"""Quads of features above which heads are wide."""
+SHARED_FLOATS = 4096
+"""Floats in the workgroup memory that every device has."""
+
+
+def schedule(work: FusedAttention) -> Schedule:
+    """A chunk of keys a workgroup, and so many of the queries that read them. Raises RlxError for tiles set by hand
+    that no workgroup can have."""
+    quads = -(-work.features // 4)
+    rows = dims.mul(work.queries, work.repeat)
+    most = ROWS if quads <= WIDE else ROWS // 2
+    queries = min(most, rows) if isinstance(rows, int) else most
+    keys = CHUNK if rows == 1 else 2 * CHUNK
+    chosen = overridden(
+        "split-kv",
+        Schedule(
+            tiles=(Tile("workgroup", "queries", queries), Tile("workgroup", "keys", keys)),
+            vector=("features", 4),
+            spaces=(("q", "shared"), ("k", "global"), ("v", "global"), ("scores", "shared")),
+        ),
+    )
+    queries, keys = (chosen.static_tile("workgroup", axis) for axis in ("queries", "keys"))
+    if keys % LANES:
+        raise RlxError(f"[RLX_SCHEDULE] expected workgroup.keys in multiples of {LANES}, got {keys}, for split-kv")
+    floats = queries * (4 * quads + keys + LANES + MOST_GROUPS)
+    if floats > SHARED_FLOATS:
+        raise RlxError(
+            f"[RLX_SCHEDULE] expected tiles of at most {SHARED_FLOATS} floats, got {queries} queries and {keys} keys "
+            f"of {work.features} features, which take {floats}, for split-kv"
+        )
+    return chosen
+
+
 def groups_of(work: FusedAttention) -> int:
     """Parts that a chunk of keys is divided into, a power of two: narrow heads leave lanes for so many."""
     quads = -(-work.value_features // 4)
@@ -33,7 +72,7 @@ def groups_of(work: FusedAttention) -> int:
 
 def chunk_of(work: FusedAttention) -> int:
     """Keys that a workgroup reads."""
-    return CHUNK if dims.mul(work.queries, work.repeat) == 1 else 2 * CHUNK
+    return schedule(work).static_tile("workgroup", "keys")
 
 
 def parts_of(work: FusedAttention) -> Dim:

@@ -69,24 +69,40 @@ class Language(ABC):
         """A statement that declares a variable of a type, with a first value if there is one."""
 
     @abstractmethod
-    def index_variable(self, name: str, value: str) -> str:
-        """A statement that declares a variable of the index type."""
-
-    @abstractmethod
-    def copy_variable(self, name: str, value: Reg) -> str:
-        """A statement that declares a variable of a register's type and value."""
+    def mutable(self, name: str, value: str) -> str:
+        """A statement that declares a variable of the type of its first value."""
 
     @abstractmethod
     def array_variable(self, name: str, element: str, count: int) -> str:
         """A statement that declares an array of an invocation's own."""
 
     @abstractmethod
+    def array_of(self, name: str, element: str, values: Sequence[str]) -> str:
+        """A statement that declares an array of an invocation's own that holds these."""
+
     def loop(self, name: str, low: str, high: str, step: int = 1) -> str:
         """The head of a loop over indices."""
+        return self.loop_while(name, low, f"{name} < {high}", f"{name} + {self.index(step)}")
+
+    def loop_while(self, name: str, first: str, condition: str, following: str) -> str:
+        """The head of a loop whose variable goes from a first value to a following one while a condition holds."""
+        return f"for ({self.mutable(name, first)} {condition}; {name} = {following})"
 
     @abstractmethod
     def select(self, condition: str, yes: str, no: str) -> str:
         """One of two values."""
+
+    @abstractmethod
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a * b + c of f32 registers, rounded once."""
+
+    @abstractmethod
+    def rounded(self, dtype: DType, text: str) -> str:
+        """An f32 rounded to what a float dtype of 32 bits or less can hold."""
+
+    @abstractmethod
+    def float_bits(self, text: str) -> str:
+        """The bits of an f32 as an unsigned integer."""
 
     @abstractmethod
     def opaque(self, reg: Reg) -> str:
@@ -95,6 +111,25 @@ class Language(ABC):
     @abstractmethod
     def write(self, code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
         """Writes an instruction; `fits` tells that a 64-bit result fits in 32 bits."""
+
+    # quads: four f32 in one register, with components x, y, z and w; + and * work on them, and `dot`
+
+    @property
+    @abstractmethod
+    def quad_type(self) -> str:
+        """The type of a quad."""
+
+    @abstractmethod
+    def quad(self, parts: Sequence[str] = ()) -> str:
+        """A quad of four floats, or of zeros."""
+
+    @abstractmethod
+    def quad_component(self, quad: str, number: int) -> str:
+        """A component of a quad by its number."""
+
+    @abstractmethod
+    def quad_fma(self, factor: str, quad: str, addend: str) -> str:
+        """A quad by a float, and another quad added, rounded once."""
 
     # memory
 
@@ -109,6 +144,14 @@ class Language(ABC):
     @abstractmethod
     def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
         """Writes an element."""
+
+    @abstractmethod
+    def load_quad(self, body: Body, slot: int, offset: str) -> str:
+        """The quad of a slot of packed f32 weights at an offset in quads."""
+
+    def shared_variable(self, code: Code, name: str, element: str, count: int) -> None:
+        """Declares an array in workgroup memory."""
+        code.shared[name] = (element, count)
 
     @abstractmethod
     def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
@@ -129,6 +172,11 @@ class Language(ABC):
     @abstractmethod
     def barrier(self) -> str:
         """A statement that waits for all lanes of the workgroup and makes their writes seen."""
+
+    @abstractmethod
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        """What the lane of the subgroup whose number differs in the bits of `mask` has. Texts that call it, and they
+        alone, may name `subgroup_size`."""
 
     # the whole
 

@@ -5,6 +5,9 @@ struct Record {
   long long dims[count];
 };
 
+// Lanes that exchange values: a warp.
+constexpr unsigned subgroup_size = 32;
+
 template <class T> struct Unsigned;
 template <> struct Unsigned<int> { using type = unsigned; };
 template <> struct Unsigned<unsigned> { using type = unsigned; };
@@ -79,3 +82,20 @@ __device__ __forceinline__ unsigned encode_bf16(float x) {
   return bits;
 }
 
+
+// Quads of floats.
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+__device__ __forceinline__ float4 operator*(float4 a, float b) {
+  return {a.x * b, a.y * b, a.z * b, a.w * b};
+}
+
+__device__ __forceinline__ float dot(float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, a.x * b.x)));
+}
+
+__device__ __forceinline__ float4 quad_fma(float a, float4 b, float4 c) {
+  return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
+}

@@ -38,7 +38,8 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"
 
 
 class CudaRecord(Record):
-    """Dims as `record.dims[i]`, 64 bits each; slots are pointers, which begin where their buffers do."""
+    """Numbers of 64 bits: those that a round brings, then dims. Slots are pointers, which begin where their buffers
+    do."""
 
     def start(self, slot: int) -> str:
         raise CompileError("[cuda] expected a slot's own pointer, got a place in a heap")
@@ -46,10 +47,10 @@ class CudaRecord(Record):
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return CUDA.index(dim)
-        return f"record.dims[{self._dims.setdefault(dim, len(self._dims))}]"
+        return f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
 
     def round(self, number: int) -> str:
-        raise CompileError("[cuda] expected one launch, got rounds")
+        return f"record.dims[{number}]"
 
 
 class Cuda(Language):
@@ -107,20 +108,26 @@ class Cuda(Language):
     def variable(self, name: str, kind: str, value: str = "") -> str:
         return f"{kind} {name} = {value};" if value else f"{kind} {name}{{}};"
 
-    def index_variable(self, name: str, value: str) -> str:
-        return self.variable(name, INDEX, value)
-
-    def copy_variable(self, name: str, value: Reg) -> str:
-        return self.variable(name, self.register_type(value.dtype, value.wide), value.name)
+    def mutable(self, name: str, value: str) -> str:
+        return f"auto {name} = {value};"
 
     def array_variable(self, name: str, element: str, count: int) -> str:
-        return f"{element} {name}[{count}];"
+        return f"{element} {name}[{count}]{{}};"
 
-    def loop(self, name: str, low: str, high: str, step: int = 1) -> str:
-        return f"for ({INDEX} {name} = {low}; {name} < {high}; {name} += {step})"
+    def array_of(self, name: str, element: str, values: Sequence[str]) -> str:
+        return f"{element} {name}[{len(values)}] = {{{', '.join(values)}}};"
 
     def select(self, condition: str, yes: str, no: str) -> str:
         return f"({condition} ? {yes} : {no})"
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return f"fmaf({a}, {b}, {c})"
+
+    def rounded(self, dtype: DType, text: str) -> str:
+        return f"round_{dtype}({text})" if dtype in SMALL_FLOATS else text
+
+    def float_bits(self, text: str) -> str:
+        return f"__float_as_uint({text})"
 
     def opaque(self, reg: Reg) -> str:
         return reg.name  # its compiler keeps to IEEE 754
@@ -147,12 +154,9 @@ class Cuda(Language):
             return f"{names[0]} {_INFIX[node.kind]} {names[1]}"
         if operand.is_float:
             text = _float_instruction(node.kind, operand, names)
-            return None if text is None else self._rounded(node.dtype, text)
+            return None if text is None else self.rounded(node.dtype, text)
         text = _int_instruction(node.kind, operand, names)
         return None if text is None else self._wrapped(node.dtype, text)
-
-    def _rounded(self, dtype: DType, text: str) -> str:
-        return f"round_{dtype}({text})" if dtype in SMALL_FLOATS else text
 
     def _wrapped(self, dtype: DType, text: str) -> str:
         """An integer cut to its dtype's width."""
@@ -167,7 +171,7 @@ class Cuda(Language):
         if to is dtypes.bool_:
             return x.name if source is dtypes.bool_ else f"{x.name} != 0"
         if to.is_float:
-            return self._rounded(to, f"({kind}){x.name}")
+            return self.rounded(to, f"({kind}){x.name}")
         if source.is_float:
             high = (1 << (to.bits - (to.kind == "int"))) - 1
             low = -high - 1 if to.kind == "int" else 0
@@ -190,6 +194,21 @@ class Cuda(Language):
             back = "__longlong_as_double" if to is dtypes.f64 else "__int_as_float"
             return f"{back}(({INDEX if to is dtypes.f64 else 'int'}){held})"
         return self._wrapped(to, f"({self.register_type(to, False)}){held}")
+
+    # quads: their operators are in `cuda.cuh`
+
+    @property
+    def quad_type(self) -> str:
+        return "float4"
+
+    def quad(self, parts: Sequence[str] = ()) -> str:
+        return f"float4{{{', '.join(parts)}}}"
+
+    def quad_component(self, quad: str, number: int) -> str:
+        return f"{quad}.{'xyzw'[number]}"
+
+    def quad_fma(self, factor: str, quad: str, addend: str) -> str:
+        return f"quad_fma({factor}, {quad}, {addend})"
 
     # memory
 
@@ -214,14 +233,17 @@ class Cuda(Language):
         held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
         body.code.emit(f"slot{slot}[{offset}] = ({self.memory_type(dtype)}){held};")
 
+    def load_quad(self, body: Body, slot: int, offset: str) -> str:
+        return f"((const float4*)slot{slot})[{offset}]"
+
     def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
         kind = self.register_type(dtype, False)
         name = "shared_" + kind.replace(" ", "_")
-        code.shared[name] = kind
+        self.shared_variable(code, name, kind, WORKGROUP)
         return name
 
     def shared_places(self, code: Code) -> str:
-        code.shared["shared_place"] = INDEX
+        self.shared_variable(code, "shared_place", INDEX, WORKGROUP)
         return "shared_place"
 
     def shared_value(self, reg: Reg) -> str:
@@ -232,6 +254,11 @@ class Cuda(Language):
 
     def barrier(self) -> str:
         return "__syncthreads();"
+
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        value = f"(int){reg.name}" if reg.dtype is dtypes.bool_ else reg.name
+        other = f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
+        return f"{other} != 0" if reg.dtype is dtypes.bool_ else other
 
     # the whole
 
@@ -246,13 +273,13 @@ class Cuda(Language):
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
             for number, binding in enumerate(bindings)
         ]
-        count = max(len(record.numbers), 1)
+        count = max(record.rounds + len(record.numbers), 1)
         lines = [
             f'extern "C" __global__ void __launch_bounds__({WORKGROUP})',
             f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
             f"  const {INDEX} position = {position};",
             "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
-            *(f"  __shared__ {kind} {array}[{WORKGROUP}];" for array, kind in code.shared.items()),
+            *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
             *code.lines,
             "}",
         ]

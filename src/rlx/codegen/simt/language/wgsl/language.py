@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.codegen.simt.code import WORKGROUP, ZERO, Binding, Code, Record, Slot, int_literal
 from rlx.codegen.simt.language.base import Language
-from rlx.codegen.simt.language.wgsl.instructions import wrapped, write
+from rlx.codegen.simt.language.wgsl.instructions import rounded, wrapped, write
 from rlx.codegen.simt.language.wgsl.types import is_narrow_float, is_wide, register_type
 from rlx.codegen.simt.registers import Reg
 from rlx.ir import dtype as dtypes
@@ -48,26 +48,45 @@ class Wgsl(Language):
     def variable(self, name: str, kind: str, value: str = "") -> str:
         return f"var {name}: {kind} = {value};" if value else f"var {name}: {kind};"
 
-    def index_variable(self, name: str, value: str) -> str:
+    def mutable(self, name: str, value: str) -> str:
         return f"var {name} = {value};"
-
-    def copy_variable(self, name: str, value: Reg) -> str:
-        return f"var {name} = {value.name};"
 
     def array_variable(self, name: str, element: str, count: int) -> str:
         return f"var {name}: array<{element}, {count}>;"
 
-    def loop(self, name: str, low: str, high: str, step: int = 1) -> str:
-        return f"for (var {name} = {low}; {name} < {high}; {name} = {name} + {step}i)"
+    def array_of(self, name: str, element: str, values: Sequence[str]) -> str:
+        return f"var {name} = array<{element}, {len(values)}>({', '.join(values)});"
 
     def select(self, condition: str, yes: str, no: str) -> str:
         return f"select({no}, {yes}, {condition})"
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return f"fma({a}, {b}, {c})"
+
+    def rounded(self, dtype: DType, text: str) -> str:
+        return rounded(dtype, text)
+
+    def float_bits(self, text: str) -> str:
+        return f"bitcast<u32>({text})"
 
     def opaque(self, reg: Reg) -> str:
         return f"bitcast<f32>(bitcast<u32>({reg.name}) | bitcast<u32>({ZERO}))"
 
     def write(self, code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
         return write(code, node, args, fits)
+
+    @property
+    def quad_type(self) -> str:
+        return "vec4<f32>"
+
+    def quad(self, parts: Sequence[str] = ()) -> str:
+        return f"vec4<f32>({', '.join(parts)})"
+
+    def quad_component(self, quad: str, number: int) -> str:
+        return f"{quad}[{number}]"
+
+    def quad_fma(self, factor: str, quad: str, addend: str) -> str:
+        return f"fma(vec4<f32>({factor}), {quad}, {addend})"
 
     def record(self, slots: int, rounds: int = 0) -> Record:
         return Record(slots, rounds)
@@ -84,15 +103,18 @@ class Wgsl(Language):
     def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
         _store(body, slot, offset, value)
 
+    def load_quad(self, body: Body, slot: int, offset: str) -> str:
+        return f"memory{body.slots[slot].quads}[({body.record.start(slot)} >> 2u) + {offset}]"
+
     def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
         """Bools lie there as u32: NVIDIA's driver loses them."""
         element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
         name = "shared_" + element.replace("<", "_").replace(">", "")
-        code.shared[name] = f"array<{element}, {WORKGROUP}>"
+        self.shared_variable(code, name, element, WORKGROUP)
         return name
 
     def shared_places(self, code: Code) -> str:
-        code.shared["shared_place"] = f"array<i32, {WORKGROUP}>"
+        self.shared_variable(code, "shared_place", "i32", WORKGROUP)
         return "shared_place"
 
     def shared_value(self, reg: Reg) -> str:
@@ -103,6 +125,13 @@ class Wgsl(Language):
 
     def barrier(self) -> str:
         return "workgroupBarrier();"
+
+    def from_neighbour(self, reg: Reg, mask: str) -> str:
+        if reg.wide:
+            return f"vec2<u32>({', '.join(f'subgroupShuffleXor({reg.name}.{part}, {mask})' for part in 'xy')})"
+        if reg.dtype is dtypes.bool_:
+            return f"subgroupShuffleXor(select(0u, 1u, {reg.name}), {mask}) != 0u"
+        return f"subgroupShuffleXor({reg.name}, {mask})"
 
     def assemble(
         self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int

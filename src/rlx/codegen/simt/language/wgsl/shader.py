@@ -29,7 +29,8 @@ def assemble(
         head.append(
             f"@group(0) @binding({number + 1}) var<storage, {access}> memory{number}: array<{binding.element}>;"
         )
-    head += [f"var<workgroup> {name}: {array};" for name, array in code.shared.items()]
+    shared = code.shared.items()
+    head += [f"var<workgroup> {name}: array<{element}, {count}>;" for name, (element, count) in shared]
     size = (
         f", @builtin({SUBGROUP_SIZE}) {SUBGROUP_SIZE}: u32" if any(SUBGROUP_SIZE in line for line in code.lines) else ""
     )

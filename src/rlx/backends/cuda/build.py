@@ -1,0 +1,27 @@
+"""From a graph to the kernels that CUDA C++ has writers for: the passes, and lowering."""
+
+from __future__ import annotations
+
+from rlx.backends.claims import PREFER_NATIVE
+from rlx.backends.wgpu.claims import claim
+from rlx.codegen.simt import contraction, irregular
+from rlx.ir.graph import Graph
+from rlx.kernel.ir.program import Program
+from rlx.kernel.passes.bitonic import Bitonic
+from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.pack import Pack
+from rlx.kernel.passes.split_kv import SplitKv
+from rlx.kernel.pipeline import to_kernels
+from rlx.passes.pipeline import layout, optimise, standard
+
+
+def program_of(graph: Graph) -> Program:
+    """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
+    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout()]
+    return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
+
+
+def kernel_passes() -> list[KernelPass]:
+    """What makes of a program one for NVIDIA's GPUs: attention of few queries and long selections as what many lanes
+    can share, and weights in panels."""
+    return [SplitKv(), Bitonic(irregular.is_long), Pack(contraction.panels)]

@@ -1,0 +1,117 @@
+"""Graphs at sizes at which kernels that go in blocks have several of them, and ragged ones at the end: products,
+attention, sorting networks, and reductions that lanes share. Ops' own cases are smaller, and have no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx import ops
+from rlx.ir import dim as dims
+from rlx.ir.dim import Shape
+from rlx.ir.graph import Graph, Value
+from rlx.ir.interpreter import evaluate
+from rlx.ir.literal import Array
+from rlx.ir.op import Tolerance
+from rlx.ir.type import TensorType
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """A graph with its weights, values of its open dims, and how near results come."""
+
+    made: Graph
+    binding: Mapping[str, int]
+    tolerance: Tolerance
+
+    def __str__(self) -> str:
+        return " ".join([self.made.name, *(f"{name}={size}" for name, size in self.binding.items())])
+
+    def graph(self) -> Graph:
+        return self.made
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return tuple(self._array(number, value.type) for number, value in enumerate(self.made.inputs))
+
+    def _array(self, number: int, kind: TensorType) -> Array:
+        random = np.random.default_rng(number)
+        shape = tuple(int(dims.evaluate(d, self.binding)) for d in kind.shape)
+        if kind.dtype.kind == "bool":
+            return random.integers(0, 3, shape) > 0
+        scale = 1 if kind.dtype.is_float else 1000
+        return (random.standard_normal(shape) * scale).astype(kind.dtype.numpy)
+
+    def reference(self) -> tuple[Array, ...]:
+        inputs = {value.name: array for value, array in zip(self.made.inputs, self.arrays)}
+        return tuple(evaluate(self.made, inputs, self.made.data, self.binding))
+
+
+def _weight(graph: Graph, name: str, shape: tuple[int, ...]) -> Value:
+    data = np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)
+    return graph.param(name, shape, data=data)
+
+
+def _products(graph: Graph) -> None:
+    """Of packed weights, narrow floats, and a window, with epilogues; rows that only a run knows."""
+    x, y = graph.input("x", ("n", 70)), graph.input("y", (2, "n", 150))
+    graph.output(ops.relu(x @ _weight(graph, "w", (70, 130)) + _weight(graph, "bias", (130,))))
+    graph.output(y @ graph.input("z", (2, 150, 7)))
+    graph.output(
+        y.cast("f16") @ graph.input("half", (150, 33), "f16"), y.cast("f64") @ graph.input("r", (150, 5), "f64")
+    )
+    picture, window = graph.input("picture", (2, 3, 9, 11)), _weight(graph, "window", (20, 3, 3, 3))
+    graph.output(ops.conv(picture, window, strides=(1, 2), dilations=(1, 1), low=(1, 1), high=(1, 1)))
+
+
+def _attention(
+    q: Shape, k: Shape, value_features: int, dtype: str = "f32", mask: str = "", **attributes: object
+) -> Callable[[Graph], None]:
+    def made(graph: Graph) -> None:
+        operands = [graph.input(name, shape, dtype) for name, shape in zip("qkv", (q, k, (*k[:3], value_features)))]
+        if mask:
+            operands.append(graph.input("mask", (q[0], 1, q[2], k[2]), mask))
+        graph.output(ops.attention(*operands, **attributes))
+
+    return made
+
+
+def _sorted(graph: Graph) -> None:
+    """Rows of several blocks, of words and pairs of words."""
+    x, i = graph.input("x", (2, 5000)), graph.input("i", (2500,), "i64")
+    graph.output(ops.sort(x, axis=1), *ops.top_k(i, axis=0, k=700), *ops.top_k(x.T, axis=0, k=3))
+
+
+def _reduced(graph: Graph) -> None:
+    x, i = graph.input("x", (3, 5000)), graph.input("i", (2, 5000), "i64")
+    graph.output(ops.reduce_sum(x, axes=(1,)), ops.reduce_max(x.cast("i32"), axes=(1,)), ops.softmax(x, axis=1))
+    graph.output(ops.reduce_max(i, axes=(1,)), ops.argmin(x, axis=1), ops.reduce_any(ops.ne(i, 3), axes=(1,)))
+
+
+def kernel_cases() -> Iterator[KernelCase]:
+    made: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
+        ("products", _products, {"n": 37}, Tolerance(64, scale=8)),
+        ("products", _products, {"n": 4}, Tolerance(64, scale=8)),
+        ("sorted", _sorted, {}, Tolerance(0)),
+        ("reduced", _reduced, {}, Tolerance(64, scale=4)),
+    ]
+    near = Tolerance(64, scale=1)
+    few, many = {"n": 5, "m": 700}, {"n": 140, "m": 77}
+    everything = {"causal": True, "window": 50, "softcap": 20.0}
+    for name, attention, bindings in (
+        ("tiles of queries", _attention((1, 4, 300, 20), (1, 2, 77, 20), 36, mask="bool", causal=True), [{}]),
+        ("a window", _attention((1, 2, 150, 64), (1, 2, 150, 64), 64, **everything), [{}]),
+        ("halves", _attention((1, 2, 140, 40), (1, 2, 60, 40), 10, "f16", "f16"), [{}]),
+        ("wide heads", _attention((1, 1, 130, 200), (1, 1, 33, 200), 250, empty="nan", mask="bool"), [{}]),
+        ("open lengths", _attention((2, 4, "n", 24), (2, 2, "m", 24), 70, mask="f32"), [few, many]),
+        ("one query", _attention((1, 4, 1, 64), (1, 1, 900, 64), 64), [{}]),
+        ("few queries", _attention((2, 2, 7, 30), (2, 2, 400, 30), 30, "bf16", "bool", causal=True), [{}]),
+        ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **everything), [{}]),
+    ):
+        made += [(f"attention: {name}", attention, binding, near) for binding in bindings]
+    for name, build, binding, tolerance in made:
+        graph = Graph(name)
+        build(graph)
+        yield KernelCase(graph, binding, tolerance)
