@@ -147,7 +147,7 @@ class Language(ABC):
 
     @abstractmethod
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
-        """The quad of a slot of packed f32 weights at an offset in quads."""
+        """The quad of a slot of packed f32 weights, which begins at a multiple of a quad, at an offset in quads."""
 
     def shared_variable(self, code: Code, name: str, element: str, count: int) -> None:
         """Declares an array in workgroup memory."""
