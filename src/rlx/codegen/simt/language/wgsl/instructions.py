@@ -68,10 +68,11 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
     """Floats. Compilers for shaders reassociate, and take NaN and infinities not to be there: what they would break is
     kept from their sight."""
     a, same = names[0], len(node.args) > 1 and node.args[0] == node.args[1]
+    alike = len(node.args) > 1 and not _may_be(node.args[0]).isdisjoint(_may_be(node.args[1]))
     match node.kind:
         case "add" | "sub":
             left, right = (opaque(n) if e.kind in _SUMS else n for e, n in zip(node.args, names))
-            return f"{left} {_INFIX[node.kind]} {opaque(right) if same else right}"
+            return f"{left} {_INFIX[node.kind]} {opaque(right) if alike else right}"
         case "mul":
             left, right = (_factor(e, n) for e, n in zip(node.args, names))
             return f"{left} * {right}"
@@ -79,14 +80,14 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
             left, right = (_factor(e, n) for e, n in zip(node.args[:2], names))
             return f"fma({left}, {right}, {opaque(names[2]) if node.args[2].kind in _SUMS else names[2]})"
         case "div":
-            hidden = same or any(e.kind in _PRODUCTS for e in node.args)
+            hidden = alike or any(e.kind in _PRODUCTS for e in node.args)
             return f"{a} / {opaque(names[1]) if hidden else names[1]}"
         case "eq" | "le" if same:
             return f"!is_nan({a})"
         case "ne" if same:
             return f"is_nan({a})"
         case "eq" | "lt" | "le":
-            return f"{a} {_INFIX[node.kind]} {names[1]}"
+            return f"{a} {_INFIX[node.kind]} {opaque(names[1]) if alike else names[1]}"
         case "ne":  # not `!=`, which some make of it what is false for NaN
             return f"!({a} == {names[1]})"
         case "rem":
@@ -100,6 +101,14 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
         case "abs" | "sqrt" | "floor" | "ceil" | "trunc" | "round":
             return f"{node.kind}({a})"
     return None
+
+
+def _may_be(node: Expr, depth: int = 3) -> set[Expr]:
+    """The values of which a value is one: a driver that takes NaN not to be there sees that x - max(x, x) is 0."""
+    if depth == 0 or node.kind not in ("min", "max", "select"):
+        return {node}
+    chosen = node.args[1:] if node.kind == "select" else node.args
+    return {node}.union(*(_may_be(e, depth - 1) for e in chosen))
 
 
 def opaque(name: str) -> str:
