@@ -64,12 +64,12 @@ def check_model(
         graph = rlx.load(path, device=device).graph
     inputs = gather(graph, given, chosen, seed)
     checker = Checker(graph, Session(device, compile="before"), inputs, rtol, atol)
-    told = checker.verdict()
+    verdict = checker.verdict()
     if as_json:
-        emit_json(told)
+        emit_json(verdict)
     else:
-        _print(told)
-    if not told["equal"]:
+        _print(verdict)
+    if not verdict["equal"]:
         raise SystemExit(1)
 
 
@@ -94,7 +94,7 @@ class Checker:
             self._learn(step)
         with progress("compiling and running"):
             outputs = self._outputs()
-        told: dict[str, Any] = {
+        verdict: dict[str, Any] = {
             "device": self.device,
             "dims": self.binding,
             "outputs": {name: vars(d) | {"fails": d.fails} for name, d in outputs.items()},
@@ -105,15 +105,18 @@ class Checker:
         with progress("node by node", len(self.graph.nodes)) as step:
             nodes = self.every_node(step)
         worst = sorted(nodes, key=lambda d: -d.excess)[:5]
-        told |= {"nodes": len(nodes), "worst_nodes": [vars(d) for d in worst]}
+        verdict |= {"nodes": len(nodes), "worst_nodes": [vars(d) for d in worst]}
         wrong = next((d for d in nodes if d.fails), None)
         if wrong is not None:
-            told |= {"equal": False, "first": vars(wrong), "how": "every node as an output, on its own operands"}
-        elif not told["equal"]:
+            verdict |= {"equal": False, "first": vars(wrong), "how": "every node as an output, on its own operands"}
+        elif not verdict["equal"]:
             with progress("by halves") as step:
-                found = self.by_halves(step)
-            told |= {"first": vars(found) if found else None, "how": "programs that end at one node, by halves"}
-        return told
+                difference = self.by_halves(step)
+            verdict |= {
+                "first": vars(difference) if difference else None,
+                "how": "programs that end at one node, by halves",
+            }
+        return verdict
 
     def _learn(self, step: Step) -> None:
         def watch(node: Node, results: tuple[Array, ...]) -> None:
@@ -141,40 +144,42 @@ class Checker:
         """Each node's results against the reference on the compiled program's own operands, in order."""
         values = [v for node in _work(self.graph) for v in node.outputs]
         came = dict(zip(values, self._run_to(values)))
-        found: list[Difference] = []
+        differences: list[Difference] = []
         for node in _work(self.graph):
             step()
             operands = [came.get(v, self.truth[v]) for v in node.inputs]
             if node.regions:
-                wanted: tuple[Array, ...] = tuple(self.truth[v] for v in node.outputs)
+                expected: tuple[Array, ...] = tuple(self.truth[v] for v in node.outputs)
             else:
                 result = bind_op(node.op, self.binding).reference(*operands)
-                wanted = result if isinstance(result, tuple) else (result,)
-            found += [self._differ(v, came[v], np.asarray(w, v.dtype.numpy)) for v, w in zip(node.outputs, wanted)]
-        return found
+                expected = result if isinstance(result, tuple) else (result,)
+            differences += [
+                self._differ(v, came[v], np.asarray(w, v.dtype.numpy)) for v, w in zip(node.outputs, expected)
+            ]
+        return differences
 
     def by_halves(self, step: Step = lambda: None) -> Difference | None:
         """The first node at which a program that ends there comes out wrong, if being wrong lasts to the end."""
         values = [v for node in _work(self.graph) for v in node.outputs]
         low, high = 0, len(values) - 1
-        found = None
+        first = None
         while low <= high:
             middle = (low + high) // 2
             value = values[middle]
             difference = self._differ(value, self._run_to([value])[0], self.truth[value])
             step()
             if difference.fails:
-                found, high = difference, middle - 1
+                first, high = difference, middle - 1
             else:
                 low = middle + 1
-        return found
+        return first
 
     def _run_to(self, values: Sequence[Value]) -> list[Array]:
         """What a program gives whose outputs are these values."""
         return self.session.compile(ending_at(self.graph, values)).run(self.inputs)
 
-    def _differ(self, value: Value, got: Array, wanted: Array) -> Difference:
-        excess, error = excess_of(got, wanted, self.rtol, self.atol)
+    def _differ(self, value: Value, got: Array, expected: Array) -> Difference:
+        excess, error = excess_of(got, expected, self.rtol, self.atol)
         node = value.node
         return Difference(value.name, node.source or node.name, node.op.name, excess, error)
 
@@ -183,49 +188,49 @@ def _work(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
 
 
-def excess_of(got: Array, wanted: Array, rtol: float, atol: float) -> tuple[float, float]:
+def excess_of(got: Array, expected: Array, rtol: float, atol: float) -> tuple[float, float]:
     """The worst error as a multiple of what is admitted, and the worst absolute error.
 
     Floats may be rtol · |wanted| + atol · max |wanted| apart; NaN equals NaN; everything else must be equal.
     """
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
         return float("inf"), float("inf")
-    if got.size == 0 or np.array_equal(got, wanted):
+    if got.size == 0 or np.array_equal(got, expected):
         return 0.0, 0.0
-    if wanted.dtype.kind in "biu":
-        return float("inf"), float(np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max())
-    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
-    a, b = got.astype(wide), wanted.astype(wide)
+    if expected.dtype.kind in "biu":
+        return float("inf"), float(np.abs(got.astype(np.float64) - expected.astype(np.float64)).max())
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), expected.astype(wide)
     with np.errstate(all="ignore"):
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         error = np.where(same, 0.0, np.abs(a - b))
         finite = np.abs(b[np.isfinite(b)])
         admitted = rtol * np.abs(b) + atol * (finite.max() if finite.size else 0.0)
         # A subnormal may have become zero.
-        admitted = np.maximum(admitted, np.finfo(np.float32).tiny if wanted.dtype.itemsize >= 4 else 1e-7)
+        admitted = np.maximum(admitted, np.finfo(np.float32).tiny if expected.dtype.itemsize >= 4 else 1e-7)
         excess = np.where(same, 0.0, error / admitted)
     excess = np.where(np.isnan(excess), np.inf, excess)
     error = np.where(np.isnan(error), np.inf, error)
     return float(excess.max()), float(error.max())
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(verdict: dict[str, Any]) -> None:
     console = out()
     rows = [
         (name, f"{d['max_error']:.3g}", f"{d['excess']:.3g}", "differs" if d["fails"] else "equal")
-        for name, d in told["outputs"].items()
+        for name, d in verdict["outputs"].items()
     ]
-    at = ", ".join(f"{name} = {size}" for name, size in told["dims"].items())
-    title = f"on {told['device']}{' at ' + at if at else ''}"
+    at = ", ".join(f"{name} = {size}" for name, size in verdict["dims"].items())
+    title = f"on {verdict['device']}{' at ' + at if at else ''}"
     console.print(table(title, ("output", "error", "of admitted", ""), rows))
     console.print()
-    worst = [(d["source"], d["op"], f"{d['max_error']:.3g}", f"{d['excess']:.3g}") for d in told["worst_nodes"]]
-    console.print(table(f"farthest of {told['nodes']} values", ("node", "op", "error", "of admitted"), worst))
+    worst = [(d["source"], d["op"], f"{d['max_error']:.3g}", f"{d['excess']:.3g}") for d in verdict["worst_nodes"]]
+    console.print(table(f"farthest of {verdict['nodes']} values", ("node", "op", "error", "of admitted"), worst))
     console.print()
-    first = told["first"]
-    if told["equal"]:
+    first = verdict["first"]
+    if verdict["equal"]:
         console.print("equal: every node is within tolerance")
     elif first is None:
         console.print("differs, but every program that ends at one node is within tolerance")
     else:
-        console.print(f"differs first at node {first['source']!r} ({first['op']}), found by {told['how']}")
+        console.print(f"differs first at node {first['source']!r} ({first['op']}), found by {verdict['how']}")

@@ -174,17 +174,17 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
     return found
 
 
-def questions(kernels: Iterable[Kernel], binding: Binding) -> float:
+def host_syncs(kernels: Iterable[Kernel], binding: Binding) -> float:
     """How often data decide in a run which kernels come next, as far as that can be predicted."""
     total = 0.0
     for kernel in kernels:
         match kernel.work:
             case Branch() as work:
-                total += 1 + (questions(work.yes, binding) + questions(work.no, binding)) / 2
+                total += 1 + (host_syncs(work.yes, binding) + host_syncs(work.no, binding)) / 2
             case Loop() as work:
                 trips = _trips(work, binding)
                 asked = trips + 1 if work.condition is not None else 0.0
-                total += asked + trips * questions((*work.test, *work.body), binding)
+                total += asked + trips * host_syncs((*work.test, *work.body), binding)
     return total
 
 

@@ -73,19 +73,19 @@ def read(device: Device) -> Calibration | None:
     """The calibration on disk, or None if there is none that holds for the device as it is now."""
     of = identity(device)
     try:
-        told = json.loads(path_of(device, of).read_text(encoding="utf-8"))
-        made = Calibration(**told)
-        sound = made.identity == of and all(isinstance(v, (int, float)) for v in made.rates.values())
-        return made if sound else None
+        data = json.loads(path_of(device, of).read_text(encoding="utf-8"))
+        calibration = Calibration(**data)
+        sound = calibration.identity == of and all(isinstance(v, (int, float)) for v in calibration.rates.values())
+        return calibration if sound else None
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def write(calibration: Calibration) -> None:
     """Keeps it, whole or not at all; a folder that cannot be written to only means that nothing is kept."""
-    told = json.dumps(asdict(calibration), indent=1, sort_keys=True)
+    text = json.dumps(asdict(calibration), indent=1, sort_keys=True)
     try:
-        disk.replace(path_of(registry.parse(calibration.device), calibration.identity), told.encode())
+        disk.replace(path_of(registry.parse(calibration.device), calibration.identity), text.encode())
     except OSError:
         return
 
@@ -110,7 +110,7 @@ def known(device: Device) -> Calibration | None:
     """
     place = _place(device)
     if not place:
-        place[:] = [found for found in [read(device)] if found is not None]
+        place[:] = [stored for stored in [read(device)] if stored is not None]
     return place[0] if place else None
 
 
@@ -140,9 +140,9 @@ def measure(device: Device, step: Callable[[str], None] = lambda name: None) -> 
     backend, ordinal = registry.backend(device)
     start = time.perf_counter()
     rates = backend.calibrate(ordinal, step) or calibrate(backend, ordinal, step)
-    made = Calibration(str(device), identity(device), rates, time.time(), time.perf_counter() - start)
-    replace(made)
-    return made
+    calibration = Calibration(str(device), identity(device), rates, time.time(), time.perf_counter() - start)
+    replace(calibration)
+    return calibration
 
 
 def calibration(device: Device) -> Calibration:
@@ -150,10 +150,10 @@ def calibration(device: Device) -> Calibration:
     return known(device) or measure(device)
 
 
-def replace(made: Calibration) -> None:
+def replace(calibration: Calibration) -> None:
     """Puts a calibration in the place of that which this process uses and of that on disk."""
-    _place(registry.parse(made.device))[:] = [made]
-    write(made)
+    _place(registry.parse(calibration.device))[:] = [calibration]
+    write(calibration)
 
 
 def remove(device: Device) -> None:

@@ -173,18 +173,18 @@ class Chooser:
     ) -> tuple[Estimate | None, calibration.Calibration | None]:
         """What the device would take, uncorrected, and the rates that this goes by: measured ones, else a prior's. None
         where there are neither. Nothing is measured. Raises what making the graph ready raises."""
-        found = calibration.best(device)
-        if found is None:
+        calibrated = calibration.best(device)
+        if calibrated is None:
             return None, None
-        key = (device, found.measured_s)
+        key = (device, calibrated.measured_s)
         backend, ordinal = registry.backend(device)
         if key not in self._estimators:
-            made = [self._estimator(backend, part, found.rates, ordinal) for part in parts(self.graph)]
-            self._estimators[key] = StagedEstimator(self.graph, made) if len(made) > 1 else made[0]
+            estimators = [self._estimator(backend, part, calibrated.rates, ordinal) for part in parts(self.graph)]
+            self._estimators[key] = StagedEstimator(self.graph, estimators) if len(estimators) > 1 else estimators[0]
         estimate = self._estimators[key](binding)
         if estimate.free_bytes is None:
             estimate = replace(estimate, free_bytes=backend.free_bytes(ordinal))
-        return estimate, found
+        return estimate, calibrated
 
     def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
         own = backend.estimator(graph, self.options, rates, ordinal)
@@ -256,29 +256,29 @@ class Chooser:
         self, candidates: Sequence[Candidate], binding: Mapping[str, int], measure: Measure
     ) -> dict[Device, Candidate]:
         """With measurements, in turns. A device that fails is out, with its reason."""
-        made: dict[Device, Candidate] = {}
+        measured: dict[Device, Candidate] = {}
         taken = measure([c.device for c in candidates])
         for c in candidates:
-            found = taken[c.device]
-            if isinstance(found, str):
-                made[c.device] = replace(c, blocker=f"failed when measured: {found}")
+            outcome = taken[c.device]
+            if isinstance(outcome, str):
+                measured[c.device] = replace(c, blocker=f"failed when measured: {outcome}")
                 continue
-            sample = replace(found, program=self.program, parts=c.estimate.parts() if c.estimate else {})
+            sample = replace(outcome, program=self.program, parts=c.estimate.parts() if c.estimate else {})
             observed.of(c.device).record(self.key(binding), sample)
-            made[c.device] = replace(c, sample=sample)
-        return made
+            measured[c.device] = replace(c, sample=sample)
+        return measured
 
-    def refuse(self, wanted: Device | None) -> NoReturn:
+    def refuse(self, named: Device | None) -> NoReturn:
         """Raises DeviceUnavailable or UnsupportedOp, with the reasons why the device, or none, may run the graph."""
         listed = [Candidate(device, device.label, blocker) for device, blocker in self.standing()]
-        if wanted is None:
+        if named is None:
             here = [c for c in listed if registry.is_available(c.device)]
             kind = UnsupportedOp if here else DeviceUnavailable
             raise kind(_listed(self.graph, listed))
-        blocker = self._blocker(wanted, named=True)
+        blocker = self._blocker(named, named=True)
         able = ", ".join(str(c.device) for c in listed if not c.blocker) or "none"
-        kind = UnsupportedOp if registry.is_available(wanted) else DeviceUnavailable
-        raise kind(f"[device] expected {wanted} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
+        kind = UnsupportedOp if registry.is_available(named) else DeviceUnavailable
+        raise kind(f"[device] expected {named} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
 
 
 class _Question:
@@ -311,10 +311,10 @@ class _Question:
         """The device that is forced, asked for, or first in the chain."""
         if self.policy.force:
             return self._unpredicted(self.policy.force, "forced")
-        wanted, how = self.hint or self.policy.hint, "asked for"
-        if wanted is None and self.may_chain:
-            wanted, how = self.chooser.first_of_chain()
-        return None if wanted is None else self._unpredicted(wanted, how)
+        device, how = self.hint or self.policy.hint, "asked for"
+        if device is None and self.may_chain:
+            device, how = self.chooser.first_of_chain()
+        return None if device is None else self._unpredicted(device, how)
 
     def only(self) -> Decision | None:
         """The only device that may run the graph."""
@@ -343,10 +343,10 @@ class _Question:
         if usual is None:
             return None
         others = [c for c in able if c is not usual and not self.chooser.outdone(c.device)]
-        found = [(c, why) for c in others if (why := _clearly_quicker(c, usual, self.expected_runs))]
-        if not found:
+        quicker = [(c, why) for c in others if (why := _clearly_quicker(c, usual, self.expected_runs))]
+        if not quicker:
             return self._decision(usual, "the usual device, and none is clearly quicker", self.candidates)
-        best, why = min(found, key=lambda pair: self._total_ns(pair[0]))
+        best, why = min(quicker, key=lambda pair: self._total_ns(pair[0]))
         return self._decision(best, why, self.candidates)
 
     def predicted(self) -> Decision:
@@ -377,10 +377,10 @@ class _Question:
 
     def _open(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that may be chosen. Raises UnsupportedOp if there are none."""
-        found = [c for c in candidates if not c.blocker]
-        if not found:
+        open_to_choice = [c for c in candidates if not c.blocker]
+        if not open_to_choice:
             raise UnsupportedOp(_listed(self.graph, candidates))
-        return found
+        return open_to_choice
 
     def _unpredicted(self, device: Device, about: str) -> Decision:
         """A choice that needs no prediction: none is made."""

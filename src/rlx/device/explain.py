@@ -29,12 +29,12 @@ def as_dict(decision: Decision, graph: str = "") -> dict[str, Any]:
 
 
 def _candidate(c: Candidate, decision: Decision) -> dict[str, Any]:
-    made: dict[str, Any] = {"device": str(c.device), "name": c.name, "available": not c.blocker, "blocker": c.blocker}
+    data: dict[str, Any] = {"device": str(c.device), "name": c.name, "available": not c.blocker, "blocker": c.blocker}
     if c.estimate is None:
-        return made
+        return data
     estimate = c.estimate
     compute, memory = split(c)
-    return made | {
+    return data | {
         "predicted_ns": estimate.run_ns * c.ratio,
         "band": c.band,
         "calibrated": not c.is_prior,
@@ -129,24 +129,24 @@ def _table(candidates: Sequence[Candidate]) -> list[str]:
 
 def _notes(candidates: Sequence[Candidate], decision: Decision) -> list[str]:
     """What the figures of each device rest on."""
-    made = []
+    lines = []
     for c in candidates:
-        found = [c.blocker] if c.blocker else []
+        notes = [c.blocker] if c.blocker else []
         if c.is_prior:
-            found.append("not measured here, so by machines alike (rlx devices --calibrate)")
+            notes.append("not measured here, so by machines alike (rlx devices --calibrate)")
         elif c.calibration is not None:
-            found.append(f"calibrated {c.age_s / 3600:.1f} hours ago")
+            notes.append(f"calibrated {c.age_s / 3600:.1f} hours ago")
         if abs(c.ratio - 1) > 0.005:
-            found.append(f"corrected by {c.ratio:.2f}")
+            notes.append(f"corrected by {c.ratio:.2f}")
         if c.sample is not None:
-            found.append(f"{c.sample.runs} runs measured" + ("" if c.sample.calm else " beside other work"))
+            notes.append(f"{c.sample.runs} runs measured" + ("" if c.sample.calm else " beside other work"))
         if c.compiles > 1:
-            found.append(f"a compile for each size, of which {c.compiles:.0f} are expected")
+            notes.append(f"a compile for each size, of which {c.compiles:.0f} are expected")
         if c.drift != 1.0:
-            found.append(f"programs take {c.drift:.2f} times as calibrated (rlx devices --calibrate)")
-        made += _wrapped(f"{c.device}: {'; '.join(found)}", "  ", "    ") if found else []
+            notes.append(f"programs take {c.drift:.2f} times as calibrated (rlx devices --calibrate)")
+        lines += _wrapped(f"{c.device}: {'; '.join(notes)}", "  ", "    ") if notes else []
     runs = decision.expected_runs
-    return ["", *made, *([f"  Compiles are spread over {runs:g} runs."] if math.isfinite(runs) else [])]
+    return ["", *lines, *([f"  Compiles are spread over {runs:g} runs."] if math.isfinite(runs) else [])]
 
 
 def _blocked(candidates: Sequence[Candidate]) -> list[str]:

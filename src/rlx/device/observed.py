@@ -118,21 +118,21 @@ def factors(samples: Sequence[Sample]) -> Factors:
     if not kinds:
         return {"": 1.0}
     parts = np.array([[sample.parts.get(kind, 0.0) for kind in kinds] for sample in samples])
-    wanted = np.log([sample.measured_ns for sample in samples])
+    measured = np.log([sample.measured_ns for sample in samples])
     programs = [sample.program for sample in samples]
     sizes = np.array([programs.count(program) ** -0.5 for program in programs])
     ridge = np.diag([SHARED_RIDGE, *[RIDGE] * len(kinds)])
-    found = np.zeros(len(kinds) + 1)  # logarithms: of all kinds together, then of each
+    logarithms = np.zeros(len(kinds) + 1)  # logarithms: of all kinds together, then of each
     for _ in range(STEPS):
-        now = parts * np.exp(found[0] + found[1:])
+        now = parts * np.exp(logarithms[0] + logarithms[1:])
         total = now.sum(1)
-        off = wanted - np.log(total)
+        off = measured - np.log(total)
         slopes = np.column_stack([np.ones(len(off)), now / total[:, None]])
         weights = sizes * np.minimum(1.0, ROBUST / np.maximum(np.abs(off), 1e-9))
-        step = np.linalg.solve((slopes.T * weights) @ slopes + ridge, (slopes.T * weights) @ off - ridge @ found)
-        found += np.clip(step, -0.5, 0.5)
-    return {"": float(np.exp(found[0]))} | {
-        kind: float(np.exp(found[0] + more)) for kind, more in zip(kinds, found[1:])
+        step = np.linalg.solve((slopes.T * weights) @ slopes + ridge, (slopes.T * weights) @ off - ridge @ logarithms)
+        logarithms += np.clip(step, -0.5, 0.5)
+    return {"": float(np.exp(logarithms[0]))} | {
+        kind: float(np.exp(logarithms[0] + more)) for kind, more in zip(kinds, logarithms[1:])
     }  # fmt: skip
 
 
@@ -157,23 +157,23 @@ class Observations:
 
     def _read(self) -> None:
         try:
-            told = json.loads(self._path().read_text(encoding="utf-8"))
-            found = {str(key): _sample(value) for key, value in told["samples"].items()}
-            self.samples = {key: sample for key, sample in found.items() if not sample.expired}
+            data = json.loads(self._path().read_text(encoding="utf-8"))
+            samples = {str(key): _sample(value) for key, value in data["samples"].items()}
+            self.samples = {key: sample for key, sample in samples.items() if not sample.expired}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RlxError):
             self.samples = {}
 
     def _write(self) -> None:
-        told = json.dumps({"samples": {key: asdict(sample) for key, sample in self.samples.items()}})
+        text = json.dumps({"samples": {key: asdict(sample) for key, sample in self.samples.items()}})
         try:
-            disk.replace(self._path(), told.encode())
+            disk.replace(self._path(), text.encode())
         except OSError:
             return
 
     def measured(self, key: Key) -> Sample | None:
         """What was measured of a program at a size."""
-        found = self.samples.get(key.text)
-        return None if found is None or found.expired else found
+        sample = self.samples.get(key.text)
+        return None if sample is None or sample.expired else sample
 
     def has(self, program: str) -> bool:
         """Whether the program was measured at any size, with a prediction beside it."""
@@ -207,8 +207,8 @@ class Observations:
             by_program = {sample.program: sample.ratio for sample in calm}
         if len(by_program) < AGREEING:
             return 1.0
-        found = statistics.median(by_program.values())
-        return found if abs(math.log(found)) > math.log1p(DRIFT) else 1.0
+        median = statistics.median(by_program.values())
+        return median if abs(math.log(median)) > math.log1p(DRIFT) else 1.0
 
     def record(self, key: Key, sample: Sample) -> None:
         """Remembers a measurement in the place of an earlier one of the same size."""
@@ -228,19 +228,19 @@ class Observations:
             self._write()
 
 
-def _sample(told: Mapping[str, object]) -> Sample:
+def _sample(data: Mapping[str, object]) -> Sample:
     """A sample as it lies on disk. Raises ValueError, KeyError or TypeError if it is none."""
-    parts = told["parts"]
+    parts = data["parts"]
     if not isinstance(parts, dict):
         raise TypeError(f"expected a mapping, got {parts!r}")
-    numbers = {name: float(str(told[name])) for name in ("measured_ns", "low_ns", "high_ns", "when_s", "load")}
-    made = Sample(
-        str(told["program"]), {str(k): float(v) for k, v in parts.items()}, runs=int(str(told["runs"])),
-        turn=str(told["turn"]), **numbers,
+    numbers = {name: float(str(data[name])) for name in ("measured_ns", "low_ns", "high_ns", "when_s", "load")}
+    sample = Sample(
+        str(data["program"]), {str(k): float(v) for k, v in parts.items()}, runs=int(str(data["runs"])),
+        turn=str(data["turn"]), **numbers,
     )  # fmt: skip
-    if not made.measured_ns > 0 or (parts and not sum(made.parts.values()) > 0):
-        raise ValueError(f"expected times above 0, got {made}")
-    return made
+    if not sample.measured_ns > 0 or (parts and not sum(sample.parts.values()) > 0):
+        raise ValueError(f"expected times above 0, got {sample}")
+    return sample
 
 
 _all: dict[tuple[Device, str], Observations] = {}

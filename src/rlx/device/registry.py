@@ -45,8 +45,8 @@ def load(kind: str) -> Backend:
         raise DeviceUnavailable(f"this version of rlx has no backend for {(KINDS | HELPERS)[kind].label}")
     module_name, _, attribute = BUILT_IN.get(kind, "").partition(":")
     if not module_name:
-        made: Backend = _plugins()[kind].load()()
-        return made
+        instance: Backend = _plugins()[kind].load()()
+        return instance
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -96,21 +96,21 @@ def backend(device: str | Device) -> tuple[Backend, int]:
 
     Raises DeviceUnavailable, which says why and what there is instead.
     """
-    wanted = parse(device)
-    reason = why_unavailable(wanted)
+    named = parse(device)
+    reason = why_unavailable(named)
     if reason:
-        raise DeviceUnavailable(f"[device] {wanted}: {reason}; {available_text()}")
-    return load(wanted.kind), wanted.ordinal
+        raise DeviceUnavailable(f"[device] {named}: {reason}; {available_text()}")
+    return load(named.kind), named.ordinal
 
 
 def why_unavailable(device: str | Device) -> str:
     """Why the device cannot be used here, and what would help; empty if it can."""
-    wanted = parse(device)
-    found = probe(wanted.kind)
-    if not found.devices:
-        return found.reason or "no such device here"
-    if wanted.ordinal >= len(found.devices):
-        return f"expected an ordinal below {len(found.devices)}, got {wanted.ordinal}"
+    named = parse(device)
+    probed = probe(named.kind)
+    if not probed.devices:
+        return probed.reason or "no such device here"
+    if named.ordinal >= len(probed.devices):
+        return f"expected an ordinal below {len(probed.devices)}, got {named.ordinal}"
     return ""
 
 
@@ -120,9 +120,9 @@ def is_available(device: str | Device) -> bool:
 
 def full_name(device: str | Device) -> str:
     """Kind and product: `CPU: AMD EPYC 9354 (avx512)`. Raises DeviceUnavailable."""
-    wanted = parse(device)
-    made, ordinal = backend(wanted)
-    return f"{wanted.label}: {made.full_name(ordinal)}"
+    named = parse(device)
+    instance, ordinal = backend(named)
+    return f"{named.label}: {instance.full_name(ordinal)}"
 
 
 def available_devices() -> list[Device]:
@@ -133,8 +133,8 @@ def available_devices() -> list[Device]:
 
 def available() -> dict[str, tuple[str, ...]]:
     """Devices on this machine: backend name → names of its physical devices."""
-    found = {name: probe(name).devices for name in names()}
-    return {name: devices for name, devices in found.items() if devices}
+    devices_of = {name: probe(name).devices for name in names()}
+    return {name: devices for name, devices in devices_of.items() if devices}
 
 
 def available_text() -> str:

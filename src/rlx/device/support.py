@@ -72,10 +72,10 @@ class DispatchReport:
 
     def counts(self) -> dict[str, int]:
         """Number of nodes by fate."""
-        found: dict[str, int] = {}
+        fates: dict[str, int] = {}
         for op in self.ops:
-            found[op.fate] = found.get(op.fate, 0) + 1
-        return found
+            fates[op.fate] = fates.get(op.fate, 0) + 1
+        return fates
 
 
 _kept: OrderedDict[tuple[str, str, Options], DispatchReport] = OrderedDict()
@@ -87,19 +87,19 @@ def dispatch_report(graph: Graph, device: str | Device, options: Options | None 
 
     Raises DeviceUnavailable for a backend that cannot be loaded.
     """
-    wanted = registry.parse(device)
+    named = registry.parse(device)
     chosen = options or Options()
-    key = (fingerprint(graph), wanted.kind, chosen)
+    key = (fingerprint(graph), named.kind, chosen)
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
-    made = _report(graph, wanted, chosen)
+    report = _report(graph, named, chosen)
     with _lock:
-        _kept[key] = made
+        _kept[key] = report
         while len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
-    return made
+    return report
 
 
 def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
@@ -112,12 +112,12 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
     except UnsupportedOp as error:
         return DispatchReport(str(device), tuple(OpReport(_name(n), n.op.name, "merged") for n in nodes), str(error))
     wrong = {_name(u.node): u.reason for u in refused}
-    made: dict[str, list[Node]] = {}
+    by_name: dict[str, list[Node]] = {}
     for node in ready:
-        made.setdefault(_name(node), []).append(node)
+        by_name.setdefault(_name(node), []).append(node)
     ops = []
     for node in nodes:
-        name, came = _name(node), made.get(_name(node), [])
+        name, came = _name(node), by_name.get(_name(node), [])
         if name in wrong:
             ops.append(OpReport(name, node.op.name, "unsupported", wrong.pop(name)))
         elif not came:
@@ -181,8 +181,8 @@ def supports(device: str | Device, node: Node) -> bool:
     """Whether the device is here and takes a graph of this node alone."""
     graph = Graph("one")
     values = [graph.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
-    made = graph.add(node.op, *values, regions=node.regions) if node.regions else graph.add(node.op, *values)
-    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+    results = graph.add(node.op, *values, regions=node.regions) if node.regions else graph.add(node.op, *values)
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
         graph.output(value, name=f"y{i}")
     return supports_graph(device, graph)
 

@@ -76,11 +76,11 @@ class Graph:
     @property
     def symbols(self) -> list[str]:
         """Names of the dims that are given, then those that inputs and params bring, in order of appearance."""
-        found: dict[str, None] = dict.fromkeys(self.given)
+        names: dict[str, None] = dict.fromkeys(self.given)
         for value in (*self.inputs, *self.params):
             for dim in value.shape:
-                found.update(dict.fromkeys(sorted(dims.symbols(dim))))
-        return list(found)
+                names.update(dict.fromkeys(sorted(dims.symbols(dim))))
+        return list(names)
 
     @property
     def measured(self) -> dict[str, Node]:
@@ -179,13 +179,13 @@ class Graph:
                 raise GraphError(f"[{op.name}] expected values of the graph {self.name!r}, got {value!r} of another")
         least, most = op.arity
         if not least <= len(inputs) <= most:
-            wanted = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
-            raise GraphError(f"[{op.name}] expected {wanted} operands, got {len(inputs)}{_at(label, inputs)}")
+            count = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
+            raise GraphError(f"[{op.name}] expected {count} operands, got {len(inputs)}{_at(label, inputs)}")
         with expect.noting(self.assumes_equal) as noted:
             try:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
-                for made in types if isinstance(types, tuple) else (types,):
-                    made.check()
+                for result_type in types if isinstance(types, tuple) else (types,):
+                    result_type.check()
             except RlxError as error:
                 raise type(error)(f"[{op.name}] {error}{_at(label, inputs)}") from None
         inside = () if op.may_skip_regions else tuple(e for region in regions for e in region.equalities)
@@ -212,9 +212,9 @@ class Graph:
         """The simpler of two dims that must be equal; what cannot be told now is checked when dims get their values.
         Raises ShapeError."""
         with expect.noting() as noted:
-            made = expect.same_dim(left, right, reason)
+            simpler = expect.same_dim(left, right, reason)
         self._note(noted)
-        return made
+        return simpler
 
     def broadcast(self, *shapes: Shape) -> Shape:
         """What shapes broadcast to; what cannot be told now is checked when dims get their values.
@@ -222,9 +222,9 @@ class Graph:
         Raises ShapeError.
         """
         with expect.noting(self.assumes_equal) as noted:
-            made = expect.broadcast(*shapes)
+            shape = expect.broadcast(*shapes)
         self._note(noted)
-        return made
+        return shape
 
     def _note(self, equalities: Iterable[Equality]) -> None:
         for equality in equalities:
@@ -234,16 +234,16 @@ class Graph:
 
     def like(self) -> Graph:
         """A graph without nodes that has all else of this one, and knows its names as taken: `adopt` brings them."""
-        made = Graph(self.name, self.assumes_equal)
-        made.bounds = dict(self.bounds)
-        made.states = dict(self.states)
-        made.given = self.given
-        made.equalities = list(dict.fromkeys(self.equalities))
-        made.data = dict(self.data)
-        made._noted = set(self.equalities)
-        made._names = set(self._names)
-        made._counter = self._counter
-        return made
+        copy = Graph(self.name, self.assumes_equal)
+        copy.bounds = dict(self.bounds)
+        copy.states = dict(self.states)
+        copy.given = self.given
+        copy.equalities = list(dict.fromkeys(self.equalities))
+        copy.data = dict(self.data)
+        copy._noted = set(self.equalities)
+        copy._names = set(self._names)
+        copy._counter = self._counter
+        return copy
 
     def adopt(self, node: Node, inputs: tuple[Value, ...], regions: tuple[Graph, ...] | None = None) -> Node:
         """A copy of a node of the graph that this is `like`, under its own name, on operands of this graph.
@@ -253,16 +253,16 @@ class Graph:
         """
         inside = node.regions if regions is None else regions
         if inside is node.regions and all(_same_type(a, b) for a, b in zip(inputs, node.inputs)):
-            made = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
-            self.nodes.append(made)
+            copy = Node(self, node.op, inputs, node.types, node.name, node.source, inside)
+            self.nodes.append(copy)
             for value in inputs:
-                self._uses.setdefault(value, []).append(made)
-            return made
+                self._uses.setdefault(value, []).append(copy)
+            return copy
         self.add(node.op, *inputs, source=node.source, regions=inside)
-        made = self.nodes[-1]
-        self._names.discard(made.name)
-        made.name = node.name
-        return made
+        copy = self.nodes[-1]
+        self._names.discard(copy.name)
+        copy.name = node.name
+        return copy
 
     def rename(self, node: Node, name: str) -> None:
         """Gives a node another name, made unique by a number if it is taken."""
@@ -275,19 +275,19 @@ class Graph:
 
     def needed(self) -> set[int]:
         """Ids of the nodes that outputs need, and of inputs and params."""
-        found = {id(v.node) for v in self.outputs.values()}
+        ids = {id(v.node) for v in self.outputs.values()}
         measured = self.measured
         if measured:  # what must be equal is checked, whether or not anything is made of it
             spoken = [equality.symbols for equality in self.equalities]
-            found.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
+            ids.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
         for node in reversed(self.nodes):
-            if id(node) in found or isinstance(node.op, (Input, Param)):
-                found.add(id(node))
+            if id(node) in ids or isinstance(node.op, (Input, Param)):
+                ids.add(id(node))
                 for value in node.inputs:
-                    found.add(id(value.node))
+                    ids.add(id(value.node))
                 if measured:  # dims depend on the nodes that give them their values
-                    found.update(id(measured[name]) for name in symbols_of(node) & measured.keys())
-        return found
+                    ids.update(id(measured[name]) for name in symbols_of(node) & measured.keys())
+        return ids
 
     def prune(self) -> int:
         """Drops nodes that no output needs; inputs and params stay. Returns how many went."""
@@ -309,9 +309,9 @@ class Graph:
         self.data = {name: data for name, data in self.data.items() if name not in names}
         self._names.difference_update(names)
 
-    def _fresh(self, stem: str, wanted: str | None) -> str:
+    def _fresh(self, stem: str, requested: str | None) -> str:
         name = stem
-        if wanted is None or name in self._names:
+        if requested is None or name in self._names:
             while True:
                 name = f"{stem}_{self._counter}"
                 self._counter += 1
@@ -360,11 +360,11 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
     """The op's type rule on operand types. Raises ShapeError, DTypeError."""
     if len(regions) != op.regions:
         raise GraphError(f"expected {op.regions} regions, got {len(regions)}")
-    found = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
-    for of in found if isinstance(found, tuple) else (found,):
+    types_of_results = type(op).infer(op, *types, regions=regions) if regions else type(op).infer(op, *types)
+    for of in types_of_results if isinstance(types_of_results, tuple) else (types_of_results,):
         if any(isinstance(dim, int) and dim < 0 for dim in of.shape):
             raise ShapeError(f"expected attributes and operands that leave no dim below 0, got {of}")
-    return found
+    return types_of_results
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
@@ -375,10 +375,10 @@ def _at(label: str | None, inputs: Sequence[Value]) -> str:
 
 def build(name: str, *operands: Any, source: str | None = None, **attributes: Any) -> Value:
     """`call` for ops of one result."""
-    made = call(name, *operands, source=source, **attributes)
-    if not isinstance(made, Value):
-        raise GraphError(f"[{name}] expected an op of one result, got {len(made)}")
-    return made
+    value = call(name, *operands, source=source, **attributes)
+    if not isinstance(value, Value):
+        raise GraphError(f"[{name}] expected an op of one result, got {len(value)}")
+    return value
 
 
 def call(
@@ -397,18 +397,18 @@ def call(
     while given and given[-1] is None:
         given.pop()
     try:
-        made = cls(**attributes)
+        op = cls(**attributes)
     except TypeError as error:
         raise GraphError(f"[{name}] {error}") from None
     if len(given) == 1 and isinstance(given[0], Graph):
-        return given[0].add(made, source=source, regions=regions)
+        return given[0].add(op, source=source, regions=regions)
     model = next((o for o in given if isinstance(o, Value)), None)
     if model is None:
         raise GraphError(f"[{name}] expected a value of a graph among the operands, got {given}")
     if name == "select":
         model = next((o for o in given[1:] if isinstance(o, Value)), model)
     values = tuple(as_value(model, operand) for operand in given)
-    return model.graph.add(made, *values, source=source, regions=regions)
+    return model.graph.add(op, *values, source=source, regions=regions)
 
 
 def as_value(model: Value, operand: Any) -> Value:

@@ -71,19 +71,19 @@ class Rebuild:
             stack.pop()
             if id(top) not in self._done:
                 self._done.add(id(top))
-                made = self.new.adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
+                copy = self.new.adopt(top, tuple([self.map[v] for v in top.inputs]), regions if top is node else None)
                 for i in range(len(top.types)):
-                    self.map[Value(top, i)] = Value(made, i)
+                    self.map[Value(top, i)] = Value(copy, i)
 
-    def replace(self, node: Node, *made: Value, first: int) -> None:
+    def replace(self, node: Node, *values: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
         provenance, the one that makes the first result its name. So do nodes of their regions, if the node had none."""
         for fresh in self.new.nodes[first:]:
             _inherit(fresh, node.source or node.name, within=not node.regions)
-            if fresh is made[0].node:
+            if fresh is values[0].node:
                 fresh.name = node.name
         self._done.add(id(node))
-        self.map.update(zip(node.outputs, made))
+        self.map.update(zip(node.outputs, values))
 
     def finish(self) -> Graph:
         """The new graph with the old one's outputs, without dead nodes."""
@@ -121,10 +121,10 @@ class Rule:
 
     def match(self, root: Value) -> Found | None:
         """The first match that the condition admits."""
-        for found in self.pattern.find(root, {}):
-            found["root"] = root
-            if self.when is None or self.when(**{name: found[name] for name in self.asks}):
-                return found
+        for match in self.pattern.find(root, {}):
+            match["root"] = root
+            if self.when is None or self.when(**{name: match[name] for name in self.asks}):
+                return match
         return None
 
 
@@ -164,11 +164,11 @@ class Rules(Pass):
 
     def rules_for(self, op: type[Op]) -> tuple[Rule, ...]:
         """The rules whose root may be this op."""
-        found = self._by_op.get(op)
-        if found is None:
-            found = tuple(rule for rule in self.rules if issubclass(op, rule.pattern.roots))
-            self._by_op[op] = found
-        return found
+        rules = self._by_op.get(op)
+        if rules is None:
+            rules = tuple(rule for rule in self.rules if issubclass(op, rule.pattern.roots))
+            self._by_op[op] = rules
+        return rules
 
     def run(self, graph: Graph, context: Context) -> Graph:
         for _ in range(MAX_SWEEPS):
@@ -187,14 +187,14 @@ class Rules(Pass):
         for i, node in enumerate(graph.nodes):
             replaced = False
             for rule in self.rules_for(type(node.op)) if len(node.types) == 1 else ():
-                found = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
-                if found is None:
+                match = rule.match(Value(node, 0)) if rule.name in live and context.left > 0 else None
+                if match is None:
                     continue
                 if rebuild is None:
                     rebuild = Rebuild(graph)
                     for earlier in graph.nodes[:i]:
                         rebuild.keep(earlier)
-                if self._apply(rule, node, found, rebuild, context):
+                if self._apply(rule, node, match, rebuild, context):
                     applied += 1
                     replaced = True
                     break
@@ -202,33 +202,33 @@ class Rules(Pass):
                 rebuild.keep(node)
         return rebuild.finish() if rebuild is not None and applied else None
 
-    def _apply(self, rule: Rule, node: Node, found: Found, rebuild: Rebuild, context: Context) -> bool:
-        found["graph"] = rebuild.new
+    def _apply(self, rule: Rule, node: Node, match: Found, rebuild: Rebuild, context: Context) -> bool:
+        match["graph"] = rebuild.new
         if not all(
-            _as_matched(found[name], rebuild) for name in rule.pattern.named & set(rule.takes) if name != "root"
+            _as_matched(match[name], rebuild) for name in rule.pattern.named & set(rule.takes) if name != "root"
         ):
             return False  # the next sweep sees what is there now
-        taken = {name: found[name] for name in rule.takes}
+        taken = {name: match[name] for name in rule.takes}
         mapped = {k: v if k == "root" else _mapped(v, rebuild) for k, v in taken.items()}
         first = len(rebuild.new.nodes)
-        made = rule.rewrite(**mapped)
-        if made is None:
+        result = rule.rewrite(**mapped)
+        if result is None:
             return False
-        wanted = node.types[0]
-        if made.dtype is not wanted.dtype or made.rank != wanted.rank:
-            raise GraphError(f"[{self.name}/{rule.name}] expected {wanted}, got {made.type}, at node {node.name!r}")
+        expected = node.types[0]
+        if result.dtype is not expected.dtype or result.rank != expected.rank:
+            raise GraphError(f"[{self.name}/{rule.name}] expected {expected}, got {result.type}, at node {node.name!r}")
         # Dims that are equal only under an equality of the graph would change the types of all that follows.
-        if made.shape != wanted.shape or not context.spend(self.name, rule.name, node):
+        if result.shape != expected.shape or not context.spend(self.name, rule.name, node):
             return False
-        rebuild.replace(node, made, first=first)
+        rebuild.replace(node, result, first=first)
         return True
 
 
 def _as_matched(value: Value, rebuild: Rebuild) -> bool:
     """Whether a node that a pattern looked into is still that node: this sweep may have put another in its place, whose
     attributes and operands do not go with what else was captured."""
-    made, wanted = rebuild[value].node, value.node
-    return made.op is wanted.op and made.inputs == tuple(rebuild[v] for v in wanted.inputs)
+    rebuilt, matched = rebuild[value].node, value.node
+    return rebuilt.op is matched.op and rebuilt.inputs == tuple(rebuild[v] for v in matched.inputs)
 
 
 def _mapped(what: object, rebuild: Rebuild) -> object:
@@ -243,7 +243,7 @@ def _mapped(what: object, rebuild: Rebuild) -> object:
 def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`."""
     check = flags.check()
-    told = log.wanted(log.PASSES, "passes")
+    logged = log.wanted(log.PASSES, "passes")
     for each in passes:
         if not context.enabled(each.name):
             continue
@@ -253,7 +253,7 @@ def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
         report = context.report
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
         report.nodes[each.name] = len(graph.nodes)
-        if told:
+        if logged:
             done = report.total - before
             log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {len(graph.nodes)} nodes")
         if check:

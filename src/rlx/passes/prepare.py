@@ -23,18 +23,18 @@ def split(graph: Graph, stays: tuple[type[Op], ...] = ()) -> tuple[tuple[Graph, 
 
     stays   ops that are not worked out; what they take is, however large it is
     """
-    made: list[Graph] = []
-    rest = _split(graph, made, stays)
-    if not made:
+    parts: list[Graph] = []
+    rest = _split(graph, parts, stays)
+    if not parts:
         return (), graph
     # bodies take params by their names alone, which the graph around them has
     rebuild = Rebuild(rest)
     there = {v.name for v in rest.params}
-    for first in made:
+    for first in parts:
         for name, value in first.outputs.items():
             if name not in there:
                 rebuild.new.param(name, value.shape, value.dtype)
-    return tuple(made), _without_idle_params(rebuild.finish())
+    return tuple(parts), _without_idle_params(rebuild.finish())
 
 
 def behind(graph: Graph, params: Collection[str]) -> Graph | None:
@@ -45,25 +45,25 @@ def behind(graph: Graph, params: Collection[str]) -> Graph | None:
         inside = bool(node.regions) and any(not _params_within(region).isdisjoint(params) for region in node.regions)
         if named or inside or any(id(value.node) in dirty for value in node.inputs):
             dirty.add(id(node))
-    found = {name: value for name, value in graph.outputs.items() if id(value.node) in dirty}
-    return _without_idle_params(ending_at(graph, list(found.values()), list(found))) if found else None
+    results = {name: value for name, value in graph.outputs.items() if id(value.node) in dirty}
+    return _without_idle_params(ending_at(graph, list(results.values()), list(results))) if results else None
 
 
-def _split(graph: Graph, made: list[Graph], stays: tuple[type[Op], ...]) -> Graph:
+def _split(graph: Graph, split_off: list[Graph], stays: tuple[type[Op], ...]) -> Graph:
     """The graph without what params decide, in it and in its bodies; adds graphs that work these out."""
     kept = _frontier(graph, stays)
     bodies = {
-        node: tuple(_split(region, made, stays) for region in node.regions) for node in graph.nodes if node.regions
+        node: tuple(_split(region, split_off, stays) for region in node.regions) for node in graph.nodes if node.regions
     }
     if not kept and all(new is old for node, parts in bodies.items() for new, old in zip(parts, node.regions)):
         return graph
     rebuild = Rebuild(graph)
     if kept:
-        begin = sum(len(first.outputs) for first in made)
+        begin = sum(len(first.outputs) for first in split_off)
         names = [f"{PREFIX}{begin + number}" for number in range(len(kept))]
         first = ending_at(graph, kept, names)
         first.nodes = [node for node in first.nodes if not isinstance(node.op, Input)]
-        made.append(_without_idle_params(first))
+        split_off.append(_without_idle_params(first))
         taken = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, kept)}
         for node in dict.fromkeys(value.node for value in kept):
             rebuild.replace(node, *(taken[value] for value in node.outputs), first=len(rebuild.new.nodes))
@@ -78,11 +78,11 @@ def _frontier(graph: Graph, stays: tuple[type[Op], ...]) -> list[Value]:
     behind = _behind(graph, stays)
     asked = {id(v.node) for node in graph.nodes if isinstance(node.op, stays) for v in node.inputs}
     while True:
-        wanted = [v for node in graph.nodes if not behind.get(id(node)) for v in node.inputs]
-        found = dict.fromkeys(v.node for v in (*wanted, *graph.outputs.values()) if behind.get(id(v.node)))
-        large = [node for node in found if id(node) not in asked and not _fits(node, behind[id(node)])]
+        operands = [v for node in graph.nodes if not behind.get(id(node)) for v in node.inputs]
+        nodes = dict.fromkeys(v.node for v in (*operands, *graph.outputs.values()) if behind.get(id(v.node)))
+        large = [node for node in nodes if id(node) not in asked and not _fits(node, behind[id(node)])]
         if not large:
-            return [value for node in found for value in node.outputs]
+            return [value for node in nodes for value in node.outputs]
         for node in large:
             _drop(graph, node, behind)
 
@@ -118,9 +118,9 @@ def _is_static(node: Node) -> bool:
 
 def _fits(node: Node, params: frozenset[Node]) -> bool:
     """Whether what a node makes may be kept: not much more than the params behind it."""
-    made = sum(v.type.nbytes() for v in node.outputs)
+    result_bytes = sum(v.type.nbytes() for v in node.outputs)
     taken = sum(p.types[0].nbytes() for p in params if p.types[0].is_static)
-    return made <= max(SMALL_BYTES, MOST_GROWTH * taken)
+    return result_bytes <= max(SMALL_BYTES, MOST_GROWTH * taken)
 
 
 def _without_idle_params(graph: Graph) -> Graph:

@@ -34,28 +34,28 @@ def guarded(checked: Checked, in_place: bool = True) -> Checked:
     if any(id(piece.node) in late for piece in checked.pieces):
         needed = _ancestors(checked.pieces)
         writers = {name: nodes for name, nodes in writers.items() if not any(id(node) in needed for node in nodes)}
-    made = _guard(graph, [node for nodes in writers.values() for node in nodes], checked)
-    made.states = {name: output for name, output in graph.states.items() if name in writers}
-    return Checked(made, checked.checks)
+    guarded_graph = _guard(graph, [node for nodes in writers.values() for node in nodes], checked)
+    guarded_graph.states = {name: output for name, output in graph.states.items() if name in writers}
+    return Checked(guarded_graph, checked.checks)
 
 
 def _descendants(graph: Graph, nodes: Iterable[Node]) -> set[int]:
-    found = {id(node) for node in nodes}
+    ids = {id(node) for node in nodes}
     for node in graph.nodes:
-        if any(id(value.node) in found for value in node.inputs):
-            found.add(id(node))
-    return found
+        if any(id(value.node) in ids for value in node.inputs):
+            ids.add(id(node))
+    return ids
 
 
 def _ancestors(values: Iterable[Value]) -> set[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     stack = [value.node for value in values]
     while stack:
         node = stack.pop()
-        if id(node) not in found:
-            found.add(id(node))
+        if id(node) not in ids:
+            ids.add(id(node))
             stack.extend(value.node for value in node.inputs)
-    return found
+    return ids
 
 
 def _guard(graph: Graph, writers: list[Node], checked: Checked) -> Graph:
@@ -76,22 +76,22 @@ def _guard(graph: Graph, writers: list[Node], checked: Checked) -> Graph:
             operands = x, second, build.select(holds, third.cast("i64"), outside)
         else:
             operands = x, build.select(holds, second.cast("i64"), outside), third
-        made = rebuild.new.add(node.op, *operands, source=node.source)
-        assert isinstance(made, Value)  # all of them have one result
-        rebuild.replace(node, made, first=first)
+        written = rebuild.new.add(node.op, *operands, source=node.source)
+        assert isinstance(written, Value)  # all of them have one result
+        rebuild.replace(node, written, first=first)
     return rebuild.finish()
 
 
 def _holds(pieces: list[Value], checks: tuple[Check, ...]) -> Value:
     """Whether all checks hold, bool []."""
     graph = pieces[0].graph
-    found: Value | None = None
+    all_hold: Value | None = None
     for piece, check in zip(pieces, checks, strict=True):
         limit = build.dims_tensor(graph, values=(_limit(check),)).reshape(()).cast("u64")
         one = build.lt(piece.reshape(()), limit)
-        found = one if found is None else build.bitwise_and(found, one)
-    assert found is not None  # there are checks
-    return found
+        all_hold = one if all_hold is None else build.bitwise_and(all_hold, one)
+    assert all_hold is not None  # there are checks
+    return all_hold
 
 
 def _limit(check: Check) -> Dim:

@@ -87,11 +87,11 @@ class Broadcasting:
                 equal = check_dims(graph, binding)
             except ShapeError as error:
                 raise InputError(f"[run] {error}; {_origins(self.graph, binding)}") from None
-            found = _first_one(graph, binding)
-            if found is None:
+            first = _first_one(graph, binding)
+            if first is None:
                 return _key(fixed), graph
             try:
-                graph, fixed = self._with_one(fixed, *found, binding)
+                graph, fixed = self._with_one(fixed, *first, binding)
             except RlxError:
                 if not equal:
                     raise
@@ -121,15 +121,17 @@ class Broadcasting:
                 raise InputError(f"[run] {error}; {_origins(graph, binding)}") from None
         if graph.anew is None:
             raise InputError(self._refusal(equality, binding))
-        made = graph.anew(fixed)
-        if _ends(made) != _ends(graph):
-            raise CompileError(f"[run] expected the inputs and outputs of {graph!r} at the sizes {fixed}, got {made!r}")
-        return made
+        sized = graph.anew(fixed)
+        if _ends(sized) != _ends(graph):
+            raise CompileError(
+                f"[run] expected the inputs and outputs of {graph!r} at the sizes {fixed}, got {sized!r}"
+            )
+        return sized
 
     def _refusal(self, equality: Equality, binding: Sizes) -> str:
-        told = f"[run] {equality.told(binding)}; {_origins(self.graph, binding)}"
+        reason = f"[run] {equality.told(binding)}; {_origins(self.graph, binding)}"
         why = "this program was made for equal dims, and the model that it was made of is not at hand"
-        return f"{told}; {why}: load that, or bring arrays of one size"
+        return f"{reason}; {why}: load that, or bring arrays of one size"
 
 
 def _ends(graph: Graph) -> tuple[list[str], list[str]]:
@@ -143,12 +145,12 @@ def _key(sizes: Sizes) -> Key:
 
 def _origins(graph: Graph, binding: Sizes) -> str:
     """Which input each dim is of."""
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(value.shape):
             if str(dim) in binding:
-                found.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {value.name!r} axis {axis}")
-    return ", ".join(found.values())
+                origins.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {value.name!r} axis {axis}")
+    return ", ".join(origins.values())
 
 
 class BroadcastExecutable(Executable):
@@ -234,11 +236,11 @@ class BroadcastExecutable(Executable):
 
     def clone(self, weights: bool = True) -> BroadcastExecutable:
         with self._lock:
-            made = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)
+            copy = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)
             for key, (graph, demands, program) in self._programs.items():
-                made._programs[key] = (graph, demands, program.clone(weights))
-            made._given = dict(self._given) if weights else {}
-            return made
+                copy._programs[key] = (graph, demands, program.clone(weights))
+            copy._given = dict(self._given) if weights else {}
+            return copy
 
     def code(self) -> bytes:
         """Of the program of equal dims; the others are compiled again where they are wanted."""

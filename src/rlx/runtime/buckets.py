@@ -103,19 +103,19 @@ class BucketedCache:
         for name, of in values:
             for axis, d in enumerate(of.shape):
                 if dims.symbols(d) & self._ladders.keys() and str(d) not in self._ladders:
-                    wanted = "dims with a ladder alone on an axis"
-                    raise InputError(f"[buckets] expected {wanted}, got {d} on axis {axis} of {name!r}")
+                    rule = "dims with a ladder alone on an axis"
+                    raise InputError(f"[buckets] expected {rule}, got {d} on axis {axis} of {name!r}")
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """As `CompiledGraph.set_params`, of all programs; named dims of weights have no ladder. Raises InputError."""
         unknown = [name for name in params if name not in self._param_types]
         if unknown:
             raise InputError(f"[set_param] expected names among {list(self._param_types)}, got {unknown}")
-        made = {name: check_param(name, array, self._param_types[name]) for name, array in params.items()}
+        arrays = {name: check_param(name, array, self._param_types[name]) for name, array in params.items()}
         with self._lock:
             for program in self._programs.values():
-                program.set_params(made)
-            self._params = {**self._params, **made}
+                program.set_params(arrays)
+            self._params = {**self._params, **arrays}
 
     def bucket_of(self, inputs: Inputs) -> dict[str, int]:
         """The sizes that these inputs are padded to. Raises InputError."""
@@ -151,13 +151,13 @@ class BucketedCache:
         return self._signature.binding(arrays, self._params)
 
     def _bucket(self, binding: Mapping[str, int]) -> Bucket:
-        found = []
+        sizes = []
         for name, ladder in self._ladders.items():
             at = bisect_left(ladder, binding[name])
             if at == len(ladder):
                 raise InputError(f"[buckets] expected the dim {name!r} to be at most {ladder[-1]}, got {binding[name]}")
-            found.append(ladder[at])
-        return tuple(found)
+            sizes.append(ladder[at])
+        return tuple(sizes)
 
     def _padded(self, name: str, array: Array, bucket: Bucket) -> Array:
         sizes = dict(zip(self._ladders, bucket))
@@ -165,9 +165,9 @@ class BucketedCache:
         shape = tuple(sizes.get(str(d), n) if not isinstance(d, int) else n for d, n in zip(of.shape, array.shape))
         if shape == array.shape:
             return array
-        made = np.full(shape, self._pads.get(name, 0), array.dtype)
-        made[tuple(slice(n) for n in array.shape)] = array
-        return made
+        padded = np.full(shape, self._pads.get(name, 0), array.dtype)
+        padded[tuple(slice(n) for n in array.shape)] = array
+        return padded
 
     def _is_static(self) -> bool:
         if self._static is None:
@@ -182,24 +182,24 @@ class BucketedCache:
         """The program of a bucket, compiled if there is none."""
         key = bucket if self._is_static() else ()
         with self._lock:
-            found = self._programs.get(key)
-            if found is not None:
+            program = self._programs.get(key)
+            if program is not None:
                 self.hits += 1
                 self._programs.move_to_end(key)
             else:
-                found = self._compiled(key)
+                program = self._compiled(key)
             self._trim(key)
-            return found
+            return program
 
     def _compiled(self, key: Bucket) -> CompiledGraph:
         sizes = dict(zip(self._ladders, key))
         note = Compile(sizes, self._reason(key))
-        made = self._whole or self.session.compile(specialise(self.graph, sizes))
-        made.set_params(self._params)
-        self._programs[key] = made
+        compiled = self._whole or self.session.compile(specialise(self.graph, sizes))
+        compiled.set_params(self._params)
+        self._programs[key] = compiled
         self.compiles += 1
         self._notes = [*self._notes[1 - MAX_NOTES :], note]
-        return made
+        return compiled
 
     def _reason(self, bucket: Bucket) -> str:
         if not self._programs and not self._dropped:
@@ -238,16 +238,16 @@ class BucketedCache:
 
 
 def _checked_ladder(name: str, ladder: Sequence[int]) -> tuple[int, ...]:
-    made = tuple(ladder)
-    fits = made and all(type(n) is int and n >= 1 for n in made) and all(a < b for a, b in pairwise(made))
+    sizes = tuple(ladder)
+    fits = sizes and all(type(n) is int and n >= 1 for n in sizes) and all(a < b for a, b in pairwise(sizes))
     if not fits:
-        raise InputError(f"[buckets] expected ascending sizes from 1 on as the ladder of {name!r}, got {list(made)}")
-    return made
+        raise InputError(f"[buckets] expected ascending sizes from 1 on as the ladder of {name!r}, got {list(sizes)}")
+    return sizes
 
 
 def _checked_pads(pads: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:
     """Pad values as their inputs' dtypes have them. Raises InputError for one that a dtype cannot hold."""
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pads.items():
         if name not in types:
             raise InputError(f"[buckets] expected pad values of inputs among {list(types)}, got {name!r}")
@@ -255,10 +255,10 @@ def _checked_pads(pads: Mapping[str, Any], types: Mapping[str, TensorType]) -> d
         fits = isinstance(value, (bool, int, float, np.generic))
         try:
             with np.errstate(all="ignore"):
-                made[name] = np.asarray(float(value) if fits and of.is_float else value).astype(of.numpy)
-            fits = fits and (of.is_float or bool(made[name] == value))
+                values[name] = np.asarray(float(value) if fits and of.is_float else value).astype(of.numpy)
+            fits = fits and (of.is_float or bool(values[name] == value))
         except (OverflowError, TypeError, ValueError):
             fits = False
         if not fits:
             raise InputError(f"[buckets] expected a pad value of {of} for input {name!r}, got {value!r}")
-    return made
+    return values

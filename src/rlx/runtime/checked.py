@@ -34,20 +34,20 @@ def compile_checked(graph: Graph, backend: Backend, options: Options, ordinal: i
     Demands(graph).check()
     if not backend.tells_checks:
         return backend.compile(guarded(Checked(graph, ()), False).graph, options, ordinal)
-    made = guarded(add_checks(graph, options.check_indices, most_trips(backend)), backend.writes_states)
-    return with_checks(backend.compile(made.graph, options, ordinal), made.checks)
+    program = guarded(add_checks(graph, options.check_indices, most_trips(backend)), backend.writes_states)
+    return with_checks(backend.compile(program.graph, options, ordinal), program.checks)
 
 
-def sizes(graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = None) -> Sizes:
+def sizes(graph: Graph, largest: dict[tuple[Dim, ...], tuple[int, Node]] | None = None) -> Sizes:
     """Shapes of a graph and its regions, each with the bytes of its widest element and a node that makes it."""
-    found = {} if found is None else found
+    largest = {} if largest is None else largest
     for node in graph.nodes:
         for of in node.types:
-            if of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
-                found[of.shape] = (of.dtype.itemsize, node)
+            if of.dtype.itemsize > largest.get(of.shape, (0, node))[0]:
+                largest[of.shape] = (of.dtype.itemsize, node)
         for region in node.regions:
-            sizes(region, found)
-    return found
+            sizes(region, largest)
+    return largest
 
 
 def most_trips(backend: Backend) -> int:
@@ -59,13 +59,13 @@ class Demands:
     """What is asked of the machine by a graph: sizes of values, and trips of loops in each other."""
 
     def __init__(self, graph: Graph) -> None:
-        found = sizes(graph)
+        by_shape = sizes(graph)
         known = set(graph.symbols)
         loops = [(trips, node) for trips, node in nested_trips(graph) if dims.symbols(trips) <= known]
-        self.fixed = {shape: of for shape, of in found.items() if all(isinstance(d, int) for d in shape)}
+        self.fixed = {shape: of for shape, of in by_shape.items() if all(isinstance(d, int) for d in shape)}
         self.open = {
             shape: of
-            for shape, of in found.items()
+            for shape, of in by_shape.items()
             if shape not in self.fixed and all(dims.symbols(d) <= known for d in shape)
         }
         self.fixed_trips = [(trips, node) for trips, node in loops if isinstance(trips, int)]
@@ -86,8 +86,8 @@ class Demands:
         known = [(shape, of) for shape, of in {**self.fixed, **self.open}.items() if _known(shape, binding)]
         if not known:
             return "it has no values of known size"
-        found = [(math.prod(dims.evaluate(d, binding) for d in shape) * of[0], shape, of[1]) for shape, of in known]
-        size, shape, node = max(found, key=lambda each: each[0])
+        values = [(math.prod(dims.evaluate(d, binding) for d in shape) * of[0], shape, of[1]) for shape, of in known]
+        size, shape, node = max(values, key=lambda each: each[0])
         extents = [dims.evaluate(d, binding) for d in shape]
         return f"the largest value is of {size} bytes, {extents}, at node {(node.source or node.name)!r}"
 
@@ -127,8 +127,8 @@ def check_sizes(sizes: Sizes, binding: Mapping[str, int], most: int) -> None:
             raise InputError(f"[{node.op.name}] expected dims that are not negative, got {extents}, {at}")
         size = math.prod(extents) * itemsize
         if size > most:
-            wanted = f"[{node.op.name}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
-            raise OutOfMemory(f"{wanted}, got {size} for {extents}, {at}")
+            limit = f"[{node.op.name}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
+            raise OutOfMemory(f"{limit}, got {size} for {extents}, {at}")
 
 
 def most_bytes() -> int:

@@ -34,12 +34,12 @@ class Compiler:
 
         Raises UnsupportedOp, DeviceUnavailable, CompileError.
         """
-        made = self._for_equal_dims(graph)
+        executable = self._for_equal_dims(graph)
         if log.wanted(log.COMPILES, "compile"):
-            how = "taken from the cache" if made.from_cache else "compiled"
-            took = f"{made.compile_ns / 1e6:.1f} ms"
+            how = "taken from the cache" if executable.from_cache else "compiled"
+            took = f"{executable.compile_ns / 1e6:.1f} ms"
             log.tell(log.COMPILES, "compile", f"{how} in {took}: {graph.name!r} for {self.device}")
-        return self.around(graph, made)
+        return self.around(graph, executable)
 
     def around(self, graph: Graph, equal: Executable) -> Executable:
         """The executable of a graph, of one for dims that are equal wherever they broadcast."""
@@ -51,15 +51,15 @@ class Compiler:
         start_ns = time.perf_counter_ns()
         state = (flags.code_state(), flags.num_threads())
         key = (fingerprint(graph), type(self.backend), self.ordinal, self.options, *state)
-        found = CODE.get(key)
-        if found is not None:
-            made = found.clone(weights=False)
-            made.from_cache, made.compile_ns = True, time.perf_counter_ns() - start_ns
-            return made
-        made = self._compile(graph)
-        if made.nbytes and made.capabilities.shared_code:
-            CODE.put(key, made.clone(weights=False))
-        return made
+        cached = CODE.get(key)
+        if cached is not None:
+            executable = cached.clone(weights=False)
+            executable.from_cache, executable.compile_ns = True, time.perf_counter_ns() - start_ns
+            return executable
+        executable = self._compile(graph)
+        if executable.nbytes and executable.capabilities.shared_code:
+            CODE.put(key, executable.clone(weights=False))
+        return executable
 
     def _compile(self, graph: Graph) -> Executable:
         with translated("compile", self.device):
@@ -79,19 +79,19 @@ class CodeCache:
     def get(self, key: Hashable) -> Executable | None:
         """The program that was kept under this key, if it still is."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            executable = self._kept.get(key)
+            if executable is None:
                 self.misses += 1
             else:
                 self.hits += 1
                 self._kept.move_to_end(key)
-            return found
+            return executable
 
-    def put(self, key: Hashable, made: Executable) -> None:
+    def put(self, key: Hashable, executable: Executable) -> None:
         """Keeps a program; one that is bigger than all that may be kept is not."""
         limit = flags.code_bytes() if self._max_bytes is None else self._max_bytes
         with self._lock:
-            self._kept[key] = made
+            self._kept[key] = executable
             self._kept.move_to_end(key)
             total = sum(each.nbytes for each in self._kept.values())
             while self._kept and total > limit:

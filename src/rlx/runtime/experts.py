@@ -69,8 +69,8 @@ class ExpertPool:
 
     def __post_init__(self) -> None:
         if not 0 < self.budget <= self.experts or self.refresh < 1:
-            wanted = f"a budget from 1 to {self.experts} experts and a refresh of at least 1"
-            raise InputError(f"[experts] expected {wanted}, got {self.budget} and {self.refresh}")
+            limits = f"a budget from 1 to {self.experts} experts and a refresh of at least 1"
+            raise InputError(f"[experts] expected {limits}, got {self.budget} and {self.refresh}")
         self.resident = np.arange(self.experts) < self.budget
         self._rows = np.zeros(self.experts, np.int64)
 
@@ -87,7 +87,7 @@ class ExpertPool:
 
 def layers_of(graph: Graph) -> list[tuple[ExpertLayer, Value]]:
     """The layers of experts at the top of a graph, with the choice of each."""
-    found: dict[Value, tuple[str, int, list[str]]] = {}
+    by_choice: dict[Value, tuple[str, int, list[str]]] = {}
     for node in graph.nodes:
         if not isinstance(node.op, GroupedMatmul):
             continue
@@ -95,12 +95,12 @@ def layers_of(graph: Graph) -> list[tuple[ExpertLayer, Value]]:
         count = weights.shape[0]
         if not isinstance(count, int):
             continue
-        _, least, params = found.setdefault(chosen, (node.source or node.name, count, []))
+        _, least, params = by_choice.setdefault(chosen, (node.source or node.name, count, []))
         if count == least and isinstance(weights.node.op, Param):
             params.append(weights.name)
     return [
         (ExpertLayer(name, count, tuple(dict.fromkeys(params))), chosen)
-        for chosen, (name, count, params) in found.items()
+        for chosen, (name, count, params) in by_choice.items()
     ]
 
 
@@ -108,9 +108,9 @@ class Experts(Observer):
     """The experts of one compiled graph. Its methods may be called from many threads."""
 
     def __init__(self, state: State) -> None:
-        found = layers_of(state.program.graph)
-        self.layers: tuple[ExpertLayer, ...] = tuple(layer for layer, _ in found)
-        self._choices = {f"rlx.experts.{i}": chosen for i, (_, chosen) in enumerate(found)}
+        layers = layers_of(state.program.graph)
+        self.layers: tuple[ExpertLayer, ...] = tuple(layer for layer, _ in layers)
+        self._choices = {f"rlx.experts.{i}": chosen for i, (_, chosen) in enumerate(layers)}
         self._state = state
         self._lock = locks.lock()
         self._captured: deque[tuple[Array, ...]] | None = None
@@ -133,10 +133,10 @@ class Experts(Observer):
     def taken(self) -> list[tuple[Array, ...]]:
         """The choices of the runs since the last call, the oldest first: for each layer the experts of its rows."""
         with self._lock:
-            found = list(self._captured or ())
+            choices = list(self._captured or ())
             if self._captured:
                 self._captured.clear()
-        return found
+        return choices
 
     def set_resident(self, masks: Any) -> None:
         """Says whose weights should lie in memory: bool [experts] for all layers, or one for each; None ends that.
@@ -144,8 +144,8 @@ class Experts(Observer):
         Weights in mapped files are fetched and given back; others stay. Statistics start anew. Raises InputError,
         CapabilityError, CompileError.
         """
-        wanted = None if masks is None else self._masks(masks)
-        self._start(wanted, None)
+        resident = None if masks is None else self._masks(masks)
+        self._start(resident, None)
 
     def manage(self, budget: int, refresh: int = 1) -> None:
         """Keeps the `budget` experts of every layer in memory that rows chose most, changed after every `refresh` runs.
@@ -181,10 +181,10 @@ class Experts(Observer):
             if self._resident is not None:
                 self._count(arrays, self._resident)
 
-    def _prepare(self, wanted: bool) -> None:
-        if wanted and not self.layers:
+    def _prepare(self, managed: bool) -> None:
+        if managed and not self.layers:
             raise InputError("[experts] expected a graph with a grouped_matmul at its top, got one without")
-        if wanted:
+        if managed:
             observed(self._state.program, [self])
 
     def _watch(self) -> None:
@@ -204,29 +204,29 @@ class Experts(Observer):
         self._watch()
 
     def _masks(self, masks: Any) -> list[Array]:
-        made = [np.asarray(m) for m in masks] if isinstance(masks, (list, tuple)) else [np.asarray(masks)]
-        if all(m.ndim == 0 for m in made):
-            made = [np.asarray(masks)]
-        made = made * len(self.layers) if len(made) == 1 else made
-        fits = len(made) == len(self.layers) and all(
-            m.dtype == np.bool_ and m.shape == (layer.experts,) for m, layer in zip(made, self.layers)
+        arrays = [np.asarray(m) for m in masks] if isinstance(masks, (list, tuple)) else [np.asarray(masks)]
+        if all(m.ndim == 0 for m in arrays):
+            arrays = [np.asarray(masks)]
+        arrays = arrays * len(self.layers) if len(arrays) == 1 else arrays
+        fits = len(arrays) == len(self.layers) and all(
+            m.dtype == np.bool_ and m.shape == (layer.experts,) for m, layer in zip(arrays, self.layers)
         )
         if not fits:
-            wanted = [f"bool[{layer.experts}]" for layer in self.layers]
+            types = [f"bool[{layer.experts}]" for layer in self.layers]
             raise InputError(
-                f"[experts] expected one mask or masks {wanted}, got {[f'{m.dtype}{list(m.shape)}' for m in made]}"
+                f"[experts] expected one mask or masks {types}, got {[f'{m.dtype}{list(m.shape)}' for m in arrays]}"
             )
-        return [m.copy() for m in made]
+        return [m.copy() for m in arrays]
 
     def _count(self, choices: Sequence[Array], resident: list[Array]) -> None:
         for number, (layer, chosen) in enumerate(zip(self.layers, choices)):
             wide = chosen.astype(np.int64)
             inside = np.clip(np.where(wide < 0, wide + layer.experts, wide), 0, max(layer.experts - 1, 0))
             rows = np.bincount(inside, minlength=layer.experts)
-            told, mask = self._statistics[number], resident[number]
-            told.rows += rows
-            told.hits += int(rows[mask].sum())
-            told.misses += int(rows[~mask].sum())
+            statistics, mask = self._statistics[number], resident[number]
+            statistics.rows += rows
+            statistics.hits += int(rows[mask].sum())
+            statistics.misses += int(rows[~mask].sum())
             if self._pools:
                 self._pools[number].see(rows)
         if self._pools:
@@ -235,12 +235,12 @@ class Experts(Observer):
     def _place(self, before: list[Array], after: list[Array]) -> None:
         """Fetches and gives back the weights of experts between two states."""
         params = self._state.program.params
-        for layer, old, new, told in zip(self.layers, before, after, self._statistics):
+        for layer, old, new, statistics in zip(self.layers, before, after, self._statistics):
             for expert in np.flatnonzero(old != new):
                 slices = [params[name][expert] for name in layer.params if name in params]
                 (mapped.fetch if new[expert] else mapped.release)(slices)
-            told.fetched += int((new & ~old).sum())
-            told.released += int((old & ~new).sum())
+            statistics.fetched += int((new & ~old).sum())
+            statistics.released += int((old & ~new).sum())
         self._resident = [mask.copy() for mask in after]
 
 

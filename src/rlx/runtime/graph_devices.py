@@ -143,16 +143,16 @@ class GraphDevices:
         self, device: str | Device, inputs: Inputs | None = None, outputs: Iterable[str] | None = None
     ) -> GraphIoProfile:
         """What a run on a device starts and moves, at the sizes of these inputs."""
-        wanted = registry.parse(device)
+        target = registry.parse(device)
         with self._lock:
-            self._chooser.admit(wanted)
+            self._chooser.admit(target)
             binding = self._binding(inputs)
 
         def estimate(program: Graph) -> Estimate:
-            found, _ = Chooser(program, self._policy, self.options).estimate(wanted, binding)
-            return found or _sizes(program, wanted, self.options)(binding)
+            predicted, _ = Chooser(program, self._policy, self.options).estimate(target, binding)
+            return predicted or _sizes(program, target, self.options)(binding)
 
-        return io_profile(self.graph, wanted, self.options, binding, estimate, outputs)
+        return io_profile(self.graph, target, self.options, binding, estimate, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
         """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""
@@ -171,14 +171,14 @@ class GraphDevices:
         self, hint: str | Device | None = None, inputs: Inputs | None = None, may_measure: bool = False
     ) -> Decision:
         """`resolve` with its reasons. With `may_measure` and inputs, devices are measured where the policy says so."""
-        wanted = registry.parse(hint) if hint is not None else None
+        hinted = registry.parse(hint) if hint is not None else None
         with self._lock:
             arrays = self._signature.arrays(inputs) if inputs is not None else None
             binding = self._binding_of(arrays)
-            key = (wanted, may_measure, tuple(sorted(binding.items())))
+            key = (hinted, may_measure, tuple(sorted(binding.items())))
             if key not in self._decisions:
                 measure = self._measure(arrays) if may_measure and arrays is not None else None
-                self._decisions[key] = self._chooser.decide(binding, self.expected_runs, measure, wanted)
+                self._decisions[key] = self._chooser.decide(binding, self.expected_runs, measure, hinted)
             return self._decisions[key]
 
     def _binding(self, inputs: Inputs | None) -> dict[str, int]:
@@ -187,11 +187,11 @@ class GraphDevices:
     def _binding_of(self, arrays: list[Array] | None) -> dict[str, int]:
         if arrays is not None:
             return dict(self._signature.binding(arrays, self._params))
-        found = {}
+        sizes = {}
         for name in self.graph.symbols:
             low, high = self.graph.bounds.get(name, (0, None))
-            found[name] = max(low, DEFAULT_DIM if high is None else min(DEFAULT_DIM, high))
-        return found
+            sizes[name] = max(low, DEFAULT_DIM if high is None else min(DEFAULT_DIM, high))
+        return sizes
 
     # weights
 
@@ -205,11 +205,11 @@ class GraphDevices:
         if unknown:
             near = did_you_mean(str(unknown[0]), self._types)
             raise InputError(f"[set_param] expected names among {list(self._types)}, got {unknown}{near}")
-        made = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
+        arrays = {name: check_param(name, array, self._types[name]) for name, array in params.items()}
         with self._lock:
             for compiled in self._open():
-                compiled.set_params(made)
-            self._params = {**self._params, **made}
+                compiled.set_params(arrays)
+            self._params = {**self._params, **arrays}
 
     def sync_params_to_all(self) -> None:
         """Hands all weights to all compiled programs once more."""
@@ -221,31 +221,31 @@ class GraphDevices:
 
     def compile(self, device: str | Device) -> CompiledGraph:
         """The program for a device, compiled at the first call. Raises what `resolve` and a compile raise."""
-        wanted = registry.parse(device)
+        target = registry.parse(device)
         with self._lock:
-            if self._kept(wanted) is None:
-                self._chooser.admit(wanted)
-            return self._compile(wanted)
+            if self._kept(target) is None:
+                self._chooser.admit(target)
+            return self._compile(target)
 
     def _compile(self, device: Device) -> CompiledGraph:
         """For a device that is admitted."""
         with self._lock:
-            made = self._kept(device)
-            if made is None:
+            compiled = self._kept(device)
+            if compiled is None:
                 backend, ordinal = registry.backend(device)
                 compiler = Compiler(str(device), backend, self.options, ordinal)
-                made = CompiledGraph(Program(self.graph, str(device), compiler.compile(self.graph), compiler))
-                made.set_params(self._params)
-                self._compiled[device] = made
-            return made
+                compiled = CompiledGraph(Program(self.graph, str(device), compiler.compile(self.graph), compiler))
+                compiled.set_params(self._params)
+                self._compiled[device] = compiled
+            return compiled
 
     def _open(self) -> list[CompiledGraph]:
         return [compiled for compiled in self._compiled.values() if not compiled.closed]
 
     def _kept(self, device: Device) -> CompiledGraph | None:
         """The program for a device, if there is one that nobody has closed."""
-        found = self._compiled.get(device)
-        return None if found is None or found.closed else found
+        compiled = self._compiled.get(device)
+        return None if compiled is None or compiled.closed else compiled
 
     def compile_fastest(self, inputs: Inputs | None = None) -> CompiledGraph:
         return self.compile(self.fastest(inputs))
@@ -271,20 +271,20 @@ class GraphDevices:
             devices = [d for d in self._policy.candidates() if not self._policy.why_refused(d)]
             here = [d for d in devices if registry.is_available(d)]
             key = remembered.key(self._chooser.program, binding, self.expected_runs, self._policy, self.options, here)
-            found = remembered.read(key)
-            if found is None:
-                found = self.decide(None, inputs).chosen
-                remembered.write(key, found)
-            return found
+            choice = remembered.read(key)
+            if choice is None:
+                choice = self.decide(None, inputs).chosen
+                remembered.write(key, choice)
+            return choice
 
     def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
         """The program for the first device of a chain on which the graph compiles; its `attempts` tell of those before.
 
         Raises FallbackError.
         """
-        _, made, attempts = self._first(chain, self.compile)
-        made.attempts = {tried: str(error) for tried, error in attempts}
-        compiled: CompiledGraph = made
+        _, first, attempts = self._first(chain, self.compile)
+        first.attempts = {tried: str(error) for tried, error in attempts}
+        compiled: CompiledGraph = first
         return compiled
 
     # run
@@ -345,14 +345,14 @@ class GraphDevices:
 
     def warm_all(self) -> dict[Device, str]:
         """Compiles for every viable device; gives the error of those where that failed, empty for the others."""
-        found: dict[Device, str] = {}
+        errors: dict[Device, str] = {}
         for device in self.devices():
             try:
                 self.compile(device)
-                found[device] = ""
+                errors[device] = ""
             except (RlxError, MemoryError) as error:
-                found[device] = str(error)
-        return found
+                errors[device] = str(error)
+        return errors
 
     def benchmark(self, inputs: Inputs = (), runs: int | None = None) -> list[Timing]:
         """Measures every viable device, the fastest first. One that fails is told of at the end, and ends nothing.
@@ -361,15 +361,15 @@ class GraphDevices:
         """
         arrays = self._signature.arrays(inputs)
         binding = self._binding_of(arrays)
-        found = self._in_turns(self.devices(), arrays, runs or self._policy.runs)
+        timings = self._in_turns(self.devices(), arrays, runs or self._policy.runs)
         with self._lock:
-            for timing in found:
+            for timing in timings:
                 if timing.sample is not None:
                     parts = self._parts(timing.device, binding)
                     sample = replace(timing.sample, program=self._chooser.program, parts=parts)
                     observed.of(timing.device).record(self._chooser.key(binding), sample)
             self._decisions.clear()
-        return sorted(found, key=lambda t: (not t.ran, t.median_ns))
+        return sorted(timings, key=lambda t: (not t.ran, t.median_ns))
 
     def _parts(self, device: Device, binding: Mapping[str, int]) -> dict[str, float]:
         try:
@@ -397,22 +397,22 @@ class GraphDevices:
                 failed[device] = Timing(device, error=f"{type(error).__name__}: {error}")
         times, errors, load = _rounds(programs, named, runs)
         turn = str(time.time_ns())
-        made = []
+        timings = []
         for device in devices:
             if device in errors:
-                made.append(Timing(device, error=errors[device]))
+                timings.append(Timing(device, error=errors[device]))
             elif device in failed:
-                made.append(failed[device])
+                timings.append(failed[device])
             else:
                 sample = observed.sample_of("", times[device], None, turn, load)
                 mad = statistics.median(abs(t - sample.measured_ns) for t in times[device])
-                made.append(Timing(device, compile_ns[device], sample.measured_ns, mad, sample.runs, sample=sample))
-        return made
+                timings.append(Timing(device, compile_ns[device], sample.measured_ns, mad, sample.runs, sample=sample))
+        return timings
 
     def _measure(self, arrays: list[Array]) -> Measure:
         def measure(devices: Sequence[Device]) -> dict[Device, observed.Sample | str]:
-            found = self._in_turns(devices, arrays, self._policy.runs)
-            return {t.device: t.error if t.sample is None else t.sample for t in found}
+            timings = self._in_turns(devices, arrays, self._policy.runs)
+            return {t.device: t.error if t.sample is None else t.sample for t in timings}
 
         return measure
 

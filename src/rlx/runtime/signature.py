@@ -80,8 +80,8 @@ class Signature:
         """The arrays in the graph's order, checked but for dims. Raises InputError."""
         named = self._told(inputs)
         own = self.random is not None and RANDOM_STATE not in named
-        wanted = self.names if own else self._brought
-        arrays = [self._checked(name, named[name], self.types[name]) for name in wanted]
+        names = self.names if own else self._brought
+        arrays = [self._checked(name, named[name], self.types[name]) for name in names]
         if own and self.random is not None:
             arrays.insert(self._random_at, self.random.next())
         return arrays
@@ -98,8 +98,8 @@ class Signature:
         neither bound nor zeros."""
         unbound = [name for name in self.states if name not in states]
         if unbound:
-            told = f"the state {unbound[0]!r} ({self.states[unbound[0]]})"
-            raise InputError(f"[run] expected a value of {told}, got none: bind_handle gives it")
+            state = f"the state {unbound[0]!r} ({self.states[unbound[0]]})"
+            raise InputError(f"[run] expected a value of {state}, got none: bind_handle gives it")
         for at, name in self._states_at:
             arrays.insert(at, states[name])
         return arrays
@@ -147,29 +147,29 @@ class Signature:
         for name, of in self._symbolic_params.items():
             if name in params:
                 solver.take("param", name, of, params[name].shape)
-        found = solver.solve()
-        unbound = [name for name in self._symbols if name not in found]
+        sizes = solver.solve()
+        unbound = [name for name in self._symbols if name not in sizes]
         if unbound:
             raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
         try:
-            check_dims(self.graph, found)
+            check_dims(self.graph, sizes)
         except ShapeError as error:
             raise InputError(f"[run] {error}; {solver.origins()}") from None
-        return found
+        return sizes
 
     def active(self, binding: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, int]:
         """The binding with active extents in it. Raises InputError for those beyond the inputs' sizes."""
         beyond = {name: n for name, n in extents.items() if n > binding[name]}
         if beyond:
-            told = ", ".join(f"{name} = {n} of {binding[name]}" for name, n in beyond.items())
-            raise InputError(f"[run] expected active extents within the sizes of the inputs, got {told}")
-        found = {**binding, **extents}
+            extents_text = ", ".join(f"{name} = {n} of {binding[name]}" for name, n in beyond.items())
+            raise InputError(f"[run] expected active extents within the sizes of the inputs, got {extents_text}")
+        active = {**binding, **extents}
         try:
             self.graph.bind(binding)  # results are as large as types say, which is not so where a dim of 1 is broadcast
-            self.graph.bind(found)
+            self.graph.bind(active)
         except ShapeError as error:
             raise InputError(f"[run] {error}, at the active extents {dict(extents)}") from None
-        return found
+        return active
 
 
 class _Solver:
@@ -273,28 +273,28 @@ def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:
     """A weight that fits its declaration; named dims are open. Raises InputError."""
-    made = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
-    fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
+    data = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
+    fits = len(data.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, data.shape))
     if not fits:
-        raise InputError(f"[set_param] expected param {name!r} of {of}, got {of.dtype}{list(made.shape)}")
-    return made
+        raise InputError(f"[set_param] expected param {name!r} of {of}, got {of.dtype}{list(data.shape)}")
+    return data
 
 
 def check_handle(name: str, array: Any, of: TensorType, place: object = None) -> Array | DeviceArray:
     """A copy, read-only, of an array that fits an input's declaration; named dims are open. One in the memory `place`
     is copied there. Raises InputError."""
-    made: Array | DeviceArray
+    value: Array | DeviceArray
     if isinstance(array, DeviceArray) and place is not None and array.place is place and array.dtype == of.dtype.numpy:
-        made = array.copy()
+        value = array.copy()
     else:
         host = array.numpy() if isinstance(array, DeviceArray) else array
-        made = np.array(checked("bind_handle", "input", name, host, of), order="C")
-    fits = len(made.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, made.shape))
+        value = np.array(checked("bind_handle", "input", name, host, of), order="C")
+    fits = len(value.shape) == of.rank and all(isinstance(d, Poly) or d == n for d, n in zip(of.shape, value.shape))
     if not fits:
-        raise InputError(f"[bind_handle] expected input {name!r} of {of}, got {of.dtype}{list(made.shape)}")
-    if not isinstance(made, DeviceArray):
-        made.flags.writeable = False
-    return made
+        raise InputError(f"[bind_handle] expected input {name!r} of {of}, got {of.dtype}{list(value.shape)}")
+    if not isinstance(value, DeviceArray):
+        value.flags.writeable = False
+    return value
 
 
 def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:

@@ -35,8 +35,8 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
     if not has_measured(graph):
         return compile_checked(graph, backend, options, ordinal)
     stages = cut(graph)
-    made = [compile_checked(stage.graph, backend, options, ordinal) for stage in stages]
-    return StagedExecutable(graph, stages, made)
+    executables = [compile_checked(stage.graph, backend, options, ordinal) for stage in stages]
+    return StagedExecutable(graph, stages, executables)
 
 
 class StagedExecutable(Executable):
@@ -48,14 +48,14 @@ class StagedExecutable(Executable):
         self.inputs = list(graph.inputs)
         self.outputs = list(graph.outputs.values())
         self.executables = executables
-        self.stages = [_Stage(stage, made) for stage, made in zip(stages, executables)]
-        self.compile_ns = sum(made.compile_ns for made in executables)
-        self.from_cache = all(made.from_cache for made in executables)
+        self.stages = [_Stage(stage, executable) for stage, executable in zip(stages, executables)]
+        self.compile_ns = sum(executable.compile_ns for executable in executables)
+        self.from_cache = all(executable.from_cache for executable in executables)
         self._params = [{v.name for v in stage.graph.params} for stage in stages]
 
     @property
     def compile_count(self) -> int:  # type: ignore[override]  # it may grow with that of a stage
-        return sum(made.compile_count for made in self.executables)
+        return sum(executable.compile_count for executable in self.executables)
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         for names, executable in zip(self._params, self.executables):
@@ -67,31 +67,31 @@ class StagedExecutable(Executable):
     @property
     def capabilities(self) -> Capabilities:
         """What all stages can do; results come through the host."""
-        parts = [made.capabilities for made in self.executables]
+        parts = [executable.capabilities for executable in self.executables]
         able = {f.name: all(getattr(part, f.name) for part in parts) for f in fields(Capabilities)}
         return replace(Capabilities(**able), zero_copy_outputs=False, saved_code=False, package=False)
 
     @property
     def nbytes(self) -> int:
-        return sum(made.nbytes for made in self.executables)
+        return sum(executable.nbytes for executable in self.executables)
 
     @property
     def weight_bytes(self) -> int:
-        return sum(made.weight_bytes for made in self.executables)
+        return sum(executable.weight_bytes for executable in self.executables)
 
     def finish(self) -> None:
-        for made in self.executables:
-            made.finish()
+        for executable in self.executables:
+            executable.finish()
 
     def clone(self, weights: bool = True) -> StagedExecutable:
-        return StagedExecutable(self.graph, self.cut, [made.clone(weights) for made in self.executables])
+        return StagedExecutable(self.graph, self.cut, [executable.clone(weights) for executable in self.executables])
 
     def describe(self) -> dict[str, Any]:
-        parts = [made.describe() for made in self.executables]
-        told: dict[str, Any] = {"stages": parts}
+        parts = [executable.describe() for executable in self.executables]
+        description: dict[str, Any] = {"stages": parts}
         for name in ("kernels", "prepare_kernels"):
-            told[name] = [kernel for part in parts for kernel in part.get(name, ())]
-        return told
+            description[name] = [kernel for part in parts for kernel in part.get(name, ())]
+        return description
 
 
 class _Stage:
@@ -118,13 +118,13 @@ class _Stage:
 
     def read(self, values: Mapping[Value, Array], binding: Mapping[str, int]) -> dict[str, int]:
         """The dims that the stage measured. Raises InputError for one out of bounds."""
-        found = dict(binding)
+        known = dict(binding)
         for op, value, source in self.measures:
             assert isinstance(op, Measured)  # `cut` lists nothing else
             number = int(values[value])
-            op.check(number, found, source)
-            found[op.symbol] = number
-        return found
+            op.check(number, known, source)
+            known[op.symbol] = number
+        return known
 
 
 class _StagedBound(Bound):

@@ -34,7 +34,7 @@ class State:
         self._settle = settle
         self._turn = locks.rlock()  # of runs that feed, and of changes
 
-    def run(self, run: Run, copy: bool, wanted: Sequence[Where] | None = None) -> list[Any]:
+    def run(self, run: Run, copy: bool, destinations: Sequence[Where] | None = None) -> list[Any]:
         """A run in the mode that holds, without the next values of states. Where results feed handles, or there are
         states, runs take turns.
 
@@ -43,10 +43,10 @@ class State:
         """
         program = self.program
         if not self.mode.feeds and not program.signature.states:
-            return run(self.mode, wanted)
+            return run(self.mode, destinations)
         with self._turn:
             mode = self.mode
-            results = run(mode, self._destinations(mode, wanted))
+            results = run(mode, self._destinations(mode, destinations))
             states: Mapping[str, Kept] = mode.states
             for name, at in program.next_at:
                 if results[at] is not states[name]:
@@ -59,20 +59,20 @@ class State:
             elif states is not mode.states:
                 self.mode = replace(mode, states=states)
         if program.place is not None and mode.feeds:  # what stays may be wanted on the host too
-            there = wanted or ["host"] * len(results)
+            there = destinations or ["host"] * len(results)
             results = [r.numpy() if w == "host" and isinstance(r, DeviceArray) else r for r, w in zip(results, there)]
         return results
 
-    def _destinations(self, mode: Mode, wanted: Sequence[Where] | None) -> list[Where] | None:
+    def _destinations(self, mode: Mode, requested: Sequence[Where] | None) -> list[Where] | None:
         """Where all outputs of the program go: what is kept stays on the device. None where that is the host."""
         program = self.program
         if program.place is None:
             return None
-        found: list[Where] = ["device"] * len(program.graph.outputs)
+        places: list[Where] = ["device"] * len(program.graph.outputs)
         for i, (name, at) in enumerate(zip(program.output_names, program.output_at)):
             if name not in mode.feeds:
-                found[at] = "host" if wanted is None else wanted[i]
-        return found
+                places[at] = "host" if requested is None else requested[i]
+        return places
 
     def look(self, run: Callable[[Mode], list[Any]]) -> list[Any]:
         """A run in the mode that holds, of a program that changes no states."""
@@ -139,8 +139,8 @@ class State:
 
         def without(mode: Mode) -> Mode:
             if name not in mode.handles:
-                wanted = f"an input with a handle among {list(mode.handles)}"
-                raise InputError(f"[unbind_handle] expected {wanted}, got {name!r}")
+                names = f"an input with a handle among {list(mode.handles)}"
+                raise InputError(f"[unbind_handle] expected {names}, got {name!r}")
             if name in mode.feeds.values():
                 raise InputError(f"[unbind_handle] expected an input that no output feeds, got {name!r}")
             return replace(mode, handles={k: v for k, v in mode.handles.items() if k != name})
@@ -164,8 +164,8 @@ class State:
             return
         self.program.executable.capabilities.require("active_extent", self.program.device)
         if self.program.signature.states:
-            told = list(self.program.signature.states)
-            raise CapabilityError(f"[set_active_extent] expected a program without states, got one with {told}")
+            states = list(self.program.signature.states)
+            raise CapabilityError(f"[set_active_extent] expected a program without states, got one with {states}")
         check_extent(self.program.graph, dim, extent)
         self._change(lambda mode: replace(mode, extents={**mode.extents, dim: extent}))
 
@@ -189,12 +189,12 @@ def held(program: Program, name: str, value: Kept) -> Kept:
 
 def begun(program: Program, mode: Mode) -> Mode:
     """The mode in which a program begins: states that it does not tell are zeros, if their dims are numbers."""
-    found: dict[str, Kept] = {}
+    fresh: dict[str, Kept] = {}
     for name, of in program.signature.states.items():
         if of.is_static and name not in mode.states:
             shape = tuple(dims.evaluate(d, {}) for d in of.shape)
-            found[name] = program.executable.put(name, np.zeros(shape, of.dtype.numpy))
-    return replace(mode, states={**found, **mode.states}) if found else mode
+            fresh[name] = program.executable.put(name, np.zeros(shape, of.dtype.numpy))
+    return replace(mode, states={**fresh, **mode.states}) if fresh else mode
 
 
 def _host_copy(value: Kept) -> Array:

@@ -53,18 +53,18 @@ def work_of(
     program: Program, kernel: Kernel, scheduled: Scheduled, isa: Isa, binding: Binding, runs: set[int]
 ) -> KernelWork:
     """What a kernel does in one call; `runs` as in `footprint`."""
-    made = KernelWork()
-    made.add("calls", 1)
-    made.kind, amounts = AMOUNTS[type(scheduled)]
+    costs = KernelWork()
+    costs.add("calls", 1)
+    costs.kind, amounts = AMOUNTS[type(scheduled)]
     if isinstance(scheduled, gemm.ScheduledMatmul) and scheduled.work.taps:
-        made.kind = "convolution"
+        costs.kind = "convolution"
     elif isinstance(scheduled, loops.ScheduledLoops) and scheduled.nest.reduces:
-        made.kind = "reduction"
-    points = amounts(made, scheduled, isa, binding)
+        costs.kind = "reduction"
+    points = amounts(costs, scheduled, isa, binding)
     touched = footprint(program, kernel, binding, points, runs)
-    made.total_bytes, made.warm_bytes = touched.total, touched.warm
-    made.pieces = _pieces(scheduled, isa, binding)
-    return made
+    costs.total_bytes, costs.warm_bytes = touched.total, touched.warm
+    costs.pieces = _pieces(scheduled, isa, binding)
+    return costs
 
 
 def _pieces(scheduled: Scheduled, isa: Isa, binding: Binding) -> float:
@@ -78,7 +78,7 @@ def _pieces(scheduled: Scheduled, isa: Isa, binding: Binding) -> float:
 # contractions
 
 
-def _gemm(made: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding: Binding) -> int:
+def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding: Binding) -> int:
     work = scheduled.work
     batch = math.prod(extents(work.batch, binding))
     m, n, k = extents((work.m, work.n, work.k), binding)
@@ -92,32 +92,32 @@ def _gemm(made: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding: 
     group, size = scheduled.form.group, scheduled.form.of.itemsize
     for height, tiles in _tiles(m, blocks, scheduled.rows):
         whole = batch * panels * tiles
-        made.add(f"{scheduled.form.stem}_{height}x{scheduled.vectors}", whole * -(-depth // group))
+        costs.add(f"{scheduled.form.stem}_{height}x{scheduled.vectors}", whole * -(-depth // group))
         cells = height * scheduled.vectors * scheduled.form.dtype.itemsize // 4
-        _tiles_of(made, whole, cells)
-        made.add("gemm_again", whole * (calls_a_tile - 1) * cells)
-    made.flops += 2.0 * batch * m * n * depth
+        _tiles_of(costs, whole, cells)
+        costs.add("gemm_again", whole * (calls_a_tile - 1) * cells)
+    costs.flops += 2.0 * batch * m * n * depth
     # every tile reads its panel of B; the panels stay where they fit
     panel_bytes = float(size) * depth * width
     readers = batch * (sum(tiles for _, tiles in _tiles(m, blocks, scheduled.rows)) - 1)
     _stream(
-        made, "panel", panel_bytes * panels * readers, panel_bytes if m > scheduled.rows else panel_bytes * panels, isa
+        costs, "panel", panel_bytes * panels * readers, panel_bytes if m > scheduled.rows else panel_bytes * panels, isa
     )
     if not work.packed:
-        made.add("packed", batch * blocks * panels * depth * width)
-    _stores(made, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa)
+        costs.add("packed", batch * blocks * panels * depth * width)
+    _stores(costs, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa)
     return batch * max(m * n, m * k * taps, n * k * taps)
 
 
-def _tiles_of(made: KernelWork, number: float, vectors: int) -> None:
+def _tiles_of(costs: KernelWork, number: float, vectors: int) -> None:
     """So many tiles of this many vectors: what each takes beside the steps along k."""
-    made.add("gemm_tiles", number)
-    made.add("gemm_cells", number * vectors)
+    costs.add("gemm_tiles", number)
+    costs.add("gemm_cells", number * vectors)
 
 
 def _tiles(m: int, blocks: int, rows: int) -> list[tuple[int, int]]:
     """(height, number) of tiles: blocks of equal height, each in tiles of nearly equal height."""
-    found: dict[int, int] = {}
+    heights: dict[int, int] = {}
     height = -(-m // blocks)
     for block, times in ((height, blocks - 1), (m - height * (blocks - 1), 1)):
         if block <= 0 or not times:
@@ -125,16 +125,16 @@ def _tiles(m: int, blocks: int, rows: int) -> list[tuple[int, int]]:
         count = -(-block // rows)
         for tall, number in ((block // count, count - block % count), (block // count + 1, block % count)):
             if number:
-                found[tall] = found.get(tall, 0) + number * times
-    return list(found.items())
+                heights[tall] = heights.get(tall, 0) + number * times
+    return list(heights.items())
 
 
-def _stream(made: KernelWork, name: str, nbytes: float, span: float, isa: Isa) -> None:
+def _stream(costs: KernelWork, name: str, nbytes: float, span: float, isa: Isa) -> None:
     """Bytes that are read again and again out of the cache level that holds `span` bytes. What comes from L2 and nearer
     is in the steps of the cores, which were measured so."""
     level = level_of(span, isa)
     if level in ("l3", "dram"):
-        made.add(f"{name}_{level}", nbytes)
+        costs.add(f"{name}_{level}", nbytes)
 
 
 def level_of(span: float, isa: Isa) -> str:
@@ -145,7 +145,7 @@ def level_of(span: float, isa: Isa) -> str:
     return "dram"
 
 
-def _winograd(made: KernelWork, scheduled: winograd.ScheduledWinograd, isa: Isa, binding: Binding) -> int:
+def _winograd(costs: KernelWork, scheduled: winograd.ScheduledWinograd, isa: Isa, binding: Binding) -> int:
     conv = scheduled.work.conv
     images, rows = extents(conv.batch[:2], binding)
     across, n, k = -(-dims.evaluate(conv.m, binding) // TILE), *extents((conv.n, conv.k), binding)
@@ -158,18 +158,18 @@ def _winograd(made: KernelWork, scheduled: winograd.ScheduledWinograd, isa: Isa,
     for index in range(groups):
         tiles = across * min(scheduled.group, down - index * scheduled.group)
         for height, number in _tiles(tiles, 1, scheduled.rows):
-            made.add(f"gemm_{height}x{scheduled.vectors}", images * points * panels * number * k)
-            _tiles_of(made, images * points * panels * number, height * scheduled.vectors)
+            costs.add(f"gemm_{height}x{scheduled.vectors}", images * points * panels * number * k)
+            _tiles_of(costs, images * points * panels * number, height * scheduled.vectors)
     tiles = images * across * down
-    made.flops += 2.0 * tiles * points * k * n
-    _stream(made, "panel", 4.0 * points * k * panels * conv.packed * images * groups, 4.0 * points * k * n, isa)
-    made.add("winograd_in", tiles * k / isa.lanes)
-    made.add("winograd_out", tiles * panels * conv.packed / isa.lanes)
-    _stores(made, [(s.offset, s.body) for s in conv.epilogue], 3, tiles * TILE**2, n, isa)
+    costs.flops += 2.0 * tiles * points * k * n
+    _stream(costs, "panel", 4.0 * points * k * panels * conv.packed * images * groups, 4.0 * points * k * n, isa)
+    costs.add("winograd_in", tiles * k / isa.lanes)
+    costs.add("winograd_out", tiles * panels * conv.packed / isa.lanes)
+    _stores(costs, [(s.offset, s.body) for s in conv.epilogue], 3, tiles * TILE**2, n, isa)
     return images * rows * max(n, k) * dims.evaluate(conv.m, binding)
 
 
-def _attention(made: KernelWork, scheduled: attention.ScheduledAttention, isa: Isa, binding: Binding) -> int:
+def _attention(costs: KernelWork, scheduled: attention.ScheduledAttention, isa: Isa, binding: Binding) -> int:
     work = scheduled.work
     heads, queries, keys = dims.evaluate(scheduled.positions, binding), *extents((work.queries, work.keys), binding)
     if not heads * queries:
@@ -178,22 +178,22 @@ def _attention(made: KernelWork, scheduled: attention.ScheduledAttention, isa: I
     width = scheduled.key_vectors * isa.lanes
     offset = dims.evaluate(work.offset, binding)
     seen, panels = _seen(work, offset, queries, keys, 1 if few else scheduled.rows, 1 if few else width)
-    made.flops += 2.0 * heads * queries * seen * (work.features + work.value_features)
-    made.add("attention_scores", heads * queries * math.ceil(seen / isa.lanes))
-    made.add("attention_rows", heads * queries)
+    costs.flops += 2.0 * heads * queries * seen * (work.features + work.value_features)
+    costs.add("attention_scores", heads * queries * math.ceil(seen / isa.lanes))
+    costs.add("attention_rows", heads * queries)
     points = heads * max(queries, keys) * max(work.features, work.value_features)
     if few:
         vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
         for name, each in (("plain", vectors), ("near", vectors), ("joins", 1)):
-            made.add(name, heads * queries * seen * each)
+            costs.add(name, heads * queries * seen * each)
         return points
     value_panels = -(-work.value_features // (scheduled.value_vectors * isa.lanes))
     for height, tiles in _tiles(queries, 1, scheduled.rows):
-        made.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * panels * work.features)
-        made.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * seen)
-        _tiles_of(made, heads * tiles * panels, height * scheduled.key_vectors)
-        _tiles_of(made, heads * tiles * value_panels, height * scheduled.value_vectors)
-    made.add("packed", heads * keys * (work.features + work.value_features))
+        costs.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * panels * work.features)
+        costs.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * seen)
+        _tiles_of(costs, heads * tiles * panels, height * scheduled.key_vectors)
+        _tiles_of(costs, heads * tiles * value_panels, height * scheduled.value_vectors)
+    costs.add("packed", heads * keys * (work.features + work.value_features))
     return points
 
 
@@ -216,7 +216,7 @@ PLACED = 7.0
 """Instructions that keep the place of an extremum: comparisons with it and with NaN, and two choices."""
 
 
-def _stores(made: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa) -> None:
+def _stores(costs: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa) -> None:
     """Bodies worked out and written for `rows` rows of `length`, vectors along `axis`."""
     vectors = rows * -(-length // isa.lanes)
     total = Counts()
@@ -224,19 +224,19 @@ def _stores(made: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows
         body = maths.legalise(written)
         each, _ = count(body, axis)
         total = total + each + store_counts(offset, body, axis)
-    _instructions(made, total, vectors, isa)
+    _instructions(costs, total, vectors, isa)
 
 
-def _instructions(made: KernelWork, counts: Counts, vectors: float, isa: Isa) -> None:
-    made.flops += (counts.plain + counts.slow) * vectors * isa.lanes
-    made.add("plain", counts.plain * vectors)
-    made.add("slow", counts.slow * vectors)
-    made.add("library", counts.library * vectors * isa.lanes)
-    made.add("near", counts.near * vectors)
-    made.add("apart", counts.apart * vectors * isa.lanes)
+def _instructions(costs: KernelWork, counts: Counts, vectors: float, isa: Isa) -> None:
+    costs.flops += (counts.plain + counts.slow) * vectors * isa.lanes
+    costs.add("plain", counts.plain * vectors)
+    costs.add("slow", counts.slow * vectors)
+    costs.add("library", counts.library * vectors * isa.lanes)
+    costs.add("near", counts.near * vectors)
+    costs.add("apart", counts.apart * vectors * isa.lanes)
 
 
-def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: Binding) -> int:
+def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: Binding) -> int:
     nest = scheduled.nest
     outer, inner = extents(nest.outer, binding), extents(nest.inner, binding)
     positions, inside = math.prod(outer), math.prod(inner)
@@ -260,22 +260,22 @@ def _nest(made: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: 
         else:
             each = each + Counts(near=1)
         if scheduled.across:
-            _instructions(made, each, vectors * (1 if single else inside), isa)
+            _instructions(costs, each, vectors * (1 if single else inside), isa)
         elif single:
-            _instructions(made, each, positions / isa.lanes, isa)
+            _instructions(costs, each, positions / isa.lanes, isa)
         else:
-            _instructions(made, each, vectors, isa)
-        _instructions(made, once, rows / isa.lanes, isa)
+            _instructions(costs, each, vectors, isa)
+        _instructions(costs, once, rows / isa.lanes, isa)
         if isinstance(stage, Reduce) and not scheduled.across:
-            made.add("joins", positions)
-    made.add("rows", rows)
+            costs.add("joins", positions)
+    costs.add("rows", rows)
     wide = scheduled.side_by_side * isa.lanes
     if scheduled.across and inside >= loops.LONG_COLUMN and length > wide:
-        made.slowness = FAR_ROWS
+        costs.slowness = FAR_ROWS
     return positions * max(inside, 1)
 
 
-def _turn(made: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
+def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
     nest = scheduled.inner.nest
     outer = extents(nest.outer, binding)
     points = math.prod(outer)
@@ -286,18 +286,18 @@ def _turn(made: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, b
     columns = transpose.few_columns(scheduled, isa.lanes)
     if columns:
         each = Counts(each.plain + columns - 1, each.slow, each.library, each.near + turned, each.apart)
-        _instructions(made, each, points / isa.lanes, isa)
-        made.add("rows", dims.evaluate(scheduled.positions, binding))
+        _instructions(costs, each, points / isa.lanes, isa)
+        costs.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
     # squares are turned whole, however few of their rows and columns are there
     squares = dims.evaluate(scheduled.positions, binding) * -(-outer[-1] // isa.lanes)
-    _instructions(made, each, squares * isa.lanes, isa)
-    made.add("turned", turned * squares * isa.lanes)
-    made.add("rows", dims.evaluate(scheduled.positions, binding))
+    _instructions(costs, each, squares * isa.lanes, isa)
+    costs.add("turned", turned * squares * isa.lanes)
+    costs.add("rows", dims.evaluate(scheduled.positions, binding))
     return points
 
 
-def _special(made: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa, binding: Binding) -> int:
+def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa, binding: Binding) -> int:
     work = scheduled.work
     outer = math.prod(extents(work.outer, binding))
     match work:
@@ -307,17 +307,17 @@ def _special(made: KernelWork, scheduled: irregular.ScheduledIrregular, isa: Isa
             room = max(min(length, max(2 * k, LEAST_ROOM)), 1)
             taken = room * (1 + math.log(max(length, 1) / room))
             steps = taken * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
-            made.add("ranked", outer * steps)
+            costs.add("ranked", outer * steps)
             return outer * length
         case Scatter():
             points = outer * math.prod(extents(work.inner, binding))
-            made.add("updated", points / (isa.lanes if scheduled.across and not _goes_apart(work) else 1))
+            costs.add("updated", points / (isa.lanes if scheduled.across and not _goes_apart(work) else 1))
             return points
         case PrefixScan():
             points = outer * dims.evaluate(work.length, binding)
             each, _ = count(work.body, len(work.outer))
-            _instructions(made, each, points / isa.lanes, isa)
-            made.add("running", points / (isa.lanes if scheduled.across else 1))
+            _instructions(costs, each, points / isa.lanes, isa)
+            costs.add("running", points / (isa.lanes if scheduled.across else 1))
             return points
     return outer
 
@@ -329,20 +329,20 @@ def _goes_apart(work: Scatter) -> bool:
     return any(n.attr.coefficient(axis) != 0 if n.kind == "load" else (n.kind, n.attr) == ("axis", axis) for n in read)
 
 
-def _fourier(made: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, binding: Binding) -> int:
+def _fourier(costs: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, binding: Binding) -> int:
     work = scheduled.work
     rows = dims.evaluate(scheduled.positions, binding)
     if not rows:
         return 0
     # a vector that fills a part of a register costs more than its part
     part = scheduled.lanes * work.real.dtype.itemsize / isa.vector_bytes
-    made.add("transformed", rows * passes(work, scheduled.lanes) * (1 + part) / 2)
-    made.add("transforms", rows)
+    costs.add("transformed", rows * passes(work, scheduled.lanes) * (1 + part) / 2)
+    costs.add("transforms", rows)
     bodies = [body for body in (work.real, work.imaginary) if body is not None]
     for body in bodies:
         each, _ = count(body, len(work.outer))
-        _instructions(made, each, rows * work.length / isa.lanes, isa)
-    made.flops += 5.0 * rows * points_of(work) * math.log2(points_of(work))
+        _instructions(costs, each, rows * work.length / isa.lanes, isa)
+    costs.flops += 5.0 * rows * points_of(work) * math.log2(points_of(work))
     return rows * work.length
 
 
@@ -350,9 +350,9 @@ AMOUNTS: dict[type[Any], tuple[str, Callable[[KernelWork, Any, Isa, Binding], in
     gemm.ScheduledMatmul: ("product", _gemm),
     winograd.ScheduledWinograd: ("convolution", _winograd),
     attention.ScheduledAttention: ("attention", _attention),
-    transpose.ScheduledTranspose: ("move", _turn),
+    transpose.ScheduledTranspose: ("move", _transpose),
     loops.ScheduledLoops: ("elementwise", _nest),
     fourier.ScheduledFourier: ("transform", _fourier),
-    irregular.ScheduledIrregular: ("order", _special),
+    irregular.ScheduledIrregular: ("order", _irregular),
 }
 """The kind of each scheduled kernel, and what it does at known dims; the numbers of points come back."""

@@ -115,10 +115,10 @@ class _Code:
 
     def take(self, code: list[bytes]) -> None:
         """Lets later runs have other machine code for the same program."""
-        made = Loaded(code, self._isa)
-        address = made.address("rlx_main")
+        loaded = Loaded(code, self._isa)
+        address = loaded.address("rlx_main")
         self._before.append(self._loaded)
-        self._loaded, self.main_address, self.main = made, address, _Entry(address)
+        self._loaded, self.main_address, self.main = loaded, address, _Entry(address)
         report = {**self.artifact.report, "code_bytes": sum(map(len, code))}
         self.artifact = replace(self.artifact, code=code, report=report)
 
@@ -154,9 +154,9 @@ class _Code:
 
     def bytes_of(self, name: str, values: Any, threads: int) -> int:
         """What the function of this name says about the size of an arena."""
-        found = ctypes.c_int64()
-        _ArenaBytes(self._loaded.address(name))(values, threads, ctypes.byref(found))
-        return found.value
+        size = ctypes.c_int64()
+        _ArenaBytes(self._loaded.address(name))(values, threads, ctypes.byref(size))
+        return size.value
 
     def take_frame(self, nbytes: int) -> _Frame:
         """An idle frame with an arena of at least so many bytes, or a new one."""
@@ -238,16 +238,16 @@ class CpuExecutable(Executable):
         return sum(s.type.nbytes() for s in self.artifact.kept) if self.weights.packed else 0
 
     def with_checks(self, checks: Sequence[Check]) -> CpuExecutable:
-        made = self.clone()
-        made.checks = checks
-        return made
+        copy = self.clone()
+        copy.checks = checks
+        return copy
 
     def clone(self, weights: bool = True) -> CpuExecutable:
-        made = CpuExecutable(self.loaded, checks=self.checks)
+        copy = CpuExecutable(self.loaded, checks=self.checks)
         if weights:
-            made.weights = self.weights
-        made.compile_ns, made.from_cache = self.compile_ns, self.from_cache
-        return made
+            copy.weights = self.weights
+        copy.compile_ns, copy.from_cache = self.compile_ns, self.from_cache
+        return copy
 
     @property
     def code_in_use(self) -> int:
@@ -338,8 +338,8 @@ class CpuBound(Bound):
         sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in self.outputs]
         most = sizes.index(max(sizes))
         slot = next(s for s in self._code.artifact.outputs if s.number == self.outputs[most][0])
-        told = f"results, the largest of them {slot.name!r} of {slot.type}: {sizes[most]} bytes"
-        return OutOfMemory(f"[run] expected memory on cpu for {told}, got none")
+        largest = f"results, the largest of them {slot.name!r} of {slot.type}: {sizes[most]} bytes"
+        return OutOfMemory(f"[run] expected memory on cpu for {largest}, got none")
 
     def _place_results(self, table: Any, inputs: Sequence[Array], out: Sequence[Array | None] | None) -> list[Array]:
         """Arrays for the outputs, told to the code: those of the caller, or new ones, or where states lie."""
@@ -347,10 +347,10 @@ class CpuBound(Bound):
             results = [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
         else:
             apart = self.executable.artifact.in_place
-            given = [made for i, made in enumerate(out) if i not in apart]
-            results = [np.empty(o[1], o[2]) if made is None else made for o, made in zip(self.outputs, given)]
-        for (number, _, _), made in zip(self.outputs, results):
-            table[number] = address_of(made)
+            given = [array for i, array in enumerate(out) if i not in apart]
+            results = [np.empty(o[1], o[2]) if array is None else array for o, array in zip(self.outputs, given)]
+        for (number, _, _), array in zip(self.outputs, results):
+            table[number] = address_of(array)
         for i, at in self._in_place:
             results.insert(i, inputs[at])
         return results

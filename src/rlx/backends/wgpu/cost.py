@@ -1,5 +1,5 @@
 """What WebGPU devices take for what others do not do, or not so: attention, two ways of ranking and of scattering, and
-the host's questions in the middle of a run."""
+the host's reads in the middle of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.attention import TILE
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.cost.calibrate import LEAST_PART, Runner
-from rlx.cost.counts import Binding, extents, footprint, questions
+from rlx.cost.counts import Binding, extents, footprint, host_syncs
 from rlx.cost.estimate import Estimate, KernelEstimate, Rates
 from rlx.cost.generic import GenericEstimator
 from rlx.cost.microbenchmarks import Body, ProbeGraph
@@ -149,7 +149,7 @@ class WgpuEstimator(GenericEstimator):
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         made = super().__call__(binding)
-        asked = questions(self.program.main, binding)
+        asked = host_syncs(self.program.main, binding)
         waited = asked * self.rates["asked_ns"]
         arena = place_arena(self.program, self.memory, self.heaps, binding).nbytes
         return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked), arena_bytes=arena)

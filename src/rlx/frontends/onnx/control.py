@@ -38,9 +38,9 @@ def if_(node: OnnxNode, condition: Operand) -> Sequence[Operand]:
     if condition.known is not None:
         if condition.known.size != 1:
             raise node.wrong(f"expected a condition of one element, got {condition.type}")
-        return node.bodies.inline(yes if condition.known.reshape(-1)[0] else no, ())
+        return node.subgraphs.inline(yes if condition.known.reshape(-1)[0] else no, ())
     equal = _dims_compared(condition.value)
-    attempt = node.bodies.attempt()
+    attempt = node.subgraphs.attempt()
     try:
         return _if_at_run_time(node, condition, [yes, no])
     except RlxError:
@@ -51,11 +51,11 @@ def if_(node: OnnxNode, condition: Operand) -> Sequence[Operand]:
     left, right = equal
     reason = f"[If] expected what {node.name!r} was taken to be on import"
     node.graph.equalities.append(Equality(left, right, reason))
-    return node.bodies.inline(yes, ())
+    return node.subgraphs.inline(yes, ())
 
 
 def _if_at_run_time(node: OnnxNode, condition: Operand, bodies: Sequence[Any]) -> list[Operand]:
-    regions = [node.bodies.region(body, ()) for body in bodies]
+    regions = [node.subgraphs.region(body, ()) for body in bodies]
     first, second = (region.results for region in regions)
     if len(first) != len(second):
         raise node.wrong(f"expected branches of as many results, got {len(first)} and {len(second)}")
@@ -155,7 +155,7 @@ def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Operand])
     state = list(carried)
     rows: list[Sequence[Operand]] = []
     for trip in range(trips):
-        going, *results = node.bodies.inline(body, [node.knows(trip), node.knows(True, dtypes.bool_), *state])
+        going, *results = node.subgraphs.inline(body, [node.knows(trip), node.knows(True, dtypes.bool_), *state])
         state = results[: len(carried)]
         rows.append(results[len(carried) :])
         truth = _truth(going)
@@ -174,7 +174,7 @@ def _unrolled(node: OnnxNode, body: Any, trips: int, carried: Sequence[Operand])
 
 def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Operand]) -> list[Operand] | None:
     """A scan over the trips, which collects what they append to sequences; None if the body may end it earlier."""
-    attempt = node.bodies.attempt()
+    attempt = node.subgraphs.attempt()
     tensors = [item for item in carried if not is_sequence(item)]
     formals: list[Formal] = [*(item.type for item in tensors), TRIP]
     places = iter(range(len(tensors)))
@@ -216,7 +216,7 @@ def _body(
 
     Its first result, the condition, and the region with the others.
     """
-    region = node.bodies.region(body, [i if isinstance(i, Operand) else formals[i] for i in order])
+    region = node.subgraphs.region(body, [i if isinstance(i, Operand) else formals[i] for i in order])
     # the region made its inputs in the body's order: ours is another
     made = dict(zip([i for i in order if not isinstance(i, Operand)], region.formals))
     region.formals = [made[i] for i in range(len(formals))]
@@ -316,7 +316,7 @@ def scan_of_batches(node: OnnxNode, lengths: Operand | None, *inputs: Operand) -
 def _scanned(node: OnnxNode, body: Any, state: Sequence[Operand], rows: Sequence[Value]) -> list[Operand]:
     """The body over the first axis of `rows`: what it carries at the end, then what it collected."""
     formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
-    region = node.bodies.region(body, formals)
+    region = node.subgraphs.region(body, formals)
     taken = close([region], [_as_carried(node, region, state)])
     operands = [*(item.value for item in state), *rows, *taken]
     numbers = {"carried": len(state), "sequences": len(rows), "length": rows[0].shape[0]}

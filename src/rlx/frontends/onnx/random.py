@@ -19,7 +19,7 @@ from rlx.ops import build
 
 def _state(node: OnnxNode, seed: float | int | None) -> tuple[Value, int]:
     """The state and the stream that the node draws from."""
-    state, stream = node.bodies.random_state()
+    state, stream = node.subgraphs.random_state()
     if seed is None:
         return state, stream
     bits = np.float32(seed).view(np.uint32) if isinstance(seed, float) else np.uint64(seed & (1 << 64) - 1)

@@ -160,7 +160,7 @@ def sequence_map(node: OnnxNode, sequence: Operand, *others: Operand) -> Sequenc
         if isinstance(other, Many) and len(other.items) != count:
             raise node.wrong(f"expected sequences of {count} elements, got {len(other.items)}")
     rows = [
-        node.bodies.inline(body, [item.items[i] if isinstance(item, Many) else item for item in (sequence, *others)])
+        node.subgraphs.inline(body, [item.items[i] if isinstance(item, Many) else item for item in (sequence, *others)])
         for i in range(count)
     ]
     columns = zip(*rows) if rows else [()] * len(body.output)

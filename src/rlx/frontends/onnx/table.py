@@ -100,7 +100,7 @@ class OnnxNode:
         self,
         graph: Graph,
         leaves: Leaves,
-        bodies: Subgraphs,
+        subgraphs: Subgraphs,
         proto: Any,
         name: str,
         opset: int,
@@ -109,7 +109,7 @@ class OnnxNode:
     ) -> None:
         self.graph = graph
         self._leaves = leaves
-        self.bodies = bodies
+        self.subgraphs = subgraphs
         self.name = name
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain

@@ -77,18 +77,18 @@ class Program:
     checks: list[Equality] = field(default_factory=list)
 
     def new_buffer(self, kind: str, dtype: DType, size: Dim, name: str) -> Buffer:
-        made = Buffer(len(self.buffers), kind, dtype, size, name)
-        self.buffers.append(made)
-        return made
+        buffer = Buffer(len(self.buffers), kind, dtype, size, name)
+        self.buffers.append(buffer)
+        return buffer
 
     def written_states(self) -> dict[int, int]:
         """Of the outputs that lie in the memory of a state, by their places: the place of that among the inputs."""
-        found: dict[int, int] = {}
+        states: dict[int, int] = {}
         for place, number in enumerate(self.outputs):
             for root in storage_roots(self, number):
                 if self.buffers[root].kind == "state":
-                    found[place] = self.inputs.index(root)
-        return found
+                    states[place] = self.inputs.index(root)
+        return states
 
     def static_buffers(self) -> set[int]:
         """Buffers that are the same in every run: params, constants, and what `prepare` writes."""
@@ -98,10 +98,10 @@ class Program:
 
 def leaves(kernels: Iterable[Kernel]) -> list[Kernel]:
     """The kernels that do something themselves, of these and of what they own."""
-    found: list[Kernel] = []
+    leaf_kernels: list[Kernel] = []
     for kernel in kernels:
-        found.extend(leaves(kernel.children) if kernel.work.owns_kernels else [kernel])
-    return found
+        leaf_kernels.extend(leaves(kernel.children) if kernel.work.owns_kernels else [kernel])
+    return leaf_kernels
 
 
 def has_loop(kernel: Kernel) -> bool:
@@ -118,10 +118,10 @@ def storage_roots(program: Program, number: int) -> set[int]:
 
 def buffers_used(program: Program, kernels: Iterable[Kernel]) -> set[int]:
     """Buffers that the kernels, and those that they own, read and write; aliases and what they lie in."""
-    found: set[int] = set()
+    used: set[int] = set()
     for kernel in kernels:
         numbers = {*kernel.slots, *buffers_used(program, kernel.children)}
-        found |= numbers
+        used |= numbers
         for number in numbers:
-            found |= storage_roots(program, number)
-    return found
+            used |= storage_roots(program, number)
+    return used

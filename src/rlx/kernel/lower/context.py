@@ -101,8 +101,8 @@ class LoweringContext:
 
     def in_place(self, value: Value, x: Value) -> Buffer:
         """The buffer for a value that takes the place of x in memory."""
-        self.buffers[key_of(value)] = made = self.part(self.buffers[key_of(x)], 0)
-        return made
+        self.buffers[key_of(value)] = buffer = self.part(self.buffers[key_of(x)], 0)
+        return buffer
 
     def part(self, buffer: Buffer, first: Dim) -> Buffer:
         """The rest of a buffer from an element on: kernels that write alike into parts are one function."""
@@ -155,14 +155,14 @@ class LoweringContext:
         """Makes a value an output of the program: its own buffer where it is a fresh one, or where the value `stays` in
         the memory of a state; else a copy."""
         program = self.program
-        found = self.buffers.get(key_of(value))
-        if stays and found is not None:
-            program.outputs.append(found.number)
+        buffer = self.buffers.get(key_of(value))
+        if stays and buffer is not None:
+            program.outputs.append(buffer.number)
             return
-        if found is not None and found.kind == "temp" and found.number not in self.static:
-            output = dataclasses.replace(found, kind="output")
-            program.buffers[found.number] = self.buffers[key_of(value)] = output
-            program.outputs.append(found.number)
+        if buffer is not None and buffer.kind == "temp" and buffer.number not in self.static:
+            output = dataclasses.replace(buffer, kind="output")
+            program.buffers[buffer.number] = self.buffers[key_of(value)] = output
+            program.outputs.append(buffer.number)
             return
         target = program.new_buffer("output", value.dtype, value.type.size, value.name)
         self.place([self.copy(value, target)], [target])

@@ -54,13 +54,13 @@ class RegionBody:
 
     def fresh(self, value: Value) -> Buffer:
         """A buffer that this body alone writes the value to: its own where that is possible, else that of a copy."""
-        found = self.context.buffers.get(key_of(value))
-        kept = found is not None and found.kind == "temp" and found.number not in self.context.static
-        if found is None or not kept or found.number in self._handed_out:
-            found = self.context.program.new_buffer("temp", value.dtype, value.type.size, value.name)
-            self.context.program.main.append(self.context.copy(value, found))
-        self._handed_out.add(found.number)
-        return found
+        buffer = self.context.buffers.get(key_of(value))
+        kept = buffer is not None and buffer.kind == "temp" and buffer.number not in self.context.static
+        if buffer is None or not kept or buffer.number in self._handed_out:
+            buffer = self.context.program.new_buffer("temp", value.dtype, value.type.size, value.name)
+            self.context.program.main.append(self.context.copy(value, buffer))
+        self._handed_out.add(buffer.number)
+        return buffer
 
 
 @demands(Control)
@@ -145,9 +145,9 @@ def _lower_if(outer: LoweringContext, node: Node) -> tuple[Branch, list[int]]:
     for region in node.regions:
         inner = RegionBody(outer, region, given)
         for value, target in zip(region.outputs.values(), results):
-            made = inner.fresh(value)
-            _alias(program, made, (target.number,))
-            program.aliases[made.number] = (target.number, 0)
+            result = inner.fresh(value)
+            _alias(program, result, (target.number,))
+            program.aliases[result.number] = (target.number, 0)
         bodies.append(inner.kernels)
         checks.append(tuple(range(len(program.checks), len(program.checks) + len(region.equalities))))
         program.checks.extend(region.equalities)
@@ -173,9 +173,9 @@ def _lower_scan(outer: LoweringContext, node: Node, op: Scan) -> tuple[Loop, lis
     written: list[int] = []
     for value, result in zip(values[op.carried :], node.outputs[op.carried :]):
         target = program.new_buffer("temp", result.dtype, result.type.size, result.name)
-        made = inner.fresh(value)
-        _alias(program, made, (target.number,))
-        views.append(SliceView(made.number, target.number, 0, value.type.size))
+        slice_buffer = inner.fresh(value)
+        _alias(program, slice_buffer, (target.number,))
+        views.append(SliceView(slice_buffer.number, target.number, 0, value.type.size))
         outer.buffers[key_of(result)] = target
         written.append(target.number)
     stacked = {view.number for view in views[op.sequences :]}
@@ -208,13 +208,13 @@ def _carry(
 ) -> list[LoopCarried]:
     """Where the carried values lie. A value that is also a row of a stacked result is carried on from there."""
     program = outer.program
-    made: list[LoopCarried] = []
+    carried: list[LoopCarried] = []
     for start, now, value, result in zip(starts, given, values, node.outputs):
-        found = inner.context.buffers.get(key_of(value))
+        written = inner.context.buffers.get(key_of(value))
         last = program.new_buffer("alias", start.dtype, start.size, result.name)
         ping_pong: tuple[int, ...] = ()
-        if found is not None and found.number in stacked:
-            following = found.number
+        if written is not None and written.number in stacked:
+            following = written.number
             after: tuple[int, ...] = (following,)
         else:
             fresh = inner.fresh(value)
@@ -224,6 +224,6 @@ def _carry(
             following = fresh.number
         for buffer in (now, last):
             _alias(program, buffer, (start.number, *after))
-        made.append(LoopCarried(start.number, now.number, following, last.number, ping_pong))
+        carried.append(LoopCarried(start.number, now.number, following, last.number, ping_pong))
         outer.buffers[key_of(result)] = program.buffers[last.number]
-    return made
+    return carried

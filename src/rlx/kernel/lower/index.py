@@ -72,24 +72,24 @@ class Emitter:
 
         Steps ask for the elements that they need by yielding them: chains of ops may be longer than Python's stack.
         """
-        wanted: Request = (value, index)
+        next_request: Request = (value, index)
         stack: list[tuple[Request, Step]] = []
-        made = self._memo.get((key_of(value), index))
-        if made is None:
-            stack.append((wanted, self._emit(value, index)))
+        expression = self._memo.get((key_of(value), index))
+        if expression is None:
+            stack.append((next_request, self._emit(value, index)))
         while stack:
             request, step = stack[-1]
             try:
-                wanted = step.send(made) if made is not None else next(step)
+                next_request = step.send(expression) if expression is not None else next(step)
             except StopIteration as done:
-                made = self._memo[key_of(request[0]), request[1]] = done.value
+                expression = self._memo[key_of(request[0]), request[1]] = done.value
                 stack.pop()
                 continue
-            made = self._memo.get((key_of(wanted[0]), wanted[1]))
-            if made is None:
-                stack.append((wanted, self._emit(*wanted)))
-        assert made is not None
-        return made
+            expression = self._memo.get((key_of(next_request[0]), next_request[1]))
+            if expression is None:
+                stack.append((next_request, self._emit(*next_request)))
+        assert expression is not None
+        return expression
 
     def _emit(self, value: Value, index: Index) -> Step:
         held = self.known.get(key_of(value))

@@ -37,15 +37,15 @@ class Borders(LeafPass):
         return "split" if _inside(kernel) is not None else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
-        work, found = kernel.work, _inside(kernel)
-        assert isinstance(work, LoopNest) and found is not None
+        work, inside = kernel.work, _inside(kernel)
+        assert isinstance(work, LoopNest) and inside is not None
         (store,) = work.stores()
         guard, chosen, fill = store.body.args
         extents = list(work.outer)
         places: dict[int, Linear] = {}
-        made: list[Kernel] = []
-        for number in sorted(found.before.keys() | found.behind.keys()):
-            low, high = found.before.get(number, 0), found.behind.get(number, 0)
+        borders: list[Kernel] = []
+        for number in sorted(inside.before.keys() | inside.behind.keys()):
+            low, high = inside.before.get(number, 0), inside.behind.get(number, 0)
             length, full = dims.add(extents[number], -low - high), extents[number]
             sides: list[tuple[int, Dim]] = [(low, 0)] if low else []
             sides += [(high, dims.add(full, -high))] if high else []
@@ -57,12 +57,12 @@ class Borders(LeafPass):
                         at = places | {number: Linear(start, ((number, 1),))}
                         stores.append(Store(store.slot, replaced_linear(store.offset, at), fill, False))
                 nest = collapse(LoopNest(tuple(extents), (), tuple(stores)))
-                made.append(Kernel("border", nest, kernel.slots[:1], 1, kernel.sources))
+                borders.append(Kernel("border", nest, kernel.slots[:1], 1, kernel.sources))
             extents[number] = length
             places[number] = Linear(low, ((number, 1),))
         body = replaced_expr(_without_guard(chosen, guard), places)
         inner = LoopNest(tuple(extents), (), (Store(store.slot, replaced_linear(store.offset, places), body, False),))
-        return [*made, dataclasses.replace(kernel, work=collapse(inner))]
+        return [*borders, dataclasses.replace(kernel, work=collapse(inner))]
 
 
 def _inside(kernel: Kernel) -> _Inside | None:
@@ -73,18 +73,18 @@ def _inside(kernel: Kernel) -> _Inside | None:
     (store,) = work.stores()
     if store.body.kind != "select" or store.body.args[2].kind != "const" or store.offset.others:
         return None
-    found = _Inside({}, {})
+    inside = _Inside({}, {})
     tests = [store.body.args[0]]
     while tests:
         test = tests.pop()
         if test.kind == "and":
             tests += test.args
-        elif not _noted(test, work, found):
+        elif not _noted(test, work, inside):
             return None
-    return found
+    return inside
 
 
-def _noted(test: Expr, work: LoopNest, found: _Inside) -> bool:
+def _noted(test: Expr, work: LoopNest, inside: _Inside) -> bool:
     """Whether a test bounds one axis, by a known number of elements from an end of it; notes that."""
     if test.kind not in ("le", "lt") or len(test.args) != 2:
         return False
@@ -95,18 +95,18 @@ def _noted(test: Expr, work: LoopNest, found: _Inside) -> bool:
     if not left.axes and len(right.axes) == 1:  # at least so much
         ((number, step),) = right.axes
         count = dims.add(dims.add(left.const, dims.mul(right.const, -1)), strict)
-        side = found.before
+        side = inside.before
     elif not right.axes and len(left.axes) == 1:  # below so much
         ((number, step),) = left.axes
         end = dims.add(dims.add(right.const, dims.mul(left.const, -1)), 1 - strict)
         count = dims.add(work.outer[number], dims.mul(end, -1))
-        side = found.behind
+        side = inside.behind
     else:
         return False
     if step != 1 or not isinstance(count, int) or count < 0:
         return False
     side[number] = max(side.get(number, 0), count)
-    return _fits(work.outer[number], found.before.get(number, 0) + found.behind.get(number, 0))
+    return _fits(work.outer[number], inside.before.get(number, 0) + inside.behind.get(number, 0))
 
 
 def _fits(extent: Dim, count: int) -> bool:

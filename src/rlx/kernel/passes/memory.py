@@ -104,7 +104,7 @@ def _in_place(
         return None
     store = work.statements[-1]
     assert isinstance(store, Store)
-    wanted = Access(0, store.offset.const, store.offset.axes)
+    access = Access(0, store.offset.const, store.offset.axes)
     loads = [n for n in ex.walk([s.body for s in work.statements]) if n.kind == "load"]
     mine = program.buffers[number]
     for slot, candidate in enumerate(kernel.slots):
@@ -114,7 +114,7 @@ def _in_place(
         if other.dtype.itemsize != mine.dtype.itemsize or other.size != mine.size:
             continue
         places = [n for n in loads if n.attr.slot == slot]
-        same = all(n.attr.axes == wanted.axes and n.attr.const == wanted.const and not n.args for n in places)
+        same = all(n.attr.axes == access.axes and n.attr.const == access.const and not n.args for n in places)
         shared = [n for n in plan.tenants[plan.slot_of[candidate]] if last[n] >= position]
         if places and same and shared == [candidate] and not store.offset.others:
             return plan.slot_of[candidate]
@@ -127,22 +127,22 @@ def linearised(program: Program, kernels: Sequence[Kernel]) -> list[Kernel]:
     A branch or loop stands before and behind those that it owns: what a loop writes for later is there before its
     first trip, and what it reads stays until its last.
     """
-    found: list[Kernel] = []
+    order: list[Kernel] = []
     for kernel in kernels:
         around = _on_storage_roots(program, kernel)
-        found.append(around)
+        order.append(around)
         if kernel.work.owns_kernels:
-            found.extend(linearised(program, kernel.children))
-            found.append(dataclasses.replace(around, writes=0))
-    return found
+            order.extend(linearised(program, kernel.children))
+            order.append(dataclasses.replace(around, writes=0))
+    return order
 
 
 def _on_storage_roots(program: Program, kernel: Kernel) -> Kernel:
     slots: list[int] = []
     more: list[int] = []
     for number in kernel.slots:
-        found = storage_roots(program, number)
-        slots.append(next(iter(found)) if len(found) == 1 else number)
-        if len(found) > 1:
-            more.extend(sorted(found))
+        roots = storage_roots(program, number)
+        slots.append(next(iter(roots)) if len(roots) == 1 else number)
+        if len(roots) > 1:
+            more.extend(sorted(roots))
     return dataclasses.replace(kernel, slots=(*slots, *more)) if more or tuple(slots) != kernel.slots else kernel

@@ -69,11 +69,11 @@ class Operands(LeafPass):
     def _wanted(self, work: Contraction, packs: bool) -> Contraction | None:
         """The product of copies that the core takes: as they are, else in the dtype of the sum where there are rows
         enough for it."""
-        made = _copied(work, packs)
-        if made.b != work.b and work.b.others:  # where data choose among matrices, they stay where they are
+        rewritten = _copied(work, packs)
+        if rewritten.b != work.b and work.b.others:  # where data choose among matrices, they stay where they are
             return None
-        if self.takes(made, packs):
-            return made
+        if self.takes(rewritten, packs):
+            return rewritten
         if packs or work.b.others or (isinstance(work.m, int) and work.m < FEW_ROWS):
             return None
         wide = _widened(work)
@@ -106,21 +106,21 @@ class Operands(LeafPass):
         assert isinstance(work, Contraction)
         if self.takes(work, packs):
             return [kernel]
-        wanted, slots, made = self._wanted(work, packs), list(kernel.slots), []
-        assert wanted is not None  # it matched
+        rewritten, slots, copies = self._wanted(work, packs), list(kernel.slots), []
+        assert rewritten is not None  # it matched
         read = [node.attr.slot for node in ex.walk(list(work.bodies())) if node.kind == "load"]
         read += [work.a_slot, work.b_slot]
-        if (wanted.a, wanted.a_dtype) != (work.a, work.a_dtype):
+        if (rewritten.a, rewritten.a_dtype) != (work.a, work.a_dtype):
             axes = _order(work, work.a, True)
-            place, kernels = self._copy(program, kernel, work.a_slot, work.a, axes, wanted.a_dtype)
-            made += kernels
-            wanted = dataclasses.replace(wanted, a_slot=_put(slots, place, work.a_slot, read))
-        if (wanted.b, wanted.b_dtype) != (work.b, work.b_dtype):
+            place, kernels = self._copy(program, kernel, work.a_slot, work.a, axes, rewritten.a_dtype)
+            copies += kernels
+            rewritten = dataclasses.replace(rewritten, a_slot=_put(slots, place, work.a_slot, read))
+        if (rewritten.b, rewritten.b_dtype) != (work.b, work.b_dtype):
             axes = _order(work, work.b, False)
-            place, kernels = self._copy(program, kernel, work.b_slot, work.b, axes, wanted.b_dtype)
-            made += kernels
-            wanted = dataclasses.replace(wanted, b_slot=_put(slots, place, work.b_slot, read))
-        return [*made, dataclasses.replace(kernel, work=wanted, slots=tuple(slots))]
+            place, kernels = self._copy(program, kernel, work.b_slot, work.b, axes, rewritten.b_dtype)
+            copies += kernels
+            rewritten = dataclasses.replace(rewritten, b_slot=_put(slots, place, work.b_slot, read))
+        return [*copies, dataclasses.replace(kernel, work=rewritten, slots=tuple(slots))]
 
     def _copy(
         self, program: Program, kernel: Kernel, slot: int, line: Linear, axes: tuple[int, ...], dtype: DType

@@ -52,10 +52,10 @@ class _Part:
         for number, offset in ((None, line.const), *line.axes):
             if offset == 0:
                 continue
-            found = self.place(offset)
-            if found is None:
+            place = self.place(offset)
+            if place is None:
                 return None
-            axis, times = found
+            axis, times = place
             far = times if number is None else dims.mul(times, dims.add(extents[number], -1))
             last[axis] = dims.add(last[axis], far)
             step = dims.mul(times, self.axes[axis][2])
@@ -104,11 +104,11 @@ def _part(program: Program, kernel: Kernel) -> _Part | None:
     expected: Dim = 1
     ordered: list[tuple[Dim, Dim, Dim]] = []
     while len(ordered) < len(axes):  # from the closest on: the source is read whole, each element once
-        found = next((each for each in axes if each[1] == expected and each not in ordered), None)
-        if found is None:
+        axis = next((each for each in axes if each[1] == expected and each not in ordered), None)
+        if axis is None:
             return None
-        ordered.insert(0, found)
-        expected = dims.mul(expected, found[0])
+        ordered.insert(0, axis)
+        expected = dims.mul(expected, axis[0])
     if expected != source.size or source.size == 0:
         return None
     return _Part(source.number, target.number, line.const, tuple(ordered))
@@ -122,7 +122,7 @@ def _all_moved(program: Program, copy: Kernel, part: _Part) -> dict[int, Kernel]
     special |= {n for kernel in program.prepare for n in kernel.slots}
     if part.source in special or part.target in special or not _is_covered_once(program, part.target):
         return None
-    found: dict[int, Kernel] = {}
+    kernels_moved: dict[int, Kernel] = {}
     for kernel in program.main:
         if kernel.work.owns_kernels:
             if any({part.source, part.target} & set(k.slots) for k in (kernel, *leaves([kernel]))):
@@ -136,8 +136,8 @@ def _all_moved(program: Program, copy: Kernel, part: _Part) -> dict[int, Kernel]
         if work is None:
             return None
         slots = tuple(part.target if number == part.source else number for number in kernel.slots)
-        found[id(kernel)] = dataclasses.replace(kernel, work=work, slots=slots)
-    return found
+        kernels_moved[id(kernel)] = dataclasses.replace(kernel, work=work, slots=slots)
+    return kernels_moved
 
 
 def _is_covered_once(program: Program, target: int) -> bool:
@@ -171,7 +171,7 @@ def _moved(work: Work, slot: int, part: _Part) -> Work | None:
 
 
 def _moved_nest(work: LoopNest, slot: int, part: _Part) -> LoopNest | None:
-    made = []
+    statements = []
     for stage in work.statements:
         body = _moved_body(stage.body, slot, part, work.extents())
         changed: Any = None if body is None else dataclasses.replace(stage, body=body)
@@ -180,8 +180,8 @@ def _moved_nest(work: LoopNest, slot: int, part: _Part) -> LoopNest | None:
             changed = None if line is None else dataclasses.replace(changed, offset=line)
         if changed is None:
             return None
-        made.append(changed)
-    return dataclasses.replace(work, statements=tuple(made))
+        statements.append(changed)
+    return dataclasses.replace(work, statements=tuple(statements))
 
 
 def _moved_product(work: Contraction, slot: int, part: _Part) -> Contraction | None:

@@ -56,8 +56,8 @@ class Step:
 
 def gains(length: int) -> bool:
     """Whether a complex transform of this length has several steps, by small primes only."""
-    found = radices(length)
-    return length >= LEAST and len(found) > 1 and math.prod(found) == length
+    factors = radices(length)
+    return length >= LEAST and len(factors) > 1 and math.prod(factors) == length
 
 
 def points(work: FourierTransform) -> int:
@@ -82,21 +82,21 @@ def _fills(count: int, width: int) -> bool:
 @cache
 def steps(length: int, lanes: int) -> tuple[Step, ...]:
     """The steps for vectors of so many lanes, in order."""
-    made: list[Step] = []
+    plan: list[Step] = []
     before, table = 1, 0
     for radix in radices(length):
         after = length // (before * radix)
         form = "along" if before >= lanes else "one" if lanes % before == 0 else "over"
         step = Step(radix, before, after, form, table if after > 1 else -1)
-        made.append(step)
-        table = twiddles_end(made, lanes)
+        plan.append(step)
+        table = twiddles_end(plan, lanes)
         before *= radix
-    return tuple(made)
+    return tuple(plan)
 
 
-def twiddles_end(made: Sequence[Step], lanes: int) -> int:
+def twiddles_end(plan: Sequence[Step], lanes: int) -> int:
     """Numbers in the table for these steps."""
-    return sum(2 * (step.radix - 1) * _columns(step, lanes) for step in made if step.table >= 0)
+    return sum(2 * (step.radix - 1) * _columns(step, lanes) for step in plan if step.table >= 0)
 
 
 def _columns(step: Step, lanes: int) -> int:
@@ -108,13 +108,13 @@ def radices(length: int) -> list[int]:
     first, whose results lie between one another."""
     twos = (length & -length).bit_length() - 1
     fours = {0: 0, 1: 2, 2: 1}[twos % 3] if twos > 1 else 0
-    found = [4] * fours + [8] * ((twos - 2 * fours) // 3) + [2] * (twos == 1)
+    factors = [4] * fours + [8] * ((twos - 2 * fours) // 3) + [2] * (twos == 1)
     odd = length >> twos
     for radix in ODD_PRIMES:
         while odd % radix == 0:
-            found.append(radix)
+            factors.append(radix)
             odd //= radix
-    return found
+    return factors
 
 
 def passes(work: FourierTransform, width: int) -> int:
