@@ -26,7 +26,7 @@ def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
 
 
 def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys)["calibrated"] == "not calibrated: predicted by machines alike"
+    assert shown(capsys)["calibrated"] == "not calibrated: predicted from similar machines"
     assert shown(capsys, "--calibrate")["rates"]
     assert str(shown(capsys)["calibrated"]).startswith("calibrated 2")
     found = observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0)

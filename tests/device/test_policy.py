@@ -20,7 +20,7 @@ def test_a_policy_admits_what_it_allows_and_does_not_deny() -> None:
 
 
 def test_what_only_helps_is_chosen_only_by_name() -> None:
-    assert "never chosen by itself" in DevicePolicy().why_refused(Device("reference"))
+    assert "never chosen automatically" in DevicePolicy().why_refused(Device("reference"))
     assert DevicePolicy().only("reference").why_refused(Device("reference")) == ""
     assert DevicePolicy(chain=(NULL,)).why_refused(NULL) == ""
     assert DevicePolicy(force=CUDA).why_refused(CPU) == "cuda is forced"

@@ -213,7 +213,7 @@ def test_the_usual_device_is_left_for_a_clear_gain_only() -> None:
         remember(made, "cpu", ns)
         remember(made, "null:1", other)
         assert str(made.report([X]).chosen) == picked
-    assert "measured 1.43 times as quick as cpu, in turns" in made.report([X]).reason
+    assert "measured 1.43 times as fast as cpu, in turns" in made.report([X]).reason
     remember(made, "cpu", 1e5, turn="another")  # at another time: no better than a prediction
     assert made.report([X]).chosen == Device("cpu")
 
@@ -223,7 +223,7 @@ def test_predictions_that_no_run_corrected_must_promise_more(monkeypatch: pytest
     base = {str(c.device): c for c in made.report([X]).candidates}
     usual, card = base["cpu"], base["null:1"]
     for gain, picked in ((1.05, "cpu"), (1.3, "null:1")):
-        # a card that is thought to be so many times as quick at least as the processor is at most
+        # a card that is thought to be so many times as fast at least as the processor is at most
         factor = usual.span_ns(MANY)[0] / gain / card.span_ns(MANY)[1]
         monkeypatch.setattr(observed.Observations, "ratio", lambda self, p, parts=None, f=factor: (
             f if self.device.kind == "null" else 1.0))  # fmt: skip

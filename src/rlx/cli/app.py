@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(
     name="rlx",
-    help="Runs machine-learning models: reads them, compiles them for this machine, answers.",
+    help="Compiles machine-learning models for this machine and runs them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -22,7 +22,7 @@ Inputs = Annotated[
 ]
 Dims = Annotated[list[str], typer.Option("--dim", help="Size of a named dim for random inputs, such as batch=2.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="cpu, vulkan, reference, or auto.")]
-Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="Threads of the CPU; 0 takes all it may use.")]
+Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -37,7 +37,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -46,7 +48,9 @@ def _options(
 def run(
     model: Model,
     input: Inputs = [],  # noqa: B006  # typer reads it, nobody writes to it
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the outputs, a .npy each.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the outputs, one .npy file each.")
+    ] = None,
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
@@ -62,8 +66,8 @@ def run(
 @app.command()
 def convert(
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where it goes, such as x.mlpackage.")],
-    device: Annotated[str, typer.Option("--device", "-d", help="What it is converted for.")] = "ane",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Path of the result, such as x.mlpackage.")],
+    device: Annotated[str, typer.Option("--device", "-d", help="Device to convert for.")] = "ane",
     dim: Dims = [],  # noqa: B006
     json: Json = False,
 ) -> None:
@@ -87,8 +91,10 @@ def check(
     input: Inputs = [],  # noqa: B006
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
-    rtol: Annotated[float, typer.Option(min=0, help="Relative error that passes.")] = 1e-3,
-    atol: Annotated[float, typer.Option(min=0, help="Error that passes, times the greatest magnitude.")] = 1e-4,
+    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance.")] = 1e-3,
+    atol: Annotated[
+        float, typer.Option(min=0, help="Absolute tolerance, as a fraction of the largest magnitude.")
+    ] = 1e-4,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -101,13 +107,18 @@ def check(
 @app.command()
 def bench(
     model: Model,
-    vs: Annotated[str, typer.Option(help="Peers, by comma: onnxruntime, openvino, torch, torch.compile.")] = "",
+    vs: Annotated[
+        str,
+        typer.Option(help="Runtimes to compare with, comma-separated: onnxruntime, openvino, torch, torch.compile."),
+    ] = "",
     input: Inputs = [],  # noqa: B006
     device: Device = "auto",
-    devices: Annotated[str, typer.Option(help="Devices to time rlx on, by comma, or `all`; instead of peers.")] = "",
+    devices: Annotated[
+        str, typer.Option(help="Devices to time rlx on, comma-separated, or `all`; instead of --vs.")
+    ] = "",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure each for.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each.")] = 3.0,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -125,8 +136,8 @@ def bench(
 @app.command()
 def devices(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure every device now.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Forget calibrations, and what programs took.")] = False,
-    only: Annotated[str, typer.Option(help="Devices, by comma; all that are here else.")] = "",
+    forget: Annotated[bool, typer.Option("--forget", help="Delete calibrations and measured times.")] = False,
+    only: Annotated[str, typer.Option(help="Devices, comma-separated; default: all available.")] = "",
     json: Json = False,
 ) -> None:
     """Tells which devices there are, why others are not, and what was measured of them."""
@@ -143,10 +154,10 @@ def explain(
     input: Inputs = [],  # noqa: B006
     dim: Dims = [],  # noqa: B006
     only: Annotated[
-        str, typer.Option("--devices", help="Devices to compare, by comma; else what the policy admits.")
+        str, typer.Option("--devices", help="Devices to compare, comma-separated; default: all that the policy allows.")
     ] = "",
-    runs: Annotated[float, typer.Option(min=1, help="Runs over which compiles are spread.")] = 1000.0,
-    html: Annotated[Path | None, typer.Option(help="File for the explanation as a page, with pictures.")] = None,
+    runs: Annotated[float, typer.Option(min=1, help="Runs over which compile time is spread.")] = 1000.0,
+    html: Annotated[Path | None, typer.Option(help="Write the explanation as an HTML page to this file.")] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -163,14 +174,14 @@ def profile(
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
-    runs: Annotated[int, typer.Option(min=1, help="Runs, of which the quickest is shown.")] = 5,
-    top: Annotated[int, typer.Option(min=1, help="Kernels to show.")] = 20,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs; the fastest is shown.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of kernels to show.")] = 20,
     trace: Annotated[
-        Path | None, typer.Option(help="File for a trace that chrome://tracing and Perfetto open.")
+        Path | None, typer.Option(help="Write a trace to this file, which chrome://tracing and Perfetto open.")
     ] = None,
     nan: Annotated[bool, typer.Option("--check-nan", help="Name the first node that makes a NaN.")] = False,
     against: Annotated[
-        bool, typer.Option("--against-prediction", help="Show what was predicted beside it, and the worst ratios.")
+        bool, typer.Option("--against-prediction", help="Show predicted times too, and the worst ratios.")
     ] = False,
     seed: Seed = 0,
     json: Json = False,
@@ -188,7 +199,7 @@ def demo(
     threads: Threads = 0,
     json: Json = False,
 ) -> None:
-    """Embeds sentences with MiniLM and shows how alike they are."""
+    """Embeds sentences with MiniLM and shows their similarities."""
     from rlx.cli.demo import run_demo
 
     run_demo(sentences or [], device, threads, json)
@@ -196,7 +207,7 @@ def demo(
 
 @app.command()
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Delete what is in it.")] = False, json: Json = False
+    clear: Annotated[bool, typer.Option("--clear", help="Delete its contents.")] = False, json: Json = False
 ) -> None:
     """Tells where compiled programs are kept and how much there is."""
     from rlx.cli.cache import show_cache

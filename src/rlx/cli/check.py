@@ -222,10 +222,10 @@ def _print(verdict: dict[str, Any]) -> None:
     ]
     at = ", ".join(f"{name} = {size}" for name, size in verdict["dims"].items())
     title = f"on {verdict['device']}{' at ' + at if at else ''}"
-    console.print(table(title, ("output", "error", "of admitted", ""), rows))
+    console.print(table(title, ("output", "error", "of tolerance", ""), rows))
     console.print()
     worst = [(d["source"], d["op"], f"{d['max_error']:.3g}", f"{d['excess']:.3g}") for d in verdict["worst_nodes"]]
-    console.print(table(f"farthest of {verdict['nodes']} values", ("node", "op", "error", "of admitted"), worst))
+    console.print(table(f"largest errors of {verdict['nodes']} values", ("node", "op", "error", "of tolerance"), worst))
     console.print()
     first = verdict["first"]
     if verdict["equal"]:

@@ -1,4 +1,4 @@
-"""`rlx demo`: sentences in, embeddings by MiniLM, how alike they are, and what was compiled for which device."""
+"""`rlx demo`: embeds sentences with MiniLM, prints their similarities, and shows the compiled program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _print(told: dict[str, Any]) -> None:
         for number, text, line in zip(numbers, told["sentences"], told["similarities"])
     ]
     columns = ("", "sentence", *numbers)
-    console.print(table("how alike (cosine of MiniLM embeddings)", columns, rows, right=range(2, len(columns))))
+    console.print(table("similarity (cosine of MiniLM embeddings)", columns, rows, right=range(2, len(columns))))
     console.print()
     kernels = told["executable"].get("kernels")
     cached = ", taken from the cache" if told["from_cache"] else ""
@@ -113,4 +113,4 @@ def _print(told: dict[str, Any]) -> None:
         ("first run", f"{told['first_run_ms']:.1f} ms"),
         ("run", f"{told['run_ms']:.2f} ms for {len(numbers)} sentences, {int(max(told['tokens']))} tokens the longest"),
     ]
-    console.print(table("what was compiled", ("", ""), facts))
+    console.print(table("compiled program", ("", ""), facts))

@@ -71,7 +71,7 @@ def _calibration(device: Device, measure: bool) -> dict[str, Any]:
         return {"calibrated": f"cannot be measured: {error}"}
     if found is None:
         guessed = calibration.prior(device) is not None
-        return {"calibrated": "not calibrated: predicted by machines alike" if guessed else "not calibrated"}
+        return {"calibrated": "not calibrated: predicted from similar machines" if guessed else "not calibrated"}
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.measured_s))
     return {"calibrated": f"calibrated {when}", "rates": found.rates, "took_s": found.took_s, "age_s": found.age_s}
 

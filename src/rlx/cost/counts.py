@@ -28,15 +28,15 @@ class Counts:
     plain     arithmetic, comparisons, selections, conversions
     slow      divisions, remainders and roots
     library   calls of the C library (transcendental functions in f64)
-    near      loads and stores of neighbours along the vector axis
-    apart     those that go anywhere
+    contiguous   loads and stores of neighbours along the vector axis
+    strided   those with any other stride
     """
 
     plain: float = 0.0
     slow: float = 0.0
     library: float = 0.0
-    near: float = 0.0
-    apart: float = 0.0
+    contiguous: float = 0.0
+    strided: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         mine, its = vars(self), vars(other)
@@ -80,9 +80,9 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
         line = offset_of(node)
         scattered = any(e in varying for e, _ in line.others) or access.coefficient(axis) not in (0, 1)
         if scattered:
-            to.apart += width
+            to.strided += width
         else:
-            to.near += width
+            to.contiguous += width
         if node.dtype.is_float and node.dtype.bits < 32:
             to.plain += 2 if node.dtype.bits == 16 else 8  # decoding
     elif node.kind in INSTRUCTIONS:
@@ -98,8 +98,8 @@ def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
     """What writing the body's value costs."""
     width = max(1.0, body.dtype.bits / 32)
     narrow = {16: 5.0, 8: 10.0, 4: 10.0}.get(body.dtype.bits, 0.0) if body.dtype.is_float else 0.0
-    apart = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
-    return Counts(plain=narrow, near=0 if apart else width, apart=width if apart else 0)
+    strided = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
+    return Counts(plain=narrow, contiguous=0 if strided else width, strided=width if strided else 0)
 
 
 @dataclass(frozen=True)

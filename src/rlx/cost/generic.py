@@ -104,11 +104,11 @@ class GenericEstimator(Estimator):
             case _:
                 compute, flops, points = self._special(work, binding)
         touched = footprint(program, kernel, binding, points, set())
-        memory = touched.total / (8 * self.near("stream", (touched.total / 8,)))
+        memory = touched.total / (8 * self.rate_at("stream", (touched.total / 8,)))
         if looped and "looped" in self.points and isinstance(work, Contraction):
-            # what it reads stays near from trip to trip
+            # what it reads stays in cache from trip to trip
             times = self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
-            compute = memory = times * flops / self.near("looped", (max(flops, 1.0),))
+            compute = memory = times * flops / self.rate_at("looped", (max(flops, 1.0),))
         # rates of products have in them what these read and write
         ns = compute if isinstance(work, Contraction) else max(compute, memory)
         if not isinstance(work, Contraction) and memory < compute < self.rates.get("shared_from_ns", 0.0):
@@ -158,7 +158,7 @@ class GenericEstimator(Estimator):
         reduces = 0
         if windowed(nest):
             flops = 2.0 * positions * inside
-            return flops / self.near("depthwise", (inside,)), flops, positions * max(inside, 1)
+            return flops / self.rate_at("depthwise", (inside,)), flops, positions * max(inside, 1)
         for stage in nest.statements:
             each, _ = count(stage.body, max(axis, 0), range(len(outer) + len(inner)))
             points = positions * (inside if not hasattr(stage, "per_element") or stage.per_element else 1)
@@ -168,7 +168,7 @@ class GenericEstimator(Estimator):
             total += self._instructions(each, points)
             flops += (each.plain + each.slow) * points
         if reduces:
-            rate = self.near("reduce", (positions, max(inside, 1)))
+            rate = self.rate_at("reduce", (positions, max(inside, 1)))
             total = max(total, reduces * positions * inside / rate)
         return total, flops, positions * max(inside, 1)
 
@@ -179,7 +179,7 @@ class GenericEstimator(Estimator):
             counts.plain / (rates["plain_per_ns"] * probes.PLAIN)
             + counts.slow / (rates["divide_per_ns"] * probes.DIVIDES)
             + counts.library / (rates["heavy_per_ns"] * probes.HEAVY)
-            + counts.apart / rates["gather_per_ns"]
+            + counts.strided / rates["gather_per_ns"]
         )
 
     def _special(self, work: object, binding: Binding) -> tuple[float, float, int]:
@@ -198,7 +198,7 @@ class GenericEstimator(Estimator):
                 return flops / self.rates.get("transform_per_ns", self.rates["plain_per_ns"]), flops, int(flops)
         return 0.0, 0.0, 0
 
-    def near(self, kind: str, at: tuple[float, ...]) -> float:
+    def rate_at(self, kind: str, at: tuple[float, ...]) -> float:
         """The rate at a size, between those measured: the nearer in ratio, the more they count."""
         total = weights = 0.0
         for size, rate in self.points.get(kind, []):

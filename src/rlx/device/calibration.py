@@ -47,7 +47,7 @@ class Calibration:
 
     @property
     def is_prior(self) -> bool:
-        """Whether the rates are those of machines alike, not measured here."""
+        """Whether the rates come from similar machines, not from this one."""
         return not self.measured_s
 
 
@@ -116,7 +116,7 @@ def known(device: Device) -> Calibration | None:
 
 @cache
 def prior(device: Device) -> Calibration | None:
-    """What is thought of a device that was not measured, by machines alike; None if nothing is known of such.
+    """The calibration of a device that was not measured, predicted from similar machines; None if there are none.
 
     Raises DeviceUnavailable.
     """

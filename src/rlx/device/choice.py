@@ -65,7 +65,7 @@ class Candidate:
 
     @property
     def is_prior(self) -> bool:
-        """Whether the prediction is by machines alike."""
+        """Whether the prediction comes from similar machines."""
         return self.calibration is not None and self.calibration.is_prior
 
     @property
@@ -409,10 +409,10 @@ def _clearly_quicker(one: Candidate, usual: Candidate, expected_runs: float) -> 
     gain = usual.total_ns(expected_runs) / one.total_ns(expected_runs)
     measured = one.sample is not None and usual.sample is not None
     if one.sample and usual.sample and one.sample.turn == usual.sample.turn:
-        return f"measured {gain:.2f} times as quick as {usual.device}, in turns"
+        return f"measured {gain:.2f} times as fast as {usual.device}, in turns"
     if one.seen and usual.seen and not measured:
-        return f"predicted {gain:.2f} times as quick as {usual.device}, by runs of this program"
-    return f"predicted {gain:.2f} times as quick as {usual.device}" if gain >= GAIN else ""
+        return f"predicted {gain:.2f} times as fast as {usual.device}, by runs of this program"
+    return f"predicted {gain:.2f} times as fast as {usual.device}" if gain >= GAIN else ""
 
 
 def _too_large(estimate: Estimate) -> str:

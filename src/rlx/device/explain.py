@@ -83,9 +83,9 @@ def what_would_change(decision: Decision) -> str:
         return f"Of {chosen.device} nothing is known; {rival.device} would take {_time(rival.total_ns(runs))}."
     factor = rival.total_ns(runs) / max(chosen.total_ns(runs), 1e-9)
     if factor < 1:
-        clear = f"A device must be {GAIN:g} times as quick by predictions, or measured so: rlx bench --devices"
-        return f"{rival.device} is predicted {1 / factor:.2f} times as quick. {clear}."
-    said = f"{rival.device} would have to be {factor:.2f} times as quick as it is"
+        clear = f"A device must be {GAIN:g} times as fast by predictions, or measured so: rlx bench --devices"
+        return f"{rival.device} is predicted {1 / factor:.2f} times as fast. {clear}."
+    said = f"{rival.device} would have to be {factor:.2f} times as fast as it is"
     fixed = (rival.estimate.launch_ns + rival.estimate.copy_ns) if rival.estimate else 0.0
     if fixed > chosen.run_ns():
         said += f" (calls and copies alone take {_time(fixed)} there)"
@@ -133,7 +133,7 @@ def _notes(candidates: Sequence[Candidate], decision: Decision) -> list[str]:
     for c in candidates:
         notes = [c.blocker] if c.blocker else []
         if c.is_prior:
-            notes.append("not measured here, so by machines alike (rlx devices --calibrate)")
+            notes.append("not calibrated here: predicted from similar machines (rlx devices --calibrate)")
         elif c.calibration is not None:
             notes.append(f"calibrated {c.age_s / 3600:.1f} hours ago")
         if abs(c.ratio - 1) > 0.005:
@@ -157,7 +157,7 @@ def _blocked(candidates: Sequence[Candidate]) -> list[str]:
     for c in candidates:
         reason = f"{UNASKED}, but by name" if c.blocker.startswith(UNASKED) else c.blocker
         by_reason.setdefault(reason, []).append(str(c.device))
-    lines = ["", "Not in question:"]
+    lines = ["", "Excluded:"]
     for reason, devices in by_reason.items():
         lines += _wrapped(f"{', '.join(devices)}: {reason}", "  ", "    ")
     return lines

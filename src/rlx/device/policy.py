@@ -20,7 +20,7 @@ HIDDEN = {
 }
 """Kinds that are never chosen by themselves, and why."""
 CONVERTER = "converter"
-UNASKED = "never chosen by itself"
+UNASKED = "never chosen automatically"
 HELPING = {"software": "its driver is software", CONVERTER: "it converts models, and runs none on this system"}
 """How the names of devices begin that are never chosen by themselves either, and why."""
 

@@ -20,6 +20,8 @@ KINDS = ["vulkan", "opengl"]
 @pytest.fixture(autouse=True)
 def present(request: pytest.FixtureRequest) -> None:
     skip_absent(request)
+
+
 LENGTH = 4096
 
 

@@ -184,7 +184,7 @@ def _attention(costs: KernelWork, scheduled: attention.ScheduledAttention, isa: 
     points = heads * max(queries, keys) * max(work.features, work.value_features)
     if few:
         vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
-        for name, each in (("plain", vectors), ("near", vectors), ("joins", 1)):
+        for name, each in (("plain", vectors), ("contiguous", vectors), ("joins", 1)):
             costs.add(name, heads * queries * seen * each)
         return points
     value_panels = -(-work.value_features // (scheduled.value_vectors * isa.lanes))
@@ -232,8 +232,8 @@ def _instructions(costs: KernelWork, counts: Counts, vectors: float, isa: Isa) -
     costs.add("plain", counts.plain * vectors)
     costs.add("slow", counts.slow * vectors)
     costs.add("library", counts.library * vectors * isa.lanes)
-    costs.add("near", counts.near * vectors)
-    costs.add("apart", counts.apart * vectors * isa.lanes)
+    costs.add("contiguous", counts.contiguous * vectors)
+    costs.add("strided", counts.strided * vectors * isa.lanes)
 
 
 def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: Binding) -> int:
@@ -258,7 +258,7 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
         elif isinstance(stage, Reduce):
             each = each + Counts(plain=PLACED if stage.argument else 1)
         else:
-            each = each + Counts(near=1)
+            each = each + Counts(contiguous=1)
         if scheduled.across:
             _instructions(costs, each, vectors * (1 if single else inside), isa)
         elif single:
@@ -282,10 +282,10 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
     store = nest.statements[0]
     each, _ = count(store.body, len(outer) - 1)
     turned = len(scheduled.transposed)
-    each = Counts(each.plain, each.slow, each.library, each.near + 1, max(0.0, each.apart - turned))
+    each = Counts(each.plain, each.slow, each.library, each.contiguous + 1, max(0.0, each.strided - turned))
     columns = transpose.few_columns(scheduled, isa.lanes)
     if columns:
-        each = Counts(each.plain + columns - 1, each.slow, each.library, each.near + turned, each.apart)
+        each = Counts(each.plain + columns - 1, each.slow, each.library, each.contiguous + turned, each.strided)
         _instructions(costs, each, points / isa.lanes, isa)
         costs.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
@@ -311,7 +311,7 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
             return outer * length
         case Scatter():
             points = outer * math.prod(extents(work.inner, binding))
-            costs.add("updated", points / (isa.lanes if scheduled.across and not _goes_apart(work) else 1))
+            costs.add("updated", points / (isa.lanes if scheduled.across and not _is_strided(work) else 1))
             return points
         case PrefixScan():
             points = outer * dims.evaluate(work.length, binding)
@@ -322,7 +322,7 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
     return outer
 
 
-def _goes_apart(work: Scatter) -> bool:
+def _is_strided(work: Scatter) -> bool:
     """Whether data say of each lane of a vector where its update goes."""
     axis = len(work.outer) - 1
     read = ex.walk([place for place, _ in work.offset.others])

@@ -156,7 +156,7 @@ class CpuEstimator(Estimator):
 def usual(isa: Isa) -> Rates:
     """Rates of a machine of this kind, roughly: where a fit begins. One vector instruction takes a third of 1 ns."""
     made = {
-        "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "near_ns": 0.2, "apart_ns": 0.5,
+        "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "contiguous_ns": 0.2, "strided_ns": 0.5,
         "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "winograd_in_ns": 60.0,
         "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0, "ranked_ns": 1.5,
         "updated_ns": 1.5, "running_ns": 1.0, "transformed_ns": 3.0, "transforms_ns": 15.0, "panel_l3_ns": 0.001,

@@ -169,7 +169,7 @@ class WgpuEstimator(GenericEstimator):
             case _:
                 return super()._kernel(program, kernel, binding, looped)
         touched = footprint(program, kernel, binding, points, set()).total if points else 0.0
-        memory = touched / (8 * self.near("stream", (touched / 8,)))
+        memory = touched / (8 * self.rate_at("stream", (touched / 8,)))
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 
     def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:
@@ -184,7 +184,7 @@ class WgpuEstimator(GenericEstimator):
             flops /= 2
         size = (heads, queries, keys, (work.features + work.value_features) / 2)
         points = heads * max(queries, keys) * max(work.features, work.value_features)
-        return flops / self.near("attention", size), flops, points
+        return flops / self.rate_at("attention", size), flops, points
 
     def _joined(self, work: FusedAttention, binding: Binding) -> int:
         """Elements of the parts that are joined."""
@@ -195,11 +195,11 @@ class WgpuEstimator(GenericEstimator):
         outer = math.prod(extents(work.outer, binding))
         if isinstance(work, Scatter):
             inner = math.prod(extents(work.inner, binding))
-            rate = self.rates["joined_per_ns"] if work.atomic or not inner else self.near("update", (outer, inner))
+            rate = self.rates["joined_per_ns"] if work.atomic or not inner else self.rate_at("update", (outer, inner))
             return outer * inner / rate, outer * inner, outer * inner
         length = dims.evaluate(work.length, binding)
         if isinstance(work, TopKSelection):
             made = float(outer * length * length)
             return made / self.rates["counted_per_ns"], made, outer * length
         made = outer * _comparisons(length)
-        return made / self.near("exchanged", (outer, length)), made, outer * length
+        return made / self.rate_at("exchanged", (outer, length)), made, outer * length
