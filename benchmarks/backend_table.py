@@ -159,15 +159,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
     """The whole file."""
     parts = [
-        "# What each device does right", "",
+        "# What each device gets right", "",
         "Written by `python -m benchmarks.backend_table`; do not edit. Every device ran the cases of `tests/ops` and",
         "the small real nets of `benchmarks/zoo.py` that are installed, in a process of its own, and was compared with",
         "NumPy and onnxruntime.",
-        "What tests allow a device stands in `tests/skips.py`.", "",
-        f"What each is, needs, cannot do and says: {', '.join(linked())}.", "",
+        "`tests/skips.py` lists the differences that tests allow.", "",
+        f"Requirements, limits and messages of each: {', '.join(linked())}.", "",
         f"Python {platform.python_version()} on {platform.platform()}; {', '.join(map(version, PACKAGES))}.", "",
-        "Figures are *right / taken / all*. `null` compiles and predicts; it computes nothing. `ane` converts:",
-        "elsewhere than on macOS NumPy tells what its models give, as in [backends/coreml.md](backends/coreml.md).", "",
+        "Figures are *right / supported / all*. `null` compiles and predicts; it computes nothing. `ane` converts:",
+        "outside macOS NumPy computes the results of its models, see [backends/coreml.md](backends/coreml.md).", "",
         *table(
             ("device", "what it is", "op cases", "nets"),
             [(o.device, identity(o.device), o.failure or o.cases, o.nets) for o in outcomes],
@@ -179,7 +179,7 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
     families = sorted({family for o in ran for family in o.families})
     rows = [(f, *(o.families.get(f, Tally()) for o in ran)) for f in families]
     parts += ["## By family of ops", "", *table(("family", *(o.device for o in ran)), rows), ""]
-    parts += ["## What is not taken, and what is wrong", ""]
+    parts += ["## What is not supported, and what is wrong", ""]
     for o in ran:
         lines = [f"- refused, {count} cases: {reason}" for reason, count in sorted(o.refused.items())]
         lines += [f"- differs: `{case}`: {why}" for case, why in o.wrong.items()]
