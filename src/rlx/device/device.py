@@ -79,16 +79,16 @@ class Device:
         """
         if isinstance(text, Device):
             return text
-        found = _FORM.fullmatch(str(text).strip().lower())
+        match = _FORM.fullmatch(str(text).strip().lower())
         others = {name.lower(): name for name in more}
-        kind = found and (_TOKENS.get(found[1]) or others.get(found[1]))
-        if not found or not kind:
+        kind = match and (_TOKENS.get(match[1]) or others.get(match[1]))
+        if not match or not kind:
             known = list(dict.fromkeys(["auto", *KINDS, *HELPERS, *others.values()]))
             said = str(text).strip().lower().partition(":")[0]
-            near = "" if not found or said in _TOKENS else did_you_mean(said, [*known, *_TOKENS])
+            near = "" if not match or said in _TOKENS else did_you_mean(said, [*known, *_TOKENS])
             among = "a device" if near else f"a device among {', '.join(known)}, or such as cuda:1"
             raise DeviceUnavailable(f"[device] expected {among}, got {text!r}{near}")
-        return Device(kind, int(found[2] or 0))
+        return Device(kind, int(match[2] or 0))
 
     @staticmethod
     def parse_list(text: str, more: Iterable[str] = ()) -> tuple[Device, ...]:

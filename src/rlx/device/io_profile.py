@@ -64,12 +64,12 @@ def io_profile(
 
     Outputs whose size only a run tells count nothing.
     """
-    wanted = list(graph.results) if outputs is None else list(outputs)
-    unknown = [name for name in wanted if name not in graph.results]
+    names = list(graph.results) if outputs is None else list(outputs)
+    unknown = [name for name in names if name not in graph.results]
     if unknown:
         raise InputError(f"[io_profile] expected outputs among {list(graph.results)}, got {unknown}")
     backend, ordinal = registry.backend(device)
-    program = ending_at(graph, [graph.results[name] for name in wanted], wanted, advances=True)
+    program = ending_at(graph, [graph.results[name] for name in names], names, advances=True)
     if backend.tells_checks and not has_measured(graph):
         checked = add_checks(program, options.check_indices, backend.loop_trips)
         program = guarded(checked, backend.writes_states).graph
@@ -80,7 +80,7 @@ def io_profile(
         launches_exact=launches is None or launches.exact,
         sync_points=estimate.syncs,
         host_input_bytes=sum(_bytes(value, binding) for value in graph.brought),
-        host_output_bytes=sum(_bytes(graph.results[name], binding) for name in wanted),
+        host_output_bytes=sum(_bytes(graph.results[name], binding) for name in names),
         device_traffic_bytes=sum(kernel.nbytes for kernel in estimate.kernels),
         unified_memory=backend.unified_memory(ordinal),
     )

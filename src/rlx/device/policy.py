@@ -70,10 +70,10 @@ class DevicePolicy:
         table = flags.device_flags(prefix)
 
         def one(name: str) -> Device | None:
-            found = listed(name)
-            if len(found) > 1:
+            devices = listed(name)
+            if len(devices) > 1:
                 raise FlagError(f"{prefix}_{name}: expected one device, got {table[name]()!r}")
-            return found[0] if found else None
+            return devices[0] if devices else None
 
         def listed(name: str) -> tuple[Device, ...]:
             text = table[name]()

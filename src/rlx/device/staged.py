@@ -32,16 +32,16 @@ class StagedEstimator(Estimator):
         for op in self.measured:
             assert isinstance(op, Measured)  # `Graph.measured` lists nothing else
             known[op.symbol] = USUAL if op.upper is None else dims.evaluate(op.upper, known)
-        found = [estimator(known) for estimator in self.estimators]
-        free = [each.free_bytes for each in found if each.free_bytes is not None]
+        estimates = [estimator(known) for estimator in self.estimators]
+        free = [each.free_bytes for each in estimates if each.free_bytes is not None]
         return Estimate(
-            kernels=tuple(kernel for each in found for kernel in each.kernels),
-            launch_ns=sum(each.launch_ns for each in found),
-            copy_ns=sum(each.copy_ns for each in found),
-            band=max(each.band for each in found),
-            arena_bytes=max(each.arena_bytes for each in found),
-            weight_bytes=sum(each.weight_bytes for each in found),
+            kernels=tuple(kernel for each in estimates for kernel in each.kernels),
+            launch_ns=sum(each.launch_ns for each in estimates),
+            copy_ns=sum(each.copy_ns for each in estimates),
+            band=max(each.band for each in estimates),
+            arena_bytes=max(each.arena_bytes for each in estimates),
+            weight_bytes=sum(each.weight_bytes for each in estimates),
             free_bytes=min(free) if free else None,
-            compile_ns=sum(each.compile_ns for each in found),
-            syncs=sum(each.syncs for each in found),
+            compile_ns=sum(each.compile_ns for each in estimates),
+            syncs=sum(each.syncs for each in estimates),
         )

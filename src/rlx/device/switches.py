@@ -21,10 +21,10 @@ def check(disable: Iterable[str]) -> None:
     """Raises OptionError for a name that nothing has, FlagError where it is RLX_DISABLE's."""
     for name in sorted(set(disable)):
         if not _is_known(name):
-            told = f"expected passes or rewrites to switch off, got {name!r}{did_you_mean(name, _common())}"
+            message = f"expected passes or rewrites to switch off, got {name!r}{did_you_mean(name, _common())}"
             if name in flags.disable():
-                raise FlagError(f"RLX_DISABLE: {told}")
-            raise OptionError(f"[session] {told}")
+                raise FlagError(f"RLX_DISABLE: {message}")
+            raise OptionError(f"[session] {message}")
 
 
 def _is_known(name: str) -> bool:
@@ -57,10 +57,10 @@ def _of_backends() -> set[str]:
     """What single backends have beside them: asked when nothing else has a name."""
     from rlx.passes import pipeline
 
-    found: set[str] = set()
+    names: set[str] = set()
     for kind in registry.names():
         try:
-            found.update(pipeline.switches(registry.load(kind).passes(Options())))
+            names.update(pipeline.switches(registry.load(kind).passes(Options())))
         except (RlxError, ImportError):  # its package is not here
             continue
-    return found
+    return names

@@ -161,10 +161,10 @@ class CompiledGraph:
             results = self._run_in_mode(inputs, wanted=["device"] * len(names) if place is not None else None)
             return [result if isinstance(result, DeviceArray) else HostArray(result) for result in results]
         chosen = names_of(outputs, names)
-        wanted: list[Where] | None = None
+        destinations: list[Where] | None = None
         if place is not None:
-            wanted = ["host" if i in chosen else "nowhere" for i in range(len(names))]
-        results = self._run_in_mode(inputs, wanted=wanted)
+            destinations = ["host" if i in chosen else "nowhere" for i in range(len(names))]
+        results = self._run_in_mode(inputs, wanted=destinations)
         return [results[i] for i in chosen]
 
     def run_slots(
@@ -309,8 +309,8 @@ class CompiledGraph:
         with self._lock:
             if names not in self._selected:
                 part = self.program.part(names, [self.graph.outputs[name] for name in names], advances=True)
-                self._selected[names] = made = CompiledGraph(part)
-                made._owner = self
+                self._selected[names] = selected = CompiledGraph(part)
+                selected._owner = self
             return self._selected[names]
 
     def read_output_row(self, name: str, row: int | tuple[int, ...], inputs: Inputs = ()) -> Array:
@@ -358,7 +358,7 @@ class CompiledGraph:
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
         """`run` with inputs as arguments, and its `timeout` and `cancel` if no input is called that; gives the outputs
         by name."""
-        told = interrupt.taken_from(named, self.input_names)
+        limits = interrupt.taken_from(named, self.input_names)
         inputs: Inputs = named
         if positional:
             names = self.input_names
@@ -366,7 +366,7 @@ class CompiledGraph:
                 got = f"{len(positional)} by position and {list(named)}"
                 raise InputError(f"[run] expected each of the inputs {list(names)} once, got {got}")
             inputs = {**dict(zip(names, positional)), **named}
-        return dict(zip(self.output_names, self.run(inputs, **told)))
+        return dict(zip(self.output_names, self.run(inputs, **limits)))
 
     @property
     def compile_count(self) -> int:

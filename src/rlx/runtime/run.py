@@ -80,10 +80,10 @@ def _all_outputs(
 
 def _merged(program: Program, mode: Mode, inputs: Inputs) -> Inputs:
     """The inputs of a call with handles in the place of those that it leaves out. Raises InputError."""
-    made: Inputs = mode.merge(inputs, program.signature.names)
-    if made is inputs and isinstance(inputs, (list, tuple)) and len(inputs) != len(program.signature.names):
+    merged: Inputs = mode.merge(inputs, program.signature.names)
+    if merged is inputs and isinstance(inputs, (list, tuple)) and len(inputs) != len(program.signature.names):
         raise InputError(program.signature.refusal(len(inputs), mode.handles))
-    return made
+    return merged
 
 
 def observed(program: Program, observers: Sequence[Observer]) -> Program:

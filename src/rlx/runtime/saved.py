@@ -73,11 +73,11 @@ def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
 
 def _with_weights(program: Program) -> Graph:
     """The graph with its present weights as data. Those with named dims are left out: they have to be set again."""
-    made = program.graph.like()
-    made.nodes, made.outputs = program.graph.nodes, program.graph.outputs
+    copied = program.graph.like()
+    copied.nodes, copied.outputs = program.graph.nodes, program.graph.outputs
     static = {value.name for value in program.graph.params if value.type.is_static}
-    made.data = {name: array for name, array in program.params.items() if name in static}
-    return made
+    copied.data = {name: array for name, array in program.params.items() if name in static}
+    return copied
 
 
 def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mmap: bool) -> tuple[Program, Mode]:
@@ -96,10 +96,10 @@ def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mma
             f"[load_compiled] expected code that runs here, got {file.path}: {reason}; recompile=True helps"
         )
     if reason:
-        made = compiler.compile(graph)
+        executable = compiler.compile(graph)
     else:
-        made = compiler.around(graph, file.program(backend, graph, options))
-    program = Program(graph, file.device, made, compiler, graph.data)
+        executable = compiler.around(graph, file.program(backend, graph, options))
+    program = Program(graph, file.device, executable, compiler, graph.data)
     return program, file.mode(program)
 
 

@@ -66,9 +66,9 @@ class Session:
 
     def with_options(self, options: Options) -> Session:
         """A session for the same device with other options."""
-        made = copy.copy(self)
-        made.options = options
-        return made
+        session = copy.copy(self)
+        session.options = options
+        return session
 
     def compile(self, graph: Graph, inputs: Inputs | None = None) -> CompiledGraph:
         """The graph as a program for the session's device, with the weights that the graph brings along.
@@ -90,8 +90,8 @@ class Session:
             compiler = Compiler(self.device, backend, self.options, ordinal)
             return CompiledGraph(Program(graph, self.device, compiler.compile(graph), compiler, graph.data))
         except UnsupportedOp as error:
-            told = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
-            raise UnsupportedOp(f"[session] {told}") from None
+            reason = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
+            raise UnsupportedOp(f"[session] {reason}") from None
 
     def devices(self, graph: Graph) -> GraphDevices:
         """The graph on all devices that the environment's policy admits, with the session's options."""

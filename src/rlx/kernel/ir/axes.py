@@ -20,18 +20,18 @@ def bodies_of(stages: Iterable[Statement]) -> list[Expr]:
 
 def accesses(stages: Sequence[Statement]) -> list[Access | Linear]:
     """Every place that the stages read or write."""
-    found: list[Access | Linear] = [n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "load"]
-    found.extend(s.offset for s in stages if isinstance(s, Store))
-    return found
+    offsets: list[Access | Linear] = [n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "load"]
+    offsets.extend(s.offset for s in stages if isinstance(s, Store))
+    return offsets
 
 
 def bare_axes(stages: Sequence[Statement]) -> set[int]:
     """Axes whose position is used as a number; these cannot be joined with others."""
-    found = {n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "axis"}
+    axes = {n.attr for n in ex.walk(bodies_of(stages)) if n.kind == "axis"}
     for store in stages:
         if isinstance(store, Store):
-            found |= {n.attr for n in ex.walk([e for e, _ in store.offset.others]) if n.kind == "axis"}
-    return found
+            axes |= {n.attr for n in ex.walk([e for e, _ in store.offset.others]) if n.kind == "axis"}
+    return axes
 
 
 def joinable(outer: int, extent_of_inner: Dim, places: Sequence[Access | Linear]) -> bool:
@@ -105,10 +105,10 @@ Places = Mapping[int, Linear]
 
 def replaced_linear(line: Linear, places: Places) -> Linear:
     """An offset with positions in the place of axes."""
-    made = Linear(line.const, (), tuple((replaced_expr(e, places), c) for e, c in line.others))
+    offset = Linear(line.const, (), tuple((replaced_expr(e, places), c) for e, c in line.others))
     for number, coefficient in line.axes:
-        made = made.plus(places.get(number, Linear(0, ((number, 1),))).times(coefficient))
-    return made
+        offset = offset.plus(places.get(number, Linear(0, ((number, 1),))).times(coefficient))
+    return offset
 
 
 def replaced_expr(body: Expr, places: Places) -> Expr:

@@ -202,9 +202,9 @@ class _Bodies:
                     self._earlier(node, earlier)
 
     def _earlier(self, node: Expr, earlier: Sequence[Reduce | RowBuffer | Store]) -> None:
-        wanted = Reduce if node.kind == "row" else RowBuffer
-        if not 0 <= node.attr < len(earlier) or not isinstance(earlier[node.attr], wanted):
-            raise self._fail(f"expected statement {node.attr} to be an earlier {wanted.__name__}")
+        kind = Reduce if node.kind == "row" else RowBuffer
+        if not 0 <= node.attr < len(earlier) or not isinstance(earlier[node.attr], kind):
+            raise self._fail(f"expected statement {node.attr} to be an earlier {kind.__name__}")
 
     def _place(self, place: Place) -> None:
         self._dtype(place.slot, place.dtype)

@@ -48,11 +48,11 @@ class _Grouping:
         self.memory = memory
         self.owner: dict[int, Group] = {}
 
-    def _add(self, made: Group) -> None:
-        for member in made.members:
-            self.owner[id(member)] = made
+    def _add(self, group: Group) -> None:
+        for member in group.members:
+            self.owner[id(member)] = group
             self.memory.roots.difference_update(key_of(v) for v in member.outputs)
-        self.memory.roots |= {key_of(v) for v in made.results}
+        self.memory.roots |= {key_of(v) for v in group.results}
 
     def add_epilogues(self) -> None:
         for node in self.facts.nodes:
@@ -61,8 +61,8 @@ class _Grouping:
                 members = [node] if "fuse/epilogue" in self.facts.disable else self._epilogue(node)
                 self.memory.roots.discard(key_of(node.outputs[0]))
                 self.memory.roots.add(key_of(members[-1].outputs[0]))
-                made = Group(node, members, [members[-1].outputs[0]])
-                self.owner.update((id(member), made) for member in members)
+                group = Group(node, members, [members[-1].outputs[0]])
+                self.owner.update((id(member), group) for member in members)
 
     def add_anchors(self) -> None:
         for node in self.facts.nodes:
@@ -178,10 +178,10 @@ class _Grouping:
         leaving = []
         for node in members:
             value = node.outputs[0]
-            wanted = key_of(value) in self.facts.results or (
+            leaves = key_of(value) in self.facts.results or (
                 key_of(value) in self.memory.roots and not isinstance(node.op, Reduction)
             )
-            if wanted or any(id(u) not in inside for u in self.facts.uses(value)):
+            if leaves or any(id(u) not in inside for u in self.facts.uses(value)):
                 leaving.append(value)
         return leaving
 

@@ -50,21 +50,21 @@ class Growth:
         `inlined` tells whether the node itself may become a part of its users' expressions.
         """
         mine = instructions(node)
-        made = self._joined(node, mine)
-        while sum(made.values()) > MOST_INSTRUCTIONS:
+        parts = self._joined(node, mine)
+        while sum(parts.values()) > MOST_INSTRUCTIONS:
             open_ = [v for v in node.inputs if self._parts.get(id(v.node)) and not self._in_memory(v)]
             if not open_:
                 break
             self._to_memory(max(open_, key=lambda v: sum(self._parts[id(v.node)].values())))
-            made = self._joined(node, mine)
+            parts = self._joined(node, mine)
         if inlined:
-            self._parts[id(node)] = made
+            self._parts[id(node)] = parts
 
     def _joined(self, node: Node, mine: int) -> Parts:
-        made: Parts = {(id(node), 0): mine}
+        parts: Parts = {(id(node), 0): mine}
         for value in node.inputs:
             if not self._in_memory(value):
-                made |= self._parts.get(id(value.node), {})
+                parts |= self._parts.get(id(value.node), {})
         if isinstance(node.op, Elementwise):
-            return made
-        return {(part, hash((way, id(node)))): count for (part, way), count in made.items()}
+            return parts
+        return {(part, hash((way, id(node)))): count for (part, way), count in parts.items()}

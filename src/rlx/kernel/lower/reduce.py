@@ -89,10 +89,10 @@ class RowStatements:
 
     def _before(self, value: Value, repeated: dict[Key, Value]) -> None:
         """Makes row buffers of what is below `value` and is needed again later; deepest first."""
-        for found in self._below(value):
-            if key_of(found) in repeated and key_of(found) not in self.emitter.known:
-                self.statements.append(RowBuffer(self.emitter.emit(found, self.full)))
-                self._know(found, self.full, temp(len(self.statements) - 1, found.dtype))
+        for operand in self._below(value):
+            if key_of(operand) in repeated and key_of(operand) not in self.emitter.known:
+                self.statements.append(RowBuffer(self.emitter.emit(operand, self.full)))
+                self._know(operand, self.full, temp(len(self.statements) - 1, operand.dtype))
 
     def _store(self, value: Value, repeated: dict[Key, Value]) -> None:
         is_row = value.shape != self.x.shape

@@ -79,8 +79,8 @@ def _unpack(program: Program, packed: set[int]) -> None:
     bases = {n for held in program.holds.values() for n in held} & packed
     swapped: dict[int, int] = {}
     for number in sorted(bases):
-        copy, made = _copy(program, program.buffers[number], (program.buffers[number].name,))
-        swapped[number] = made.number
+        copy, unpacked = _copy(program, program.buffers[number], (program.buffers[number].name,))
+        swapped[number] = unpacked.number
         (program.main if program.buffers[number].kind == "input" else program.prepare).insert(0, copy)
     if not swapped:
         return

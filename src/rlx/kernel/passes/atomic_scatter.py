@@ -49,7 +49,7 @@ class AtomicScatter(LeafPass):
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         assert isinstance(kernel.work, Scatter)
-        return [dataclasses.replace(made, sources=kernel.sources) for made in _parts(program, kernel, kernel.work)]
+        return [dataclasses.replace(part, sources=kernel.sources) for part in _parts(program, kernel, kernel.work)]
 
 
 def _way(work: Scatter, dtype: DType) -> str | None:
@@ -84,7 +84,7 @@ def _parts(program: Program, kernel: Kernel, work: Scatter) -> list[Kernel]:
         case "ordered-keys":
             key = _least_key if work.combine == "min" else order_key
             return spread.through(
-                dtypes.i32, key, lambda x, found: select(apply("eq", key(x), found), x, _of_key(found, dtype))
+                dtypes.i32, key, lambda x, greatest: select(apply("eq", key(x), greatest), x, _of_key(greatest, dtype))
             )
     return [dataclasses.replace(kernel, work=dataclasses.replace(work, atomic=True))]
 
@@ -104,13 +104,13 @@ def _of_key(key: Expr, dtype: DType) -> Expr:
 
 def _axes_of(bodies: Sequence[Expr]) -> set[int]:
     """Axes along which the values may vary."""
-    found: set[int] = set()
+    axes: set[int] = set()
     for node in ex.walk(bodies):
         if node.kind == "axis":
-            found.add(node.attr)
+            axes.add(node.attr)
         elif node.kind == "load":
-            found.update(number for number, _ in node.attr.axes)
-    return found
+            axes.update(number for number, _ in node.attr.axes)
+    return axes
 
 
 class _Spread:

@@ -53,16 +53,16 @@ def _parts(program: Program, kernel: Kernel, work: TopKSelection) -> list[Kernel
     )
     first = Kernel(f"{kernel.name}_keys", LoopNest(rows, (), stores), (keys.number, positions.number, *reads), 2)
     sorting = Kernel(f"{kernel.name}_sort", BitonicSort(work.outer, work.length), (keys.number, positions.number), 2)
-    found = cast(load(len(kernel.slots), place, dtypes.i32), dtypes.i64)
+    position = cast(load(len(kernel.slots), place, dtypes.i32), dtypes.i64)
     given = []
     if work.values is not None:
-        given.append(Store(*work.values, value_at(work.body, at, found), False))
+        given.append(Store(*work.values, value_at(work.body, at, position), False))
     if work.indices is not None:
-        given.append(Store(*work.indices, found, False))
+        given.append(Store(*work.indices, position, False))
     last = Kernel(
         kernel.name, LoopNest((*work.outer, work.k), (), tuple(given)), (*kernel.slots, positions.number), kernel.writes
     )
-    return [dataclasses.replace(made, sources=kernel.sources) for made in (first, sorting, last)]
+    return [dataclasses.replace(part, sources=kernel.sources) for part in (first, sorting, last)]
 
 
 def _with_slot(node: Expr, args: tuple[Expr, ...], shift: int) -> Expr | None:

@@ -68,7 +68,7 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`. Returns the program,
     which was changed in place."""
     check = flags.check()
-    told = log.wanted(log.PASSES, "passes")
+    logged = log.wanted(log.PASSES, "passes")
     for each in passes:
         if not each.required and not context.enabled(each.name):
             continue
@@ -77,7 +77,7 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
         each.run(program, context)
         report = context.report
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
-        if told:
+        if logged:
             done, count = report.total - before, len(program.prepare) + len(program.main)
             log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {count} kernels")
         if check:

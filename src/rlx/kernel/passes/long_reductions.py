@@ -44,10 +44,10 @@ class LongReductions(LeafPass):
         partial = [
             program.new_buffer("temp", stage.dtype, prod(outer) * slots, f"{kernel.name}.parts") for _, stage in reduces
         ]
-        made = [_part(kernel, reduces, partial, slots, 0, parts, length)]
+        partials = [_part(kernel, reduces, partial, slots, 0, parts, length)]
         if left:
-            made.append(_part(kernel, reduces, partial, slots, parts, 1, left, parts * length))
-        return [*made, _join(kernel, reduces, partial, slots)]
+            partials.append(_part(kernel, reduces, partial, slots, parts, 1, left, parts * length))
+        return [*partials, _join(kernel, reduces, partial, slots)]
 
 
 def _known(extent: Dim) -> int:

@@ -119,10 +119,10 @@ def _pack(program: Program, work: Contraction, source: Buffer, width: int, group
     body = load(1, offset, source.dtype, guard)
     target = Linear(0, tuple(enumerate(contiguous(extents))))
     nest = LoopNest(extents, (), (Store(0, target, body, False),))
-    made = Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,))
+    packing = Kernel("pack", nest, (buffer.number, source.number), 1, (source.name,))
     # right behind what makes the source, so that the source's memory is free again soon
     writers = [i for i, k in enumerate(program.prepare) if source.number in k.slots[: k.writes]]
-    program.prepare.insert(writers[-1] + 1 if writers else len(program.prepare), made)
+    program.prepare.insert(writers[-1] + 1 if writers else len(program.prepare), packing)
     return buffer
 
 

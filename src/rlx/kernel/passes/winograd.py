@@ -99,6 +99,6 @@ def _table(program: Program) -> int:
         if program.buffers[number].name == name:
             return number
     table = np.kron(np.array(KERNEL), np.array(KERNEL)).astype(np.float32)
-    made = program.new_buffer("constant", dtypes.f32, table.size, name)
-    program.constants[made.number] = table
-    return made.number
+    buffer = program.new_buffer("constant", dtypes.f32, table.size, name)
+    program.constants[buffer.number] = table
+    return buffer.number
