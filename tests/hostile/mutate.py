@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -184,7 +185,7 @@ def _change_json(rng: random.Random, holder: Any) -> None:
     if what == 0 and isinstance(holder, dict):
         del holder[key]
     elif what == 1:
-        holder[key] = holder[rng.choice(keys)]
+        holder[key] = copy.deepcopy(holder[rng.choice(keys)])  # a part that came to hold itself is no JSON
     elif isinstance(value, int) and not isinstance(value, bool) and what == 2:
         holder[key] = rng.choice([value + 1, value - 1, *HOSTILE_NUMBERS])
     elif isinstance(value, str) and what == 2:

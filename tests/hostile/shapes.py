@@ -45,6 +45,29 @@ for word, shape in {
     "huge": [FAR], "negative": [-1], "overflow": [1 << 32, 1 << 32], "product": [1 << 20, 1 << 21], "least": [LEAST],
 }.items():  # fmt: skip
     each(f"constant-of-shape/{word}", "ConstantOfShape", (np.array(shape),), (0,), want=Refused("hostile"))
+_WIDE = np.zeros((6, 3), "i8")
+each(
+    "gather-elements/beyond-another-axis",
+    "GatherElements",
+    (X, _WIDE),
+    (0, 1),
+    "fixed run",
+    axis=1,
+    want=Refused("no larger"),
+)
+each("scatter-elements/beyond-another-axis", "ScatterElements", (X, _WIDE, np.ones((6, 3), "f4")), (0, 1, 2), "fixed run",
+     axis=1, want=Refused("no larger"))  # fmt: skip
+each(
+    "gather-elements/within",
+    "GatherElements",
+    (X, _WIDE[:2]),
+    (0, 1),
+    "fixed run",
+    axis=1,
+    want=gives(X[:2, :1].repeat(3, 1)),
+)
+one("reshape/shape-of-many", "Reshape", X, np.ones(1 << 20, "i8"), want=Refused("hostile"))
+one("constant-of-shape/shape-of-many", "ConstantOfShape", np.ones(1 << 20, "i8"), want=Refused("hostile"))
 for word, sizes in {"too-many": [2, 3], "too-few": [1, 1], "negative": [5, -1], "far": [FAR, 4 - FAR]}.items():
     each(f"split/{word}", "Split", (X, np.array(sizes)), (1,), outputs=2, want=Refused("hostile"))
 one("split/more-outputs-than-parts", "Split", X, num_outputs=9, outputs=9, want=Refused("hostile"))

@@ -50,6 +50,7 @@ SHIFTED = ("softmax", "log_softmax", "reduce_log_sum_exp", "attention")
 difference is off by a rounding of the operand there."""
 STEPPED = "dynamic_quantize_"
 """How ops begin that round what they computed to steps: at the edge of one, an error of a rounding is one of a step."""
+QUANTISED = "dynamic_quantize"
 STEP = 0.05
 EXACT_BITS = {"f32": 24, "f64": 53, "f16": 11, "bf16": 8}
 
@@ -141,6 +142,18 @@ class Noise:
     def moved(self, array: Array) -> Array:
         by = self.random.choice([-2.0, 2.0], size=array.shape) * self.scale * np.finfo(array.dtype).eps
         return np.where(np.isfinite(array), array * (1 + by), array).astype(array.dtype)
+
+    def other_step(self, x: Array, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """The results of dynamic quantisation with the next zero point, where it lies about halfway to that: quotients
+        of a device need not be rounded right."""
+        quantised, scale, zero = arrays
+        least = min(float(np.min(x, initial=0)), 0.0)
+        exact = -least / float(scale) if np.isfinite(scale) and scale > 0 else 0.0
+        if not np.isfinite(exact) or abs(exact % 1 - 0.5) > 1e-3 or self.random.random() < 0.5:
+            return arrays
+        other = np.floor(exact) + np.ceil(exact) - float(zero)
+        moved = np.clip(quantised.astype(np.int64) + int(other - float(zero)), 0, 255).astype(np.uint8)
+        return moved, scale, np.asarray(np.clip(other, 0, 255)).astype(np.uint8)
 
     def flushed(self, array: Array) -> Array:
         """The array as a device may see it that has nothing below the normal range."""
@@ -281,6 +294,8 @@ def run_node(
     arrays = _arrays(node, made.reference(*given, **keywords))
     if noise is None or node.regions:
         return arrays
+    if made.name == QUANTISED and noise.least_ulps:
+        arrays = noise.other_step(operands[0], arrays)
     strays = [_apart(a, b) for a, b in zip(arrays, quiet)] if quiet is not None else [0.0] * len(arrays)
     return tuple(noise.after(made, operands, a, stray) for a, stray in zip(arrays, strays))
 

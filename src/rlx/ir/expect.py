@@ -88,6 +88,15 @@ def same_dim(left: Dim, right: Dim, what: str, spreads: str = "") -> Dim:
     return dims.simpler(left, right)
 
 
+def at_most(left: Dim, right: Dim, what: str) -> None:
+    """Notes that a dim is no greater than another, where that cannot be proved."""
+    if isinstance(left, int) and isinstance(right, int):
+        if left > right:
+            raise ShapeError(f"{what}: {left} against {right}")
+    else:
+        same_dim(dims.minimum(left, right), left, what)
+
+
 def spread(left: Dim, right: Dim, what: str) -> Dim:
     """What two dims that are not known to be 1 broadcast to; notes that they are equal, or one of them is 1."""
     made = same_dim(left, right, what, "either")

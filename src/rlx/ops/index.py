@@ -58,7 +58,7 @@ class GatherElements(Primitive):
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         expect.integer(indices, "indices")
         expect.rank(indices, x.rank, "indices", at_most=x.rank)
-        expect.axis(self.axis, x.rank)
+        _within(x, indices, self.axis)
         return x.with_shape(indices.shape)
 
     def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:
@@ -69,6 +69,16 @@ class GatherElements(Primitive):
         inside = np.clip(_wide(indices, extent), 0, max(extent - 1, 0))
         cut = tuple(slice(None) if i == self.axis % x.ndim else slice(d) for i, d in enumerate(indices.shape))
         return np.take_along_axis(x[cut], inside, self.axis)
+
+
+def _within(x: TensorType, indices: TensorType, axis: int) -> None:
+    """Checks that indices along `axis` have a place in x along all others."""
+    along = expect.axis(axis, x.rank)
+    for i, (mine, whole) in enumerate(zip(indices.shape, x.shape)):
+        if i != along:
+            expect.at_most(
+                mine, whole, f"expected indices no larger than x but along axis {along}, got {indices} and {x}"
+            )
 
 
 def _wide(indices: Array, extent: int) -> Array:
@@ -181,7 +191,7 @@ class ScatterElements(_Scatter):
         expect.integer(indices, "indices")
         expect.rank(indices, x.rank, "indices", at_most=x.rank)
         expect.rank(updates, x.rank, "updates", at_most=x.rank)
-        expect.axis(self.axis, x.rank)
+        _within(x, indices, self.axis)
         for a, b in zip(indices.shape, updates.shape):
             expect.same_dim(a, b, f"expected updates of the shape of indices, got {updates} and {indices}")
         return x

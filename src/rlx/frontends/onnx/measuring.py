@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlx.errors import ShapeError
 from rlx.frontends.onnx.table import OnnxNode, Operand
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
@@ -43,14 +44,39 @@ def length(node: OnnxNode, vector: Value) -> int:
         raise node.wrong(f"expected a vector of numbers, got {vector.type}")
     if not isinstance(vector.shape[0], int):
         raise node.unsupported(f"how many numbers {vector.type} holds is known only when the graph runs")
+    if vector.shape[0] > MOST_ELEMENTS:
+        raise node.wrong(f"expected at most {MOST_ELEMENTS} numbers for dims or axes, got {vector.shape[0]}")
     return vector.shape[0]
 
 
+MOST_ELEMENTS = 1 << 16
+"""Elements of integer values that are looked at one by one: more are neither dims nor axes."""
+
+
 def elements(value: Value) -> list[Dim | None]:
-    """What the import can tell of the elements of a small integer value, in row-major order; None where it cannot."""
+    """What the import can tell of the elements of a small integer value, in row-major order; None where it cannot.
+
+    Raises ShapeError for a value that is not small."""
     size = value.type.size
     count = size if isinstance(size, int) else 1
-    nothing: list[Dim | None] = [None] * count
+    if count > MOST_ELEMENTS:
+        raise ShapeError(f"expected at most {MOST_ELEMENTS} numbers for dims or axes, got {count}")
+    if all(_is_small(operand) for operand in value.node.inputs):
+        told = _from_operands(value)
+        if told is not None:
+            return told
+    array = value.constant
+    if array is None or array.dtype.kind not in "iu":
+        return [None] * count
+    return [int(n) for n in array.reshape(-1)]
+
+
+def _is_small(value: Value) -> bool:
+    return not isinstance(value.type.size, int) or value.type.size <= MOST_ELEMENTS
+
+
+def _from_operands(value: Value) -> list[Dim | None] | None:
+    """The elements of a value that only names or moves numbers; None for any other."""
     operands = value.node.inputs
     match value.op:
         case DimsTensor(values=values):
@@ -69,8 +95,7 @@ def elements(value: Value) -> list[Dim | None]:
             there = elements(operands[0])
             places = operands[1].constant.reshape(-1).tolist()
             return [there[i] if -len(there) <= i < len(there) else None for i in places]
-    array = value.constant
-    return nothing if array is None or array.dtype.kind not in "iu" else [int(n) for n in array.reshape(-1)]
+    return None
 
 
 def number(node: OnnxNode, dim: Dim) -> Value:

@@ -87,9 +87,11 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
         case "ne" if same:
             return f"is_nan({a})"
         case "eq" | "lt" | "le":
-            return f"{a} {_INFIX[node.kind]} {opaque(names[1]) if alike else names[1]}"
+            left, right = _compared(node.args, names, alike)
+            return f"{left} {_INFIX[node.kind]} {right}"
         case "ne":  # not `!=`, which some make of it what is false for NaN
-            return f"!({a} == {names[1]})"
+            left, right = _compared(node.args, names, alike)
+            return f"!({left} == {right})"
         case "rem":
             return f"float_rem({a}, {names[1]})"
         case "neg":
@@ -114,6 +116,12 @@ def _may_be(node: Expr, depth: int = 3) -> set[Expr]:
 def opaque(name: str) -> str:
     """A float of which the compiler does not know where it comes from."""
     return f"bitcast<f32>(bitcast<i32>({name}) ^ {ZERO})"
+
+
+def _compared(args: Sequence[Expr], names: Sequence[str], alike: bool) -> tuple[str, str]:
+    """The sides of a comparison; a sum is kept from the compiler, which would make x == x of x - x == 0."""
+    left, right = (opaque(n) if e.kind in _SUMS else n for e, n in zip(args, names))
+    return left, opaque(names[1]) if alike else right
 
 
 def _factor(node: Expr, name: str) -> str:
