@@ -55,8 +55,15 @@ each(
     axis=1,
     want=Refused("no larger"),
 )
-each("scatter-elements/beyond-another-axis", "ScatterElements", (X, _WIDE, np.ones((6, 3), "f4")), (0, 1, 2), "fixed run",
-     axis=1, want=Refused("no larger"))  # fmt: skip
+each(
+    "scatter-elements/beyond-another-axis",
+    "ScatterElements",
+    (X, _WIDE, np.ones((6, 3), "f4")),
+    (0, 1, 2),
+    "fixed run",
+    axis=1,
+    want=Refused("no larger"),
+)
 each(
     "gather-elements/within",
     "GatherElements",
