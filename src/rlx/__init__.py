@@ -59,6 +59,8 @@ _HOMES = {
     "supports_graph": "rlx.device.support",
     "why_unavailable": "rlx.device.registry",
 }
+_WITHOUT_OPS = ("CancelToken", "Device", "Model", "load")
+"""Those that give no values, or import ops when they do."""
 _DTYPES = (
     "bool_", "u4", "u8", "u16", "u32", "u64", "i4", "i8", "i16", "i32", "i64", "f4e2m1", "f8e4m3", "f8e5m2",
     "f8e4m3fnuz", "f8e5m2fnuz", "f16", "bf16", "f32", "f64", "c64", "c128",
@@ -70,7 +72,8 @@ def __getattr__(name: str) -> _typing.Any:
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _HOMES:
-        _import_module("rlx.ops")  # methods of values call ops by name
+        if name not in _WITHOUT_OPS:
+            _import_module("rlx.ops")  # methods of values call ops by name
         return getattr(_import_module(_HOMES[name]), name)
     if name in _DTYPES:
         return getattr(_import_module("rlx.ir.dtype"), name)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -125,10 +126,17 @@ def source_digest() -> str:
     """Changes with every edit of the package, so that a developer never runs old code: sizes and times of its files."""
     root = Path(__file__).parent
     hasher = hashlib.blake2b(digest_size=8)
-    for path in sorted(p for p in root.rglob("*") if p.suffix in SOURCES):
-        stat = path.stat()
-        hasher.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    for path, stat in sorted(_sources(str(root))):
+        hasher.update(f"{path[len(str(root)) :]} {stat.st_size} {stat.st_mtime_ns}".encode())
     return hasher.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in os.scandir(folder):
+        if entry.name.endswith(SOURCES):
+            yield entry.path, entry.stat()
+        elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+            yield from _sources(entry.path)
 
 
 def entries() -> list[tuple[Path, int]]:

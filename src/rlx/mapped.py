@@ -133,6 +133,17 @@ def state_of(array: Array) -> tuple[int, ...] | None:
     return mapping.state if isinstance(mapping, Mapping) else None
 
 
+def path_of(array: Array) -> Path | None:
+    """Of the file that an array lies in."""
+    mapping = _mapping_of(array)
+    return mapping.path if isinstance(mapping, Mapping) else None
+
+
+def state_of_open(descriptor: int) -> tuple[int, ...]:
+    """As `state_of`, of an open file."""
+    return _state(os.fstat(descriptor))
+
+
 def state_at(path: Path) -> tuple[int, ...] | None:
     """As `state_of`, of the file at a path; None if there is none."""
     try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx import interrupt, locks, mapped
 from rlx.errors import ClosedError, InputError
@@ -12,13 +15,17 @@ from rlx.frontends import onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
-from rlx.ir.op import RANDOM_STATE
+from rlx.ir.names import RANDOM_STATE
 from rlx.models import registry as families
+from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
-from rlx.runtime.graph_devices import Explanation, GraphDevices
 from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session
 from rlx.runtime.signature import names_of
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+    from rlx.runtime.graph_devices import Explanation, GraphDevices
 
 FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
 """In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
@@ -26,7 +33,28 @@ FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
     """The program in a file, in bytes, or in a folder, as `frontends.registry.read`, of any format."""
+    import rlx.ops  # noqa: F401  # methods of values call ops by name
+
     return registry.read(source, FORMATS, mmap, **options)
+
+
+@dataclass(frozen=True)
+class _About:
+    """What a model is beside its program. `inputs` are names of those that callers bring, of the graph's."""
+
+    name: str
+    format: str
+    notes: Mapping[str, str]
+    sequences: Mapping[str, Sequence[str]]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+    @staticmethod
+    def of(imported: Imported) -> _About:
+        graph = imported.graph
+        inputs = [value.name for value in graph.brought if value.name != RANDOM_STATE]
+        outputs = imported.outputs if imported.sequences else list(graph.results)
+        return _About(graph.name, imported.format, imported.notes, imported.sequences, inputs, outputs)
 
 
 class Model:
@@ -35,17 +63,47 @@ class Model:
     Call it with arrays by name or by position; it gives a dict of its outputs.
     """
 
-    def __init__(self, imported: Imported, session: Session) -> None:
-        self.graph = imported.graph
-        self.format = imported.format
-        self.notes = imported.notes
-        self._sequences = imported.sequences
-        self._outputs = imported.outputs if imported.sequences else list(imported.graph.results)
+    _imported: Imported | None = None
+    _record: stored.Record | None = None
+    _record_key: str | None = None
+    _read: Callable[[], Imported] | None = None
+
+    def __init__(self, imported: Imported, session: Session, record_key: str | None = None) -> None:
+        """`record_key` is that of its record in the cache on disk, which is written when it is compiled."""
+        self._take(_About.of(imported), session)
+        self._imported = imported
+        self._record_key = record_key
+
+    @staticmethod
+    def starting(record: stored.Record, session: Session, read: Callable[[], Imported]) -> Model:
+        """A model whose program is in the cache on disk; the model itself is read when something asks for it."""
+        made = Model.__new__(Model)
+        made._take(_About(**record.about), session)
+        made._record, made._read = record, read
+        return made
+
+    def _take(self, about: _About, session: Session) -> None:
+        self.format = about.format
+        self.notes = dict(about.notes)
+        self._about = about
+        self._sequences = {name: tuple(parts) for name, parts in about.sequences.items()}
+        self._outputs = list(about.outputs)
         self._session = session
         self._compiled: CompiledGraph | None = None
         self._devices: GraphDevices | None = None
         self._closed = False
-        self._lock = locks.lock()
+        self._lock = locks.rlock()
+
+    @property
+    def graph(self) -> Graph:
+        """The program. Raises ModelError where that is read only now, from files that were written to since."""
+        with self._lock:
+            if self._imported is None:
+                assert self._read is not None and self._record is not None
+                imported = self._read()
+                self._record.check_unchanged(imported.files)
+                self._imported, self._read = imported, None
+            return self._imported.graph
 
     @property
     def compiled(self) -> CompiledGraph:
@@ -55,10 +113,18 @@ class Model:
     def _compile(self, inputs: Inputs | None) -> CompiledGraph:
         with self._lock:
             if self._closed:
-                raise ClosedError(f"[run] expected a model that is open, got {self.graph.name!r}, which was closed")
+                raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
+            if self._compiled is None and self._record is not None:
+                self._compiled = self._record.open(self._session.options, lambda: self.graph)
             if self._compiled is None:
                 self._compiled = self._session.compile(self.graph, inputs)
+                self._keep(self._compiled)
             return self._compiled
+
+    def _keep(self, compiled: CompiledGraph) -> None:
+        """Notes how the program starts the next time."""
+        if self._record_key and self._imported is not None and self._session.chooses(compiled.device):
+            stored.keep(self._record_key, asdict(self._about), self._imported.files, compiled)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
         """Outputs by name; inputs, `timeout` and `cancel` as in `CompiledGraph.run`. Sequences are lists of arrays.
@@ -127,8 +193,7 @@ class Model:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, sequences under their own."""
         owners = {part: name for name, parts in self._sequences.items() for part in parts}
-        names = [value.name for value in self.graph.brought if value.name != RANDOM_STATE]
-        return tuple(dict.fromkeys(owners.get(name, name) for name in names))
+        return tuple(dict.fromkeys(owners.get(name, name) for name in self._about.inputs))
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -161,15 +226,15 @@ class Model:
         """A model can be pickled; what was compiled is compiled again, for the same device. Raises ModelError where its
         file was written to."""
         mapped.check(self.graph.data.values())
-        return {**vars(self), "_lock": None, "_devices": None}
+        return {**vars(self), "_lock": None, "_devices": None, "_record": None, "_record_key": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = locks.lock()
+        self._lock = locks.rlock()
 
     def __repr__(self) -> str:
         state = "not compiled yet" if self._compiled is None else "compiled"
-        return f"<Model {self.graph.name!r} ({self.format}) on {self.device}, {state}>"
+        return f"<Model {self._about.name!r} ({self.format}) on {self.device}, {state}>"
 
 
 def load(
@@ -193,4 +258,12 @@ def load(
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
     )
-    return Model(read(source, mmap, **reader), session)
+    of = None if mmap or not isinstance(source, (str, os.PathLike)) else _record_key(Path(source), session, reader)
+    record = stored.find(of) if of else None
+    if record is not None:
+        return Model.starting(record, session, partial(read, source, mmap, **reader))
+    return Model(read(source, mmap, **reader), session, of)
+
+
+def _record_key(path: Path, session: Session, reader: Mapping[str, Any]) -> str | None:
+    return stored.key(path, session.device, session.options, reader) if path.is_file() else None

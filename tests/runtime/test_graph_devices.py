@@ -13,6 +13,7 @@ import pytest
 
 import rlx
 from rlx.device import calibration, observed, registry, support
+from rlx.device.choice import at_once
 from rlx.device.device import Device
 from rlx.device.policy import DevicePolicy
 from rlx.errors import DeviceUnavailable, FallbackError, InputError, OutOfMemory, UnsupportedOp
@@ -240,9 +241,9 @@ def test_other_names_of_the_processor_are_not_taken_by_a_guess(monkeypatch: pyte
     monkeypatch.setattr("fakes.Fake.on_processor", lambda self, ordinal=0: True)
     monkeypatch.setattr("rlx.device.choice._clearly_quicker", lambda one, usual, runs: "by far")
     made = GraphDevices(net(), DevicePolicy().only("cpu", "fake"))
-    assert made._chooser.at_once() == Device("cpu") and made.report([X]).chosen == Device("cpu")
+    assert at_once(made._policy) == Device("cpu") and made.report([X]).chosen == Device("cpu")
     calibration.measure(Device("fake"))
-    assert made._chooser.at_once() is None and made.report([X]).chosen == Device("fake")
+    assert at_once(made._policy) is None and made.report([X]).chosen == Device("fake")
 
 
 def test_preferred_devices_are_the_usual_ones() -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
 from rlx.backends.executable import Executable
-from rlx.cost.estimate import Estimator, Rates
-from rlx.cost.prior import Traits, predict, recorded
 from rlx.errors import CapabilityError
-from rlx.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
+    from rlx.cost.estimate import Estimator, Rates
+    from rlx.cost.prior import Traits
+    from rlx.ir.graph import Graph, Node
     from rlx.passes.driver import Pass
 
 
@@ -101,6 +101,8 @@ class Backend(ABC):
 
     def prior(self, ordinal: int = 0) -> Rates | None:
         """Rates that a device with these traits should have, where it was not measured. None if nothing is known."""
+        from rlx.cost.prior import predict, recorded
+
         traits = self.traits(ordinal)
         if traits is None:
             return None

@@ -10,8 +10,8 @@ import numpy as np
 
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.backends.memory import DeviceArray, Where
+from rlx.ir.check import Check
 from rlx.ir.literal import Array
-from rlx.passes.checks import Check
 
 
 def with_checks(executable: Executable, checks: Sequence[Check]) -> Executable:

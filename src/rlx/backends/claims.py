@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rlx.errors import OptionError, UnsupportedOp, did_you_mean
 from rlx.ir import dim as dims
-from rlx.ir.graph import Node
-from rlx.ir.op import REGISTRY
-from rlx.ops.transformer import Attention
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Node
 
 Policy = Literal["prefer-native", "force-common", "force-native"]
-Claim = Callable[[Node], str | None]
+Claim: TypeAlias = "Callable[[Node], str | None]"
 """A node → None if the backend has no kernel for such ops, "" if it takes the node, else why it does not."""
 
 
@@ -29,8 +29,8 @@ class Dispatch:
     def __post_init__(self) -> None:
         """Raises OptionError for a policy or an op that there is not."""
         for op, policy in (("", self.policy), *self.overrides):
-            if op and op not in REGISTRY:
-                raise OptionError(f"[dispatch] expected ops, got {op!r}{did_you_mean(op, REGISTRY)}")
+            if op:
+                _check_op(op)
             if policy not in get_args(Policy):
                 wanted = f"expected one of {', '.join(get_args(Policy))}{f' for {op}' if op else ''}"
                 raise OptionError(f"[dispatch] {wanted}, got {policy!r}{did_you_mean(str(policy), get_args(Policy))}")
@@ -54,8 +54,15 @@ class Dispatch:
         return decide
 
 
-PREFER_NATIVE = Dispatch()
+def _check_op(name: str) -> None:
+    import rlx.ops  # noqa: F401  # whose modules fill the registry
+    from rlx.ir.op import REGISTRY
 
+    if name not in REGISTRY:
+        raise OptionError(f"[dispatch] expected ops, got {name!r}{did_you_mean(name, REGISTRY)}")
+
+
+PREFER_NATIVE = Dispatch()
 
 MOST_FEATURES = 256
 """Of a head: kernels keep a row of them close by."""
@@ -63,6 +70,8 @@ MOST_FEATURES = 256
 
 def attention_unsupported(node: Node) -> str:
     """What `FusedAttention` does not say of an attention, or no kernel takes; empty if there is nothing."""
+    from rlx.ops.transformer import Attention
+
     assert isinstance(node.op, Attention)
     sizes = [node.inputs[i].type.shape[3] for i in (0, 2)]
     if not all(isinstance(size, int) for size in sizes):

@@ -17,7 +17,7 @@ from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
-    from rlx.passes.checks import Check
+    from rlx.ir.check import Check
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,10 @@ class Executable(ABC):
         Bounds that exist already run with the new weights from their next call on.
         """
 
+    def take(self, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+        """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
+        self.set_params(private)
+
     @abstractmethod
     def bind(self, binding: Mapping[str, int]) -> Bound:
         """Fixes the dims. Raises OutOfMemory where the arena cannot fit."""
@@ -150,6 +154,12 @@ class Executable(ABC):
     def weight_bytes(self) -> int:
         """Bytes of weights that the program keeps beside the arrays that it was given: packed, or on the device."""
         return 0
+
+    @property
+    def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
+        """The key of its code in the cache on disk, its target, and the checks of its last output, where it can be had
+        from there by these alone."""
+        return None
 
     def finish(self) -> None:  # noqa: B027  # most backends have nothing to wait for
         """Waits for better code that is still on its way; until it is there quick code runs, which gives the same."""

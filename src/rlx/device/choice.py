@@ -119,6 +119,23 @@ class Decision:
         return next(c for c in self.candidates if c.device == device)
 
 
+def at_once(policy: DevicePolicy) -> Device | None:
+    """The device that will be chosen whatever predictions say, before a graph is looked at; None if that hangs on more.
+    A compile for it may still find ops that it does not take."""
+    if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
+        return None
+    here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
+    if USUAL not in here:
+        return here[0] if len(here) == 1 else None
+    return USUAL if all(d == USUAL or outdone(d) for d in here) else None
+
+
+def outdone(device: Device) -> bool:
+    """Whether a device is the processor under another name, of which nothing was measured."""
+    backend, ordinal = registry.backend(device)
+    return backend.on_processor(ordinal) and calibration.known(device) is None
+
+
 class Chooser:
     """One graph, one policy. Estimators are made once a device; a decision at new dims costs their evaluation."""
 
@@ -151,22 +168,6 @@ class Chooser:
 
     def viable(self) -> list[Device]:
         return [device for device, blocker in self.standing() if not blocker]
-
-    def at_once(self) -> Device | None:
-        """The device that will be chosen whatever predictions say, before the graph is looked at; None if that hangs on
-        more. A compile for it may still find ops that it does not take."""
-        policy = self.policy
-        if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
-            return None
-        here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
-        if USUAL not in here:
-            return here[0] if len(here) == 1 else None
-        return USUAL if all(d == USUAL or self.outdone(d) for d in here) else None
-
-    def outdone(self, device: Device) -> bool:
-        """Whether a device is the processor under another name, of which nothing was measured."""
-        backend, ordinal = registry.backend(device)
-        return backend.on_processor(ordinal) and calibration.known(device) is None
 
     def estimate(
         self, device: Device, binding: Mapping[str, int]
@@ -342,7 +343,7 @@ class _Question:
         usual = next((c for c in sorted(able, key=self._usage) if self._usage(c) < UNUSUAL), None)
         if usual is None:
             return None
-        others = [c for c in able if c is not usual and not self.chooser.outdone(c.device)]
+        others = [c for c in able if c is not usual and not outdone(c.device)]
         quicker = [(c, why) for c in others if (why := _clearly_quicker(c, usual, self.expected_runs))]
         if not quicker:
             return self._decision(usual, "the usual device, and none is clearly quicker", self.candidates)

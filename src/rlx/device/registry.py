@@ -38,6 +38,11 @@ def _plugins() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
 
 
+def has_plugins() -> bool:
+    """Whether other packages bring backends."""
+    return bool(_plugins())
+
+
 @cache
 def load(kind: str) -> Backend:
     """The backend of a kind, whether or not it finds devices here. Raises DeviceUnavailable."""

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx import mapped
 from rlx.errors import ModelError, OptionError, did_you_mean
-from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
 
 Source = str | os.PathLike[str] | bytes
 
@@ -21,6 +24,7 @@ class Imported:
 
     sequences   inputs and outputs that are lists of arrays, with the names that their elements have in the graph
     outputs     names of the outputs in order, where some of them are sequences
+    files       all files that the program was made of, mapped; none where that is not told
     """
 
     graph: Graph
@@ -28,6 +32,7 @@ class Imported:
     notes: dict[str, str] = field(default_factory=dict)
     sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
+    files: tuple[Array, ...] = ()
 
 
 LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "mmap")

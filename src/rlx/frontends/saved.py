@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlx.frontends.registry import Format, Imported
-from rlx.ir.serial import load_graph
 
 _START = b'{"format":"rlx"'
 
@@ -20,6 +19,8 @@ def recognises(source: Path | bytes) -> bool:
 
 def read(source: Path | bytes) -> Imported:
     """The graph in the file, its weights mapped. Raises ModelError."""
+    from rlx.ir.serial import load_graph
+
     assert isinstance(source, Path)
     return Imported(load_graph(source), "rlx", {"file": source.name})
 

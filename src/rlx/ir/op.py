@@ -16,6 +16,7 @@ from rlx.ir.attribute import Convert, convert, converter
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.literal import Array, Literal
+from rlx.ir.names import RANDOM_STATE as RANDOM_STATE
 from rlx.ir.type import TensorType
 
 Types = TensorType | tuple[TensorType, ...]
@@ -53,20 +54,6 @@ class Range:
     def of_index(operand: int, extent: Dim, component: int | None = None) -> Range:
         """An index into an axis of this extent, which may count from the back."""
         return Range(operand, dims.mul(extent, -1), extent, "indices", component)
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A number of a run that lies outside of what it must lie in, as words."""
-
-    label: str
-    what: str
-    source: str
-
-    def error(self, low: int, high: int, got: int) -> InputError:
-        wanted = f"[{low}, {high})" if high > low + 1 else str(low)
-        between = " in " if high > low + 1 else " of "
-        return InputError(f"[{self.label}] expected {self.what}{between}{wanted}, got {got}, at node {self.source!r}")
 
 
 @dataclass(frozen=True)
@@ -305,6 +292,3 @@ class Measured(Primitive):
 
 MOST = (1 << 31) - 1
 """The greatest number that a dim without an upper bound may be found to be: products of two then fit into i64."""
-
-RANDOM_STATE = "rlx.random_state"
-"""Name of the input u32[4] that `rlx.runtime` brings, a new one for each run, if the caller does not."""

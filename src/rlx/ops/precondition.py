@@ -8,9 +8,10 @@ import numpy as np
 
 from rlx.ir import dim as dims
 from rlx.ir import expect
+from rlx.ir.check import Violation
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
-from rlx.ir.op import Composite, Range, Violation, op
+from rlx.ir.op import Composite, Range, op
 from rlx.ir.type import TensorType
 
 Array = np.ndarray[Any, Any]

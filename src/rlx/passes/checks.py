@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import GraphError, InputError
+from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir.check import Check, Violation
 from rlx.ir.dim import Bounds, Dim
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import Input, Range, Violation
+from rlx.ir.op import Input, Range
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.control import If, Scan, While
@@ -32,29 +33,6 @@ from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
 OUTPUT = "rlx.checks"
 TRIPS = TensorType((), dtypes.i64)
 NAMED = 4  # loops that an error lists
-
-
-@dataclass(frozen=True)
-class Check:
-    """Numbers of which the runtime gets the greatest n - low, modulo 2⁶⁴, and what they must lie in; `count` is how
-    many there are, None where that hangs on what runs."""
-
-    low: Dim
-    high: Dim
-    words: Violation
-    count: Dim | None = None
-
-    def most(self, binding: Mapping[str, int]) -> int:
-        """The greatest result of a run in which all is in range. Of no numbers it is 0, as of the least in range."""
-        span = dims.evaluate(self.high, binding) - dims.evaluate(self.low, binding)
-        nothing = self.count is None or dims.evaluate(self.count, binding) == 0
-        return max(span - 1, 0) if nothing else span - 1
-
-    def error(self, number: int, binding: Mapping[str, int]) -> InputError:
-        """What to say of a result that is greater."""
-        low, high = dims.evaluate(self.low, binding), dims.evaluate(self.high, binding)
-        got = (number + low + (1 << 63)) % (1 << 64) - (1 << 63)
-        return self.words.error(low, high, got)
 
 
 @dataclass(frozen=True)

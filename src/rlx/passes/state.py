@@ -12,11 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from rlx.ir import dim as dims
+from rlx.ir.check import Check
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ops import build
 from rlx.ops.writing import written_in_place
-from rlx.passes.checks import Check, Checked
+from rlx.passes.checks import Checked
 from rlx.passes.driver import Rebuild
 
 

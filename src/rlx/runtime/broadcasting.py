@@ -8,90 +8,63 @@ is made anew, as importers reckon with dims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.backends.memory import DeviceArray
 from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
+from rlx.ir.check import Check
 from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
-from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.passes.specialise import specialise
-from rlx.runtime.checked import Demands
+from rlx.runtime.demands import Demands
+from rlx.runtime.interface import Interface, LateGraph, Sizes
 
-Sizes = Mapping[str, int]
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+
 Key = tuple[tuple[str, int], ...]
-
-
-def may_broadcast(graph: Graph) -> bool:
-    """Whether dims of the graph may prove to be 1 against others."""
-    return any(equality.spreads for equality in graph.equalities_within())
-
-
-def check_dims(graph: Graph, binding: Sizes) -> bool:
-    """Checks dims against bounds and equalities, as `Graph.bind`, but lets those that may be 1 be 1.
-
-    Tells whether all dims that broadcast are equal, but for those that bodies alone speak of. Raises ShapeError that
-    names both sides.
-    """
-    graph.check_bounds(binding)
-    equal = True
-    for equality in _known(graph.equalities, binding):
-        if equality.holds(binding):
-            continue
-        if equality.one(binding) is None:
-            raise ShapeError(equality.told(binding))
-        equal = False
-        if graph.assumes_equal:
-            break  # what follows was reckoned with dims that are not equal; the graph made anew has its own
-    return equal
-
-
-def _first_one(graph: Graph, binding: Sizes) -> tuple[Equality, Dim] | None:
-    """The first dim that is 1 against another one, and where."""
-    for equality in _known(graph.equalities_within(), binding):
-        side = equality.one(binding)
-        if side is not None:
-            return equality, side
-    return None
-
-
-def _known(equalities: Iterable[Equality], binding: Sizes) -> Iterator[Equality]:
-    """Equalities whose dims have values by now; others are looked at when a run has measured them."""
-    for equality in equalities:
-        if equality.symbols <= binding.keys():
-            yield equality
 
 
 class Broadcasting:
     """The graphs of one graph by the dims that are known to be 1. They are the same whatever the weights."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, late: LateGraph) -> None:
+        self._late = late
         self._lock = locks.rlock()
         self._made: dict[Key, Graph] = {}
 
-    def at(self, binding: Sizes) -> tuple[Key, Graph]:
-        """The graph in which all dims that broadcast are equal at these sizes, and the sizes that were put into it.
+    @property
+    def interface(self) -> Interface:
+        return self._late.interface
+
+    @property
+    def graph(self) -> Graph:
+        """The graph itself."""
+        return self._late.graph
+
+    def at(self, binding: Sizes) -> tuple[Key, Graph | None]:
+        """The graph in which all dims that broadcast are equal at these sizes, and the sizes that were put into it;
+        None for the graph itself.
 
         Raises InputError for dims that do not broadcast, and where the graph cannot be made.
         """
         fixed: dict[str, int] = {}
-        graph = self.graph
+        graph, interface = None, self.interface
         while True:
             try:
-                equal = check_dims(graph, binding)
+                equal = interface.check_dims(binding)
             except ShapeError as error:
-                raise InputError(f"[run] {error}; {_origins(self.graph, binding)}") from None
-            first = _first_one(graph, binding)
+                raise InputError(f"[run] {error}; {_origins(self.interface, binding)}") from None
+            first = interface.first_one(binding)
             if first is None:
                 return _key(fixed), graph
             try:
                 graph, fixed = self._with_one(fixed, *first, binding)
+                interface = Interface.of(graph)
             except RlxError:
                 if not equal:
                     raise
@@ -115,10 +88,12 @@ class Broadcasting:
     def _with_sizes(self, fixed: Sizes, equality: Equality, binding: Sizes) -> Graph:
         graph = self.graph
         if not graph.assumes_equal:
+            from rlx.passes.specialise import specialise
+
             try:
                 return specialise(graph, fixed)
             except ShapeError as error:
-                raise InputError(f"[run] {error}; {_origins(graph, binding)}") from None
+                raise InputError(f"[run] {error}; {_origins(self.interface, binding)}") from None
         if graph.anew is None:
             raise InputError(self._refusal(equality, binding))
         sized = graph.anew(fixed)
@@ -129,7 +104,7 @@ class Broadcasting:
         return sized
 
     def _refusal(self, equality: Equality, binding: Sizes) -> str:
-        reason = f"[run] {equality.told(binding)}; {_origins(self.graph, binding)}"
+        reason = f"[run] {equality.told(binding)}; {_origins(self.interface, binding)}"
         why = "this program was made for equal dims, and the model that it was made of is not at hand"
         return f"{reason}; {why}: load that, or bring arrays of one size"
 
@@ -143,14 +118,14 @@ def _key(sizes: Sizes) -> Key:
     return tuple(sorted(sizes.items()))
 
 
-def _origins(graph: Graph, binding: Sizes) -> str:
+def _origins(interface: Interface, binding: Sizes) -> str:
     """Which input each dim is of."""
-    origins: dict[str, str] = {}
-    for value in graph.inputs:
-        for axis, dim in enumerate(value.shape):
+    found: dict[str, str] = {}
+    for name, of in interface.inputs.items():
+        for axis, dim in enumerate(of.shape):
             if str(dim) in binding:
-                origins.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {value.name!r} axis {axis}")
-    return ", ".join(origins.values())
+                found.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {name!r} axis {axis}")
+    return ", ".join(found.values())
 
 
 class BroadcastExecutable(Executable):
@@ -182,7 +157,7 @@ class BroadcastExecutable(Executable):
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         key, graph = self.graphs.at(binding)
-        if not key:
+        if graph is None:
             return self.equal.bind(binding)
         demands, program = self._program(key, graph)
         known = {name: binding[name] for name in graph.symbols}
@@ -195,7 +170,7 @@ class BroadcastExecutable(Executable):
                 program = self.build(graph)
                 weights = {**graph.data, **_of(graph, self._given)}
                 program.set_params({name: mapped.private(array) for name, array in weights.items()})
-                self._programs[key] = (graph, Demands(graph), program)
+                self._programs[key] = (graph, Demands.of(graph), program)
             return self._programs[key][1:]
 
     @property
@@ -230,6 +205,10 @@ class BroadcastExecutable(Executable):
     def weight_bytes(self) -> int:
         return sum(program.weight_bytes for program in self._all)
 
+    @property
+    def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
+        return self.equal.stored
+
     def finish(self) -> None:
         for program in self._all:
             program.finish()
@@ -247,10 +226,10 @@ class BroadcastExecutable(Executable):
         return self.equal.code()
 
     def write_package(self, path: Any, binding: Mapping[str, int]) -> Any:
-        if binding.keys() < set(self.graphs.graph.symbols):
+        if binding.keys() < set(self.graphs.interface.symbols):
             return self.equal.write_package(path, binding)  # which says what is missing
         key, graph = self.graphs.at(binding)
-        if not key:
+        if graph is None:
             return self.equal.write_package(path, binding)
         return self._program(key, graph)[1].write_package(path, {name: binding[name] for name in graph.symbols})
 
@@ -265,14 +244,6 @@ def _of(graph: Graph, params: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array for name, array in params.items() if name in names}
 
 
-def hand_over(executable: Executable, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
-    """Sets weights: `private` are arrays that a program may keep, `given` those that they were made of."""
-    if isinstance(executable, BroadcastExecutable):
-        executable.take(given, private)
-    else:
-        executable.set_params(private)
-
-
-def around(graph: Graph, equal: Executable, build: Callable[[Graph], Executable]) -> Executable:
+def around(late: LateGraph, equal: Executable, build: Callable[[Graph], Executable]) -> Executable:
     """The executable of a graph, of that of the graph with equal dims."""
-    return BroadcastExecutable(Broadcasting(graph), equal, build) if may_broadcast(graph) else equal
+    return BroadcastExecutable(Broadcasting(late), equal, build) if late.interface.may_broadcast else equal

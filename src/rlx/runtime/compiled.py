@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,18 +13,19 @@ from rlx.backends.executable import Capabilities, Executable, KernelTime
 from rlx.backends.memory import DeviceArray, HostArray, Where
 from rlx.errors import InputError
 from rlx.interrupt import CancelToken, limited
-from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.runtime import saved
-from rlx.runtime.experts import Experts
 from rlx.runtime.mode import PLAIN, Mode
-from rlx.runtime.pickled import Pickled
 from rlx.runtime.pipeline import Pending, Pipeline
 from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
 from rlx.runtime.state import State, begun
 from rlx.runtime.typed import Typed
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+    from rlx.runtime.experts import Experts
+    from rlx.runtime.pickled import Pickled
 
 ON_DEVICE = "device"
 """What `outputs` of a run are where results stay on the device."""
@@ -278,6 +279,8 @@ class CompiledGraph:
         """The experts that rows of products choose: what they chose, and whose weights should lie in memory."""
         with self._lock:
             if self._experts is None:
+                from rlx.runtime.experts import Experts
+
                 self._experts = Experts(self._state)
             return self._experts
 
@@ -353,6 +356,8 @@ class CompiledGraph:
             return
         if sizes:
             raise InputError(f"[save] expected no sizes, as this program takes all of them, got {dict(sizes)}")
+        from rlx.runtime import saved
+
         saved.save(self.program, self._state.now(copied=True).unobserved(), path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
@@ -413,19 +418,21 @@ class CompiledGraph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A program can be pickled: its weights, and what stays between runs, go along."""
+        from rlx.runtime.pickled import Pickled
+
         mode = self._state.now()
         handles = {name: self.read_handle(name) for name in (*mode.handles, *mode.states)}
         return _opened, (Pickled.of(self.program, mode, handles, self.attempts),)
 
     def __repr__(self) -> str:
         if self.closed:
-            return f"<CompiledGraph {self.graph.name!r} on {self.device}, closed>"
+            return f"<CompiledGraph {self.program.graph.name!r} on {self.device}, closed>"
         signature = self.program.signature
         takes = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         keeps = ", ".join(f"{name}: {of}" for name, of in signature.states.items())
         kept = f", keeps {keeps}" if keeps else ""
-        return f"<CompiledGraph {self.graph.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
+        return f"<CompiledGraph {self.program.interface.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
 
 
 def _opened(pickled: Pickled) -> CompiledGraph:
@@ -444,4 +451,6 @@ def load_compiled(
     Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
     DeviceUnavailable.
     """
+    from rlx.runtime import saved
+
     return CompiledGraph(*saved.load(path, recompile, threads, mmap))

@@ -17,6 +17,7 @@ from rlx.backends.failures import translated
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.runtime.broadcasting import around
+from rlx.runtime.interface import LateGraph
 from rlx.runtime.stages import compile_graph
 
 
@@ -34,7 +35,7 @@ class Compiler:
 
         Raises UnsupportedOp, DeviceUnavailable, CompileError.
         """
-        executable = self._for_equal_dims(graph)
+        executable = self.for_equal_dims(graph)
         if log.wanted(log.COMPILES, "compile"):
             how = "taken from the cache" if executable.from_cache else "compiled"
             took = f"{executable.compile_ns / 1e6:.1f} ms"
@@ -43,9 +44,10 @@ class Compiler:
 
     def around(self, graph: Graph, equal: Executable) -> Executable:
         """The executable of a graph, of one for dims that are equal wherever they broadcast."""
-        return around(graph, equal, self._for_equal_dims)
+        return around(LateGraph.of(graph), equal, self.for_equal_dims)
 
-    def _for_equal_dims(self, graph: Graph) -> Executable:
+    def for_equal_dims(self, graph: Graph) -> Executable:
+        """The executable of a graph whose dims are equal wherever they broadcast. Raises as `compile`."""
         if not self.options.cache or flags.debug() >= 3:
             return self._compile(graph)
         start_ns = time.perf_counter_ns()

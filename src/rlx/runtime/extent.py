@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,19 @@ from rlx.backends.executable import Bound, KernelTime
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
-from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
-from rlx.passes.specialise import assume_equal
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
 
 Extents = Mapping[str, int]
 
 
 def check_extent(graph: Graph, dim: str, extent: int) -> None:
     """Raises InputError for a dim that no input has as an axis, or along which arrays have no first entries."""
+    from rlx.passes.specialise import assume_equal
+
     known = {name for value in graph.inputs for d in value.shape for name in dims.symbols(d)}
     if dim not in known:
         raise InputError(f"[set_active_extent] expected a dim of an input among {sorted(known)}, got {dim!r}")

@@ -15,7 +15,7 @@ from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
 from rlx.cost.generic import GenericEstimator
 from rlx.device import explain, html, observed, registry, remembered, support, switches
-from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
+from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure, at_once
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy
@@ -254,7 +254,7 @@ class GraphDevices:
         """The program for the device that `decide` chooses. Where the choice is plain before the graph is looked at,
         the first answer waits for nothing but the compile."""
         if hint is None and self._policy.strategy == "auto":
-            known = self._chooser.at_once() or self._remembered(inputs)
+            known = at_once(self._policy) or self._remembered(inputs)
             if known is not None:
                 try:
                     return self._compile(known)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError
-from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
-from rlx.ir.op import State
+from rlx.runtime.interface import Interface
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Value
 
 Kept = Array | DeviceArray
 """What stays between runs: on the device where that has memory of its own."""
@@ -87,10 +89,10 @@ PLAIN = Mode()
 """Nothing is kept: the mode of nearly all programs, told by identity."""
 
 
-def check_feeds(graph: Graph, feeds: Mapping[str, str], handles: Mapping[str, Kept]) -> None:
+def check_feeds(interface: Interface, feeds: Mapping[str, str], handles: Mapping[str, Kept]) -> None:
     """Raises InputError for a feed of unknown names, without a handle, or from a type that the input does not take."""
-    inputs = {value.name: value.type for value in graph.inputs if not isinstance(value.op, State)}
-    results = graph.results
+    inputs = {name: of for name, of in interface.inputs.items() if name not in interface.states}
+    results = interface.results
     for output, name in feeds.items():
         if output not in results:
             raise InputError(f"[set_feeds] expected outputs among {list(results)}, got {output!r}")
@@ -98,7 +100,7 @@ def check_feeds(graph: Graph, feeds: Mapping[str, str], handles: Mapping[str, Ke
             raise InputError(f"[set_feeds] expected inputs among {list(inputs)}, got {name!r}")
         if name not in handles:
             raise InputError(f"[set_feeds] expected a handle of input {name!r}, got none: bind_handle gives it a value")
-        given, taken = results[output].type, inputs[name]
+        given, taken = results[output], inputs[name]
         if not given.flows_into(taken):
             raise InputError(f"[set_feeds] expected {taken} for input {name!r}, got output {output!r} of {given}")
     doubled = {name for name in feeds.values() if list(feeds.values()).count(name) > 1}

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
 from rlx.errors import CapabilityError, ClosedError, InputError, OutOfMemory, did_you_mean
-from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
-from rlx.passes.cut import ending_at
 from rlx.runtime.bind_cache import BindCache, Key
-from rlx.runtime.broadcasting import check_dims, hand_over
-from rlx.runtime.checked import Demands
-from rlx.runtime.compiler import Compiler
+from rlx.runtime.demands import Demands
 from rlx.runtime.extent import ActiveBound, Extents
+from rlx.runtime.interface import Interface, LateGraph
 from rlx.runtime.signature import Signature, check_param
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph, Value
+    from rlx.runtime.compiler import Compiler
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 NONE_ACTIVE: Extents = {}
@@ -36,33 +37,51 @@ class Program:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | LateGraph,
         device: str,
         executable: Executable,
-        compiler: Compiler | None = None,
+        compiler: Compiler | Callable[[], Compiler] | None = None,
         params: Mapping[str, Any] | None = None,
+        demands: Demands | None = None,
     ) -> None:
-        self.graph = graph
+        self._late = graph if isinstance(graph, LateGraph) else LateGraph.of(graph)
+        interface = self._late.interface
         self.device = device
         self.executable = executable
-        self.compiler = compiler
-        self.output_types = {name: value.type for name, value in graph.results.items()}
+        self._compiler = compiler
+        self.output_types = interface.results
         self.output_names: tuple[str, ...] = tuple(self.output_types)
-        numbers = {name: number for number, name in enumerate(graph.outputs)}
+        numbers = {name: number for number, name in enumerate(interface.outputs)}
         self.output_at = [numbers[name] for name in self.output_names]
-        self.next_at = [(state, numbers[output]) for state, output in graph.states.items()]
-        self.param_types: dict[str, TensorType] = {v.name: v.type for v in graph.params}
+        self.next_at = [(state, numbers[output]) for state, output in interface.following.items()]
+        self.param_types: dict[str, TensorType] = dict(interface.params)
         self.params: dict[str, Array] = {}
         self.place = executable.place
         self.writes_states = executable.writes_states
-        self.signature = Signature(graph, self.place)
+        self.signature = Signature(interface, self.place)
         self._lock = locks.rlock()
         self._missing: frozenset[str] = frozenset(self.param_types)
-        self._demands = Demands(graph)
+        self._demands = Demands.of(self.graph) if demands is None else demands
         self._plans = BindCache()
         self._parts: dict[tuple[bool, tuple[str, ...]], Program] = {}
         if params:
             self.set_params(self.checked(params))
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it was compiled from, read when first asked for where the code is from the cache on disk."""
+        return self._late.graph
+
+    @property
+    def interface(self) -> Interface:
+        return self._late.interface
+
+    @property
+    def compiler(self) -> Compiler | None:
+        """What compiles parts of the graph; None for a program that was made by hand."""
+        if callable(self._compiler):
+            self._compiler = self._compiler()
+        return self._compiler
 
     # weights
 
@@ -83,7 +102,7 @@ class Program:
         """The weights as they were given, and as the program gets them."""
         with self._lock:
             with translated("weights", self.device):
-                hand_over(self.executable, given, held)
+                self.executable.take(given, held)
             if any(not self.param_types[name].is_static for name in given):
                 self._plans.clear()
             self.params = {**self.params, **given}
@@ -123,13 +142,13 @@ class Program:
         if self._missing:
             self._refuse_missing()
         binding = self.signature.binding(arrays, self.params)
-        if check_dims(self.graph, binding):
+        if self.interface.check_dims(binding):
             self._demands.check_at(binding)
         if not extents:
             return self._bind_at(binding)
         active = self.signature.active(binding, extents)
         inner = self._bind_at(active)
-        types = list(self.signature.types.values()), [value.type for value in self.graph.outputs.values()]
+        types = list(self.signature.types.values()), list(self.interface.outputs.values())
         return ActiveBound(inner, *types, binding, extents)
 
     def _bind_at(self, binding: Mapping[str, int]) -> Bound:
@@ -167,6 +186,8 @@ class Program:
                 return self._parts[key]
             if self.compiler is None:
                 raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
+            from rlx.passes.cut import ending_at
+
             graph = ending_at(self.graph, values, names, advances)
             graph.data = {}
             part = Program(graph, self.device, self.compiler.compile(graph), self.compiler)
@@ -179,7 +200,7 @@ class Program:
         """A program with the same code and weights, which takes other weights without a change to this one; random
         numbers go on from the same place if they have a seed. Raises CapabilityError."""
         with self._lock:
-            made = Program(self.graph, self.device, self.executable.clone(), self.compiler)
+            made = Program(self._late, self.device, self.executable.clone(), self._compiler, None, self._demands)
             made.params, made._missing = self.params, self._missing
             if self.signature.random is not None and made.signature.random is not None:
                 made.signature.random.place = self.signature.random.place
@@ -194,16 +215,16 @@ class Program:
 
     def describe(self) -> dict[str, Any]:
         """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
-        params = self.graph.params
+        params = self.interface.params.values()
         return {
-            "graph": self.graph.name,
+            "graph": self.interface.name,
             "device": self.device,
             "inputs": {n: str(of) for n, of in self.signature.types.items() if n not in self.signature.states},
             "outputs": {name: str(of) for name, of in self.output_types.items()},
             "states": {name: str(of) for name, of in self.signature.states.items()},
             "nodes": len(self.graph.nodes),
             "params": len(params),
-            "param_bytes": sum(v.type.nbytes() for v in params if v.type.is_static),
+            "param_bytes": sum(of.nbytes() for of in params if of.is_static),
             "compile_ms": self.executable.compile_ns / 1e6,
             "compile_count": self.executable.compile_count,
             "from_cache": self.executable.from_cache,
@@ -217,10 +238,17 @@ class ClosedProgram:
     """What is left of a program that was closed: what it was. Whatever else it is asked for raises ClosedError."""
 
     def __init__(self, program: Program) -> None:
-        self.graph = Graph(program.graph.name)
+        self.name = program.interface.name
         self.device = program.device
+
+    @property
+    def graph(self) -> Graph:
+        """An empty one of its name."""
+        from rlx.ir.graph import Graph
+
+        return Graph(self.name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise ClosedError(f"[run] expected a program that is open, got {self.graph.name!r}, which was closed")
+        raise ClosedError(f"[run] expected a program that is open, got {self.name!r}, which was closed")

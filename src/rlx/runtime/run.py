@@ -72,7 +72,7 @@ def _all_outputs(
     slots = check_slots(given, program.output_types, known, [a for a in arrays if not isinstance(a, DeviceArray)])
     if not program.next_at:
         return slots
-    everything: list[Array | None] = [None] * len(program.graph.outputs)
+    everything: list[Array | None] = [None] * len(program.interface.outputs)
     for at, slot in zip(program.output_at, slots):
         everything[at] = slot
     return everything
@@ -112,7 +112,7 @@ def _run_observed(
     rest = iter(results[count:])
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])
-    everything: list[Any] = [None] * len(program.graph.outputs)
+    everything: list[Any] = [None] * len(program.interface.outputs)
     for at, result in zip(program.output_at, deliver(results[:count], given)):
         everything[at] = result
     for (_, at), (_, number) in zip(program.next_at, part.next_at):

@@ -81,7 +81,7 @@ def restored(header: Mapping[str, Any], data: memoryview, program: Program) -> M
         (states if name in signature.states else handles)[name] = made
         begin += _padded(array)
     feeds = {str(output): str(name) for output, name in header["feeds"].items()}
-    check_feeds(program.graph, feeds, handles)
+    check_feeds(program.interface, feeds, handles)
     extents = {str(dim): extent for dim, extent in header["extents"].items()}
     for dim, extent in extents.items():
         check_extent(program.graph, dim, extent)

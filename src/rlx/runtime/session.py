@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rlx import flags
-from rlx.backends.base import Options, Unsupported
-from rlx.device import registry, switches
-from rlx.device.policy import DevicePolicy
-from rlx.device.support import refused_nodes
+from rlx.backends.base import Options
 from rlx.errors import GraphError, OptionError, UnsupportedOp
-from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph
-from rlx.runtime.compiler import Compiler
-from rlx.runtime.graph_devices import GraphDevices
 from rlx.runtime.program import Inputs, Program
+
+if TYPE_CHECKING:
+    from rlx.backends.base import Unsupported
+    from rlx.ir.graph import Graph
+    from rlx.runtime.graph_devices import GraphDevices
 
 
 class Session:
@@ -57,8 +56,13 @@ class Session:
             check_indices=flags.check_indices() if check_indices is None else check_indices,
             tiered=flags.tiers() if compile is None else _is_tiered(compile),
         )
-        switches.check(self.options.disable)
-        if device != "auto":
+        if self.options.disable:
+            from rlx.device import switches
+
+            switches.check(self.options.disable)
+        if device not in ("auto", "cpu"):  # the processor is always here
+            from rlx.device import registry
+
             registry.backend(device)  # so that one that is not here is told of now
 
     def __repr__(self) -> str:
@@ -85,16 +89,35 @@ class Session:
             if policy.chain and policy.hint is None and policy.force is None:
                 return devices.compile_chain()
             return devices.compile_resolved(inputs=inputs)
+        from rlx.device import registry
+        from rlx.runtime.compiler import Compiler
+
         backend, ordinal = registry.backend(self.device)
         try:
             compiler = Compiler(self.device, backend, self.options, ordinal)
             return CompiledGraph(Program(graph, self.device, compiler.compile(graph), compiler, graph.data))
         except UnsupportedOp as error:
+            from rlx.device.support import refused_nodes
+
             reason = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
             raise UnsupportedOp(f"[session] {reason}") from None
 
+    def chooses(self, device: str) -> bool:
+        """Whether graphs go to a device whatever they are, as far as it takes them: it is named, or nothing else may be
+        quicker."""
+        if self.device != "auto":
+            return self.device == device
+        from rlx.device import registry
+        from rlx.device.choice import at_once
+        from rlx.device.policy import DevicePolicy
+
+        return not registry.has_plugins() and str(at_once(DevicePolicy.from_env())) == device
+
     def devices(self, graph: Graph) -> GraphDevices:
         """The graph on all devices that the environment's policy admits, with the session's options."""
+        from rlx.device.policy import DevicePolicy
+        from rlx.runtime.graph_devices import GraphDevices
+
         policy = DevicePolicy.from_env()
         if self.device != "auto":
             policy = policy.only(self.device)

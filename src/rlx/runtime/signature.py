@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +16,16 @@ from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
-from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.op import RANDOM_STATE, State
+from rlx.ir.names import RANDOM_STATE
 from rlx.ir.type import TensorType
-from rlx.runtime.broadcasting import check_dims
 from rlx.runtime.dlpack import array_of
+from rlx.runtime.interface import Interface
 from rlx.runtime.random_state import RandomState
 from rlx.runtime.typed import Typed
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
 
 _ndarray = np.ndarray
 _CONTIGUOUS = 0x1  # NPY_ARRAY_C_CONTIGUOUS; enough for weights, which lie anywhere in a mapped file
@@ -39,11 +41,12 @@ class Signature:
     memory is `place` stay there.
     """
 
-    def __init__(self, graph: Graph, place: object = None) -> None:
-        self.graph = graph
+    def __init__(self, of: Graph | Interface, place: object = None) -> None:
+        interface = of if isinstance(of, Interface) else Interface.of(of)
+        self.interface = interface
         self.place = place
-        self.types: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
-        self.states: dict[str, TensorType] = {v.name: v.type for v in graph.inputs if isinstance(v.op, State)}
+        self.types: dict[str, TensorType] = dict(interface.inputs)
+        self.states: dict[str, TensorType] = {name: self.types[name] for name in interface.states}
         self._brought = {name: of for name, of in self.types.items() if name not in self.states}
         self._states_at = [(list(self.types).index(name), name) for name in self.states]
         self.names = tuple(name for name in self._brought if name != RANDOM_STATE)
@@ -51,8 +54,8 @@ class Signature:
         self._random_at = list(self._brought).index(RANDOM_STATE) if self.random else 0
         self._dtypes = tuple(self.types[name].dtype.numpy for name in self.names)
         # worked out once: a new size must not cost a walk over the graph
-        self._symbols = tuple(graph.symbols)
-        self._symbolic_params = {v.name: v.type for v in graph.params if not v.type.is_static}
+        self._symbols = interface.symbols
+        self._symbolic_params = {name: of for name, of in interface.params.items() if not of.is_static}
 
     def quick(self, inputs: Any) -> list[Array] | None:
         """The arrays in order if each can be used as it is; None says that `arrays` has to look closely."""
@@ -152,7 +155,7 @@ class Signature:
         if unbound:
             raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
         try:
-            check_dims(self.graph, sizes)
+            self.interface.check_dims(sizes)
         except ShapeError as error:
             raise InputError(f"[run] {error}; {solver.origins()}") from None
         return sizes
@@ -165,8 +168,9 @@ class Signature:
             raise InputError(f"[run] expected active extents within the sizes of the inputs, got {extents_text}")
         active = {**binding, **extents}
         try:
-            self.graph.bind(binding)  # results are as large as types say, which is not so where a dim of 1 is broadcast
-            self.graph.bind(active)
+            # results are as large as types say, which is not so where a dim of 1 is broadcast
+            self.interface.bind(binding)
+            self.interface.bind(active)
         except ShapeError as error:
             raise InputError(f"[run] {error}, at the active extents {dict(extents)}") from None
         return active

@@ -24,7 +24,8 @@ from rlx.ir.type import MAX_BYTES
 from rlx.passes.decompose import decompose
 from rlx.passes.staging import Stage, cut, sizes
 from rlx.runtime.bind_cache import BindCache
-from rlx.runtime.checked import check_sizes, compile_checked
+from rlx.runtime.checked import compile_checked
+from rlx.runtime.demands import check_sizes, places
 
 
 def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
@@ -103,8 +104,8 @@ class _Stage:
         self.measures = [(node.op, node.inputs[0], node.source or node.name) for node in stage.measures]
         self.checks = stage.checks
         measured = set(stage.graph.given)
-        self.sizes = sizes(stage.graph.nodes, measured)
-        inside = sizes(decompose(stage.graph).nodes, measured)
+        self.sizes = places(sizes(stage.graph.nodes, measured))
+        inside = places(sizes(decompose(stage.graph).nodes, measured))
         self.inner = {shape: of for shape, of in inside.items() if shape not in self.sizes}
 
     def check(self, binding: Mapping[str, int]) -> None:

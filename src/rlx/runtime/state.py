@@ -68,7 +68,7 @@ class State:
         program = self.program
         if program.place is None:
             return None
-        places: list[Where] = ["device"] * len(program.graph.outputs)
+        places: list[Where] = ["device"] * len(program.interface.outputs)
         for i, (name, at) in enumerate(zip(program.output_names, program.output_at)):
             if name not in mode.feeds:
                 places[at] = "host" if requested is None else requested[i]
@@ -152,7 +152,7 @@ class State:
         given = dict(feeds)
 
         def with_feeds(mode: Mode) -> Mode:
-            check_feeds(self.program.graph, given, mode.handles)
+            check_feeds(self.program.interface, given, mode.handles)
             return replace(mode, feeds=given)
 
         self._change(with_feeds)

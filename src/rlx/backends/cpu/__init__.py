@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Executable
-from rlx.cost.estimate import Estimator, Rates
-from rlx.cost.prior import Traits, predict, predict_any, recorded
-from rlx.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
     from rlx.codegen.simd.isa import Isa
+    from rlx.cost.estimate import Estimator, Rates
+    from rlx.cost.prior import Traits
+    from rlx.ir.graph import Graph, Node
 
 
 class CpuBackend(Backend):
@@ -61,6 +61,7 @@ class CpuBackend(Backend):
     def prior(self, ordinal: int = 0) -> Rates:
         """What no profile of this instruction set has is roughly as such machines have it."""
         from rlx.backends.cpu import isa, rates
+        from rlx.cost.prior import predict, predict_any, recorded
 
         traits, profiles = self.traits(), recorded(__name__)
         roughly = predict_any(profiles, traits) | rates.usual(isa.detect())

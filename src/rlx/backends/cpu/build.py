@@ -22,19 +22,38 @@ from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import forced, host_features
 from rlx.backends.cpu.jit import emit_objects
 from rlx.codegen.simd.isa import Isa
-from rlx.errors import DeviceUnavailable, UnsupportedOp
-from rlx.ir.dim import Bounds
-from rlx.ir.fingerprint import fingerprint
-from rlx.ir.graph import Graph
+from rlx.errors import DeviceUnavailable, ModelError, UnsupportedOp
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
+    from rlx.ir.dim import Bounds
+    from rlx.ir.graph import Graph
     from rlx.kernel.ir.program import Program
 
 
 def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
     """The executable of a graph, from the cache on disk if it is there. Raises UnsupportedOp, CompileError."""
     key = _cache_key(graph, isa, options) if options.cache and flags.debug() < 3 else None
+    made = _built(graph, isa, options, key)
+    made.loaded.key = key
+    return made
+
+
+def stored(key: str, isa: dict[str, Any], options: Options) -> CpuExecutable | None:
+    """The executable whose code has this key, without its graph; None if it is not there."""
+    found = disk.read(key)
+    if found is None:
+        return None
+    try:
+        made = CpuExecutable.of(from_bytes(found), Isa(**isa), options.threads)
+    except (ModelError, TypeError):  # of another version of rlx
+        return None
+    made.from_cache = True
+    made.loaded.key = key
+    return made
+
+
+def _built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
     found = disk.read(key) if key else None
     if found is not None:
         made = CpuExecutable.of(from_bytes(found), isa, options.threads)
@@ -72,6 +91,7 @@ def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
     import llvmlite
 
     import rlx
+    from rlx.ir.fingerprint import fingerprint
 
     parts = [
         f"{options.profile} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",

@@ -6,7 +6,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
+from rlx.ir.check import Check
 from rlx.ir.literal import Array
-from rlx.passes.checks import Check
 
 PAGE = 4096
 IDLE_FRAMES = 4
@@ -103,7 +103,8 @@ class _Code:
     def __init__(self, artifact: Artifact, isa: Isa, threads: int | None) -> None:
         self.artifact = artifact
         self.promotion: Promotion | None = None
-        self._isa = isa
+        self.isa = isa
+        self.key: str | None = None  # in the cache on disk
         self._loaded = Loaded(artifact.code, isa)
         self._before: list[Loaded] = []  # runs may still be in what was replaced
         self.main_address = self._loaded.address("rlx_main")
@@ -115,7 +116,7 @@ class _Code:
 
     def take(self, code: list[bytes]) -> None:
         """Lets later runs have other machine code for the same program."""
-        loaded = Loaded(code, self._isa)
+        loaded = Loaded(code, self.isa)
         address = loaded.address("rlx_main")
         self._before.append(self._loaded)
         self._loaded, self.main_address, self.main = loaded, address, _Entry(address)
@@ -253,6 +254,11 @@ class CpuExecutable(Executable):
     def code_in_use(self) -> int:
         """Where the function lies that runs call."""
         return self.loaded.main_address
+
+    @property
+    def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
+        key = self.loaded.key
+        return None if key is None else (key, asdict(self.loaded.isa), self.checks)
 
     def finish(self) -> None:
         self.loaded.finish()

@@ -150,7 +150,8 @@ class _ModelImporter:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
         _prune(self.graph)
-        return Imported(self.graph, "onnx", self._notes(), self.sequences, [o.name for o in proto.output])
+        outputs = [o.name for o in proto.output]
+        return Imported(self.graph, "onnx", self._notes(), self.sequences, outputs, self.file.files)
 
     def _check_opset(self) -> None:
         opset = self.file.opsets.get("", onnx.defs.onnx_opset_version())

@@ -72,6 +72,11 @@ class ModelFile:
             return ModelFile, (self.data.tobytes(),)
         return LaterFile, (self.folder.root / self.label, mapped.state_of(self.data))
 
+    @property
+    def files(self) -> tuple[Array, ...]:
+        """The file, and those of external data that were asked for so far; none of bytes."""
+        return () if self.folder is None else (self.data, *self.folder.opened)
+
     def open(self) -> ModelFile:
         """The file. Raises ModelError if it was written to since it was opened."""
         self.check()

@@ -1,0 +1,59 @@
+"""What a choice hangs on that is made before the graph is looked at, as the file system and the environment tell it.
+What is stored for a device is used where these are the same. Nothing of any backend is imported.
+
+Probes look for packages, drivers, device nodes and calibrations (`backends/*/__init__.py`, `backends/wgpu/drivers.py`).
+What comes or goes of them changes the folder that it lies in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+
+from rlx import disk
+
+VARIABLES = ("VK_", "XDG_DATA", "LD_LIBRARY_PATH", "SYSTEMROOT", "HOME", "PYTHON", "PATH")
+"""How the names of those begin that probes and imports go by, beside rlx's own."""
+_LIBRARIES = (
+    "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/opt/homebrew/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+)  # fmt: skip
+_NODES = ("/dev/dri", "/dev/dxg", "/dev/kgsl-3d0", "/dev/mali0")
+_MANIFESTS = "vulkan/icd.d"
+
+
+def digest() -> str:
+    """Changes wherever another device might be there to choose, or another reason to choose it."""
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES))
+    parts = [repr(variables), repr([_stat(path) for path in _folders()]), repr(_listed("/sys/bus/pci/devices"))]
+    parts.append(repr([name for name in _listed("/dev") if name.startswith("nvidia")]))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _folders() -> list[str]:
+    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES") or ""
+    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    extra = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    try:
+        calibrations = [os.path.join(disk.folder(), "calibration")]
+    except disk.NoFolder:
+        calibrations = []
+    manifests = [os.path.join(root, _MANIFESTS) for root in (home, *shared.split(":"), "/etc")]
+    return [*sys.path, *_LIBRARIES, *extra, *_NODES, *manifests, *filter(None, named.split(os.pathsep)), *calibrations]
+
+
+def _stat(path: str) -> tuple[object, ...]:
+    try:
+        found = os.stat(path or ".")
+    except OSError:
+        return (path,)
+    return (path, found.st_ino, found.st_mtime_ns)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

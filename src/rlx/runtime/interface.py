@@ -1,0 +1,155 @@
+"""What a program asks of its callers: names, types and dims of what goes in and out. A run needs no more of a graph.
+
+`LateGraph` is a graph that is read when somebody asks for more: a program from the cache on disk starts without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlx import locks
+from rlx.errors import ShapeError
+from rlx.ir.dim import Dim
+from rlx.ir.expect import Equality
+from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Of a graph, by the names of its properties.
+
+    states      the inputs that the runtime brings; `following` tells of which outputs their next values are
+    within      equalities of regions, and then the graph's own
+    """
+
+    name: str
+    inputs: Mapping[str, TensorType]
+    states: tuple[str, ...]
+    following: Mapping[str, str]
+    params: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    symbols: tuple[str, ...]
+    measured: tuple[str, ...]
+    bounds: Mapping[str, tuple[int, int | None]]
+    equalities: tuple[Equality, ...]
+    within: tuple[Equality, ...]
+    assumes_equal: bool
+
+    @staticmethod
+    def of(graph: Graph) -> Interface:
+        from rlx.ir.op import State
+
+        return Interface(
+            name=graph.name,
+            inputs={v.name: v.type for v in graph.inputs},
+            states=tuple(v.name for v in graph.inputs if isinstance(v.op, State)),
+            following=dict(graph.states),
+            params={v.name: v.type for v in graph.params},
+            outputs={name: v.type for name, v in graph.outputs.items()},
+            symbols=tuple(graph.symbols),
+            measured=tuple(graph.measured),
+            bounds=dict(graph.bounds),
+            equalities=tuple(graph.equalities),
+            within=tuple(graph.equalities_within()),
+            assumes_equal=graph.assumes_equal,
+        )
+
+    @property
+    def results(self) -> dict[str, TensorType]:
+        """Outputs for callers: all that are not the next value of a state."""
+        following = set(self.following.values())
+        return {name: of for name, of in self.outputs.items() if name not in following}
+
+    @property
+    def may_broadcast(self) -> bool:
+        """Whether dims may prove to be 1 against others."""
+        return any(equality.spreads for equality in self.within)
+
+    def check_bounds(self, binding: Sizes) -> None:
+        """Raises ShapeError for a dim out of its bounds."""
+        for name, (low, high) in self.bounds.items():
+            if name in binding and (binding[name] < low or (high is not None and binding[name] > high)):
+                limits = f"[{low}, {high if high is not None else 'inf'}]"
+                raise ShapeError(f"expected the dim {name!r} in {limits}, got {binding[name]}")
+
+    def bind(self, binding: Sizes) -> None:
+        """Checks dims against bounds and equalities, but for those that only a run measures.
+
+        Raises ShapeError that names both sides.
+        """
+        self.check_bounds(binding)
+        open_ = set(self.measured) - binding.keys()
+        for equality in self.equalities:
+            if not (open_ and equality.symbols & open_) and not equality.holds(binding):
+                raise ShapeError(equality.told(binding))
+
+    def check_dims(self, binding: Sizes) -> bool:
+        """As `bind`, but lets those that may be 1 be 1.
+
+        Tells whether all dims that broadcast are equal, but for those that bodies alone speak of. Raises ShapeError
+        that names both sides.
+        """
+        self.check_bounds(binding)
+        equal = True
+        for equality in _known(self.equalities, binding):
+            if equality.holds(binding):
+                continue
+            if equality.one(binding) is None:
+                raise ShapeError(equality.told(binding))
+            equal = False
+            if self.assumes_equal:
+                break  # what follows was reckoned with dims that are not equal; the graph made anew has its own
+        return equal
+
+    def first_one(self, binding: Sizes) -> tuple[Equality, Dim] | None:
+        """The first dim that is 1 against another one, and where."""
+        for equality in _known(self.within, binding):
+            side = equality.one(binding)
+            if side is not None:
+                return equality, side
+        return None
+
+
+def _known(equalities: Iterable[Equality], binding: Sizes) -> Iterator[Equality]:
+    """Equalities whose dims have values by now; others are looked at when a run has measured them."""
+    for equality in equalities:
+        if equality.symbols <= binding.keys():
+            yield equality
+
+
+class LateGraph:
+    """A graph whose interface is known before it is read."""
+
+    def __init__(self, interface: Interface, read: Callable[[], Graph]) -> None:
+        self.interface = interface
+        self._read: Callable[[], Graph] | None = read
+        self._graph: Graph | None = None
+        self._lock = locks.rlock()
+
+    @staticmethod
+    def of(graph: Graph) -> LateGraph:
+        """A graph that is here."""
+        made = LateGraph(Interface.of(graph), lambda: graph)
+        made._graph, made._read = graph, None
+        return made
+
+    @property
+    def is_here(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, read when it is first asked for. Raises what reading it raises."""
+        if self._graph is None:
+            with self._lock:
+                if self._graph is None and self._read is not None:
+                    self._graph, self._read = self._read(), None
+        assert self._graph is not None
+        return self._graph
