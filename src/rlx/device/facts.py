@@ -20,6 +20,8 @@ _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 )  # fmt: skip
 _NODES = ("/dev/dri", "/dev/dxg", "/dev/kgsl-3d0", "/dev/mali0")
+_LOOKED_FOR = ("wgpu", "jax", "libtpu", "mlx", "coremltools")
+_METADATA = (".dist-info", ".egg-info", ".pth", ".egg-link")
 _MANIFESTS = "vulkan/icd.d"
 
 
@@ -28,7 +30,20 @@ def digest() -> str:
     variables = sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES))
     parts = [repr(variables), repr([_stat(path) for path in _folders()]), repr(_listed("/sys/bus/pci/devices"))]
     parts.append(repr([name for name in _listed("/dev") if name.startswith("nvidia")]))
+    parts.append(repr([_packages(root or ".") for root in sys.path]))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _packages(root: str) -> list[tuple[object, ...]]:
+    """What is installed in a folder of modules: packages that probes look for, and what tells of all others. The folder
+    itself may change with every file that a program writes beside its script."""
+    found = [_stat(os.path.join(root, name)) for name in _LOOKED_FOR]
+    try:
+        with os.scandir(root) as entries:
+            told = [entry for entry in entries if entry.name.endswith(_METADATA)]
+            return found + sorted((entry.name, entry.stat().st_mtime_ns) for entry in told)
+    except OSError:  # an archive, or nothing
+        return [*found, _stat(root)]
 
 
 def _folders() -> list[str]:
@@ -41,7 +56,7 @@ def _folders() -> list[str]:
     except disk.NoFolder:
         calibrations = []
     manifests = [os.path.join(root, _MANIFESTS) for root in (home, *shared.split(":"), "/etc")]
-    return [*sys.path, *_LIBRARIES, *extra, *_NODES, *manifests, *filter(None, named.split(os.pathsep)), *calibrations]
+    return [*_LIBRARIES, *extra, *_NODES, *manifests, *filter(None, named.split(os.pathsep)), *calibrations]
 
 
 def _stat(path: str) -> tuple[object, ...]:

@@ -426,13 +426,13 @@ class CompiledGraph:
 
     def __repr__(self) -> str:
         if self.closed:
-            return f"<CompiledGraph {self.program.graph.name!r} on {self.device}, closed>"
+            return f"<CompiledGraph {self.program.name!r} on {self.device}, closed>"
         signature = self.program.signature
         takes = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
         gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         keeps = ", ".join(f"{name}: {of}" for name, of in signature.states.items())
         kept = f", keeps {keeps}" if keeps else ""
-        return f"<CompiledGraph {self.program.interface.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
+        return f"<CompiledGraph {self.program.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
 
 
 def _opened(pickled: Pickled) -> CompiledGraph:

@@ -77,6 +77,11 @@ class Program:
         return self._late.interface
 
     @property
+    def name(self) -> str:
+        """Of the graph."""
+        return self._late.interface.name
+
+    @property
     def compiler(self) -> Compiler | None:
         """What compiles parts of the graph; None for a program that was made by hand."""
         if callable(self._compiler):
@@ -238,7 +243,7 @@ class ClosedProgram:
     """What is left of a program that was closed: what it was. Whatever else it is asked for raises ClosedError."""
 
     def __init__(self, program: Program) -> None:
-        self.name = program.interface.name
+        self.name = program.name
         self.device = program.device
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class RandomState:
         """The same seed gives the same states from here on; None draws a key. Raises InputError."""
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 1 << 64):
             raise InputError(f"[seed] expected an integer from 0 to 2⁶⁴ - 1, got {seed!r}")
-        key = secrets.randbits(64) if seed is None else seed
+        key = int.from_bytes(os.urandom(8), "little") if seed is None else seed
         with self._lock:
             self._key, self._runs, self._seeded = key, 0, seed is not None
 
@@ -44,7 +44,7 @@ class RandomState:
         """Goes on from a place; without one, numbers are of a key that nobody else has."""
         with self._lock:
             self._seeded = place is not None
-            self._key, self._runs = place or (secrets.randbits(64), 0)
+            self._key, self._runs = place or (int.from_bytes(os.urandom(8), "little"), 0)
 
     def take_back(self, state: Array) -> None:
         """The state that was given last is the next again; nothing for any other."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,17 @@ def key(path: Path, device: str, options: Options, reader: Mapping[str, Any]) ->
     variables = sorted(i for i in os.environ.items() if i[0].startswith(flags.PREFIX) and i[0] not in _NOT_IN_KEY)
     switches = [sorted(options.disable), *(getattr(options, f.name) for f in fields(options) if f.name != "disable")]
     parts = [os.path.abspath(path), device, repr(switches), told, repr(variables), repr(flags.code_state())]
-    parts += [processor, platform.platform(), sys.version, np.__version__, disk.source_digest(), repr(_packages())]
+    parts += [processor, _system(), sys.version, np.__version__, disk.source_digest(), repr(_packages())]
     if device == "auto":
         from rlx.device import facts
 
         parts.append(facts.digest())
     return "start-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:40]
+
+
+def _system() -> str:
+    """Kernel and machine, without the processes that `platform` starts to find out more."""
+    return repr(os.uname()) if hasattr(os, "uname") else sys.platform
 
 
 def _processor() -> str:
@@ -279,6 +284,7 @@ def _param(memory: Array, offset: int, dtype: str, shape: list[int]) -> Array:
     return made
 
 
+@cache
 def _dim(text: int | str) -> Dim:
     if isinstance(text, int):
         return text

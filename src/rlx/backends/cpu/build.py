@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlx import disk, flags
 from rlx.backends.base import Options
-from rlx.backends.cpu import tiers
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import forced, host_features
-from rlx.backends.cpu.jit import emit_objects
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import DeviceUnavailable, ModelError, UnsupportedOp
 from rlx.ir.type import TensorType
@@ -69,6 +67,8 @@ def _built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExec
 
 def _in_tiers(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
     """The program in quick code, whose place better code takes when it is there; that at once where it is short."""
+    from rlx.backends.cpu import tiers
+
     kept = disk.read(tiers.quick_key(key)) if key else None
     if kept is not None:  # an earlier process ended before the better code was there
         artifact, texts, _ = tiers.unpack(kept)
@@ -174,6 +174,7 @@ def _compiled(
 ) -> Artifact:
     """The text in machine code, by LLVM's `level` or the usual one."""
     from rlx.backends.cpu import topology
+    from rlx.backends.cpu.jit import emit_objects
     from rlx.codegen.simd.module import schedule_of
     from rlx.kernel.ir.text import text_of
 

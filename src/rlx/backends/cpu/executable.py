@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from rlx.backends.cpu.artifact import Artifact, to_bytes
 from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
-from rlx.backends.cpu.tiers import Promotion
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
 from rlx.ir.literal import Array
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.tiers import Promotion
 
 PAGE = 4096
 IDLE_FRAMES = 4

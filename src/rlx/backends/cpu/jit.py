@@ -11,10 +11,11 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from rlx import log
+from rlx.backends.cpu.elf import Image, Unloadable
 from rlx.backends.cpu.isa import host_arch
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import CompileError
@@ -91,6 +92,8 @@ def emit_objects(texts: Sequence[str], isa: Isa, level: int | None = None, threa
     chosen = OPTIMISATION_LEVEL if level is None else level
     if len(texts) == 1 or threads == 1:
         return [_emit_object(text, isa, chosen) for text in texts]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(threads, len(texts))) as pool:
         return list(pool.map(lambda text: _emit_object(text, isa, chosen), texts))
 
@@ -132,18 +135,28 @@ class Loaded:
     """Object files in executable memory; `address` gives their functions. The memory lives as long as this."""
 
     def __init__(self, code: Sequence[bytes], isa: Isa) -> None:
+        self._image: Image | None = None
+        try:
+            self._image = Image(code)
+        except Unloadable as why:
+            log.tell(log.COMPILES, "llvm", f"LLVM loads the code, which has {why}")
+            self._engine = self._by_llvm(code, isa)
+
+    @staticmethod
+    def _by_llvm(code: Sequence[bytes], isa: Isa) -> Any:
         import llvmlite.binding as llvm
 
         with _lock:
             machine = _machine(isa, OPTIMISATION_LEVEL)
             # sections that are given memory apart may lie too far from each other for the code to reach
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
             for part in code:
-                self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(part))
-            self._engine.finalize_object()
+                engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(part))
+            engine.finalize_object()
+            return engine
 
     def address(self, name: str) -> int:
-        found = int(self._engine.get_function_address(name))
+        found = self._image.symbols.get(name, 0) if self._image else int(self._engine.get_function_address(name))
         if found == 0:
             raise CompileError(f"[llvm] the object file has no function {name!r}")
         return found

@@ -18,14 +18,16 @@ The machine code is `pool.ll`, where the memory order is explained.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 import time
 from importlib import resources
 from string import Template
 
-from rlx import locks
+from rlx import disk, locks
 from rlx.backends.cpu import topology
+from rlx.backends.cpu.elf import Image, Unloadable
 from rlx.errors import RlxError
 
 MOST_THREADS = 4095
@@ -148,7 +150,38 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_forever(text: str) -> dict[str, int]:
-    """Addresses of the public functions. The code is never freed: workers run it until the process ends."""
+    """Addresses of the public functions. The code is never freed: workers run it until the process ends.
+
+    It is kept in the cache on disk, so that LLVM is not needed for it.
+    """
+    what = f"{text}\0{platform.machine()}\0{platform.system()}"
+    key = f"pool-{hashlib.blake2b(what.encode(), digest_size=20).hexdigest()}"
+    found = disk.read(key)
+    try:
+        code = _compiled(text) if found is None else found
+        image = Image([code])
+    except Unloadable:
+        return _by_llvm(text)
+    if found is None:
+        disk.write(key, code)
+    image.forever()
+    return {name: address for name, address in image.symbols.items() if name.startswith("rlx_")}
+
+
+def _compiled(text: str) -> bytes:
+    """The object file of a module for any processor of this architecture."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
+    module.verify()
+    target = llvm.Target.from_triple(triple).create_target_machine(opt=2, reloc="pic", codemodel="default")
+    return bytes(target.emit_object(module))
+
+
+def _by_llvm(text: str) -> dict[str, int]:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
