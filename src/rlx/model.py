@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,6 +117,7 @@ class Model:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._compiled is None and self._record is not None:
                 self._compiled = self._record.open(self._session.options, lambda: self.graph)
+                self._record = replace(self._record, params={})  # the program has them
             if self._compiled is None:
                 self._compiled = self._session.compile(self.graph, inputs)
                 self._keep(self._compiled)
@@ -260,9 +262,15 @@ def load(
     )
     of = None if mmap or not isinstance(source, (str, os.PathLike)) else _record_key(Path(source), session, reader)
     record = stored.find(of) if of else None
-    if record is not None:
-        return Model.starting(record, session, partial(read, source, mmap, **reader))
+    if record is not None and _still_chosen(session):
+        return Model.starting(record, session, partial(read, os.path.abspath(source), mmap, **reader))
     return Model(read(source, mmap, **reader), session, of)
+
+
+def _still_chosen(session: Session) -> bool:
+    """Whether the device of stored programs is what the session would choose: whoever has looked at devices in this
+    process may have found out what no file tells."""
+    return session.device != "auto" or "rlx.device.choice" not in sys.modules or session.chooses(stored.DEVICE)
 
 
 def _record_key(path: Path, session: Session, reader: Mapping[str, Any]) -> str | None:

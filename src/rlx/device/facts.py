@@ -30,6 +30,7 @@ def digest() -> str:
     variables = sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES))
     parts = [repr(variables), repr([_stat(path) for path in _folders()]), repr(_listed("/sys/bus/pci/devices"))]
     parts.append(repr([name for name in _listed("/dev") if name.startswith("nvidia")]))
+    parts.append(repr(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0))
     parts.append(repr([_packages(root or ".") for root in sys.path]))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -56,12 +57,13 @@ def _folders() -> list[str]:
     except disk.NoFolder:
         calibrations = []
     manifests = [os.path.join(root, _MANIFESTS) for root in (home, *shared.split(":"), "/etc")]
-    return [*_LIBRARIES, *extra, *_NODES, *manifests, *filter(None, named.split(os.pathsep)), *calibrations]
+    folders = [*_LIBRARIES, *extra, *_NODES, *manifests, *named.split(os.pathsep), *calibrations]
+    return [folder for folder in folders if folder]
 
 
 def _stat(path: str) -> tuple[object, ...]:
     try:
-        found = os.stat(path or ".")
+        found = os.stat(path)
     except OSError:
         return (path,)
     return (path, found.st_ino, found.st_mtime_ns)

@@ -1,0 +1,133 @@
+"""Objects in memory without LLVM's loader: the same code as with it, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cpu import elf, isa, jit
+from rlx.backends.cpu.artifact import from_bytes
+from rlx.backends.cpu.elf import Image, Unloadable
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="objects of x86-64 on Linux"
+)
+
+TEXT = """
+@table = internal constant [4 x i64] [i64 3, i64 5, i64 7, i64 11]
+@counter = internal global i64 40
+@pointer = internal global ptr @counter
+declare i64 @labs(i64)
+define i64 @rlx_pick(i64 %at) {
+  %place = getelementptr i64, ptr @table, i64 %at
+  %found = load i64, ptr %place
+  ret i64 %found
+}
+define i64 @rlx_count() {
+  %where = load ptr, ptr @pointer
+  %old = load i64, ptr %where
+  %new = add i64 %old, 1
+  store i64 %new, ptr %where
+  ret i64 %new
+}
+define i64 @rlx_outside(i64 %x) {
+  %made = call i64 @labs(i64 %x)
+  ret i64 %made
+}
+"""
+OTHER = """
+declare i64 @rlx_pick(i64)
+define i64 @rlx_twice(i64 %at) {
+  %found = call i64 @rlx_pick(i64 %at)
+  %made = add i64 %found, %found
+  ret i64 %made
+}
+"""
+
+
+def objects(*texts: str) -> list[bytes]:
+    return jit.emit_objects(texts, isa.detect())
+
+
+def call(image: Image, name: str, *given: int) -> int:
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(given))(image.symbols[name])
+    return int(function(*given))
+
+
+def test_code_constants_data_and_the_c_library() -> None:
+    image = Image(objects(TEXT, OTHER))
+    assert [call(image, "rlx_pick", n) for n in range(4)] == [3, 5, 7, 11]
+    assert [call(image, "rlx_count") for _ in range(3)] == [41, 42, 43]
+    assert call(image, "rlx_outside", -9) == 9
+    assert call(image, "rlx_twice", 2) == 14
+
+
+def test_memory_is_not_written_and_run() -> None:
+    image = Image(objects(TEXT))
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        maps = [line.split() for line in file]
+    at = image.symbols["rlx_pick"]
+    (rights,) = (line[1] for line in maps if (s := line[0].split("-")) and int(s[0], 16) <= at < int(s[1], 16))
+    assert rights.startswith("r-x")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: b"no object", "no ELF"),
+        (lambda data: data[:18] + b"\xb7\0" + data[20:], "no relocatable object"),  # of another processor
+        (lambda data: data[:16] + b"\3\0" + data[18:], "no relocatable object"),  # a shared library
+    ],
+)
+def test_other_files_are_refused(change: Any, why: str) -> None:
+    with pytest.raises(Unloadable, match=why):
+        Image([change(objects(TEXT)[0])])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("declare void @rlx_nowhere()\ndefine void @rlx_call() {\n  call void @rlx_nowhere()\n  ret void\n}", "rlx_nowhere"),
+        ("@own = thread_local global i64 0\ndefine ptr @rlx_own() {\n  ret ptr @own\n}", "sections"),
+        ("@far = global i64 0, align 8192\ndefine ptr @rlx_far() {\n  ret ptr @far\n}", "aligned to 8192"),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_know_is_refused(text: str, why: str) -> None:
+    with pytest.raises(Unloadable, match=why):
+        Image(objects(text))
+
+
+def test_symbols_that_are_there_twice_are_refused() -> None:
+    with pytest.raises(Unloadable, match="twice"):
+        Image(objects(OTHER + TEXT.split("declare")[0], OTHER))
+
+
+def test_llvm_loads_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", ("n", 64))
+    graph.output(rlx.softmax(x @ graph.param("w", (64, 64), data=np.eye(64, dtype="f4")), axis=-1), name="y")
+    made = rlx.Session("cpu", cache=False).compile(graph)
+    code = from_bytes(made.executable.code()).code
+    given = [np.linspace(0, 1, 3 * 64, dtype="f4").reshape(3, 64)]
+    ours = made.run(given)[0]
+    assert jit.Loaded(code, isa.detect())._image is not None
+
+    def refuse(objects: object) -> Image:
+        raise Unloadable("something new")
+
+    monkeypatch.setattr(jit, "Image", refuse)
+    loaded = jit.Loaded(code, isa.detect())
+    assert loaded._image is None and loaded.address("rlx_main")
+    np.testing.assert_array_equal(rlx.Session("cpu", cache=False).compile(graph).run(given)[0], ours)
+
+
+def test_relocations_of_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "_BY_DISTANCE", (elf._R_PLT32,))
+    with pytest.raises(Unloadable, match=r"kinds \[.*2.*\]"):
+        Image(objects(TEXT))
