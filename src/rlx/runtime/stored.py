@@ -14,11 +14,13 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,13 +236,43 @@ def _read(path: Path, size: int, digest: str) -> tuple[Array, tuple[int, ...]] |
             if os.fstat(file.fileno()).st_size != size:
                 return None
             made = np.empty(size, np.uint8)
-            hasher, left = hashlib.sha256(), made.data
-            while left and (got := file.readinto(left[:_READ_BYTES])):  # hashed while it is in the processor's cache
-                hasher.update(left[:got])
-                left = left[got:]
+            hasher, left = _Hasher(beside=size > _READ_BYTES), made.data
+            try:
+                while left and (got := file.readinto(left[:_READ_BYTES])):
+                    hasher.update(left[:got])
+                    left = left[got:]
+            finally:
+                found = hasher.hexdigest()  # which ends its thread
     except OSError:
         return None
-    return (made, before) if not left and hasher.hexdigest() == digest else None
+    return (made, before) if not left and found == digest else None
+
+
+class _Hasher:
+    """SHA-256 of parts; with `beside` in a thread of its own, while the next part is read."""
+
+    def __init__(self, beside: bool) -> None:
+        self._hash = hashlib.sha256()
+        self._parts: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="rlx-hash", daemon=True) if beside else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (part := self._parts.get()) is not None:
+            self._hash.update(part)
+
+    def update(self, part: memoryview) -> None:
+        if self._thread is None:
+            self._hash.update(part)
+        else:
+            self._parts.put(part)
+
+    def hexdigest(self) -> str:
+        if self._thread is not None:
+            self._parts.put(None)
+            self._thread.join()
+        return self._hash.hexdigest()
 
 
 def _digest_of(path: Path | None) -> str:
