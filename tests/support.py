@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rlx.ops  # noqa: F401  # methods of values call ops by name
 import skips
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Executable

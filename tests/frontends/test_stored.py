@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rlx
 from rlx import disk
+from rlx.backends.cpu import tiers
 from rlx.device import calibration
 from rlx.errors import InputError, ModelError
 from rlx.model import Model
@@ -286,3 +287,16 @@ def test_other_weights_and_closing(tmp_path: Path) -> None:
     model.close()
     with pytest.raises(rlx.ClosedError, match="'net'"):
         model(**inputs())
+
+
+def test_quick_code_is_taken_until_better_code_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tiers, "LEAST_CHARACTERS", 0)
+    monkeypatch.setattr(tiers.Promotion, "_work", lambda self: None)  # the process ends before its better code is there
+    whole = load(write(tmp_path / "net.onnx"), compile="meanwhile")
+    wanted = whole(**inputs())["sum"]
+    promotion = whole.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]
+    key = tiers.quick_key(promotion._key)
+    disk.write(key, tiers.pack(promotion._artifact, promotion._texts, promotion._isa))
+    model = load(tmp_path / "net.onnx", compile="meanwhile")
+    np.testing.assert_array_equal(model(**inputs())["sum"], wanted)
+    assert started(model) and model.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]

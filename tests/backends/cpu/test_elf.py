@@ -93,7 +93,7 @@ def test_other_files_are_refused(change: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("declare void @rlx_nowhere()\ndefine void @rlx_call() {\n  call void @rlx_nowhere()\n  ret void\n}", "rlx_nowhere"),
+        ("declare void @rlx_no()\ndefine void @rlx_call() {\n  call void @rlx_no()\n  ret void\n}", "'rlx_no'"),
         ("@own = thread_local global i64 0\ndefine ptr @rlx_own() {\n  ret ptr @own\n}", "sections"),
         ("@far = global i64 0, align 8192\ndefine ptr @rlx_far() {\n  ret ptr @far\n}", "aligned to 8192"),
     ],

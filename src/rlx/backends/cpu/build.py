@@ -40,14 +40,17 @@ def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
 def stored(key: str, isa: dict[str, Any], options: Options) -> CpuExecutable | None:
     """The executable whose code has this key, without its graph; None if it is not there."""
     found = disk.read(key)
-    if found is None:
-        return None
     try:
-        made = CpuExecutable.of(from_bytes(found), Isa(**isa), options.threads)
+        target = Isa(**isa)
+        if found is not None:
+            made: CpuExecutable | None = CpuExecutable.of(from_bytes(found), target, options.threads)
+        else:
+            made = _quick(key, target, options) if options.tiered else None
     except (ModelError, TypeError):  # of another version of rlx
         return None
-    made.from_cache = True
-    made.loaded.key = key
+    if made is not None:
+        made.from_cache = True
+        made.loaded.key = key
     return made
 
 
@@ -69,20 +72,38 @@ def _in_tiers(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuE
     """The program in quick code, whose place better code takes when it is there; that at once where it is short."""
     from rlx.backends.cpu import tiers
 
-    kept = disk.read(tiers.quick_key(key)) if key else None
-    if kept is not None:  # an earlier process ended before the better code was there
-        artifact, texts, _ = tiers.unpack(kept)
-    else:
-        program, texts, clock = _texts(graph, isa, options)
-        level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
-        artifact = _compiled(graph, program, texts, clock, isa, options, level)
-        if level is None:
-            if key:
-                disk.write(key, to_bytes(artifact))
-            return CpuExecutable.of(artifact, isa, options.threads)
+    kept = _quick(key, isa, options) if key else None
+    if kept is not None:
+        kept.from_cache = True
+        return kept
+    program, texts, clock = _texts(graph, isa, options)
+    level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
+    artifact = _compiled(graph, program, texts, clock, isa, options, level)
+    if level is None:
+        if key:
+            disk.write(key, to_bytes(artifact))
+        return CpuExecutable.of(artifact, isa, options.threads)
+    return _promoted(artifact, texts, isa, options, key)
+
+
+def _quick(key: str, isa: Isa, options: Options) -> CpuExecutable | None:
+    """The program in quick code of an earlier process, which ended before the better code was there. Raises
+    ModelError."""
+    from rlx.backends.cpu import tiers
+
+    kept = disk.read(tiers.quick_key(key))
+    if kept is None:
+        return None
+    artifact, texts, _ = tiers.unpack(kept)
+    return _promoted(artifact, texts, isa, options, key)
+
+
+def _promoted(artifact: Artifact, texts: list[str], isa: Isa, options: Options, key: str | None) -> CpuExecutable:
+    """A program in quick code, with better code on its way."""
+    from rlx.backends.cpu import tiers
+
     made = CpuExecutable.of(artifact, isa, options.threads)
     made.loaded.promotion = tiers.Promotion(artifact, texts, isa, key, made.loaded.take)
-    made.from_cache = kept is not None
     return made
 
 
