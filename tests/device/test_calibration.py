@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ NULL = Device("null")
 
 
 @pytest.fixture(autouse=True)
-def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
     calibration.forget()
     observed.reload()
+    yield
+    calibration.forget()  # priors of patched backends too
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
