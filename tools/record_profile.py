@@ -48,7 +48,7 @@ def main() -> None:
         measure(chosen.measure)
         return
     for device in chosen.devices.split(","):
-        for isa in (chosen.isas.split(",") if device == "cpu" and chosen.isas else [""]):
+        for isa in chosen.isas.split(",") if device == "cpu" and chosen.isas else [""]:
             for threads in map(int, chosen.threads.split(",")):
                 record(chosen.name, device, isa, threads, chosen.into)
 
