@@ -97,6 +97,12 @@ def at_most(left: Dim, right: Dim, what: str) -> None:
         same_dim(dims.minimum(left, right), left, what)
 
 
+def not_empty(extent: Dim, result: Dim, what: str) -> None:
+    """Notes that an axis has elements where there is a result to make of them, if that cannot be proved."""
+    if not isinstance(extent, int) or extent == 0:
+        at_most(result, dims.mul(extent, result), what)
+
+
 def spread(left: Dim, right: Dim, what: str) -> Dim:
     """What two dims that are not known to be 1 broadcast to; notes that they are equal, or one of them is 1."""
     made = same_dim(left, right, what, "either")

@@ -89,7 +89,8 @@ class Einsum(Composite):
 def _sizes(terms: list[str], shapes: list[tuple[Dim, ...]], equation: str) -> dict[str, Dim]:
     sizes: dict[str, Dim] = {}
     for term, shape in zip(terms, shapes):
-        for name, dim in zip(term, shape):
+        for name, first, dim in ((name, shape[term.index(name)], dim) for name, dim in zip(term, shape)):
+            expect.same_dim(first, dim, f"axes of one operand differ in {equation!r}")
             (sizes[name],) = expect.broadcast((sizes.get(name, 1),), (dim,), what=f"axes differ in {equation!r}")
     return sizes
 

@@ -200,6 +200,8 @@ class ConvTranspose(Composite):
         for i, size in enumerate(w.shape[2:]):
             if not isinstance(size, int) or size < 1:
                 raise ShapeError(f"expected a kernel of known size, got {w}")
+            if x.shape[2 + i] == 0:
+                raise ShapeError(f"expected elements along the axes of the kernel, got {x}")
             last = dims.mul(dims.add(x.shape[2 + i], -1), self.strides[i])
             reach = dims.add(last, (size - 1) * self.dilations[i] + 1)
             cut = dims.add(dims.add(self.low[i], self.high[i]), dims.mul(self._extra(rank)[i], -1))

@@ -59,6 +59,8 @@ class GatherElements(Primitive):
         expect.integer(indices, "indices")
         expect.rank(indices, x.rank, "indices", at_most=x.rank)
         _within(x, indices, self.axis)
+        what = f"expected elements to take along axis {self.axis}, got {x}"
+        expect.not_empty(x.shape[self.axis], indices.shape[self.axis], what)
         return x.with_shape(indices.shape)
 
     def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:

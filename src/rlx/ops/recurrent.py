@@ -285,6 +285,7 @@ class Lstm(Recurrent):
         if p is not None:
             expect.same_dtype(x, p)
             expect.rank(p, 2, "p", at_most=2)
+            expect.same_dim(p.shape[0], r.shape[0], f"expected p for the directions of r {r}, got {p}")
             expect.same_dim(p.shape[1], dims.mul(r.shape[2], 3), f"expected p for 3 gates of r {r}, got {p}")
         return self._infer(x, w, r, b, (h, c), lengths)
 

@@ -82,6 +82,8 @@ class Resize(Composite):
             raise ShapeError(f"expected a size, a scale (and a part of x) for each of {len(self.axes)} axes")
         if any(isinstance(n, int) and n < 0 for n in (*self.sizes, *self.up, *self.down)):
             raise ShapeError(f"expected sizes and scales that are not negative, got {list(self.sizes)}")
+        for axis, size in zip(self.axes, self.sizes):
+            expect.not_empty(x.shape[axis], size, f"expected elements to resize along axis {axis}, got {x}")
         changed = dict(zip(self.axes, self.sizes))
         return x.with_shape(changed.get(i, d) for i, d in enumerate(x.shape))
 

@@ -71,18 +71,20 @@ class GridSample(Composite):
         if grid.shape[-1] != x.rank - 2:
             raise ShapeError(f"expected points of {x.rank - 2} numbers, got {grid}")
         expect.same_dim(x.shape[0], grid.shape[0], f"batch dims differ: x is {x}, the grid is {grid}")
+        for extent in x.shape[2:]:
+            expect.not_empty(extent, dims.product(grid.shape[1:-1]), f"expected elements to sample, got {x}")
         return x.with_shape((*x.shape[:2], *grid.shape[1:-1]))
 
     def reference(self, x: Array, grid: Array) -> Array:
         with np.errstate(all="ignore"):
-            flat = x.astype(np.float64).reshape(*x.shape[:2], -1)
+            flat = x.astype(np.float64).reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
             points = [grid[..., i].astype(np.float64) for i in reversed(range(x.ndim - 2))]
             made = self._sum(flat, points, x.shape, accumulator(dtypes.of(x.dtype)))
             return np.asarray(made).reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
 
     def decompose(self, x: Value, grid: Value) -> Value:
         wide = accumulator(x.dtype)
-        flat = x.cast(wide).reshape(*x.shape[:2], -1)
+        flat = x.cast(wide).reshape(*x.shape[:2], dims.product(x.shape[2:]))
         points = [grid[..., i].cast(wide) for i in reversed(range(x.rank - 2))]
         made: Value = self._sum(flat, points, x.shape, wide)
         return made.reshape(*x.shape[:2], *grid.shape[1:-1]).cast(x.dtype)
@@ -199,6 +201,8 @@ class RoiAlign(Composite):
             raise GraphError(f"expected at most {MAX_SAMPLES} samples along an axis, got {got}")
         expect.same_dim(regions.shape[1], 4, f"expected regions of 4 numbers, got {regions}")
         rows = expect.same_dim(regions.shape[0], batch.shape[0], "expected an image for each region")
+        for i in (0, 2, 3):
+            expect.not_empty(x.shape[i], rows, f"expected images with elements, got {x}")
         return x.with_shape((rows, x.shape[1], self.height, self.width))
 
     def ranges(self, x: TensorType, regions: TensorType, batch: TensorType) -> tuple[Range, ...]:

@@ -146,6 +146,9 @@ class Istft(Composite):
         expect.floating(real, "real")
         expect.same_dtype(real, imaginary, window)
         expect.rank(real, 2, "real")
+        expect.rank(imaginary, real.rank, "imaginary", at_most=real.rank)
+        for a, b in zip(real.shape, imaginary.shape):
+            expect.same_dim(a, b, f"expected imaginary parts of the shape of real {real}, got {imaginary}")
         expect.rank(window, 1, "window", at_most=1)
         expect.same_dim(real.shape[-1], half(window.shape[0]), f"expected bins for a window {window}, got {real}")
         return OverlapAdd(self.step).infer(real.with_shape((*real.shape[:-1], window.shape[0])))
