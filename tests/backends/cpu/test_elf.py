@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,3 +134,39 @@ def test_relocations_of_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(elf, "_BY_DISTANCE", (elf._R_PLT32,))
     with pytest.raises(Unloadable, match=r"kinds \[.*2.*\]"):
         Image(objects(TEXT))
+
+
+FORKED = """
+import os, time
+import numpy as np
+import rlx
+g = rlx.Graph("products")
+x, w = g.input("x", ("n", 64)), g.param("w", (64, 256))
+g.output(rlx.relu(x @ w) @ w.transpose(1, 0), name="y")
+compiled = rlx.Session("cpu", threads=2).compile(g)
+random = np.random.default_rng(0)
+weights = random.integers(-3, 4, (64, 256)).astype("f4")
+rows = random.integers(-3, 4, (400, 64)).astype("f4")
+compiled.set_params({"w": weights})
+wanted = np.maximum(rows @ weights, 0) @ weights.T
+
+def wrong():
+    end, count = time.monotonic() + 1.5, 0
+    while time.monotonic() < end:
+        count += not np.array_equal(compiled.run({"x": rows})[0], wanted)
+    return count
+
+wrong()
+child = os.fork()
+count = wrong()
+if not child:
+    os._exit(count > 0)
+assert os.waitpid(child, 0)[1] == 0
+assert count == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_shares_no_threads_with_its_parent(tmp_path: Path) -> None:
+    environment = {**os.environ, "RLX_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=120, env=environment)

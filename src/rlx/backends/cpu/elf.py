@@ -92,7 +92,9 @@ class Image:
         first = _pages(stubs_at + _STUB_BYTES * len(outside))
         table_at = first + -(-constant // 8) * 8
         second = _pages(table_at + 8 * slots)
-        self._memory = mmap.mmap(-1, _pages(second + writeable) or mmap.PAGESIZE)
+        size = _pages(second + writeable) or mmap.PAGESIZE
+        # not shared: what the pool writes here is nothing to a forked process
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes: Array = np.frombuffer(self._memory, np.uint8)
         self._base = self._bytes.__array_interface__["data"][0]
         self._stubs_at, self._table_at = stubs_at, table_at
