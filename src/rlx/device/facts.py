@@ -12,17 +12,13 @@ import os
 import sys
 
 from rlx import disk
+from rlx.backends import driver_folders
 
 VARIABLES = ("VK_", "XDG_DATA", "LD_LIBRARY_PATH", "SYSTEMROOT", "HOME", "PYTHON", "PATH")
 """How the names of those begin that probes and imports go by, beside rlx's own."""
-_LIBRARIES = (
-    "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/opt/homebrew/lib",
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-)  # fmt: skip
-_NODES = ("/dev/dri", "/dev/dxg", "/dev/kgsl-3d0", "/dev/mali0")
+_NODES = ("dri", *driver_folders.OTHER_NODES)
 _LOOKED_FOR = ("wgpu", "jax", "libtpu", "mlx", "coremltools")
 _METADATA = (".dist-info", ".egg-info", ".pth", ".egg-link")
-_MANIFESTS = "vulkan/icd.d"
 
 
 def digest() -> str:
@@ -48,17 +44,13 @@ def _packages(root: str) -> list[tuple[object, ...]]:
 
 
 def _folders() -> list[str]:
-    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES") or ""
-    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    extra = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     try:
         calibrations = [os.path.join(disk.folder(), "calibration")]
     except disk.NoFolder:
         calibrations = []
-    manifests = [os.path.join(root, _MANIFESTS) for root in (home, *shared.split(":"), "/etc")]
-    folders = [*_LIBRARIES, *extra, *_NODES, *manifests, *named.split(os.pathsep), *calibrations]
-    return [folder for folder in folders if folder]
+    nodes = [os.path.join("/dev", name) for name in _NODES]
+    manifests = [*driver_folders.named_manifests(), *driver_folders.manifest_folders()]
+    return [*driver_folders.library_folders(), *nodes, *map(str, manifests), *calibrations]
 
 
 def _stat(path: str) -> tuple[object, ...]:

@@ -6,14 +6,14 @@ dims get their values. Where one of two dims that broadcast may prove to be 1, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import dim as dims
-from rlx.ir.dim import Dim, Shape
+from rlx.ir.dim import Bounds, Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.type import TensorType
 
@@ -51,6 +51,23 @@ class Equality:
 
 
 SPREADS = ("", "left", "either")
+
+
+def within_bounds(bounds: Bounds, binding: Mapping[str, int]) -> None:
+    """Raises ShapeError for a dim out of its bounds."""
+    for name, (low, high) in bounds.items():
+        if name in binding and (binding[name] < low or (high is not None and binding[name] > high)):
+            limits = f"[{low}, {high if high is not None else 'inf'}]"
+            raise ShapeError(f"expected the dim {name!r} in {limits}, got {binding[name]}")
+
+
+def equal(equalities: Iterable[Equality], measured: Iterable[str], binding: Mapping[str, int]) -> None:
+    """Checks equalities but for those of dims that only a run measures, and has not yet. Raises ShapeError that names
+    both sides."""
+    unknown = set(measured) - binding.keys()
+    for equality in equalities:
+        if not (unknown and equality.symbols & unknown) and not equality.holds(binding):
+            raise ShapeError(equality.told(binding))
 
 
 @dataclass

@@ -325,20 +325,8 @@ class Graph:
 
         Raises ShapeError that names both sides.
         """
-        self.check_bounds(value)
-        open_ = self.measured.keys() - value.keys()
-        for equality in self.equalities:
-            if open_ and equality.symbols & open_:
-                continue
-            if not equality.holds(value):
-                raise ShapeError(equality.told(value))
-
-    def check_bounds(self, value: Mapping[str, int]) -> None:
-        """Raises ShapeError for a dim out of its bounds."""
-        for name, (low, high) in self.bounds.items():
-            if name in value and (value[name] < low or (high is not None and value[name] > high)):
-                limits = f"[{low}, {high if high is not None else 'inf'}]"
-                raise ShapeError(f"expected the dim {name!r} in {limits}, got {value[name]}")
+        expect.within_bounds(self.bounds, value)
+        expect.equal(self.equalities, self.measured, value)
 
     def same_as(self, other: Graph) -> bool:
         """Whether two graphs are equal in all but the data of their params."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlx import locks
 from rlx.errors import ShapeError
+from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
 from rlx.ir.type import TensorType
@@ -72,23 +73,10 @@ class Interface:
         """Whether dims may prove to be 1 against others."""
         return any(equality.spreads for equality in self.within)
 
-    def check_bounds(self, binding: Sizes) -> None:
-        """Raises ShapeError for a dim out of its bounds."""
-        for name, (low, high) in self.bounds.items():
-            if name in binding and (binding[name] < low or (high is not None and binding[name] > high)):
-                limits = f"[{low}, {high if high is not None else 'inf'}]"
-                raise ShapeError(f"expected the dim {name!r} in {limits}, got {binding[name]}")
-
     def bind(self, binding: Sizes) -> None:
-        """Checks dims against bounds and equalities, but for those that only a run measures.
-
-        Raises ShapeError that names both sides.
-        """
-        self.check_bounds(binding)
-        open_ = set(self.measured) - binding.keys()
-        for equality in self.equalities:
-            if not (open_ and equality.symbols & open_) and not equality.holds(binding):
-                raise ShapeError(equality.told(binding))
+        """As `Graph.bind`. Raises ShapeError."""
+        expect.within_bounds(self.bounds, binding)
+        expect.equal(self.equalities, self.measured, binding)
 
     def check_dims(self, binding: Sizes) -> bool:
         """As `bind`, but lets those that may be 1 be 1.
@@ -96,7 +84,7 @@ class Interface:
         Tells whether all dims that broadcast are equal, but for those that bodies alone speak of. Raises ShapeError
         that names both sides.
         """
-        self.check_bounds(binding)
+        expect.within_bounds(self.bounds, binding)
         equal = True
         for equality in _known(self.equalities, binding):
             if equality.holds(binding):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlx.backends import driver_folders
 from rlx.backends.wgpu import BACKENDS, drivers
 from rlx.backends.wgpu.device import adapters
 from rlx.device import calibration, registry
@@ -33,7 +34,7 @@ def test_each_backend_has_devices_or_a_reason() -> None:
 
 
 def test_manifests_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_LIBRARY_DIRS", (str(tmp_path),))
+    monkeypatch.setattr(driver_folders, "LIBRARY_DIRS", (str(tmp_path),))
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     monkeypatch.setenv("VK_DRIVER_FILES", str(tmp_path / "lvp_icd.x86_64.json"))

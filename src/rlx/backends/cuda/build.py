@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.claims import PREFER_NATIVE
-from rlx.backends.wgpu.claims import claim
+from rlx.backends.simt_claims import claim
 from rlx.codegen.simt import contraction, irregular
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.program import Program

@@ -93,9 +93,9 @@ class WgpuBackend(Backend):
         return build.unsupported(graph)
 
     def claim(self, node: Node) -> str | None:
-        from rlx.backends.wgpu import claims
+        from rlx.backends import simt_claims
 
-        return claims.claim(node)
+        return simt_claims.claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.wgpu import build

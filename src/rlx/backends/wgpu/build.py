@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
-from rlx.backends.wgpu.claims import claim
+from rlx.backends.simt_claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
 from rlx.backends.wgpu.layout import (
     ARENA,
@@ -21,18 +21,15 @@ from rlx.backends.wgpu.layout import (
 )
 from rlx.codegen.simt import contraction
 from rlx.codegen.simt import irregular as special
-from rlx.codegen.simt import loops as nest
 from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, why_unsupported
-from rlx.errors import CompileError, UnsupportedOp
+from rlx.errors import UnsupportedOp
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
-from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
-from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.lower.lowering import untaken
@@ -207,23 +204,4 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
         held = atomic if storage == target else ""
         native = heaps.target.is_native(buffer.dtype)
         slots.append(Slot(buffer.dtype, storage, is_packed(buffer, heaps.target), quads.get(i), held, native))
-    return Step(kernel, _shader(kernel, slots, bindings, heaps.target), tuple(used))
-
-
-def _shader(kernel: Kernel, slots: Sequence[Slot], bindings: Sequence[Binding], target: Target) -> Shader:
-    match kernel.work:
-        case LoopNest():
-            return nest.render(kernel.work, slots, bindings, kernel.name, target)
-        case Contraction():
-            return contraction.render(kernel.work, slots, bindings, kernel.name, target)
-        case (
-            FusedAttention()
-            | SplitKvPartial()
-            | SplitKvCombine()
-            | Scatter()
-            | PrefixScan()
-            | TopKSelection()
-            | BitonicSort()
-        ):
-            return special.render(kernel.work, slots, bindings, kernel.name, target)
-    raise CompileError(f"[{kernel.name}] no WGSL for {type(kernel.work).__name__}")
+    return Step(kernel, render(kernel, slots, bindings, kernel.name, heaps.target), tuple(used))

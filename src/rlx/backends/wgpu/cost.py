@@ -11,8 +11,8 @@ import numpy as np
 
 from rlx.backends.base import Backend, Options
 from rlx.backends.microbenchmarks import MeasuredBackend
+from rlx.backends.simt_claims import claim
 from rlx.backends.wgpu.build import kernel_passes
-from rlx.backends.wgpu.claims import claim
 from rlx.backends.wgpu.device import PORTABLE_BINDING
 from rlx.backends.wgpu.layout import choose_heaps, place_arena, plan_arena
 from rlx.codegen.simt.attention import TILE

@@ -7,13 +7,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_LIBRARY_DIRS = (
-    "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/opt/homebrew/lib",
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-)  # fmt: skip
+from rlx.backends import driver_folders
+
 _SOFTWARE = ("lvp", "swiftshader", "swrast", "llvmpipe")
 _DEV, _SYS = Path("/dev"), Path("/sys/class/drm")
-_OTHER_NODES = ("dxg", "kgsl-3d0", "mali0")
 _NVIDIA = "0x10de"
 
 
@@ -52,7 +49,7 @@ def _nodes() -> list[str]:
     render = [path.name for path in sorted(_DEV.glob("dri/renderD*"))]
     own = [path.name for path in sorted(_DEV.glob("nvidia[0-9]*"))]
     both = sum(_vendor(name) in (_NVIDIA, "") for name in render)
-    others = [path.name for pattern in _OTHER_NODES for path in sorted(_DEV.glob(pattern))]
+    others = [path.name for pattern in driver_folders.OTHER_NODES for path in sorted(_DEV.glob(pattern))]
     found = [*render, *own[both:], *others]
     return found or (["Metal"] if sys.platform == "darwin" else [])
 
@@ -67,27 +64,14 @@ def _vendor(node: str) -> str:
 
 def _manifests() -> list[Path]:
     """Manifests of Vulkan drivers, where the loader looks for them."""
-    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    named = driver_folders.named_manifests()
     if named:
-        return [p for p in map(Path, named.split(os.pathsep)) if p.exists()]
-    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
-    roots = [*_own_data(), *map(Path, shared.split(":")), Path("/etc")]
-    return [m for root in roots for m in sorted((root / "vulkan" / "icd.d").glob("*.json"))]
-
-
-def _own_data() -> list[Path]:
-    """The user's folder of data; a user may have no home."""
-    if os.environ.get("XDG_DATA_HOME"):
-        return [Path(os.environ["XDG_DATA_HOME"])]
-    try:
-        return [Path.home() / ".local/share"]
-    except RuntimeError:
-        return []
+        return [path for path in named if path.exists()]
+    return [path for folder in driver_folders.manifest_folders() for path in sorted(folder.glob("*.json"))]
 
 
 def _library(*names: str) -> bool:
-    extra = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return _any_file(dirs=[d for d in extra if d] + list(_LIBRARY_DIRS), names=names)
+    return _any_file(dirs=driver_folders.library_folders(), names=names)
 
 
 def _windows_library(name: str) -> tuple[str, ...]:

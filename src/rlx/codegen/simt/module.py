@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.codegen.simt import contraction, irregular, loops
 from rlx.codegen.simt.code import Shader, Slot
+from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
-from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
-from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
-from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 WARPS = Target(subgroups=True)
@@ -35,22 +31,7 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
     slots = [Slot(dtype, storage) for storage, dtype in enumerate(dtypes)]
     bindings = bindings_of(dtypes, kernel.writes)
-    match kernel.work:
-        case LoopNest() as work:
-            return loops.render(work, slots, bindings, name, WARPS, CUDA)
-        case Contraction() as work:
-            return contraction.render(work, slots, bindings, name, WARPS, CUDA)
-        case (
-            FusedAttention()
-            | SplitKvPartial()
-            | SplitKvCombine()
-            | Scatter()
-            | PrefixScan()
-            | TopKSelection()
-            | BitonicSort()
-        ) as work:
-            return irregular.render(work, slots, bindings, name, WARPS, CUDA)
-    raise CompileError(f"[{kernel.name}] no CUDA for {type(kernel.work).__name__}, at node {', '.join(kernel.sources)}")
+    return render(kernel, slots, bindings, name, WARPS, CUDA)
 
 
 def cuda_module(programs: Iterable[Program]) -> CudaModule:

@@ -119,8 +119,9 @@ def opaque(name: str) -> str:
 
 
 def _compared(args: Sequence[Expr], names: Sequence[str], alike: bool) -> tuple[str, str]:
-    """The sides of a comparison; a sum is kept from the compiler, which would make x == x of x - x == 0."""
-    left, right = (opaque(n) if e.kind in _SUMS else n for e, n in zip(args, names))
+    """The sides of a comparison; sums and quotients are kept from the compiler, which makes x == x of x - x == 0, and
+    may of x / x == 1."""
+    left, right = (opaque(n) if e.kind in (*_SUMS, "div") else n for e, n in zip(args, names))
     return left, opaque(names[1]) if alike else right
 
 

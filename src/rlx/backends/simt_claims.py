@@ -1,4 +1,4 @@
-"""What WebGPU devices run as it is: composites with a shader of their own."""
+"""What devices run as it is whose kernels `codegen/simt` writes: composites with a shader of their own."""
 
 from __future__ import annotations
 

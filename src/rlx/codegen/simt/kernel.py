@@ -1,0 +1,46 @@
+"""A kernel as a shader, by the writer of its kind of work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.codegen.simt import contraction, irregular, loops
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.language import WGSL
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
+from rlx.errors import CompileError
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
+from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.program import Kernel
+
+
+def render(
+    kernel: Kernel,
+    slots: Sequence[Slot],
+    bindings: Sequence[Binding],
+    name: str,
+    target: Target = PLAIN,
+    language: Language = WGSL,
+) -> Shader:
+    """The shader `name` of a kernel, whose slot i is `slots[i]`, in one of the storage `bindings`. Raises
+    CompileError."""
+    match kernel.work:
+        case LoopNest() as work:
+            return loops.render(work, slots, bindings, name, target, language)
+        case Contraction() as work:
+            return contraction.render(work, slots, bindings, name, target, language)
+        case (
+            FusedAttention()
+            | SplitKvPartial()
+            | SplitKvCombine()
+            | Scatter()
+            | PrefixScan()
+            | TopKSelection()
+            | BitonicSort()
+        ) as work:
+            return irregular.render(work, slots, bindings, name, target, language)
+    sources = ", ".join(kernel.sources)
+    raise CompileError(f"[{kernel.name}] no shader for {type(kernel.work).__name__}, at node {sources}")
