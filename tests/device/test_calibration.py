@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +73,20 @@ def test_another_driver_or_version_is_another_device(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(backend), "identity", lambda self, o: {"device": "the same", "driver": "2.0"})
     calibration.calibration(NULL)
     assert calls == [0, 0]
+
+
+def test_other_code_of_a_backend_has_other_calibrations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rates got other names once, and calibrations on disk were taken that lacked them."""
+    module = types.ModuleType("backend_of_this_test")
+    module.__file__ = str(tmp_path / "__init__.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    digests = []
+    for names in ("near_ns", "contiguous_ns"):
+        (tmp_path / "rates.py").write_text(f"NAMES = {names!r}")
+        backend = type("Backend", (), {"__module__": module.__name__})
+        digests.append(calibration.sources_digest(backend))
+    assert digests[0] != digests[1]
+    assert calibration.identity(NULL)["rates"] == calibration.sources_digest(type(registry.load("null")))
 
 
 def test_rates_that_are_not_numbers_are_not_taken() -> None:

@@ -9,19 +9,17 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from rlx import disk, flags
+from rlx import backends, cost, disk, flags
 from rlx.cost.estimate import Rates
 from rlx.device import registry
 from rlx.device.device import Device
-
-SCHEMA = 9
-"""Rises when rates get another meaning, or kernels need one that older calibrations lack."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,18 @@ class Calibration:
         return not self.measured_s
 
 
+@cache
+def sources_digest(backend: type) -> str:
+    """Changes with the code that measures rates of a backend and reads them: a rate by another name, or of another
+    meaning, is none that older calibrations have."""
+    own = sys.modules[backend.__module__].__file__
+    folders = [Path(cost.__file__).parent, Path(backends.__file__).parent, *([Path(own).parent] if own else [])]
+    hasher = hashlib.blake2b(digest_size=8)
+    for path in sorted({file for folder in folders for file in folder.glob("*.py")}):
+        hasher.update(path.name.encode() + path.read_bytes())
+    return hasher.hexdigest()
+
+
 def identity(device: Device) -> dict[str, str]:
     """What a calibration of the device depends on. Raises DeviceUnavailable."""
     import rlx
@@ -58,7 +68,7 @@ def identity(device: Device) -> dict[str, str]:
     backend, ordinal = registry.backend(device)
     threads = str(flags.num_threads() or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0))
     return {
-        "schema": str(SCHEMA), "rlx": rlx.__version__, "system": platform.platform(), "threads": threads,
+        "rates": sources_digest(type(backend)), "rlx": rlx.__version__, "system": platform.platform(), "threads": threads,
         **backend.identity(ordinal),
     }  # fmt: skip
 
