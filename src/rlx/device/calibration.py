@@ -68,8 +68,8 @@ def identity(device: Device) -> dict[str, str]:
     backend, ordinal = registry.backend(device)
     threads = str(flags.num_threads() or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0))
     return {
-        "rates": sources_digest(type(backend)), "rlx": rlx.__version__, "system": platform.platform(), "threads": threads,
-        **backend.identity(ordinal),
+        "rates": sources_digest(type(backend)), "rlx": rlx.__version__, "system": platform.platform(),
+        "threads": threads, **backend.identity(ordinal),
     }  # fmt: skip
 
 
