@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlx import interrupt, locks, mapped
+from rlx import collector, interrupt, locks, mapped
 from rlx.errors import ClosedError, InputError
 from rlx.frontends import onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
@@ -36,7 +36,8 @@ def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
     """The program in a file, in bytes, or in a folder, as `frontends.registry.read`, of any format."""
     import rlx.ops  # noqa: F401  # methods of values call ops by name
 
-    return registry.read(source, FORMATS, mmap, **options)
+    with collector.paused():
+        return registry.read(source, FORMATS, mmap, **options)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from rlx import flags, locks, log
+from rlx import collector, flags, locks, log
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Executable
 from rlx.backends.failures import translated
@@ -64,7 +64,7 @@ class Compiler:
         return executable
 
     def _compile(self, graph: Graph) -> Executable:
-        with translated("compile", self.device):
+        with collector.paused(), translated("compile", self.device):
             return compile_graph(graph, self.backend, self.options, self.ordinal)
 
 

@@ -3,14 +3,13 @@ needed; the choice is made at the dims that come, and can be explained."""
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlx import locks, log
+from rlx import collector, locks, log
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
 from rlx.cost.generic import GenericEstimator
@@ -460,9 +459,7 @@ def _rounds(
     times: dict[Device, list[float]] = {device: [] for device in programs}
     errors: dict[Device, str] = {}
     loads = []
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with collector.paused():
         for _ in range(max(runs, 1)):
             loads.append(observed.load_of_others())
             for device, program in programs.items():
@@ -475,7 +472,4 @@ def _rounds(
                 except (RlxError, MemoryError) as error:
                     errors[device] = f"{type(error).__name__}: {error}"
                 taken.append(float(time.perf_counter_ns() - before))
-    finally:
-        if collecting:
-            gc.enable()
     return times, errors, statistics.median(loads)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx import disk, flags
+from rlx import collector, disk, flags
 from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
@@ -172,7 +172,8 @@ def _interface_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    return _compiled(graph, *_texts(graph, isa, options), isa, options, None)
+    with collector.paused():
+        return _compiled(graph, *_texts(graph, isa, options), isa, options, None)
 
 
 def _texts(graph: Graph, isa: Isa, options: Options) -> tuple[Program, list[str], _Clock]:
