@@ -101,3 +101,13 @@ def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
     data = np.tile(np.array([0.1, 0.7, -0.8], "f4"), (64, 1))
     made = oracle.expect(program(graph, x=data, w=np.full((3, 1), 0.3, "f4")), {})["zero"]
     assert not made.array.any() and np.isinf(made.bound).all()
+
+
+def test_a_nan_has_either_sign() -> None:
+    graph = Graph()
+    x, y = graph.input("x", (64,)), graph.input("y", (64,))
+    graph.output(ops.copysign(x, y), name="y")
+    signs = np.where(np.arange(64) < 32, np.nan, -1).astype("f4")
+    expected = oracle.expect(program(graph, x=np.full(64, 4, "f4"), y=signs), {}, runs=3)["y"]
+    assert (expected.bound[:32] >= 8).mean() > 0.5, "in three runs most elements have both signs"
+    assert (expected.bound[32:] < 1).all()

@@ -83,6 +83,8 @@ class Noise:
         dtype = dtypes.of(result.dtype)
         if op.name == "bitcast":
             return self._bits_of_nan(operands[0], result)
+        if op.name == "copysign":
+            result = self._sign_of_nan(operands[1], result)
         if op.name in COMPARE:
             return self._nearly_equal(operands, result)
         if not dtype.is_inexact:
@@ -121,6 +123,11 @@ class Noise:
             return result
         other = np.where(self.random.random(result.shape) < 0.5, np.zeros_like(result), result)
         return np.where(np.isnan(operand.astype(np.float64)), other, result)
+
+    def _sign_of_nan(self, operand: Array, result: Array) -> Array:
+        """The sign of a NaN may be either."""
+        other = np.where(self.random.random(result.shape) < 0.5, -result, result)
+        return np.where(np.isnan(np.broadcast_to(operand, result.shape)), other, result)
 
     def _nearly_equal(self, operands: list[Array], result: Array) -> Array:
         """Numbers that are about the same, and not simple ones, may be equal or not."""

@@ -109,8 +109,12 @@ def _made() -> dict[str, Made]:
         tiny = jnp.finfo(a.dtype).tiny
         return jnp.arctan2(*(jnp.where(jnp.abs(x) < tiny, jnp.copysign(jnp.zeros_like(x), x), x) for x in (a, b)))
 
+    def size(a: Any) -> Any:
+        # XLA takes the size of an integer to be positive, which that of the least is not
+        return jnp.where(a < 0, -a, a) if jnp.issubdtype(a.dtype, jnp.signedinteger) else jnp.abs(a)
+
     simple: dict[str, Made] = {
-        "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "neg": jnp.negative, "abs": jnp.abs,
+        "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "neg": jnp.negative, "abs": size,
         "min": jnp.minimum, "max": jnp.maximum, "sqrt": jnp.sqrt, "floor": jnp.floor, "ceil": jnp.ceil,
         "trunc": jnp.trunc, "round": jnp.round, "copysign": jnp.copysign, "and": jnp.bitwise_and, "or": jnp.bitwise_or,
         "xor": jnp.bitwise_xor, "not": jnp.bitwise_not, "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less,

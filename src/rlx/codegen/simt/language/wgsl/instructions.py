@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlx.codegen.simt.code import ZERO, Code
@@ -72,7 +73,7 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
     match node.kind:
         case "add" | "sub":
             left, right = (opaque(n) if e.kind in _SUMS else n for e, n in zip(node.args, names))
-            return f"{left} {_INFIX[node.kind]} {opaque(right) if alike else right}"
+            return f"{left} {_INFIX[node.kind]} {_apart(names[1]) if alike else right}"
         case "mul":
             left, right = (_factor(e, n) for e, n in zip(node.args, names))
             return f"{left} * {right}"
@@ -80,8 +81,8 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
             left, right = (_factor(e, n) for e, n in zip(node.args[:2], names))
             return f"fma({left}, {right}, {opaque(names[2]) if node.args[2].kind in _SUMS else names[2]})"
         case "div":
-            hidden = alike or any(e.kind in _PRODUCTS for e in node.args)
-            return f"{a} / {opaque(names[1]) if hidden else names[1]}"
+            known = node.args[1].kind == "const" and ex.value_of(node.args[1]) != 0
+            return f"{a} / {names[1] if known else _apart(names[1])}"
         case "eq" | "le" if same:
             return f"!is_nan({a})"
         case "ne" if same:
@@ -97,7 +98,9 @@ def _float(node: Expr, names: Sequence[str]) -> str | None:
         case "neg":
             return f"bitcast<f32>(bitcast<u32>({a}) ^ 0x80000000u)"
         case "min" | "max":
-            return f"float_{node.kind}({a}, {names[1]})"
+            # a choice between two by their order alone looks like a minimum, which loses NaN: the first one's is tested
+            first, second = (1, 0) if _is_number(node.args[0]) else (0, 1)
+            return f"float_{node.kind}({names[first]}, {names[second]})"
         case "copysign":
             return f"copy_sign({a}, {names[1]})"
         case "abs" | "sqrt" | "floor" | "ceil" | "trunc" | "round":
@@ -113,16 +116,29 @@ def _may_be(node: Expr, depth: int = 3) -> set[Expr]:
     return {node}.union(*(_may_be(e, depth - 1) for e in chosen))
 
 
+def _is_number(node: Expr) -> bool:
+    """Whether a float is known to be no NaN."""
+    if node.kind == "const":
+        return not math.isnan(ex.value_of(node))
+    return node.kind == "cast" and not node.args[0].dtype.is_float
+
+
 def opaque(name: str) -> str:
     """A float of which the compiler does not know where it comes from."""
     return f"bitcast<f32>(bitcast<i32>({name}) ^ {ZERO})"
+
+
+def _apart(name: str) -> str:
+    """A float that no compiler takes for another: a quotient or difference of two opaque values that were both 0 is one
+    of a value by itself, as they are hidden in the same way."""
+    return f"bitcast<f32>(bitcast<i32>({name}) ^ ({ZERO} & record[0].y))"
 
 
 def _compared(args: Sequence[Expr], names: Sequence[str], alike: bool) -> tuple[str, str]:
     """The sides of a comparison; sums and quotients are kept from the compiler, which makes x == x of x - x == 0, and
     may of x / x == 1."""
     left, right = (opaque(n) if e.kind in (*_SUMS, "div") else n for e, n in zip(args, names))
-    return left, opaque(names[1]) if alike else right
+    return left, _apart(names[1]) if alike else right
 
 
 def _factor(node: Expr, name: str) -> str:
@@ -147,7 +163,7 @@ def _int(node: Expr, dtype: DType, names: Sequence[str]) -> str | None:
         case "not":
             return f"~{a}"
         case "abs":
-            return f"abs({a})" if is_signed else a
+            return f"(abs({a}) ^ {ZERO})" if is_signed else a  # that of the least is negative
         case "min" | "max":
             return f"{node.kind}({a}, {b})"
         case "shl" | "shr":
