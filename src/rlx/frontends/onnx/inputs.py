@@ -107,6 +107,6 @@ class Inputs:
 
 def _identifier(name: str) -> str:
     """A name that dims may have: `seq-len` → `seq_len`, `2x` → `d2x`."""
-    made = re.sub(r"\W", "_", name[:MAX_DIM_NAME], flags=re.ASCII) or "d"
-    made = made if made.isidentifier() else f"d{made}"
-    return f"{made}_" if keyword.iskeyword(made) else made
+    identifier = re.sub(r"\W", "_", name[:MAX_DIM_NAME], flags=re.ASCII) or "d"
+    identifier = identifier if identifier.isidentifier() else f"d{identifier}"
+    return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
