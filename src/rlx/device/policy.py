@@ -110,7 +110,7 @@ class DevicePolicy:
         why = HIDDEN.get(device.kind, "")
         names = registry.probe(device.kind).devices
         if not why and device.ordinal < len(names):
-            why = next((said for word, said in HELPING.items() if names[device.ordinal].startswith(word)), "")
+            why = next((hint for word, hint in HELPING.items() if names[device.ordinal].startswith(word)), "")
         return f"{UNASKED} ({why}): name it to use it" if why else ""
 
     def preference(self, device: Device) -> int:
