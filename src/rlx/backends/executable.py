@@ -118,7 +118,7 @@ class Executable(ABC):
         Bounds that exist already run with the new weights from their next call on.
         """
 
-    def take(self, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+    def take(self, params: Mapping[str, Array], private: Mapping[str, Array]) -> None:
         """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
         self.set_params(private)
 
@@ -205,7 +205,7 @@ def deliver(results: list[Array], out: Sequence[Array | None] | None) -> list[Ar
     """Results in the arrays of the caller, if there are any: for backends whose kernels cannot write there."""
     if out is None:
         return results
-    for given, result in zip(out, results):
-        if given is not None:
-            np.copyto(given, result)
-    return [result if given is None else given for given, result in zip(out, results)]
+    for array, result in zip(out, results):
+        if array is not None:
+            np.copyto(array, result)
+    return [result if array is None else array for array, result in zip(out, results)]
