@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 @dataclass(frozen=True)
-class Operand:
+class Comparison:
     """A graph that the check compiles, arrays to run it on, and how exact each result has to be."""
 
     name: str
@@ -38,17 +38,17 @@ class Operand:
     tolerance: Any
 
 
-def cases(only: str) -> Iterator[Operand]:
+def cases(only: str) -> Iterator[Comparison]:
     """Cases of ops that WGSL takes."""
     from ops.cases import cases_of_every_op
     from rlx.backends.wgpu import WebGpuBackend
 
     for case in cases_of_every_op():
         if only in str(case) and not WebGpuBackend().unsupported(case.graph()):
-            yield Operand(str(case), case.graph(), case.inputs(), case.reference, case.op.tolerance)
+            yield Comparison(str(case), case.graph(), case.inputs(), case.reference, case.op.tolerance)
 
 
-def small_nets(only: str) -> Iterator[Operand]:
+def small_nets(only: str) -> Iterator[Comparison]:
     """Small real nets that are installed, compared with the CPU."""
     from benchmarks.zoo import Absent, nets
     from rlx import frontends
@@ -64,7 +64,7 @@ def small_nets(only: str) -> Iterator[Operand]:
             continue
         inputs = net.inputs()
         expected = partial(results, CpuBackend(), graph, inputs)
-        yield Operand(net.name, graph, inputs, expected, Tolerance(512, scale=1))
+        yield Comparison(net.name, graph, inputs, expected, Tolerance(512, scale=1))
 
 
 def results(backend: Any, graph: Any, inputs: Mapping[str, Any], run: bool = True) -> list[Any]:
@@ -92,7 +92,7 @@ def adapter(compile_only: bool) -> Any:
     return device.library().gpu.request_adapter_sync()
 
 
-def check(item: Operand, run: bool) -> str:
+def check(item: Comparison, run: bool) -> str:
     """What is wrong with it, in a line; empty if nothing."""
     from rlx.backends.wgpu import WebGpuBackend
     from rlx.errors import UnsupportedOp
