@@ -195,10 +195,10 @@ class Executable(ABC):
 
 def shapes_at(types: Iterable[TensorType], binding: Mapping[str, int]) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of these types, None if one has a dim without a value."""
-    listed = list(types)
-    if any(dims.symbols(d) - binding.keys() for of in listed for d in of.shape):
+    type_list = list(types)
+    if any(dims.symbols(d) - binding.keys() for of in type_list for d in of.shape):
         return None
-    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in listed)
+    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in type_list)
 
 
 def deliver(results: list[Array], out: Sequence[Array | None] | None) -> list[Array]:

@@ -46,10 +46,10 @@ def structured(error: Exception, step: Step, device: str) -> RlxError | None:
 
 def reraise(error: Exception, step: Step, device: str) -> NoReturn:
     """Raises the error as `structured` has it."""
-    ours = structured(error, step, device)
-    if ours is None or ours is error:
+    translated = structured(error, step, device)
+    if translated is None or translated is error:
         raise error
-    raise ours from error
+    raise translated from error
 
 
 @contextmanager

@@ -256,8 +256,8 @@ class Chooser:
         passed: list[tuple[str, Exception]] = []
         for device in self.policy.chain:
             if not blockers[device]:
-                listed = ", ".join(map(str, self.policy.chain))
-                about = f"the first of the chain {listed} that takes the graph"
+                chain = ", ".join(map(str, self.policy.chain))
+                about = f"the first of the chain {chain} that takes the graph"
                 return device, "; ".join([about, *(f"{tried}: {why}" for tried, why in passed)])
             kind = UnsupportedOp if registry.is_available(device) else DeviceUnavailable
             passed.append((str(device), kind(blockers[device])))

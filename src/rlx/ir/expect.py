@@ -140,9 +140,9 @@ def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
             try:
                 dim = shape[index] if dim == 1 else spread(dim, shape[index], what)
             except ShapeError:
-                listed = " and ".join(str(list(s)) for s in shapes)
+                shapes_text = " and ".join(str(list(s)) for s in shapes)
                 clash = f"{dim} against {shape[index]}"
-                raise ShapeError(f"expected shapes that broadcast, got {listed} ({clash})") from None
+                raise ShapeError(f"expected shapes that broadcast, got {shapes_text} ({clash})") from None
         result.append(dim)
     return tuple(result)
 
@@ -208,7 +208,7 @@ def broadcastable(of: TensorType, to: Shape, name: str) -> None:
         spreads_to(mine, target, what)
 
 
-def spreads_to(mine: Dim, target: Dim, what: str) -> None:
+def spreads_to(dim: Dim, target: Dim, what: str) -> None:
     """A dim must be 1 or `target`; notes which dims must be equal, or 1, for that."""
-    if mine != 1:
-        same_dim(mine, target, what, "left")
+    if dim != 1:
+        same_dim(dim, target, what, "left")

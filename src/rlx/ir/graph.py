@@ -356,9 +356,9 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
-    named = ", ".join(repr(v.name) for v in inputs)
+    input_names = ", ".join(repr(v.name) for v in inputs)
     place = f", at node {label!r}" if label else ""
-    return place + (f", inputs {named}" if named else "")
+    return place + (f", inputs {input_names}" if input_names else "")
 
 
 def build(name: str, *operands: Any, source: str | None = None, **attributes: Any) -> Value:

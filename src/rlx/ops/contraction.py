@@ -34,10 +34,10 @@ def parse(equation: str, ranks: tuple[int, ...]) -> tuple[list[str], str]:
     axes_of_operands = []
     for term, rank in zip(terms, ranks):
         rest = rank - len(term) + 3 if "..." in term else 0
-        named = term.replace("...", hidden[len(hidden) - rest :] if rest > 0 else "", 1)
-        if rest < 0 or len(named) != rank or not all(c.isalpha() or c in hidden for c in named):
+        axes = term.replace("...", hidden[len(hidden) - rest :] if rest > 0 else "", 1)
+        if rest < 0 or len(axes) != rank or not all(c.isalpha() or c in hidden for c in axes):
             raise ShapeError(f"expected {term!r} to name the axes of an operand of rank {rank}, in {equation!r}")
-        axes_of_operands.append(named)
+        axes_of_operands.append(axes)
     names = "".join(axes_of_operands)
     if not arrow:
         return axes_of_operands, hidden + "".join(sorted(c for c in set(names) - set(hidden) if names.count(c) == 1))

@@ -104,8 +104,8 @@ def _many(x: Value, weights: Value, experts: Value) -> Value:
     order = build.argsort(wide, axis=0)
     # how many rows and tiles each expert has, and where the first of them is
     every = build.iota(x.graph, shape=(1, count), axis=1, dtype="i64")
-    mine = build.eq(wide.reshape((rows, 1)), every).cast("i64")
-    rows_of_expert = build.reduce_sum(mine, axes=(0,))
+    belongs = build.eq(wide.reshape((rows, 1)), every).cast("i64")
+    rows_of_expert = build.reduce_sum(belongs, axes=(0,))
     tiles = build.div(rows_of_expert + (TILE - 1), TILE)
     first_row = build.cumsum(rows_of_expert, axis=0, exclusive=True)
     upto = build.cumsum(tiles, axis=0)

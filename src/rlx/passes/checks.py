@@ -61,8 +61,8 @@ def add_checks(graph: Graph, indices: bool, most_trips: int) -> Checked:
     body.run()
     names = [_source(node) for node in _loops(graph)]
     if body.trips is not None:
-        listed = " or ".join(names[:NAMED]) + (" or another" if len(names) > NAMED else "")
-        words = Violation("while", "trips (RLX_LOOP_TRIPS)", listed)
+        loop_names = " or ".join(names[:NAMED]) + (" or another" if len(names) > NAMED else "")
+        words = Violation("while", "trips (RLX_LOOP_TRIPS)", loop_names)
         body.add(Check(0, most_trips + 1, words), body.trips)
     return body.finish()
 
@@ -135,13 +135,13 @@ class _Body:
         own = [(name, self.rebuild[value]) for name, value in self.graph.outputs.items()]
         position = len(own) if at is None else at
         used = set(self.graph.outputs)
-        named = []
+        extra_outputs = []
         for i, value in enumerate(more):
             name = f"{OUTPUT}.{i}"
             while name in used:
                 name += "_"
-            named.append((name, value))
-        self.new.outputs = dict([*own[:position], *named, *own[position:]])
+            extra_outputs.append((name, value))
+        self.new.outputs = dict([*own[:position], *extra_outputs, *own[position:]])
         self.new.prune()
         copied = {id(v.node) for v in self.rebuild.map.values()}
         for node in self.new.nodes:
@@ -257,8 +257,8 @@ class _Body:
 
     def order(self, at: int) -> None:
         """Puts inputs that were added before number `at` of those that there were."""
-        mine = {id(v.node) for v in self.extra}
-        own = [v for v in self.new.inputs if id(v.node) not in mine]
+        extra_ids = {id(v.node) for v in self.extra}
+        own = [v for v in self.new.inputs if id(v.node) not in extra_ids]
         ordered = [v.node for v in (*own[:at], *self.extra, *own[at:])]
         first = {id(n) for n in ordered}
         self.new.nodes[:] = [*ordered, *(n for n in self.new.nodes if id(n) not in first)]

@@ -54,8 +54,8 @@ def _expand(graph: Graph, claims: Claims) -> Graph:
             raise type(error)(f"{error}, at node {node.source or node.name!r}") from None
         results: tuple[Value, ...] = definition if isinstance(definition, tuple) else (definition,)
         results = tuple(_as_typed(node, value, declared) for value, declared in zip(results, node.types, strict=True))
-        for fresh in rebuild.new.nodes[first:]:
-            rebuild.new.rename(fresh, f"{node.name}/{fresh.op.name}")
+        for new_node in rebuild.new.nodes[first:]:
+            rebuild.new.rename(new_node, f"{node.name}/{new_node.op.name}")
         rebuild.replace(node, *results, first=first)
     return rebuild.finish()
 

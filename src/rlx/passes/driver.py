@@ -78,10 +78,10 @@ class Rebuild:
     def replace(self, node: Node, *values: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
         provenance, the one that makes the first result its name. So do nodes of their regions, if the node had none."""
-        for fresh in self.new.nodes[first:]:
-            _inherit(fresh, node.source or node.name, within=not node.regions)
-            if fresh is values[0].node:
-                fresh.name = node.name
+        for new_node in self.new.nodes[first:]:
+            _inherit(new_node, node.source or node.name, within=not node.regions)
+            if new_node is values[0].node:
+                new_node.name = node.name
         self._done.add(id(node))
         self.map.update(zip(node.outputs, values))
 

@@ -53,11 +53,11 @@ def _affordable(node: Node) -> bool:
         return False
     if any(_symbolic(value) for value in node.op.attributes().values()):
         return False
-    brought = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
+    operand_bytes = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
     result_bytes = sum(t.nbytes() for t in node.types)
     if isinstance(node.op, (BroadcastTo, Iota)):
         return result_bytes <= SPREAD_BYTES
-    return result_bytes <= max(BUDGET_BYTES, brought)
+    return result_bytes <= max(BUDGET_BYTES, operand_bytes)
 
 
 def _symbolic(attribute: object) -> bool:

@@ -50,13 +50,13 @@ def _invariant(node: Node) -> list[Node]:
 
 def _ends(body: Graph, invariant: list[Node]) -> list[Node]:
     """Those of them, but for constants, of whose results others take some."""
-    mine = {id(each) for each in invariant}
+    ids = {id(each) for each in invariant}
     outputs = {id(v.node) for v in body.outputs.values()}
     return [
         each
         for each in invariant
         if each.inputs
-        and (id(each) in outputs or any(id(user) not in mine for v in each.outputs for user in body.uses(v)))
+        and (id(each) in outputs or any(id(user) not in ids for v in each.outputs for user in body.uses(v)))
     ]
 
 

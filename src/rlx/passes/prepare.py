@@ -125,8 +125,8 @@ def _fits(node: Node, params: frozenset[Node]) -> bool:
 
 def _without_idle_params(graph: Graph) -> Graph:
     """Without params that nothing takes, by a value or, in the body of a region, by name."""
-    named = _params_of_regions(graph)
-    graph.drop_leaves({v.name for v in graph.params if not graph.use_count(v) and v.name not in named})
+    used = _params_of_regions(graph)
+    graph.drop_leaves({v.name for v in graph.params if not graph.use_count(v) and v.name not in used})
     return graph
 
 

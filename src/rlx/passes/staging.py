@@ -193,8 +193,8 @@ class _Builder:
             graph.bounds[name] = (max(low, 0), high)
         unknown = cutter.level_of_symbol.keys() - known
         graph.equalities = [e for e in graph.equalities if not e.symbols & unknown]
-        mine = {name for name, level in cutter.level_of_symbol.items() if level == self.number}
-        self.stage.checks = [e for e in graph.equalities if e.symbols & mine]
+        own_symbols = {name for name, level in cutter.level_of_symbol.items() if level == self.number}
+        self.stage.checks = [e for e in graph.equalities if e.symbols & own_symbols]
         used = symbols_within(graph.nodes).union(*(e.symbols for e in graph.equalities))
         graph.given = tuple(sorted(used - set(graph.symbols)))
 

@@ -428,11 +428,11 @@ class CompiledGraph:
         if self.closed:
             return f"<CompiledGraph {self.program.name!r} on {self.device}, closed>"
         signature = self.program.signature
-        takes = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
-        gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
+        inputs = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
+        outputs = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         keeps = ", ".join(f"{name}: {of}" for name, of in signature.states.items())
         states = f", keeps {keeps}" if keeps else ""
-        return f"<CompiledGraph {self.program.name!r} on {self.device}: ({takes}) → ({gives}){states}>"
+        return f"<CompiledGraph {self.program.name!r} on {self.device}: ({inputs}) → ({outputs}){states}>"
 
 
 def _opened(pickled: Pickled) -> CompiledGraph:

@@ -223,8 +223,8 @@ def build(graph: Graph, params: Params) -> Built:
     placeholders = {p.name: mb.placeholder(shape=p.shape, dtype=_placed(p)) for p in inputs}
     program = Program()
     with Function(placeholders, opset_version=getattr(tools().target, TARGET)) as function, np.errstate(all="ignore"):
-        named = {v.name: _entered(function.inputs[p.name], p) for v, p in zip(graph.inputs, inputs)}
-        results = Walk(params).run(graph, named)
+        values = {v.name: _entered(function.inputs[p.name], p) for v, p in zip(graph.inputs, inputs)}
+        results = Walk(params).run(graph, values)
         function.set_outputs([_left(value, port) for value, port in zip(results, outputs)])
     program.add_function("main", function)
     return Built(program, inputs, outputs)

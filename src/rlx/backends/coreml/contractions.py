@@ -138,17 +138,17 @@ def _window(op: Any, x: Value) -> Value:
         return _taps(op, x, low, high)
     two = lead if len(lead) == 2 else (math.prod(lead), 1)
     pads = [n for pair in zip(low, high) for n in pair]
-    how: dict[str, Any] = {"kernel_sizes": list(op.window), "strides": list(op.strides)}
-    how |= {"pad_type": "custom", "pad": pads} if any(pads) else {"pad_type": "valid"}
+    pool_arguments: dict[str, Any] = {"kernel_sizes": list(op.window), "strides": list(op.strides)}
+    pool_arguments |= {"pad_type": "custom", "pad": pads} if any(pads) else {"pad_type": "valid"}
     flat = reshaped(x, (*two, *shape_of(x)[len(lead) :]))
     one = known(x).numpy.type
     match op.combine:
         case "max":
-            pooled = mb.max_pool(x=flat, **how)
+            pooled = mb.max_pool(x=flat, **pool_arguments)
         case "min":
-            pooled = mb.mul(x=mb.max_pool(x=mb.mul(x=flat, y=one(-1)), **how), y=one(-1))
+            pooled = mb.mul(x=mb.max_pool(x=mb.mul(x=flat, y=one(-1)), **pool_arguments), y=one(-1))
         case _:
-            mean = mb.avg_pool(x=flat, exclude_padding_from_average=False, **how)
+            mean = mb.avg_pool(x=flat, exclude_padding_from_average=False, **pool_arguments)
             pooled = mb.mul(x=mean, y=one(math.prod(op.window)))
     return reshaped(pooled, (*lead, *shape_of(pooled)[2:]))
 

@@ -165,8 +165,8 @@ class Image:
             raw = values[chosen].astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width]
             self._bytes[at[chosen][:, None] + np.arange(width)] = raw
 
-    def _protect(self, start: int, end: int, how: int) -> None:
-        if end > start and _c_library().mprotect(ctypes.c_void_p(self._base + start), end - start, how):
+    def _protect(self, start: int, end: int, protection: int) -> None:
+        if end > start and _c_library().mprotect(ctypes.c_void_p(self._base + start), end - start, protection):
             raise Unloadable("memory that may not be made executable")
 
 
@@ -207,11 +207,11 @@ def _parsed(content: bytes) -> _Part:
     loaded = sections[(sections["flags"] & _ALLOC != 0) & (sections["type"] != _UNWIND)]
     if not np.isin(loaded["type"], (_PROGBITS, _NOBITS)).all() or (loaded["flags"] & _TLS).any():
         raise Unloadable(f"sections of the types {sorted(set(loaded['type'].tolist()))}")
-    listed = [section for section in sections if section["type"] == _SYMTAB]
-    if len(listed) != 1:
-        raise Unloadable(f"{len(listed)} tables of symbols")
-    symbols = _table(data, listed[0], _SYMBOL)
-    names = _table(data, sections[int(listed[0]["link"])], np.dtype(np.uint8)).tobytes()
+    symbol_tables = [section for section in sections if section["type"] == _SYMTAB]
+    if len(symbol_tables) != 1:
+        raise Unloadable(f"{len(symbol_tables)} tables of symbols")
+    symbols = _table(data, symbol_tables[0], _SYMBOL)
+    names = _table(data, sections[int(symbol_tables[0]["link"])], np.dtype(np.uint8)).tobytes()
     return _Part(data, sections, np.full(len(sections), -1, np.int64), symbols, names)
 
 

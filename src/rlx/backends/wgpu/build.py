@@ -118,8 +118,8 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
     ready, report = optimise(graph, _passes(options), disable)
     refused = _refused(ready)
     if refused:
-        listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
-        raise UnsupportedOp(f"[wgpu] {listed}")
+        refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
+        raise UnsupportedOp(f"[wgpu] {refusals}")
     plan = _render(ready, Context.after(report, disable), limit, target)
     if not plan.program.symbols:
         heaps = plan.fitting({}, limit)

@@ -113,10 +113,10 @@ def _open(backend_type: str | None, ordinal: int, portable: bool, _: int) -> Dev
 def _adapter(backend_type: str | None, ordinal: int) -> Any:
     found_adapters = adapters(backend_type)
     if ordinal >= len(found_adapters):
-        listed = ", ".join(describe(a) for a in adapters(None)) or "none"
+        adapter_names = ", ".join(describe(a) for a in adapters(None)) or "none"
         expected = f"{backend_type or 'GPU'} adapter number {ordinal}"
         raise DeviceUnavailable(
-            f"[device] expected a {expected}, got {len(found_adapters)} of that kind; adapters here: {listed}"
+            f"[device] expected a {expected}, got {len(found_adapters)} of that kind; adapters here: {adapter_names}"
         )
     return found_adapters[ordinal]
 

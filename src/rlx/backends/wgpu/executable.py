@@ -302,8 +302,8 @@ class WgpuBound(Bound):
         plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            answer = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
-            self._submit(self._kept(pending), (), encode, answer)
+            regions = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
+            self._submit(self._kept(pending), (), encode, regions)
             pending.clear()
             with self._mapped(WORD_BYTES) as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
@@ -355,12 +355,14 @@ class WgpuBound(Bound):
     def _download(self, where: Sequence[Where], regions: Sequence[Region]) -> dict[int, Array]:
         """Results for the host by their places, of the regions that were copied for it."""
         target, of = self.plan.heaps.target, self.plan.heaps.of
-        listed = {i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"}
-        if not any(output.size for output in listed.values()):
-            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in listed.items()}
+        host_outputs = {
+            i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"
+        }
+        if not any(output.size for output in host_outputs.values()):
+            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in host_outputs.items()}
         results = {}
         with self._mapped(sum(size for _, _, size in regions)) as whole:
-            for i, output in listed.items():
+            for i, output in host_outputs.items():
                 at = _offset_in(regions, of[output.number], output.start) if output.size else 0
                 raw = whole[at : at + output.size]
                 results[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))

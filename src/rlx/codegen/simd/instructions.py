@@ -239,8 +239,8 @@ class InstructionWriter:
         bits = 1 if dtype is dtypes.bool_ else dtype.bits
         if bits == to.bits:
             return x
-        how = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
-        return self.f.value(f"{how} {kind} {x} to {target}")
+        instruction = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
+        return self.f.value(f"{instruction} {kind} {x} to {target}")
 
 
 def node_constant(name: str) -> int | None:

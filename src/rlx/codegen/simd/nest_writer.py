@@ -312,11 +312,11 @@ class NestWriter:
         """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
         f, vector = self.f, self.scheduled.across
         reduces = reduces * max(len(self.parts), 1)
-        fresh = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
+        initial = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
 
         def block(start: str, totals: list[str]) -> list[str]:
             stop = f.smin(f.add(start, str(SUM_BLOCK)), extent)
-            parts = f.loop(start, stop, 1, fresh, one)
+            parts = f.loop(start, stop, 1, initial, one)
             return [self._combine(n, a, b, vector) for n, a, b in zip(reduces, totals, parts)]
 
         return f.loop("0", extent, SUM_BLOCK, carried, block)
@@ -338,8 +338,8 @@ class NestWriter:
             reduced: list[str] = []
             for part in range(unroll):
                 at = f.add(position, str(part * self.lanes))
-                mine = values[part * len(reduces) : (part + 1) * len(reduces)]
-                reduced.extend(self._vector_visit(numbers, reduces, axis, at, f.add(start, at), None, mine))
+                part_values = values[part * len(reduces) : (part + 1) * len(reduces)]
+                reduced.extend(self._vector_visit(numbers, reduces, axis, at, f.add(start, at), None, part_values))
             return reduced
 
         def masked(position: str, values: list[str]) -> list[str]:
@@ -351,8 +351,8 @@ class NestWriter:
             parts = f.loop("0", whole, wide, [*carried, *more], step)
         totals = parts[: len(reduces)]
         for part in range(1, unroll):
-            mine = parts[part * len(reduces) : (part + 1) * len(reduces)]
-            totals = [self._combine(n, a, b, True) for n, a, b in zip(reduces, totals, mine)]
+            part_values = parts[part * len(reduces) : (part + 1) * len(reduces)]
+            totals = [self._combine(n, a, b, True) for n, a, b in zip(reduces, totals, part_values)]
         if _multiple(extent, wide):
             return totals
         return f.loop(whole, extent, self.lanes, list(zip(kinds, totals)), masked)

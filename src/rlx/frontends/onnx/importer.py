@@ -165,7 +165,7 @@ class _ModelImporter:
         proto = self.file.proto
         notes = {"file": self.file.label, "producer": f"{proto.producer_name} {proto.producer_version}".strip()}
         notes |= {f"opset {domain or 'ai.onnx'}": str(version) for domain, version in self.file.opsets.items()}
-        notes |= {f"dim {name!r}": ours for name, ours in self.inputs.dims.items() if name != ours}
+        notes |= {f"dim {name!r}": identifier for name, identifier in self.inputs.dims.items() if name != identifier}
         return notes | {f"metadata {entry.key}": entry.value for entry in proto.metadata_props}
 
     # inputs and outputs

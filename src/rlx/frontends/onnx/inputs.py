@@ -97,11 +97,11 @@ class Inputs:
         # "?" names nothing: two of them need not be equal
         name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
         if name not in self.dims:
-            ours = _identifier(name)
-            while ours in self._taken:
-                ours += "_"
-            self._taken.add(ours)
-            self.dims[name] = ours
+            identifier = _identifier(name)
+            while identifier in self._taken:
+                identifier += "_"
+            self._taken.add(identifier)
+            self.dims[name] = identifier
         return self.dims[name]
 
 

@@ -55,12 +55,12 @@ def reshape(node: OnnxNode, x: Value, dims_operand: Operand) -> Value:
     zero_stays = not node.flag("allowzero")
     if dims_operand.known is None:
         return dynamic_shapes.reshape(node, x, vector(dims_operand), zero_stays)
-    listed = list(dims_operand.known.reshape(-1))
+    target = list(dims_operand.known.reshape(-1))
     if zero_stays:
-        if any(d == 0 and i >= x.rank for i, d in enumerate(listed)):
-            raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {listed}")
-        listed = [x.shape[i] if d == 0 else d for i, d in enumerate(listed)]
-    return x.reshape(tuple(listed))
+        if any(d == 0 and i >= x.rank for i, d in enumerate(target)):
+            raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {target}")
+        target = [x.shape[i] if d == 0 else d for i, d in enumerate(target)]
+    return x.reshape(tuple(target))
 
 
 @onnx_op("Flatten")

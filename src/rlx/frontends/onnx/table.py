@@ -226,10 +226,10 @@ class OnnxNode:
 
     def axes(self, known: Known | Sequence[int], rank: int) -> tuple[int, ...]:
         """Axes, counted from the front, without repeats. Raises ModelError."""
-        listed = list(known.reshape(-1)) if isinstance(known, np.ndarray) else list(known)
-        read = tuple(self.normal_axis(a, rank) for a in listed)
+        axis_list = list(known.reshape(-1)) if isinstance(known, np.ndarray) else list(known)
+        read = tuple(self.normal_axis(a, rank) for a in axis_list)
         if len(set(read)) != len(read):
-            raise self.wrong(f"expected axes without repeats, got {listed}")
+            raise self.wrong(f"expected axes without repeats, got {axis_list}")
         return read
 
     def knows(self, numbers: Any, dtype: Any = None) -> Operand:
