@@ -85,7 +85,7 @@ def judged(test: xml.Element) -> tuple[bool, bool, str]:
 
 def read_report(device: str, path: Path) -> Outcome:
     """The outcome that a report of pytest tells of."""
-    made = Outcome(device)
+    outcome = Outcome(device)
     for test in xml.parse(path).iter("testcase"):
         name = str(test.get("name")).partition("[")[2].removesuffix("]")
         taken, right, why = judged(test)
@@ -93,20 +93,20 @@ def read_report(device: str, path: Path) -> Outcome:
             net = name.replace(device, "", 1).strip("-")
             if "is not installed" in why:
                 continue
-            made.nets.add(taken, right)
+            outcome.nets.add(taken, right)
             if not right:
-                made.net_reasons[net] = why
+                outcome.net_reasons[net] = why
             continue
         case = name.removeprefix(f"{device}-")
         op = REGISTRY[case.partition("-")[0]]
         family = op.__module__.rpartition(".")[2]
-        made.cases.add(taken, right)
-        made.families.setdefault(family, Tally()).add(taken, right)
+        outcome.cases.add(taken, right)
+        outcome.families.setdefault(family, Tally()).add(taken, right)
         if not taken:
-            made.refused[why.rpartition(": ")[2]] += 1
+            outcome.refused[why.rpartition(": ")[2]] += 1
         elif not right and COMPUTES_NOTHING not in why:
-            made.wrong[case] = why
-    return made
+            outcome.wrong[case] = why
+    return outcome
 
 
 def run(device: str, folder: Path) -> Outcome:
@@ -115,11 +115,11 @@ def run(device: str, folder: Path) -> Outcome:
     command = [sys.executable, "-m", "pytest", CASES, NETS, "--device", device, f"--junitxml={report}"]
     if not report.is_file():
         try:
-            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+            completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return Outcome(device, failure=f"it took over {LIMIT_S} s")
         if not report.is_file():
-            return Outcome(device, failure=(said.stderr or said.stdout).strip().rpartition("\n")[2])
+            return Outcome(device, failure=(completed.stderr or completed.stdout).strip().rpartition("\n")[2])
     return read_report(device, report)
 
 

@@ -80,15 +80,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=125, help="layers of the smallest net")
     parser.add_argument("--doublings", type=int, default=3)
     parser.add_argument("--json", type=Path, help="where to write the figures")
-    given = parser.parse_args()
+    args = parser.parse_args()
     measure(chain(16))  # imports and tables are not the program's
     measure(layers(2))
-    found = {
-        "chain": table("ops", chain, given.chain, given.doublings),
-        "layers": table("layers", layers, given.layers, given.doublings),
+    tables = {
+        "chain": table("ops", chain, args.chain, args.doublings),
+        "layers": table("layers", layers, args.layers, args.doublings),
     }
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(tables, indent=1))
 
 
 if __name__ == "__main__":

@@ -95,12 +95,12 @@ def _graph(name: str, shape: tuple[int, ...], body: Callable[..., Any], *weights
     random = np.random.default_rng(0)
     graph = Graph(name)
     x = graph.input("x", shape, "f32")
-    held = []
+    params = []
     for i, weight in enumerate(weights):
         data = (random.standard_normal(weight) * 0.05).astype(np.float32)
-        held.append(graph.param(f"w{i}", weight, "f32", data=data))
-    made = body(x, *held)
-    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        params.append(graph.param(f"w{i}", weight, "f32", data=data))
+    results = body(x, *params)
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
         graph.output(value, name=f"y{i}")
     return graph, {"x": random.standard_normal(shape).astype(np.float32)}
 
@@ -165,10 +165,10 @@ def sentences() -> Iterator[Case]:
         ids = np.random.default_rng(0).integers(1000, 20000, (batch, length))
         inputs = {}
         for value in graph.inputs:
-            made = (
+            array = (
                 ids if value.name == "input_ids" else np.ones_like(ids) if "mask" in value.name else np.zeros_like(ids)
             )
-            inputs[value.name] = made.astype(value.dtype.numpy)
+            inputs[value.name] = array.astype(value.dtype.numpy)
         yield Case("sentences", f"MiniLM {batch}x{length}", graph, inputs)
 
 
@@ -177,8 +177,8 @@ def _by_prior(graph: Graph, backend: Backend, ordinal: int, binding: dict[str, i
     rates = backend.prior(ordinal)
     if rates is None:
         return float("nan")
-    made = [backend.estimator(p, Options(), rates, ordinal) or GenericEstimator(p, rates) for p in parts(graph)]
-    return (StagedEstimator(graph, made) if len(made) > 1 else made[0])(binding).run_ns
+    estimators = [backend.estimator(p, Options(), rates, ordinal) or GenericEstimator(p, rates) for p in parts(graph)]
+    return (StagedEstimator(graph, estimators) if len(estimators) > 1 else estimators[0])(binding).run_ns
 
 
 class Runner:
@@ -234,8 +234,8 @@ def teach(results: list[Result]) -> None:
     for device in {r.device for r in results}:
         mine = [r for r in results if r.device == device]
         for family in {r.family for r in mine}:
-            seen = [Sample(r.case, r.parts, r.measured) for r in mine if r.family != family]
-            factors = observed.factors(seen)
+            samples = [Sample(r.case, r.parts, r.measured) for r in mine if r.family != family]
+            factors = observed.factors(samples)
             for r in mine:
                 if r.family == family:
                     r.predicted = observed.corrected(r.parts, factors)
@@ -331,8 +331,8 @@ def main() -> None:
     here = [str(d) for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
     devices = chosen.devices.split(",") if chosen.devices else here
     for device in devices:
-        found = calibration.calibration(registry.parse(device))
-        print(f"{registry.full_name(device)}: calibrated in {found.took_s:.1f} s, {found.age_s / 60:.0f} minutes ago")
+        known = calibration.calibration(registry.parse(device))
+        print(f"{registry.full_name(device)}: calibrated in {known.took_s:.1f} s, {known.age_s / 60:.0f} minutes ago")
     cases = (case for case in (*synthetic(), *real()) if chosen.only in case.name)
     runners = [Runner(case, devices, chosen.most_s) for case in cases]
     # each round goes through all cases, so that a slow minute of the machine is a part of every case's rounds

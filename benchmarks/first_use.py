@@ -59,14 +59,18 @@ print(json.dumps({"first_s": first, "tenth_ms": tenth, "device": device if kind 
 
 def start(kind: str, path: str, feed: str, threads: int, cache: str) -> dict[str, Any]:
     """One process: its first answer and its tenth. Raises RuntimeError with what it said."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    environment = kept | {"RLX_CACHE_DIR": cache, "RLX_NUM_THREADS": str(threads)}
+    variables = {
+        name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ
+    }
+    environment = variables | {"RLX_CACHE_DIR": cache, "RLX_NUM_THREADS": str(threads)}
     command = [sys.executable, "-c", CHILD, str(time.time()), kind, path, feed, str(threads), str(RUNS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
-    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    if completed.returncode:
+        raise RuntimeError(
+            completed.stderr.strip().splitlines()[-1] if completed.stderr.strip() else f"exit {completed.returncode}"
+        )
+    record: dict[str, Any] = json.loads(completed.stdout.strip().splitlines()[-1])
+    return record
 
 
 def keep_busy() -> None:
@@ -79,21 +83,21 @@ def measure(name: str, path: str, inputs: dict[str, Any], threads: int, rounds: 
     """Medians over rounds of each kind of start: `first_s`, `tenth_ms`, and with `stored`, `again_s`."""
     import numpy as np
 
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in STARTS}
+    samples_of: dict[str, list[dict[str, Any]]] = {kind: [] for kind in STARTS}
     with tempfile.TemporaryDirectory() as folder:
         feed = str(Path(folder) / "feed.npz")
         np.savez(feed, **inputs)
         for number in range(rounds):
             for kind in STARTS:
                 cache = str(Path(folder) / f"{kind}{number}")
-                told = start(kind, path, feed, threads, cache)
+                sample = start(kind, path, feed, threads, cache)
                 if stored:
-                    told["again_s"] = start(kind, path, feed, threads, cache)["first_s"]
-                found[kind].append(told)
-    made: dict[str, Any] = {"net": name, "device": found["auto"][0]["device"]}
-    for kind, told in found.items():
-        made[kind] = {key: statistics.median(t[key] for t in told) for key in told[0] if key != "device"}
-    return made
+                    sample["again_s"] = start(kind, path, feed, threads, cache)["first_s"]
+                samples_of[kind].append(sample)
+    medians: dict[str, Any] = {"net": name, "device": samples_of["auto"][0]["device"]}
+    for kind, samples in samples_of.items():
+        medians[kind] = {key: statistics.median(t[key] for t in samples) for key in samples[0] if key != "device"}
+    return medians
 
 
 def main() -> None:
@@ -115,13 +119,13 @@ def main() -> None:
         if chosen.only not in net.name:
             continue
         try:
-            told = measure(net.name, str(net.path()), net.inputs(), chosen.threads, chosen.rounds, chosen.stored)
+            row = measure(net.name, str(net.path()), net.inputs(), chosen.threads, chosen.rounds, chosen.stored)
         except (Absent, RuntimeError) as error:
             print(f"{net.name:28} left out: {str(error)[:120]}")
             continue
-        results.append(told)
-        auto, cpu, peer = told["auto"], told["cpu"], told["onnxruntime"]
-        print(f"{net.name:28} {told['device']:7} {auto['first_s']:13.2f} {cpu['first_s']:7.2f} {peer['first_s']:7.2f} "
+        results.append(row)
+        auto, cpu, peer = row["auto"], row["cpu"], row["onnxruntime"]
+        print(f"{net.name:28} {row['device']:7} {auto['first_s']:13.2f} {cpu['first_s']:7.2f} {peer['first_s']:7.2f} "
               f"{auto['first_s'] / cpu['first_s']:9.2f} {auto['tenth_ms']:15.3f} {cpu['tenth_ms']:9.3f} "
               f"{peer['tenth_ms']:9.3f}"
               + (f"  {auto['again_s']:13.2f} {peer['again_s']:7.2f}" if chosen.stored else ""), flush=True)  # fmt: skip

@@ -33,13 +33,13 @@ MINILM = {"minilm-f32-1x16": (1, 16), "minilm-f32-1x128": (1, 128), "minilm-f32-
 
 def exported() -> Path:
     """MiniLM in ONNX, exported by torch in a process that ends before anything is timed."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "export_minilm.py"), "--dynamo"],
         capture_output=True, text=True,
     )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"benchmarks.models: MiniLM cannot be exported:\n{done.stderr[-2000:]}")
-    return Path(done.stdout.strip().splitlines()[-1])
+    if completed.returncode:
+        sys.exit(f"benchmarks.models: MiniLM cannot be exported:\n{completed.stderr[-2000:]}")
+    return Path(completed.stdout.strip().splitlines()[-1])
 
 
 def nets_by_case() -> dict[str, Net]:
@@ -74,12 +74,12 @@ def compile_times_s(case: Any, folder: str) -> tuple[float, float]:
     import rlx
 
     os.environ["RLX_CACHE_DIR"] = folder
-    found = []
+    times_s = []
     for _ in range(2):
         start_ns = time.perf_counter_ns()
         _ = rlx.load(case.model, device=case.device, threads=case.threads).compiled
-        found.append((time.perf_counter_ns() - start_ns) / 1e9)
-    return found[0], found[1]
+        times_s.append((time.perf_counter_ns() - start_ns) / 1e9)
+    return times_s[0], times_s[1]
 
 
 def measured(name: str, threads: int, peers: list[str], seconds: float, minilm: Path | None) -> tuple[str, float]:
@@ -114,36 +114,36 @@ def _short(text: str) -> str:
     return lines[min(1, len(lines) - 1)].strip()[:160] if lines else "no reason given"
 
 
-def worker(names: list[str], given: argparse.Namespace) -> None:
+def worker(names: list[str], args: argparse.Namespace) -> None:
     """Times the cases with one number of threads, prints their lines, and leaves the ratios in a file."""
     from rlx.cli.baselines import limit_threads
     from rlx.cli.compare import pin_to_one_core
 
-    threads = int(given.threads)
+    threads = int(args.threads)
     limit_threads(threads)
     if threads == 1:
         pin_to_one_core()
     ratios: dict[str, float] = {}
     for name in names:
-        line, ratio = measured(name, threads, [p for p in given.peers.split(",") if p], given.seconds, given.model)
+        line, ratio = measured(name, threads, [p for p in args.peers.split(",") if p], args.seconds, args.model)
         ratios[f"{name} {threads}t"] = ratio
         print(line, flush=True)
-    given.worker.write_text(json.dumps(ratios))
+    args.worker.write_text(json.dumps(ratios))
 
 
-def collected(given: argparse.Namespace, model: Path | None) -> dict[str, float]:
+def collected(args: argparse.Namespace, model: Path | None) -> dict[str, float]:
     """Ratios of all cases at all thread counts, each count in a process of its own."""
     ratios: dict[str, float] = {}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
     with tempfile.TemporaryDirectory() as folder:
-        for threads in given.threads.split(","):
+        for threads in args.threads.split(","):
             results = Path(folder) / f"{threads}.json"
-            options = ["--only", given.only, "--threads", threads, "--peers", given.peers]
-            options += ["--seconds", str(given.seconds), "--worker", str(results)]
+            options = ["--only", args.only, "--threads", threads, "--peers", args.peers]
+            options += ["--seconds", str(args.seconds), "--worker", str(results)]
             options += ["--model", str(model)] if model else []
-            done = subprocess.run([sys.executable, "-m", "benchmarks.models", *options], cwd=ROOT, env=environment)
-            if done.returncode:
-                sys.exit(done.returncode)
+            completed = subprocess.run([sys.executable, "-m", "benchmarks.models", *options], cwd=ROOT, env=environment)
+            if completed.returncode:
+                sys.exit(completed.returncode)
             ratios |= json.loads(results.read_text())
     return ratios
 
@@ -157,16 +157,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="time to measure each runtime for")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     cases = [*MINILM, *nets_by_case()]
-    names = [name for name in cases if given.only in name]
+    names = [name for name in cases if args.only in name]
     if not names:
-        parser.error(f"expected a case among {', '.join(cases)}, got {given.only!r}")
-    if given.worker:
-        worker(names, given)
+        parser.error(f"expected a case among {', '.join(cases)}, got {args.only!r}")
+    if args.worker:
+        worker(names, args)
         return
-    model = given.model or (exported() if any(name in MINILM for name in names) else None)
-    ratios = collected(given, model)
+    model = args.model or (exported() if any(name in MINILM for name in names) else None)
+    ratios = collected(args, model)
     known = [r for r in ratios.values() if not math.isnan(r)]
     if len(known) < len(ratios):
         print(f"without a ratio: {', '.join(name for name, r in ratios.items() if math.isnan(r))}")

@@ -46,8 +46,8 @@ def load_cases(only: str = "") -> list[Any]:
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
 
-        found = [case for kind in KINDS for case in sorted(load_model_tests(kind=kind), key=lambda c: str(c.name))]
-    return [case for case in found if only in case.name]
+        cases = [case for kind in KINDS for case in sorted(load_model_tests(kind=kind), key=lambda c: str(c.name))]
+    return [case for case in cases if only in case.name]
 
 
 def run_case(case: Any, device: str) -> Outcome:
@@ -60,8 +60,8 @@ def run_case(case: Any, device: str) -> Outcome:
         model = rlx.load(source, device=device, cache=False, values=values, shapes=shapes)
         for inputs, outputs in data_sets:
             named = dict(zip(_input_names(proto), inputs, strict=False))
-            got = model.run({name: named[name] for name in model.input_names})
-            _compare(case, outputs, got)
+            results = model.run({name: named[name] for name in model.input_names})
+            _compare(case, outputs, results)
     except AssertionError as error:
         return Outcome("wrong", _line(error), fixed)
     except UnsupportedOp as error:
@@ -73,21 +73,25 @@ def run_case(case: Any, device: str) -> Outcome:
 
 def _list_shapes(proto: Any, data_sets: Any) -> dict[str, Any]:
     """What the import must be told of inputs that are lists of arrays, or optionals without an element."""
-    given = zip(_input_names(proto), data_sets[0][0], strict=False)
-    return {n: None if a is None else [part.shape for part in a] for n, a in given if a is None or isinstance(a, list)}
+    first_inputs = zip(_input_names(proto), data_sets[0][0], strict=False)
+    return {
+        n: None if a is None else [part.shape for part in a]
+        for n, a in first_inputs
+        if a is None or isinstance(a, list)
+    }
 
 
-def _compare(case: Any, wanted: Sequence[Any], got: Sequence[Any]) -> None:
+def _compare(case: Any, expected: Sequence[Any], actual: Sequence[Any]) -> None:
     from onnx.backend.test.runner import Runner
 
-    lengths = [[len(each) if isinstance(each, list) else None for each in side] for side in (wanted, got)]
+    lengths = [[len(each) if isinstance(each, list) else None for each in side] for side in (expected, actual)]
     assert lengths[0] == lengths[1], f"lists of {lengths[1]} arrays for {lengths[0]}"
-    wanted, got = (
-        [part for each in side for part in (each if isinstance(each, list) else [each])] for side in (wanted, got)
+    expected, actual = (
+        [part for each in side for part in (each if isinstance(each, list) else [each])] for side in (expected, actual)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Runner.assert_similar_outputs(wanted, got, rtol=case.rtol, atol=case.atol, model_dir=case.model_dir)
+        Runner.assert_similar_outputs(expected, actual, rtol=case.rtol, atol=case.atol, model_dir=case.model_dir)
 
 
 def _line(error: Exception) -> str:
@@ -162,8 +166,8 @@ def _fixed_inputs(
     """As few inputs as must have their values known at the import, with these values."""
     if _loads(source, device, {}, shapes) or len(data_sets) != 1:
         return (), {}
-    given = dict(zip(_input_names(proto), data_sets[0][0], strict=False))
-    values = {n: a for n, a in given.items() if isinstance(a, np.ndarray) and _may_decide_shapes(a)}
+    first_inputs = dict(zip(_input_names(proto), data_sets[0][0], strict=False))
+    values = {n: a for n, a in first_inputs.items() if isinstance(a, np.ndarray) and _may_decide_shapes(a)}
     if not _loads(source, device, values, shapes):
         return (), {}
     for name in list(values):

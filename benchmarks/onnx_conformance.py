@@ -107,8 +107,8 @@ def _outcome(worker: Worker, limit_s: float) -> Outcome | None:
     """What a worker has to say; None if it is still at it."""
     if worker.connection.poll():
         try:
-            found: Outcome = worker.connection.recv()
-            return found
+            outcome: Outcome = worker.connection.recv()
+            return outcome
         except EOFError:
             worker.process.join(5)
             return Outcome("crash", f"the process ended with code {worker.process.exitcode}")
@@ -154,19 +154,19 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a case may take")
     parser.add_argument("--list", action="store_true", help="all names by reason, not just three")
     parser.add_argument("--ratchet", metavar="FILE", help="writes the names of cases that are right")
-    given = parser.parse_args()
-    cases = load_cases(given.only)
+    args = parser.parse_args()
+    cases = load_cases(args.only)
     results = []
-    for done, (case, outcome) in enumerate(run_all(cases, given.device, given.jobs, given.limit), 1):
+    for count, (case, outcome) in enumerate(run_all(cases, args.device, args.jobs, args.limit), 1):
         results.append((case, outcome))
         if sys.stderr.isatty():
-            print(f"\r{done}/{len(cases)}", end="", file=sys.stderr)
+            print(f"\r{count}/{len(cases)}", end="", file=sys.stderr)
     results.sort(key=lambda pair: (pair[0].kind, pair[0].name))
-    if given.ratchet:
+    if args.ratchet:
         names = sorted(case.name for case, outcome in results if outcome.status == "right")
-        with open(given.ratchet, "w") as file:
+        with open(args.ratchet, "w") as file:
             file.write("\n".join(names) + "\n")
-    report(results, len(cases), given.list)
+    report(results, len(cases), args.list)
 
 
 if __name__ == "__main__":

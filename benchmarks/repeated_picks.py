@@ -48,13 +48,13 @@ for net in nets().values():
 def picks(devices: str) -> dict[str, dict[str, object]]:
     """One round, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", CHILD, devices], env={**os.environ, "RLX_CACHE_DIR": folder}, cwd=ROOT,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stderr[-1500:])
-    return {told["net"]: told for told in map(json.loads, done.stdout.splitlines())}
+    if completed.returncode:
+        raise SystemExit(completed.stderr[-1500:])
+    return {record["net"]: record for record in map(json.loads, completed.stdout.splitlines())}
 
 
 def main() -> None:
@@ -75,11 +75,11 @@ def main() -> None:
                 helper.kill()
     flips = 0
     for net in rounds["calm"][0]:
-        found = {kind: Counter(str(told[net]["pick"]) for told in many) for kind, many in rounds.items()}
-        total = found["calm"] + found["loaded"]
+        picks_of = {kind: Counter(str(record[net]["pick"]) for record in many) for kind, many in rounds.items()}
+        total = picks_of["calm"] + picks_of["loaded"]
         flips += len(total) > 1
-        told = "; ".join(f"{kind}: " + ", ".join(f"{d} {n}" for d, n in c.items()) for kind, c in found.items())
-        print(f"{net:28} {told}{'  differs' if len(total) > 1 else ''}")
+        summary = "; ".join(f"{kind}: " + ", ".join(f"{d} {n}" for d, n in c.items()) for kind, c in picks_of.items())
+        print(f"{net:28} {summary}{'  differs' if len(total) > 1 else ''}")
     print(f"picks that differ: {flips} of {len(rounds['calm'][0])} nets, in {2 * chosen.rounds} calibrations")
 
 

@@ -52,12 +52,12 @@ def program(device: str = "cpu") -> rlx.CompiledGraph:
 
 def soak(runs: int, shapes: int, samples: int = SAMPLES) -> Iterator[Sample]:
     """Runs by turns as they are, into given arrays, queued, at an active extent, and fed; a sample every so often."""
-    made = program()
+    compiled = program()
     wide = int(shapes**0.5) + 1
     sizes = [(1 + i % wide, 1 + i // wide) for i in range(shapes)]
     order = np.random.default_rng(1).integers(0, shapes, runs)
     state: Any = np.zeros(64, "f4")
-    shorter, fed = made.clone(), made.clone()
+    shorter, fed = compiled.clone(), compiled.clone()
     fed.bind_handle("state", state)
     fed.set_feeds({"next": "state"})
     for number, at in enumerate(order, 1):
@@ -65,40 +65,40 @@ def soak(runs: int, shapes: int, samples: int = SAMPLES) -> Iterator[Sample]:
         x = np.ones((batch, seq, 64), "f4")
         match number % 5:
             case 0:
-                made.run_slots([x, state], [np.empty_like(x), np.empty_like(state)])
+                compiled.run_slots([x, state], [np.empty_like(x), np.empty_like(state)])
             case 1:
-                made.run_pipelined([x, state]).result()
+                compiled.run_pipelined([x, state]).result()
             case 2:
                 shorter.set_active_extent("seq", 1 + seq // 2)
                 shorter.run([x, state])
             case 3:
                 fed.run([x])
             case _:
-                made.run([x, state])
+                compiled.run([x, state])
         if number % max(runs // samples, 1) == 0:
             gc.collect()
-            yield Sample(number, resident_bytes(), sum(p.describe()["bindings"] for p in (made, shorter, fed)))
+            yield Sample(number, resident_bytes(), sum(p.describe()["bindings"] for p in (compiled, shorter, fed)))
 
 
-def growth(found: list[Sample]) -> float:
+def growth(taken_samples: list[Sample]) -> float:
     """By how much of what it was after the first tenth the memory is more at most, later on."""
-    settled = found[max(len(found) // 10 - 1, 0)].resident_bytes
-    return max(sample.resident_bytes for sample in found) / settled - 1
+    settled = taken_samples[max(len(taken_samples) // 10 - 1, 0)].resident_bytes
+    return max(sample.resident_bytes for sample in taken_samples) / settled - 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--shapes", type=int, default=1_000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     start = time.perf_counter()
-    found = []
-    for sample in soak(given.runs, given.shapes):
-        found.append(sample)
+    taken_samples = []
+    for sample in soak(args.runs, args.shapes):
+        taken_samples.append(sample)
         print(f"{sample.runs:>7} runs  {sample.resident_bytes / 2**20:8.1f} MiB  {sample.plans:>4} plans", flush=True)
-    grown = growth(found)
+    grown = growth(taken_samples)
     took = time.perf_counter() - start
-    print(f"{given.runs} runs over {given.shapes} shapes in {took:.1f} s; memory grew by {grown:+.1%}")
+    print(f"{args.runs} runs over {args.shapes} shapes in {took:.1f} s; memory grew by {grown:+.1%}")
     return int(grown > MOST_GROWTH)
 
 

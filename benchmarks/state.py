@@ -54,8 +54,8 @@ def attend(length: int) -> Graph:
         cache = graph.state(name, (length, HEADS, WIDTH))
         written = rlx.update_slice(cache, row, at)
         graph.set_next(cache, written)
-        seen = rlx.transpose(written[:SEEN], permutation=(1, 0, 2))
-        whole.append(seen.reshape(1, HEADS, SEEN, WIDTH))
+        prefix = rlx.transpose(written[:SEEN], permutation=(1, 0, 2))
+        whole.append(prefix.reshape(1, HEADS, SEEN, WIDTH))
     query = row.reshape(1, HEADS, 1, WIDTH)
     graph.output(rlx.attention(query, *whole), name="out")
     return graph
@@ -86,17 +86,17 @@ class Moved:
         """`plain`, with the bytes counted of what `of` gives of its result and its arguments."""
 
         def counted(*args: Any, **options: Any) -> Any:
-            made = plain(*args, **options)
-            self.nbytes += memoryview(np.ascontiguousarray(of(made, args))).nbytes
-            return made
+            result = plain(*args, **options)
+            self.nbytes += memoryview(np.ascontiguousarray(of(result, args))).nbytes
+            return result
 
         return counted
 
 
 @contextmanager
-def replaced(owner: Any, name: str, made: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
     plain = getattr(owner, name)
-    setattr(owner, name, made)
+    setattr(owner, name, replacement)
     try:
         yield
     finally:
@@ -104,71 +104,71 @@ def replaced(owner: Any, name: str, made: Any) -> Iterator[None]:
 
 
 @contextmanager
-def counted(device: str, made: CompiledGraph) -> Iterator[Moved]:
+def counted(device: str, compiled: CompiledGraph) -> Iterator[Moved]:
     """Counts what moves while programs run on a device."""
-    moved = Moved()
+    traffic = Moved()
     with ExitStack() as hooks:
-        for owner, name, of in _borders(device, made):
-            hooks.enter_context(replaced(owner, name, moved.counting(getattr(owner, name), of)))
-        yield moved
+        for owner, name, of in _borders(device, compiled):
+            hooks.enter_context(replaced(owner, name, traffic.counting(getattr(owner, name), of)))
+        yield traffic
 
 
 Border = tuple[Any, str, Callable[..., Any]]
 
 
-def _borders(device: str, made: CompiledGraph) -> list[Border]:
+def _borders(device: str, compiled: CompiledGraph) -> list[Border]:
     """Where arrays pass: an owner, the name of its function, and what passes, of the result and the arguments."""
     if device == "xla":
         from rlx.backends.xla import executable as xla
 
         return [
-            (xla.emulation, "to_stored", lambda got, args: got),
-            (xla.emulation, "from_stored", lambda got, args: got),
+            (xla.emulation, "to_stored", lambda result, args: result),
+            (xla.emulation, "from_stored", lambda result, args: result),
         ]
     if device == "mlx":
         from rlx.backends.mlx import executable as mlx
 
-        return [(mlx, "put", lambda got, args: args[0]), (mlx, "take", lambda got, args: got)]
+        return [(mlx, "put", lambda result, args: args[0]), (mlx, "take", lambda result, args: result)]
     if device in ("cpu", "reference"):
         return []
     from rlx.backends.wgpu.executable import WgpuExecutable
 
-    inner = getattr(made.executable, "inner", made.executable)
+    inner = getattr(compiled.executable, "inner", compiled.executable)
     assert isinstance(inner, WgpuExecutable)  # all others are above
     queue, buffer = type(inner.device.raw.queue), type(inner.device.buffer(16, "probe", "MAP_READ"))
     return [
-        (queue, "write_buffer", lambda got, args: np.frombuffer(args[3], np.uint8)),
-        (buffer, "read_mapped", lambda got, args: np.frombuffer(got, np.uint8)),
+        (queue, "write_buffer", lambda result, args: np.frombuffer(args[3], np.uint8)),
+        (buffer, "read_mapped", lambda result, args: np.frombuffer(result, np.uint8)),
     ]
 
 
 def measure(device: str, name: str, length: int, steps: int) -> str:
     """A line of the table."""
-    build, wanted = PROGRAMS[name]
-    made = rlx.Session(device).compile(build(length))
+    build, output = PROGRAMS[name]
+    compiled = rlx.Session(device).compile(build(length))
     if name == "feed":
-        made.bind_handle("cache", np.zeros((length, HEADS, WIDTH), "f4"))
-        made.set_feeds({"next": "cache"})
+        compiled.bind_handle("cache", np.zeros((length, HEADS, WIDTH), "f4"))
+        compiled.set_feeds({"next": "cache"})
     row = np.ones((1, HEADS, WIDTH), "f4")
     places: list[Array] = [np.array(i * 7 % SEEN) for i in range(ROUND)]
 
     def step(at: Array) -> list[Array]:
-        return made.run([row, at], outputs=[wanted])
+        return compiled.run([row, at], outputs=[output])
 
     for at in places:
         step(at)
-    with counted(device, made) as moved:
+    with counted(device, compiled) as traffic:
         (result,) = step(places[0])
     if device in ("cpu", "reference"):
         fresh = length * HEADS * WIDTH * 4 if name == "feed" else 0
-        moved.nbytes = row.nbytes + places[0].nbytes + result.nbytes + fresh
+        traffic.nbytes = row.nbytes + places[0].nbytes + result.nbytes + fresh
     times = []
     for _ in range(max(steps // ROUND, 3)):
         start = time.perf_counter_ns()
         for at in places:
             step(at)
         times.append((time.perf_counter_ns() - start) / ROUND / 1e3)
-    return f"{name:>8}{length:>9}{statistics.median(times):>12.1f}{min(times):>12.1f}{moved.nbytes:>12}"
+    return f"{name:>8}{length:>9}{statistics.median(times):>12.1f}{min(times):>12.1f}{traffic.nbytes:>12}"
 
 
 def main() -> None:
@@ -176,16 +176,16 @@ def main() -> None:
     parser.add_argument("--devices", default="cpu,vulkan,xla,mlx")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--steps", type=int, default=100)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     load = " ".join(f"{n:.2f}" for n in os.getloadavg())
-    print(f"python -m benchmarks.state --steps {asked.steps}; load {load} on {os.cpu_count()} processors")
+    print(f"python -m benchmarks.state --steps {args.steps}; load {load} on {os.cpu_count()} processors")
     print(f"Python {platform.python_version()} on {platform.platform()}; rlx {rlx.__version__}, numpy {np.__version__}")
-    for device in asked.devices.split(","):
+    for device in args.devices.split(","):
         print(f"\n{device}\n program   length        step       least       moved")
         for name in PROGRAMS:
-            for length in map(int, asked.lengths.split(",")):
+            for length in map(int, args.lengths.split(",")):
                 try:
-                    print(measure(device, name, length, asked.steps), flush=True)
+                    print(measure(device, name, length, args.steps), flush=True)
                 except RlxError as error:
                     print(f"{name:>8}{length:>9}  {error}", flush=True)
 

@@ -125,9 +125,9 @@ class UNet:
         q, k = (out.add("Mul", side, out.constant(root, "float32")) for side in (q, k))
         scores = out.add("Softmax", out.add("Einsum", q, k, equation="bct,bcs->bts"), axis=-1)
         mixed = out.reshape(out.add("Einsum", scores, v, equation="bts,bcs->bct"), batch, channels, places)
-        made = out.add("Conv", mixed, out.weight(channels, channels, 1, gain=0.1), out.weight(channels, gain=0.1),
+        projected = out.add("Conv", mixed, out.weight(channels, channels, 1, gain=0.1), out.weight(channels, gain=0.1),
                        kernel_shape=[1])  # fmt: skip
-        return out.add("Add", x, out.reshape(made, batch, channels, size, size))
+        return out.add("Add", x, out.reshape(projected, batch, channels, size, size))
 
     def embed(self, step: str) -> None:
         """Sinusoids of the time, through two layers."""
@@ -159,8 +159,11 @@ class UNet:
         for level, multiple in reversed(list(enumerate(WIDTHS))):
             for _ in range(BLOCKS + 1):
                 skip, more = skips.pop()
-                joined = out.add("Concat", x, skip, axis=1)
-                x, channels = self.block(joined, channels + more, self.base * multiple, size), self.base * multiple
+                concatenated = out.add("Concat", x, skip, axis=1)
+                x, channels = (
+                    self.block(concatenated, channels + more, self.base * multiple, size),
+                    self.base * multiple,
+                )
                 x = self.attention(x, channels, size) if size in ATTENTION and len(skips) % 4 == 0 else x
             if level:
                 scales = out.constant([1, 1, 2, 2], "float32")
@@ -198,9 +201,9 @@ def longest(path: Path, inputs: dict[str, Array], threads: int, count: int) -> N
     from rlx.runtime.profiler import profile
     from rlx.runtime.session import Session
 
-    found = profile(read(path).graph, inputs, Session("cpu", threads=threads), 5)
-    print(f"{found.total_ns / 1e6:.2f} ms")
-    for kernel in found.by_time()[:count]:
+    profiled = profile(read(path).graph, inputs, Session("cpu", threads=threads), 5)
+    print(f"{profiled.total_ns / 1e6:.2f} ms")
+    for kernel in profiled.by_time()[:count]:
         print(f"{kernel.total_ns / 1e6:8.3f} ms {kernel.calls:4} x {kernel.name}  {', '.join(kernel.sources[:3])}")
 
 
@@ -212,26 +215,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--kernels", type=int, default=0)
-    given = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = str(given.threads)
-    made = model(given.size)
-    kinds = [node.op_type for node in made.graph.node]
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    proto = model(args.size)
+    kinds = [node.op_type for node in proto.graph.node]
     print(f"{len(kinds)} nodes, {kinds.count('Conv')} convolutions, {kinds.count('Einsum') // 2} times attention")
     with tempfile.TemporaryDirectory() as folder:
-        path = given.save or Path(folder) / "unet.onnx"
-        path.write_bytes(made.SerializeToString())
-        inputs = inputs_of(given.size)
-        if given.kernels:
-            longest(path, inputs, given.threads, given.kernels)
+        path = args.save or Path(folder) / "unet.onnx"
+        path.write_bytes(proto.SerializeToString())
+        inputs = inputs_of(args.size)
+        if args.kernels:
+            longest(path, inputs, args.threads, args.kernels)
             return
         from rlx.cli.baselines import Case
         from rlx.cli.compare import race
 
-        case = Case(model=str(path), inputs=inputs, threads=given.threads, device="cpu", onnx=str(path))
-        timings = race(["rlx", *given.peers.split(",")], case, given.seconds, together=False)
+        case = Case(model=str(path), inputs=inputs, threads=args.threads, device="cpu", onnx=str(path))
+        timings = race(["rlx", *args.peers.split(",")], case, args.seconds, together=False)
         for timing in timings:
-            told = f"{timing.median_ms:.1f} ms, {timing.ratio:.2f} of ours" if timing.ran else timing.why
-            print(f"{timing.name:12} {told}")
+            outcome = f"{timing.median_ms:.1f} ms, {timing.ratio:.2f} of ours" if timing.ran else timing.why
+            print(f"{timing.name:12} {outcome}")
 
 
 if __name__ == "__main__":

@@ -62,16 +62,16 @@ class Program:
     """A chain that is ready to run at both sizes."""
 
     def __init__(self, device: str, length: int) -> None:
-        made = BACKENDS[device]().compile(chain(length), Options(cache=False))
-        assert isinstance(made, WgpuExecutable)
-        made.set_params({f"w{number}": np.eye(SIZE, dtype=np.float32) for number in range(length)})
-        self.device = made.device
-        self.dispatches = len(made.plan.main)
+        executable = BACKENDS[device]().compile(chain(length), Options(cache=False))
+        assert isinstance(executable, WgpuExecutable)
+        executable.set_params({f"w{number}": np.eye(SIZE, dtype=np.float32) for number in range(length)})
+        self.device = executable.device
+        self.dispatches = len(executable.plan.main)
         self.calls: dict[int, Callable[[], object]] = {}
         self.times: dict[int, list[float]] = {rows: [] for rows in (ROWS, MORE_ROWS)}
         for rows in self.times:
-            bound, given = made.bind({"rows": rows}), [np.ones((rows, SIZE), np.float32)]
-            self.calls[rows] = lambda bound=bound, given=given: bound(given)
+            bound, arrays = executable.bind({"rows": rows}), [np.ones((rows, SIZE), np.float32)]
+            self.calls[rows] = lambda bound=bound, arrays=arrays: bound(arrays)
             self.calls[rows]()
 
     def time(self) -> None:

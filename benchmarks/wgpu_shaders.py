@@ -74,8 +74,8 @@ class Program:
         graph, random = Graph("program"), np.random.default_rng(0)
         x = graph.input("x", (1,), dtype)
         weights = [graph.param(f"w{i}", shape, dtype) for i, shape in enumerate(shapes)]
-        made = body(x, *weights)
-        graph.output(ops.reduce_max(made, axes=(made.rank - 1,)))
+        y = body(x, *weights)
+        graph.output(ops.reduce_max(y, axes=(y.rank - 1,)))
         before = {name: os.environ.pop(name, None) for name in SWITCHES}
         os.environ.update(way.flags)
         try:

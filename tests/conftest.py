@@ -51,14 +51,14 @@ def narrower() -> list[str]:
     A level's code has no extras. So on a machine whose widest level multiplies bytes by an instruction of its own, that
     level's name is what a machine without it runs: `only_bytes`.
     """
-    found = []
+    names = []
     for name in isa.LEVELS:
         try:
             isa.forced(name)
         except DeviceUnavailable:
             continue
-        found.append(f"cpu-{name}")
-    return [name for name in found if only_bytes(name) or name != f"cpu-{isa.widest().name}"]
+        names.append(f"cpu-{name}")
+    return [name for name in names if only_bytes(name) or name != f"cpu-{isa.widest().name}"]
 
 
 @cache
@@ -75,7 +75,7 @@ def has_bytes(case: object) -> bool:
 
 def expanded(names: Iterable[str]) -> list[str]:
     """The names with `cpu-*` for the narrower instruction sets."""
-    return [name for given in names for name in (narrower() if given == "cpu-*" else [given])]
+    return [name for pattern in names for name in (narrower() if pattern == "cpu-*" else [pattern])]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,8 +105,8 @@ def require(config: pytest.Config) -> None:
     """What is absent would be skipped: whoever says that it must be here is told."""
     if hasattr(config, "workerinput"):
         return  # the process that started this one has looked
-    asked = [name for name in str(config.getoption("--require")).split(",") if name]
-    missing = [f"{name}: {why}" for name in asked if (why := absent(name))]
+    required = [name for name in str(config.getoption("--require")).split(",") if name]
+    missing = [f"{name}: {why}" for name in required if (why := absent(name))]
     if missing:
         raise pytest.UsageError("--require " + "\n--require ".join(missing))
 
@@ -123,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--device {name}: {reason}")
 
 
-def has_own_devices(item: pytest.Operand) -> bool:
+def has_own_devices(item: pytest.Item) -> bool:
     """Whether a test says itself which devices it is for."""
     listed = [mark.args[0] for mark in item.iter_markers("parametrize")]
     return any("device" in (names.split(",") if isinstance(names, str) else names) for names in listed)
@@ -150,7 +150,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def level(item: pytest.Operand) -> int:
+def level(item: pytest.Item) -> int:
     """LLVM's level for the programs of a test."""
     path = item.path.relative_to(Path(__file__).parent).as_posix()
     if (
@@ -165,11 +165,11 @@ def level(item: pytest.Operand) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Operand) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     jit.OPTIMISATION_LEVEL = level(item)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Operand]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is known to be wrong, and leaves out what a device need not repeat unless it was asked for."""
     repeated = []
     for item in items:
@@ -178,7 +178,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Oper
         parameters = item.callspec.params
         if not isinstance(parameters.get("device"), str):
             continue
-        device, asked = parameters["device"], config.getoption("--device")
+        device, requested = parameters["device"], config.getoption("--device")
         rules, case = skips.of(device), parameters.get("case")
         reason = rules.wrong.get(item.originalname if case is None else str(case))
         if reason:
@@ -189,7 +189,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Oper
             rules.sample not in ("", case.what) or (crc32(str(case).encode()) + commit_number()) % rules.every != 0
         )
         same = only_bytes(device) and not has_bytes(case) and not has_own_devices(item)
-        if (beside or same) and not asked:
+        if (beside or same) and not requested:
             repeated.append(item)
     if repeated:
         config.hook.pytest_deselected(items=repeated)

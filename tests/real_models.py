@@ -49,9 +49,9 @@ def opened(net: Net | str, device: str = "cpu", **options: Any) -> rlx.Model:
     """The model, compiled for a device; a skip if the package or the device is not there, or refuses it as known."""
     net = nets()[net] if isinstance(net, str) else net
     path = path_of(net)
-    found = registry.probe(device)
-    if not found.devices:
-        pytest.skip(f"{device}: {found.reason}")
+    probe = registry.probe(device)
+    if not probe.devices:
+        pytest.skip(f"{device}: {probe.reason}")
     with supported(net, device):
         model = rlx.load(path, device=device, **options)
         _ = model.compiled
@@ -82,12 +82,12 @@ def unsigned(path: Path) -> bytes:
             tensor = tensors.get(node.input[weight])
             if tensor is None or tensor.data_type == onnx.TensorProto.UINT8:
                 continue
-            for given in (tensor, tensors[node.input[zero]]):
-                if given.data_type == onnx.TensorProto.INT8:
-                    wide = numpy_helper.to_array(given).astype(np.int32) + 128
-                    given.CopyFrom(numpy_helper.from_array(wide.astype(np.uint8), given.name))
-    made: bytes = model.SerializeToString()
-    return made
+            for proto in (tensor, tensors[node.input[zero]]):
+                if proto.data_type == onnx.TensorProto.INT8:
+                    wide = numpy_helper.to_array(proto).astype(np.int32) + 128
+                    proto.CopyFrom(numpy_helper.from_array(wide.astype(np.uint8), proto.name))
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def peer(net: Net | str) -> Any:
@@ -101,14 +101,14 @@ def peer(net: Net | str) -> Any:
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def assert_close(got: Sequence[Array], wanted: Sequence[Array]) -> None:
+def assert_close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
     """All outputs within rtol 1e-3 and atol 1e-4 of the greatest magnitude.
 
     Below 1e-6 nothing is asked: on noise a detector's probabilities stay below 1e-4, and onnxruntime's own sigmoid is
     off by 2e-7 there (its answers differ by as much with its optimisations on and off).
     """
-    assert len(got) == len(wanted)
-    for a, b in zip(got, wanted):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected):
         assert a.dtype == b.dtype
         scale = float(np.abs(b).max()) if b.size else 1.0
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=max(1e-4 * scale, 1e-6))
@@ -116,9 +116,9 @@ def assert_close(got: Sequence[Array], wanted: Sequence[Array]) -> None:
 
 def assert_same_answers(model: rlx.Model, session: Any, inputs: Mapping[str, Array]) -> list[Array]:
     """Runs both, compares, and gives our results."""
-    got = model.run(inputs)
-    assert_close(got, session.run(None, dict(inputs)))
-    return got
+    actual = model.run(inputs)
+    assert_close(actual, session.run(None, dict(inputs)))
+    return actual
 
 
 @contextmanager

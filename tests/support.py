@@ -46,19 +46,19 @@ def options_of(device: str, disable: frozenset[str] = frozenset()) -> Options:
 
 def binding_of(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
     """Values of the dims that are a bare name in an input's shape."""
-    found: dict[str, int] = {}
+    binding: dict[str, int] = {}
     for value in graph.inputs:
         for dim, extent in zip(value.shape, inputs[value.name].shape, strict=True):
             if not isinstance(dim, int) and str(dim).isidentifier():
-                found[str(dim)] = extent
-    graph.bind(found)
-    return found
+                binding[str(dim)] = extent
+    graph.bind(binding)
+    return binding
 
 
 def compile_for(device: str, graph: Graph, disable: frozenset[str] = frozenset()) -> Executable:
     """The graph's program, without weights. Raises DeviceUnavailable, UnsupportedOp, CompileError."""
-    made, ordinal = registry.backend(kind_of(device))
-    return made.compile(graph, options_of(device, disable), ordinal)
+    backend, ordinal = registry.backend(kind_of(device))
+    return backend.compile(graph, options_of(device, disable), ordinal)
 
 
 @cache
@@ -111,22 +111,22 @@ def run_on(
     return dict(zip(graph.outputs, results, strict=True))
 
 
-def assert_close(got: Array, wanted: Array, tolerance: Tolerance = EXACT) -> None:
+def assert_close(actual: Array, expected: Array, tolerance: Tolerance = EXACT) -> None:
     """Fails with the worst element if the arrays differ by more than the tolerance, in dtype or in shape."""
-    found = mismatch(np.asarray(got), np.asarray(wanted), tolerance)
-    assert found is None, str(found)
+    difference = mismatch(np.asarray(actual), np.asarray(expected), tolerance)
+    assert difference is None, str(difference)
 
 
-def assert_close_on(device: str, got: Array, wanted: Array, tolerance: Tolerance = EXACT) -> None:
+def assert_close_on(device: str, actual: Array, expected: Array, tolerance: Tolerance = EXACT) -> None:
     """As `assert_close`, with what the device is allowed."""
     rules = skips.of(device)
-    assert_close(rules.prepared(np.asarray(got)), rules.prepared(np.asarray(wanted)), rules.tolerance(tolerance))
+    assert_close(rules.prepared(np.asarray(actual)), rules.prepared(np.asarray(expected)), rules.tolerance(tolerance))
 
 
 def skip_absent(request: pytest.FixtureRequest) -> None:
     """Skips a test one of whose parameters is a device that is not here."""
-    given = getattr(request.node, "callspec", None)
+    callspec = getattr(request.node, "callspec", None)
     for name in ("device", "kind", "library"):
-        reason = why_absent(given.params[name]) if given is not None and name in given.params else ""
+        reason = why_absent(callspec.params[name]) if callspec is not None and name in callspec.params else ""
         if reason:
             pytest.skip(reason)

@@ -28,8 +28,8 @@ def f32(*rows: object) -> Array:
 
 
 def test_b1_integer_division_truncates(device: str) -> None:
-    got = run(device, ops.div, np.array([8, -8, 7, -7]), np.array([-3, 3, -2, 2]))
-    assert got.tolist() == [-2, -2, -3, -3]
+    actual = run(device, ops.div, np.array([8, -8, 7, -7]), np.array([-3, 3, -2, 2]))
+    assert actual.tolist() == [-2, -2, -3, -3]
 
 
 def test_b2_modulo_has_the_sign_of_the_divisor(device: str) -> None:
@@ -56,20 +56,20 @@ def test_b7_minimum_keeps_nan_of_either_side(device: str) -> None:
 
 
 def test_b8_clamp_with_crossed_limits_gives_the_upper(device: str) -> None:
-    got = run(device, lambda x: ops.clamp(x, 2, 1), f32(-2, 0, 6, np.nan))
-    np.testing.assert_array_equal(got, f32(1, 1, 1, np.nan))
+    actual = run(device, lambda x: ops.clamp(x, 2, 1), f32(-2, 0, 6, np.nan))
+    np.testing.assert_array_equal(actual, f32(1, 1, 1, np.nan))
 
 
 def test_b9_log_sum_exp_does_not_overflow(device: str) -> None:
-    got = run(device, lambda x: ops.reduce_log_sum_exp(x, axes=(1,)), f32([100, 88, 50], [200, -10, 1]))
-    assert_close(got, np.array([100.0000061, 200.0], np.float32), Tolerance(4))
+    actual = run(device, lambda x: ops.reduce_log_sum_exp(x, axes=(1,)), f32([100, 88, 50], [200, -10, 1]))
+    assert_close(actual, np.array([100.0000061, 200.0], np.float32), Tolerance(4))
 
 
 def test_b10_layer_norm_far_from_zero(device: str) -> None:
     row = [-1.3416354, -0.4472118, 0.4472118, 1.3416354]
     far = f32([40000, 40001, 40002, 40003], [80000, 80001, 80002, 80003])
-    got = run(device, lambda x: ops.layer_norm(x, epsilon=1e-5), far)
-    assert_close(got, f32(row, row), Tolerance(16))
+    actual = run(device, lambda x: ops.layer_norm(x, epsilon=1e-5), far)
+    assert_close(actual, f32(row, row), Tolerance(16))
     flat = run(device, lambda x: ops.layer_norm(x), np.full((2, 256), 1234, np.float32))
     np.testing.assert_array_equal(flat, np.zeros((2, 256), np.float32))
 
@@ -79,8 +79,8 @@ def test_b13_negative_indices_count_from_the_back(device: str) -> None:
     assert run(device, ops.gather, line, np.array([-1, -3, 0])).tolist() == [5, 3, 1]
     grid = np.arange(12).reshape(3, 4)
     assert run(device, ops.gather_nd, grid, np.array([[-1, -1], [0, -2]])).tolist() == [11, 2]
-    got = run(device, lambda i: ops.one_hot(i, 5, i.graph.constant(f32(1)[0]), 0), np.array([-1]))
-    assert got.tolist() == [[0, 0, 0, 0, 1]]
+    actual = run(device, lambda i: ops.one_hot(i, 5, i.graph.constant(f32(1)[0]), 0), np.array([-1]))
+    assert actual.tolist() == [[0, 0, 0, 0, 1]]
 
 
 def test_b14_slices_with_negative_steps(device: str) -> None:
@@ -103,7 +103,7 @@ def test_b20_sums_of_nothing(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "wanted"),
+    ("to", "expected"),
     [
         ("i8", [127, 0, 127, -128, -128, 1, -1]),
         ("u8", [255, 0, 255, 0, 0, 1, 0]),
@@ -111,15 +111,15 @@ def test_b20_sums_of_nothing(device: str) -> None:
         ("i64", [300, 0, 2**63 - 1, -(2**63), -300, 1, -1]),
     ],
 )
-def test_b21_float_to_integer_saturates(to: str, wanted: list[int], device: str) -> None:
+def test_b21_float_to_integer_saturates(to: str, expected: list[int], device: str) -> None:
     x = f32(300, np.nan, np.inf, -np.inf, -300, 1.9, -1.9)
-    assert run(device, lambda v: ops.cast(v, to=to), x).tolist() == wanted
+    assert run(device, lambda v: ops.cast(v, to=to), x).tolist() == expected
 
 
 @pytest.mark.parametrize("length", [1, 7, 127, 128, 129])
 def test_b22_softmax_of_minus_infinity_does_not_hang_on_length(length: int, device: str) -> None:
-    got = run(device, lambda x: ops.softmax(x, axis=-1), np.full((2, length), -np.inf, np.float32))
-    assert np.isnan(got).all()
+    actual = run(device, lambda x: ops.softmax(x, axis=-1), np.full((2, length), -np.inf, np.float32))
+    assert np.isnan(actual).all()
 
 
 def test_b23_argmax_finds_the_first_nan(device: str) -> None:
@@ -129,10 +129,10 @@ def test_b23_argmax_finds_the_first_nan(device: str) -> None:
 
 
 def test_b25_rms_norm_of_large_halves_is_not_zero(device: str) -> None:
-    got = run(device, lambda x: ops.rms_norm(x), np.full((1, 64), 9000, np.float16))
-    assert_close(got, np.ones((1, 64), np.float16), Tolerance(1))
+    actual = run(device, lambda x: ops.rms_norm(x), np.full((1, 64), 9000, np.float16))
+    assert_close(actual, np.ones((1, 64), np.float16), Tolerance(1))
 
 
 def test_b26_cast_to_same_before_mul_and_div(device: str) -> None:
-    got = run(device, lambda x: ops.cast(x, to="f32") * 1.0 / (ops.cast(x, to="f32") * 1.0), f32(2, 3))
-    np.testing.assert_array_equal(got, f32(1, 1))
+    actual = run(device, lambda x: ops.cast(x, to="f32") * 1.0 / (ops.cast(x, to="f32") * 1.0), f32(2, 3))
+    np.testing.assert_array_equal(actual, f32(1, 1))

@@ -42,13 +42,13 @@ HOMELESS = dict.fromkeys(("HOME", "RLX_CACHE_DIR", "XDG_CACHE_HOME", "XDG_DATA_H
 
 def python(program: str, *arguments: str, cwd: Path, **variables: str | None) -> str:
     """What a program prints; it must end well. Variables that are None are not set."""
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLX_CACHE": "1", **variables}
-    done = subprocess.run(
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLX_CACHE": "1", **variables}
+    completed = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=cwd,
-        env={name: value for name, value in given.items() if value is not None},
+        env={name: value for name, value in environment.items() if value is not None},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 @pytest.fixture(autouse=True)
@@ -134,10 +134,10 @@ def test_calibrations_and_observations_are_written_whole(monkeypatch: pytest.Mon
 
     calibration.forget()
     observed.reload()
-    made = calibration.calibration(Device("null"))
-    seen = observed.of(Device("null"))
-    folder = calibration.path_of(Device("null"), made.identity).parent
+    calibrated = calibration.calibration(Device("null"))
+    observations = observed.of(Device("null"))
+    folder = calibration.path_of(Device("null"), calibrated.identity).parent
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    calibration.write(made)
-    seen.record(observed.Key("p", ()), observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0))
+    calibration.write(calibrated)
+    observations.record(observed.Key("p", ()), observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0))
     assert not list(folder.glob(f"*{disk.UNFINISHED}"))

@@ -48,10 +48,10 @@ def test_a_backends_page_is_found_from_the_table(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_messages_of_a_backends_page_are_of_the_code(page: Path) -> None:
     """Some words in a row of each: what stands between them is of the case."""
-    said = page.read_text(encoding="utf-8").partition("## What it says")[2]
+    section = page.read_text(encoding="utf-8").partition("## What it says")[2]
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "rlx").rglob("*.py"))
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # strings that go on in the next line
-    for message in re.findall(r"^\| (`.*?`)[^`|]* \|", said, re.MULTILINE):
+    for message in re.findall(r"^\| (`.*?`)[^`|]* \|", section, re.MULTILINE):
         for part in message.split("`, `"):
             runs = [run.split() for run in re.findall(r"[a-zA-Z]+(?: [a-zA-Z]+)*", part)]
             least = min(WORDS, max(map(len, runs)))

@@ -37,7 +37,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def rooms_imported(tree: ast.Module) -> set[str]:
     """Rooms of rlx that a module imports, wherever in it; those under TYPE_CHECKING count too, and those that strings
     name, from which modules are imported late."""
-    found: set[str] = set()
+    rooms: set[str] = set()
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -46,8 +46,8 @@ def rooms_imported(tree: ast.Module) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
             names = [node.value]
-        found.update(name.split(".")[1] for name in names if name.startswith("rlx."))
-    return found
+        rooms.update(name.split(".")[1] for name in names if name.startswith("rlx."))
+    return rooms
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
@@ -68,11 +68,11 @@ def test_passes_name_no_backend() -> None:
 
 def modules_after(script: str) -> set[str]:
     """Modules that are loaded after a script ran in a fresh interpreter."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", f"import sys\n{script}\nprint(*sys.modules)"],
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
     )  # fmt: skip
-    return set(done.stdout.split())
+    return set(completed.stdout.split())
 
 
 def test_import_is_light() -> None:
@@ -91,7 +91,7 @@ def test_graphs_need_numpy_and_ml_dtypes_alone() -> None:
 
 def imports_of(file: Path, modules: set[str]) -> set[str]:
     """Modules of rlx that a module imports, in functions too; what only type annotations need is left out."""
-    found: set[str] = set()
+    modules_imported: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         for inner in ast.iter_child_nodes(node):
@@ -99,13 +99,13 @@ def imports_of(file: Path, modules: set[str]) -> set[str]:
                 continue
             if isinstance(inner, ast.ImportFrom) and inner.module and inner.module.startswith("rlx"):
                 names = (f"{inner.module}.{alias.name}" for alias in inner.names)
-                found.update(name if name in modules else inner.module for name in names)
+                modules_imported.update(name if name in modules else inner.module for name in names)
             elif isinstance(inner, ast.Import):
-                found.update(alias.name for alias in inner.names if alias.name in modules)
+                modules_imported.update(alias.name for alias in inner.names if alias.name in modules)
             visit(inner)
 
     visit(ast.parse(file.read_text(encoding="utf-8")))
-    return found
+    return modules_imported
 
 
 CIRCLES = {

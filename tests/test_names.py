@@ -48,8 +48,8 @@ def test_questions_about_devices() -> None:
     refused = rlx.first_unsupported_op("vulkan", graph)
     assert refused is not None and refused.op == "matmul" and "f64" in refused.reason
     assert rlx.dispatch_report(graph, "cpu").compiles
-    made, report = rlx.legalize(graph, "cpu", rlx.Options(dispatch=rlx.Dispatch("force-common")))
-    assert [node.op.name for node in made.nodes if node.inputs] == ["dot_general"] and report.compiles
+    legalised, report = rlx.legalize(graph, "cpu", rlx.Options(dispatch=rlx.Dispatch("force-common")))
+    assert [node.op.name for node in legalised.nodes if node.inputs] == ["dot_general"] and report.compiles
     with pytest.raises(rlx.UnsupportedOp, match="f64"):
         rlx.legalize(graph, "vulkan")
 

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 )
 def test_what_is_required_and_absent_fails(asked: str, code: int, words: str) -> None:
     line = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "--require", asked]
-    done = subprocess.run([*line, "tests/ir/test_dim.py"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == code and words in done.stderr + done.stdout
+    completed = subprocess.run([*line, "tests/ir/test_dim.py"], cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode == code and words in completed.stderr + completed.stdout
 
 
 def test_packages_that_bring_gigabytes_are_in_no_extra_but_torchs() -> None:

@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 @dataclass(frozen=True)
-class Operand:
+class Comparison:
     """A graph that the check compiles, arrays to run it on, and how exact each result has to be."""
 
     name: str
@@ -38,17 +38,17 @@ class Operand:
     tolerance: Any
 
 
-def cases(only: str) -> Iterator[Operand]:
+def cases(only: str) -> Iterator[Comparison]:
     """Cases of ops that WGSL takes."""
     from ops.cases import cases_of_every_op
     from rlx.backends.wgpu import WebGpuBackend
 
     for case in cases_of_every_op():
         if only in str(case) and not WebGpuBackend().unsupported(case.graph()):
-            yield Operand(str(case), case.graph(), case.inputs(), case.reference, case.op.tolerance)
+            yield Comparison(str(case), case.graph(), case.inputs(), case.reference, case.op.tolerance)
 
 
-def small_nets(only: str) -> Iterator[Operand]:
+def small_nets(only: str) -> Iterator[Comparison]:
     """Small real nets that are installed, compared with the CPU."""
     from benchmarks.zoo import Absent, nets
     from rlx import frontends
@@ -63,8 +63,8 @@ def small_nets(only: str) -> Iterator[Operand]:
         except Absent:
             continue
         inputs = net.inputs()
-        wanted = partial(results, CpuBackend(), graph, inputs)
-        yield Operand(net.name, graph, inputs, wanted, Tolerance(512, scale=1))
+        expected = partial(results, CpuBackend(), graph, inputs)
+        yield Comparison(net.name, graph, inputs, expected, Tolerance(512, scale=1))
 
 
 def results(backend: Any, graph: Any, inputs: Mapping[str, Any], run: bool = True) -> list[Any]:
@@ -73,35 +73,35 @@ def results(backend: Any, graph: Any, inputs: Mapping[str, Any], run: bool = Tru
     from rlx.runtime.stages import compile_graph
     from support import binding_of
 
-    made = compile_graph(graph, backend, Options(cache=False), 0)
+    executable = compile_graph(graph, backend, Options(cache=False), 0)
     if not run:
         return []
-    made.set_params(graph.data)
+    executable.set_params(graph.data)
     arrays = [np.ascontiguousarray(inputs[v.name]).reshape(inputs[v.name].shape) for v in graph.inputs]
-    return made.bind(binding_of(graph, inputs))(arrays)
+    return executable.bind(binding_of(graph, inputs))(arrays)
 
 
 def adapter(compile_only: bool) -> Any:
     """Dawn's first adapter, or its backend that has no device."""
     from rlx.backends.wgpu import device
 
-    found = [] if compile_only else device.adapters(None)
-    if found:
-        return found[0]
+    adapters = [] if compile_only else device.adapters(None)
+    if adapters:
+        return adapters[0]
     os.environ["WGPU_BACKEND_TYPE"] = "Null"
     return device.library().gpu.request_adapter_sync()
 
 
-def check(item: Operand, run: bool) -> str:
+def check(item: Comparison, run: bool) -> str:
     """What is wrong with it, in a line; empty if nothing."""
     from rlx.backends.wgpu import WebGpuBackend
     from rlx.errors import UnsupportedOp
     from support import assert_close_on
 
     try:
-        made = results(WebGpuBackend(), item.graph, item.inputs, run)
-        for got, wanted in zip(made, item.wanted() if run else ()):
-            assert_close_on("webgpu", got, wanted, item.tolerance)
+        outputs = results(WebGpuBackend(), item.graph, item.inputs, run)
+        for actual, expected in zip(outputs, item.wanted() if run else ()):
+            assert_close_on("webgpu", actual, expected, item.tolerance)
     except UnsupportedOp:
         return ""
     except Exception as error:  # a backend that is broken raises whatever it likes
@@ -126,10 +126,12 @@ def main() -> int:
     wgpudawn.install_as_wgpu()
     from rlx.backends.wgpu import device
 
-    found = adapter(chosen.compile_only)
-    runs = found.info["backend_type"] != "Null"
-    opened = device.Device(found, portable=True, extensions=chosen.extensions)  # an adapter of Dawn's opens once
-    device.open_device = lambda *asked: opened  # type: ignore[assignment]
+    opened_adapter = adapter(chosen.compile_only)
+    runs = opened_adapter.info["backend_type"] != "Null"
+    opened = device.Device(
+        opened_adapter, portable=True, extensions=chosen.extensions
+    )  # an adapter of Dawn's opens once
+    device.open_device = lambda *arguments: opened  # type: ignore[assignment]
     right = total = 0
     for source in (cases, *(() if chosen.no_nets else (small_nets,))):
         for item in source(chosen.only):

@@ -49,8 +49,8 @@ def graphs(only: str, every: bool) -> Any:
     for name, op in sorted(REGISTRY.items()):
         if only not in name:
             continue
-        taken = [case for case in cases_of(op) if not TpuBackend().unsupported(case.graph())]
-        for case in taken if every else taken[:1]:
+        supported = [case for case in cases_of(op) if not TpuBackend().unsupported(case.graph())]
+        for case in supported if every else supported[:1]:
             yield str(case), case.graph(), {}
     if only in "MiniLM":
         from benchmarks.device_choice import sentences

@@ -47,8 +47,8 @@ def _export(path: Path, exporter: str) -> None:
             self.model = model
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-            return found
+            hidden: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            return hidden
 
     model = Encoder(AutoModel.from_pretrained(str(weights_folder()))).eval()
     ids = torch.randint(1000, 20000, (2, 16))
@@ -77,8 +77,8 @@ def main() -> None:
     parser.add_argument("--legacy", action="store_const", const="legacy", dest="exporter")
     parser.add_argument("--dynamo", action="store_const", const="dynamo", dest="exporter")
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    print(export(given.exporter or "dynamo", given.folder))
+    args = parser.parse_args()
+    print(export(args.exporter or "dynamo", args.folder))
 
 
 if __name__ == "__main__":

@@ -55,10 +55,10 @@ def lawson(basis: NDArray[np.float64], target: Vector, weight: Vector) -> Vector
     best, least = np.zeros(basis.shape[1]), np.inf
     for _ in range(ROUNDS):
         root = np.sqrt(measure)
-        found = np.linalg.lstsq(rows * root[:, None], goal * root, rcond=None)[0]
-        error = np.abs(rows @ found - goal)
+        coefficients = np.linalg.lstsq(rows * root[:, None], goal * root, rcond=None)[0]
+        error = np.abs(rows @ coefficients - goal)
         if error.max() < least:
-            best, least = found, error.max()
+            best, least = coefficients, error.max()
         measure = measure * error
         measure /= measure.sum()
     return np.asarray(best / scale)

@@ -25,24 +25,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--file", type=int)
-    given = parser.parse_args()
-    if given.file is not None:
+    args = parser.parse_args()
+    if args.file is not None:
         from hostile.corpus import attempt
 
-        attempt(given.file, 10.0)
+        attempt(args.file, 10.0)
         return 0
-    end = time.monotonic() + given.seconds
+    end = time.monotonic() + args.seconds
     tried, wrong = 0, 0
     for batch in count():
         if time.monotonic() > end:
             break
-        numbers = [str(given.seed + 1000 * batch + i) for i in range(1000)]
-        found = run_all(numbers, "hostile.damaging", str(BYTES), workers=given.workers, until=end)
-        for number, each in found.items():
+        numbers = [str(args.seed + 1000 * batch + i) for i in range(1000)]
+        outcomes = run_all(numbers, "hostile.damaging", str(BYTES), workers=args.workers, until=end)
+        for number, each in outcomes.items():
             if each.what != "right":
                 wrong += 1
                 print(f"file {number}: {each.what}: {each.told}", flush=True)
-        tried += len(found)
+        tried += len(outcomes)
     print(f"{tried} files, {wrong} of them wrong")
     return wrong > 0
 

@@ -149,22 +149,22 @@ SUBJECTS = [
 ]
 
 
-def ulps(got: Floats, exact: NDArray[np.float64]) -> NDArray[np.float64]:
+def ulps(actual: Floats, exact: NDArray[np.float64]) -> NDArray[np.float64]:
     """The distance from the exact value in units of the last place of float32 there."""
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(exact), 2.0**-126)
         unit = np.exp2(np.floor(np.log2(size)) - 23)
-        error = np.abs(got.astype(np.float64) - exact) / unit
+        error = np.abs(actual.astype(np.float64) - exact) / unit
         overflow = np.abs(exact) >= (2 - 2.0**-24) * 2.0**127
-        return np.where(overflow, np.where(got == np.sign(exact) * np.inf, 0, np.inf), error)
+        return np.where(overflow, np.where(actual == np.sign(exact) * np.inf, 0, np.inf), error)
 
 
 def measure(subject: Subject) -> tuple[float, Any]:
     """The largest error in ulps and the inputs that give it."""
     inputs = subject.inputs()
-    got = run(legal(subject.name), *inputs)
+    actual = run(legal(subject.name), *inputs)
     with np.errstate(all="ignore"):
-        error = ulps(got, subject.exact(*(x.astype(np.float64) for x in inputs)))
+        error = ulps(actual, subject.exact(*(x.astype(np.float64) for x in inputs)))
     worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
     return float(error[worst]), tuple(float(x[worst]) for x in inputs)
 

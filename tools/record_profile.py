@@ -24,15 +24,15 @@ def measure(device: str) -> None:
     """Prints the profile of a device in this process."""
     from rlx.device import calibration, registry
 
-    wanted = registry.parse(device)
-    backend, ordinal = registry.backend(wanted)
+    selected = registry.parse(device)
+    backend, ordinal = registry.backend(selected)
     traits = backend.traits(ordinal)
     if traits is None:
         raise SystemExit(f"record_profile: expected a device with traits, got {device}")
-    made = calibration.measure(wanted)
-    rates = {name: float(f"{value:.{DIGITS}g}") for name, value in sorted(made.rates.items())}
-    told = {"machine": registry.full_name(wanted), "sort": traits.sort, "amounts": dict(traits.amounts)}
-    print(json.dumps(told | {"took_s": round(made.took_s, 1), "rates": rates}, indent=1))
+    measurement = calibration.measure(selected)
+    rates = {name: float(f"{value:.{DIGITS}g}") for name, value in sorted(measurement.rates.items())}
+    document = {"machine": registry.full_name(selected), "sort": traits.sort, "amounts": dict(traits.amounts)}
+    print(json.dumps(document | {"took_s": round(measurement.took_s, 1), "rates": rates}, indent=1))
 
 
 def main() -> None:
@@ -59,18 +59,18 @@ def record(name: str, device: str, isa: str, threads: int, into: Path) -> None:
     if len(processors) < threads:
         raise SystemExit(f"record_profile: expected {threads} processors, got {len(processors)}")
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "tools.record_profile", name, "--measure", device],
             env=os.environ | {"RLX_CACHE_DIR": folder, "RLX_NUM_THREADS": str(threads), "RLX_CPU_ISA": isa or "auto"},
             preexec_fn=lambda: os.sched_setaffinity(0, processors), capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"record_profile: {device} {isa} {threads}: {done.stderr[-800:]}")
-    told = json.loads(done.stdout)
-    target = into / device.partition(":")[0] / "profiles" / f"{name}-{told['sort']}-{threads}.json"
+    if completed.returncode:
+        raise SystemExit(f"record_profile: {device} {isa} {threads}: {completed.stderr[-800:]}")
+    document = json.loads(completed.stdout)
+    target = into / device.partition(":")[0] / "profiles" / f"{name}-{document['sort']}-{threads}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(done.stdout)
-    print(f"{target.name}: {told['took_s']} s", flush=True)
+    target.write_text(completed.stdout)
+    print(f"{target.name}: {document['took_s']} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ TARGETS: dict[str, tuple[Texts, int]] = {
 
 def programs(target: str, every: int, with_nets: bool) -> Iterator[tuple[str, Graph]]:
     """(name, graph) of what a target compiles."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in cases_of_every_op():
-        seen[str(case)] += 1  # some cases differ in attributes alone
-        name = f"{case} {seen[str(case)]}".replace("\n", " ")
+        counts[str(case)] += 1  # some cases differ in attributes alone
+        name = f"{case} {counts[str(case)]}".replace("\n", " ")
         if crc32(name.encode()) % every == 0:
             yield f"{target}/{name}", case.graph()
     for name, net in nets().items() if with_nets else ():
@@ -136,12 +136,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="targets whose name begins so: " + ", ".join(TARGETS))
     parser.add_argument("--no-nets", action="store_true", help="op cases alone")
     parser.add_argument("--show", type=int, default=3, help="how many differences to print")
-    given = parser.parse_args()
+    args = parser.parse_args()
     start = time.perf_counter()
-    if given.action == "write":
-        code = write(given.file, given.only, not given.no_nets)
+    if args.action == "write":
+        code = write(args.file, args.only, not args.no_nets)
     else:
-        code = compare(given.file, given.only, not given.no_nets, given.show)
+        code = compare(args.file, args.only, not args.no_nets, args.show)
     print(f"{time.perf_counter() - start:.0f} s")
     return code
 

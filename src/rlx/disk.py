@@ -34,12 +34,12 @@ def folder() -> Path:
     import platformdirs
 
     try:
-        found = Path(platformdirs.user_cache_dir("rlx"))
+        path = Path(platformdirs.user_cache_dir("rlx"))
     except RuntimeError as error:
         raise NoFolder(str(error)) from error
-    if not found.is_absolute():  # "~" stands where no home is known
-        raise NoFolder(f"no home folder is known, got {str(found)!r}")
-    return found
+    if not path.is_absolute():  # "~" stands where no home is known
+        raise NoFolder(f"no home folder is known, got {str(path)!r}")
+    return path
 
 
 def read(key: str, place: Path | None = None) -> bytes | None:
@@ -142,18 +142,18 @@ def _sources(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 def entries() -> list[tuple[Path, int]]:
     """Files of the cache with their bytes, the one that was used last at the end."""
     try:
-        found = [(path, path.stat()) for path in folder().glob(f"*{SUFFIX}")]
+        files = [(path, path.stat()) for path in folder().glob(f"*{SUFFIX}")]
     except OSError:
         return []
-    return [(path, stat.st_size) for path, stat in sorted(found, key=lambda item: item[1].st_mtime)]
+    return [(path, stat.st_size) for path, stat in sorted(files, key=lambda item: item[1].st_mtime)]
 
 
 def trim(most_bytes: int) -> int:
     """Removes entries, those unused for longest first, until the rest fits; gives how many."""
-    found = entries()
-    total = sum(size for _, size in found)
+    files = entries()
+    total = sum(size for _, size in files)
     removed = 0
-    for path, size in found:
+    for path, size in files:
         if total <= most_bytes:
             break
         _remove(path)

@@ -66,9 +66,9 @@ def _tell_unknown() -> None:
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())  # programs without logging see the warning alone
     for name in unknown:
-        told = f"[flags] expected RLX_* variables that rlx reads, got {name}{did_you_mean(name, FLAGS)}"
-        warnings.warn(told, RuntimeWarning, stacklevel=4)
-        logger.getChild("flags").warning(told)
+        message = f"[flags] expected RLX_* variables that rlx reads, got {name}{did_you_mean(name, FLAGS)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        logger.getChild("flags").warning(message)
 
 
 def _flag(name: str, default: T, parse: Callable[[str], T], help: str, decides_code: bool = False) -> Flag[T]:

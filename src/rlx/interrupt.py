@@ -185,7 +185,7 @@ class _Helper:
 
     def _work(self) -> None:
         while True:
-            call, own, done = self.tasks.get()
+            call, own, outbox = self.tasks.get()
             result, error = None, None
             try:
                 with _having(own):
@@ -193,8 +193,8 @@ class _Helper:
             except BaseException as raised:  # it is raised in the thread that waits
                 error = raised
             self.free.set()
-            done.put((result, error))
-            del call, done, result, error
+            outbox.put((result, error))
+            del call, outbox, result, error
             with _idle_lock:
                 if len(_idle) >= MOST_IDLE:
                     return
@@ -222,14 +222,16 @@ def within(own: Limit, call: Callable[[], T]) -> T:
     itself, unless it asks `check`, and what it gives is dropped."""
     with _idle_lock:
         helper = _idle.pop() if _idle else None
-    done: Done = SimpleQueue()
+    outbox: Done = SimpleQueue()
     helper = helper or _Helper()
     helper.free.clear()
-    helper.tasks.put((call, own, done))
+    helper.tasks.put((call, own, outbox))
     while True:
-        left = own.end - time.monotonic()
+        wait_s = own.end - time.monotonic()
         try:
-            result, error = done.get(timeout=max(min(left, POLL_S if own.token is not None else left, 3600.0), 0.0))
+            result, error = outbox.get(
+                timeout=max(min(wait_s, POLL_S if own.token is not None else wait_s, 3600.0), 0.0)
+            )
         except Empty:
             over = own.error()
             if over is not None:
@@ -237,5 +239,5 @@ def within(own: Limit, call: Callable[[], T]) -> T:
             continue
         if error is not None:
             raise error
-        made: T = result
-        return made
+        value: T = result
+        return value

@@ -19,16 +19,16 @@ _resets: set[WeakMethod[Callable[[], None]]] = set()
 
 def lock() -> threading.Lock:
     """A lock that is free in the child of a fork."""
-    made = threading.Lock()
-    _locks.add(made)
-    return made
+    new = threading.Lock()
+    _locks.add(new)
+    return new
 
 
 def rlock() -> threading.RLock:
     """As `lock`; the thread that holds it may take it again."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
+    new = threading.RLock()
+    _locks.add(new)
+    return new
 
 
 def forget_after_fork(clear: Callable[[], None]) -> None:
@@ -46,8 +46,8 @@ def _in_child() -> None:
         each._at_fork_reinit()
     for clear in _clears:
         clear()
-    for kept in list(_resets):
-        reset = kept()
+    for reference in list(_resets):
+        reset = reference()
         if reset is not None:
             reset()
 

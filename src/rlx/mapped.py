@@ -48,11 +48,11 @@ class Mapping(mmap.mmap):
     @staticmethod
     def of(descriptor: int, path: Path) -> Mapping:
         """Maps an open file. Raises OSError, ValueError for an empty one."""
-        kept = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # older ones keep a descriptor of their own
-        made = Mapping(descriptor, 0, access=mmap.ACCESS_READ, **kept)
-        made.path, made.state, made.trusted = path.absolute(), _state(os.fstat(descriptor)), _trusts.get()
-        made.copies = WeakValueDictionary()
-        return made
+        mapping = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # older ones keep a descriptor of their own
+        options = Mapping(descriptor, 0, access=mmap.ACCESS_READ, **mapping)
+        options.path, options.state, options.trusted = path.absolute(), _state(os.fstat(descriptor)), _trusts.get()
+        options.copies = WeakValueDictionary()
+        return options
 
     def check(self, now: os.stat_result) -> None:
         """Raises ModelError if the file was written to."""
@@ -73,10 +73,10 @@ class Mapping(mmap.mmap):
 
     def bytes_at(self, offset: int, count: int) -> Array:
         """Bytes of the file in memory of their own; whoever asks for the same ones shares them."""
-        found = self.copies.get((offset, count))
-        made = self._fresh_bytes_at(offset, count) if found is None else found
-        self.copies[offset, count] = made
-        return made
+        copy = self.copies.get((offset, count))
+        private_bytes = self._fresh_bytes_at(offset, count) if copy is None else copy
+        self.copies[offset, count] = private_bytes
+        return private_bytes
 
     def _fresh_bytes_at(self, offset: int, count: int) -> Array:
         try:
@@ -88,13 +88,13 @@ class Mapping(mmap.mmap):
             if _state(now)[:2] != self.state[:2]:  # another file bears its name; nobody finds the old one
                 return np.frombuffer(self, np.uint8, count, offset).copy()
             self.check(now)
-            made = np.empty(count, np.uint8)
-            left = made.data
+            buffer = np.empty(count, np.uint8)
+            remaining = buffer.data
             file.seek(offset)
-            while left and (got := file.readinto(left)):
-                left = left[got:]
+            while remaining and (count_read := file.readinto(remaining)):
+                remaining = remaining[count_read:]
             self.check(os.fstat(file.fileno()))
-            return made
+            return buffer
 
 
 def _state(of: os.stat_result) -> tuple[int, ...]:
@@ -115,8 +115,8 @@ def private(array: Array) -> Array:
     flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     if flat is not array:
         return flat
-    made = mapping.bytes_at(_place(array, mapping), array.nbytes)
-    return made.view(array.dtype).reshape(array.shape)
+    copy = mapping.bytes_at(_place(array, mapping), array.nbytes)
+    return copy.view(array.dtype).reshape(array.shape)
 
 
 def check(arrays: Iterable[Array]) -> None:

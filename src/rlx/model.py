@@ -79,10 +79,10 @@ class Model:
     @staticmethod
     def starting(record: stored.Record, session: Session, read: Callable[[], Imported]) -> Model:
         """A model whose program is in the cache on disk; the model itself is read when something asks for it."""
-        made = Model.__new__(Model)
-        made._take(_About(**record.about), session)
-        made._record, made._read = record, read
-        return made
+        model = Model.__new__(Model)
+        model._take(_About(**record.about), session)
+        model._record, model._read = record, read
+        return model
 
     def _take(self, about: _About, session: Session) -> None:
         self.format = about.format
@@ -134,12 +134,12 @@ class Model:
 
         The first call chooses the device, at its sizes.
         """
-        told = interrupt.taken_from(named, self.input_names)
+        limits = interrupt.taken_from(named, self.input_names)
         if self._sequences:
             positional, named = tuple(self._spread(positional)), self._spread_named(named)
         program = self._compiled or self._compile(named if named and not positional else positional or None)
-        made = program(*positional, **named, **told)
-        return self._packed(made) if self._sequences else made
+        outputs = program(*positional, **named, **limits)
+        return self._packed(outputs) if self._sequences else outputs
 
     def run(
         self,
@@ -163,20 +163,20 @@ class Model:
 
     def _spread_named(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs with the elements of sequences by their names in the graph. Raises InputError."""
-        found: dict[str, Any] = {}
-        for name, given in named.items():
+        flat: dict[str, Any] = {}
+        for name, value in named.items():
             parts = self._sequences.get(name)
             if parts is None:
-                found[name] = given
+                flat[name] = value
                 continue
-            if not isinstance(given, (list, tuple)) or len(given) != len(parts):
-                got = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
-                raise InputError(f"[run] expected a list of {len(parts)} arrays as input {name!r}, got {got}")
-            found.update(zip(parts, given))
-        return found
+            if not isinstance(value, (list, tuple)) or len(value) != len(parts):
+                actual = f"{len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
+                raise InputError(f"[run] expected a list of {len(parts)} arrays as input {name!r}, got {actual}")
+            flat.update(zip(parts, value))
+        return flat
 
-    def _spread(self, given: Sequence[Any]) -> list[Any]:
-        return [part for each in given for part in (each if isinstance(each, (list, tuple)) else [each])]
+    def _spread(self, values: Sequence[Any]) -> list[Any]:
+        return [part for each in values for part in (each if isinstance(each, (list, tuple)) else [each])]
 
     def _packed(self, flat: Mapping[str, Array]) -> dict[str, Any]:
         parts = self._sequences

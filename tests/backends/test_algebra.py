@@ -50,8 +50,8 @@ def program(name: str) -> Graph:
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_floats_are_not_real_numbers(device: str, name: str) -> None:
     arrays = {"x": NUMBERS, "y": OTHERS}
-    wanted, got = (run_on(d, program(name), arrays)["z"] for d in ("reference", device))
-    numbers = ~np.isnan(wanted)
-    assert np.array_equal(np.isnan(got), ~numbers), (wanted, got)
-    assert np.array_equal(np.signbit(got[numbers]), np.signbit(wanted[numbers])), (wanted, got)
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=0)
+    expected, actual = (run_on(d, program(name), arrays)["z"] for d in ("reference", device))
+    numbers = ~np.isnan(expected)
+    assert np.array_equal(np.isnan(actual), ~numbers), (expected, actual)
+    assert np.array_equal(np.signbit(actual[numbers]), np.signbit(expected[numbers])), (expected, actual)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=0)

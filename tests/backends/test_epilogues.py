@@ -47,8 +47,8 @@ def test_products_with_their_own_operands(device: str, name: str, kind: str, dty
     graph.output(RESIDUALS[name](x, w), name="y")
     arrays = {"x": whole((33, 33), dtype, 1), "w": whole((33, 33), dtype, 2)}
     params = {"w": arrays.pop("w")} if kind == "param" else {}
-    wanted = run_on("reference", graph, arrays, params)["y"]
-    assert_close_on(device, run_on(device, graph, arrays, params)["y"], wanted, Tolerance(0.0))
+    expected = run_on("reference", graph, arrays, params)["y"]
+    assert_close_on(device, run_on(device, graph, arrays, params)["y"], expected, Tolerance(0.0))
 
 
 @pytest.mark.devices("cpu", "cpu-*", "vulkan", "xla", "mlx")
@@ -59,10 +59,10 @@ def test_convolutions_with_their_own_input(device: str, window: int, channels: i
     x = graph.input("x", (2, channels, 13, 11), "f32")
     w = graph.param("w", (channels, channels, window, window), "f32")
     edge = window // 2
-    made = rlx.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(edge, edge), high=(edge, edge))
-    graph.output(x + rlx.relu(made + x), name="y")
+    convolved = rlx.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(edge, edge), high=(edge, edge))
+    graph.output(x + rlx.relu(convolved + x), name="y")
     shape = (channels, channels, window, window)
     arrays, params = {"x": whole((2, channels, 13, 11), dtypes.f32, 1)}, {"w": whole(shape, dtypes.f32, 2)}
-    wanted = run_on("reference", graph, arrays, params)["y"]
+    expected = run_on("reference", graph, arrays, params)["y"]
     exact = Tolerance(0.0) if window != 3 else Tolerance(64.0, scale=100.0)  # Winograd's sums have other terms
-    assert_close_on(device, run_on(device, graph, arrays, params)["y"], wanted, exact)
+    assert_close_on(device, run_on(device, graph, arrays, params)["y"], expected, exact)

@@ -22,9 +22,9 @@ DEVICES = pytest.mark.devices("cpu", "vulkan", "xla", "mlx")
 def same_as_reference(
     device: str, graph: Graph, inputs: dict[str, Array], params: dict[str, Array] | None = None, ulps: float = 0
 ) -> None:
-    wanted = run_on("reference", graph, inputs, params)
-    for name, got in run_on(device, graph, inputs, params).items():
-        assert_close(got, wanted[name], Tolerance(ulps))
+    expected = run_on("reference", graph, inputs, params)
+    for name, actual in run_on(device, graph, inputs, params).items():
+        assert_close(actual, expected[name], Tolerance(ulps))
 
 
 @DEVICES
@@ -32,9 +32,14 @@ def same_as_reference(
 def test_what_moves_elements(device: str, dtype: DType) -> None:
     graph = Graph("moves")
     x, w, at = graph.input("x", (4, "n"), dtype), graph.param("w", (4, 3), dtype), graph.input("at", (2,), "i64")
-    joined = ops.concat(x, w, axis=1)
-    graph.output(joined=joined, turned=joined.transpose(1, 0), part=joined[1:3, ::2], taken=ops.gather(x, at, axis=0))
-    graph.output(padded=ops.pad(x, low=(1, 0), high=(0, 2), value=1), wide=joined.cast("f32"))
+    concatenated = ops.concat(x, w, axis=1)
+    graph.output(
+        joined=concatenated,
+        turned=concatenated.transpose(1, 0),
+        part=concatenated[1:3, ::2],
+        taken=ops.gather(x, at, axis=0),
+    )
+    graph.output(padded=ops.pad(x, low=(1, 0), high=(0, 2), value=1), wide=concatenated.cast("f32"))
     inputs = {"x": array((4, 5), dtype, 1), "at": np.array([3, -4])}
     same_as_reference(device, graph, inputs, {"w": array((4, 3), dtype, 2)})
 

@@ -86,8 +86,8 @@ def test_run_takes_npz_random_and_dims(rlx_: Run, model: Path, tmp_path: Path) -
     code, out, _ = rlx_("run", model, "-i", f"x={tmp_path / 'both.npz'}", "--json", *REFERENCE)
     assert code == 0 and json.loads(out)["inputs"]["k"]["shape"] == [4], "dims of given arrays hold for random ones"
     code, out, _ = rlx_("run", model, "-i", "x=random", "--dim", "n=5", "--json", *REFERENCE)
-    told = json.loads(out)
-    assert code == 0 and told["outputs"]["scores/top"]["shape"] == [5, 2] and told["device"] == "reference"
+    report = json.loads(out)
+    assert code == 0 and report["outputs"]["scores/top"]["shape"] == [5, 2] and report["device"] == "reference"
 
 
 @pytest.mark.parametrize(
@@ -154,17 +154,17 @@ def test_inspect(rlx_: Run, model: Path) -> None:
     code, out, _ = rlx_("inspect", model)
     assert code == 0 and "f32[n, 3]" in out and "matmul" in out
     code, out, _ = rlx_("inspect", model, "--dim", "n=10", "--json")
-    told = json.loads(out)
-    assert told["param_bytes"] == 24 and told["ops"]["matmul"] == 1 and told["at"] == {"n": 10}
-    assert told["flops"] >= 2 * 10 * 3 * 2 and told["activation_bytes"] >= 10 * 2 * 4
+    report = json.loads(out)
+    assert report["param_bytes"] == 24 and report["ops"]["matmul"] == 1 and report["at"] == {"n": 10}
+    assert report["flops"] >= 2 * 10 * 3 * 2 and report["activation_bytes"] >= 10 * 2 * 4
 
 
 def test_check_says_equal(rlx_: Run, model: Path) -> None:
     code, out, _ = rlx_("check", model, *REFERENCE)
     assert code == 0 and "equal" in out
     code, out, _ = rlx_("check", model, "--json", *REFERENCE)
-    told = json.loads(out)
-    assert told["equal"] and told["first"] is None and told["nodes"] == 3
+    report = json.loads(out)
+    assert report["equal"] and report["first"] is None and report["nodes"] == 3
 
 
 class _Wrong(ReferenceBackend):
@@ -182,14 +182,14 @@ class _Wrong(ReferenceBackend):
 
 class _WrongExecutable(ReferenceExecutable):
     def bind(self, binding: Any) -> Bound:
-        made = super().bind(binding)
+        bound = super().bind(binding)
         names = [v.op.name for v in self.graph.outputs.values()]
         late = ("tanh", "add", "mul")
 
         class Shifted(Bound):
             def __call__(self, inputs: Any) -> Any:
                 return [
-                    a + 1 if name in late[: 1 if len(names) > 1 else 3] else a for name, a in zip(names, made(inputs))
+                    a + 1 if name in late[: 1 if len(names) > 1 else 3] else a for name, a in zip(names, bound(inputs))
                 ]
 
         return Shifted()
@@ -206,8 +206,8 @@ def test_check_names_the_first_node_that_differs(
     x = graph.input("x", (4,))
     graph.output(rlx.tanh(rlx.exp(x)) + 2.0, name="y")
     graph.outputs = {"y": graph.outputs["y"]}
-    told = Checker(graph, Session("reference"), {"x": np.linspace(-1, 1, 4, dtype="f4")}).verdict()
-    assert not told["equal"] and told["first"]["op"] == first, told
+    verdict = Checker(graph, Session("reference"), {"x": np.linspace(-1, 1, 4, dtype="f4")}).verdict()
+    assert not verdict["equal"] and verdict["first"]["op"] == first, verdict
 
 
 def test_excess() -> None:
@@ -223,8 +223,10 @@ def test_excess() -> None:
 def test_bench(rlx_: Run, model: Path) -> None:
     """In a process of its own: it keeps itself on one core."""
     options = ["--seconds", "0.1", "--threads", "1", "--vs", "onnxruntime", "--json", *REFERENCE]
-    done = subprocess.run([sys.executable, "-m", "rlx", "bench", str(model), *options], capture_output=True, check=True)
-    ours, theirs = json.loads(done.stdout)["timings"]
+    completed = subprocess.run(
+        [sys.executable, "-m", "rlx", "bench", str(model), *options], capture_output=True, check=True
+    )
+    ours, theirs = json.loads(completed.stdout)["timings"]
     assert ours["median_ms"] > 0 and ours["ratio"] == 1
     assert theirs["why"]
     assert rlx_("bench", model, "--vs", "nobody")[0] == 2
@@ -246,8 +248,8 @@ def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_demo(rlx_: Run) -> None:
     pytest.importorskip("tokenizers")
     code, out, _ = rlx_("demo", "--json", *REFERENCE)
-    told = json.loads(out)
-    likeness = np.array(told["similarities"])
+    report = json.loads(out)
+    likeness = np.array(report["similarities"])
     assert code == 0 and likeness.shape == (5, 5)
     np.testing.assert_allclose(likeness.diagonal(), 1, atol=1e-3)
     assert likeness[0, 1] > 0.4 > likeness[0, 2] and likeness[2, 3] > 0.4
@@ -256,15 +258,15 @@ def test_demo(rlx_: Run) -> None:
 
 
 def test_as_a_program(model: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "rlx", "run", str(model), "-d", "reference", "--json"],
+    completed = subprocess.run([sys.executable, "-m", "rlx", "run", str(model), "-d", "reference", "--json"],
                           capture_output=True, check=True)  # fmt: skip
-    assert json.loads(done.stdout)["device"] == "reference"
+    assert json.loads(completed.stdout)["device"] == "reference"
 
 
 def test_importing_rlx_is_light() -> None:
     code = "import sys; import rlx; print(len(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert int(done.stdout) < 300
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert int(completed.stdout) < 300
 
 
 def test_flags_that_do_not_parse(rlx_: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +283,11 @@ def test_profile_tells_times_and_the_first_nan_on_every_device(
     trace = tmp_path / "trace.json"
     argv = ("profile", model, "--device", device, "--dim", "n=4", "--runs", 2, "--trace", trace, "--check-nan")
     code, out, _ = rlx_(*argv, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["device"] == device and told["first_nan"] is None
-    assert told["kernels"] and all(k["calls"] and k["total_ns"] >= 0 for k in told["kernels"])
+    report = json.loads(out)
+    assert code == 0 and report["device"] == device and report["first_nan"] is None
+    assert report["kernels"] and all(k["calls"] and k["total_ns"] >= 0 for k in report["kernels"])
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert sorted(e["name"] for e in events) == sorted(k["name"] for k in told["kernels"])
+    assert sorted(e["name"] for e in events) == sorted(k["name"] for k in report["kernels"])
     code, out, _ = rlx_(*argv)
     assert code == 0 and "no NaN" in out and "trace written to" in out
 
@@ -294,12 +296,12 @@ def test_profile_against_prediction(rlx_: Run, model: Path) -> None:
     """Every kernel that takes time has a prediction; the worst come first, beside what all are off by."""
     argv = ("profile", model, "--device", "cpu", "--dim", "n=64", "--threads", 1, "--against-prediction")
     code, out, _ = rlx_(*argv, "--json")
-    told = json.loads(out)["against_prediction"]
-    assert code == 0 and told["kernels"] and told["usual_ratio"] > 0
-    for kernel in told["kernels"]:
+    report = json.loads(out)["against_prediction"]
+    assert code == 0 and report["kernels"] and report["usual_ratio"] > 0
+    for kernel in report["kernels"]:
         assert kernel["predicted_ns"] > 0
         assert kernel["ratio"] == pytest.approx(kernel["predicted_ns"] / kernel["took_ns"])
-    assert sum(k["took_ns"] for k in told["kernels"]) == pytest.approx(json.loads(out)["total_ms"] * 1e6)
+    assert sum(k["took_ns"] for k in report["kernels"]) == pytest.approx(json.loads(out)["total_ms"] * 1e6)
     code, out, _ = rlx_(*argv)
     assert code == 0 and "predicted by" in out and "farthest from the usual ratio" in out
 

@@ -21,16 +21,16 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
     assert main(["devices", "--only", "null:1", "--json", *argv]) == 0
-    told: dict[str, object] = json.loads(capsys.readouterr().out)["devices"][0]
-    return told
+    report: dict[str, object] = json.loads(capsys.readouterr().out)["devices"][0]
+    return report
 
 
 def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys)["calibrated"] == "not calibrated: predicted from similar machines"
     assert shown(capsys, "--calibrate")["rates"]
     assert str(shown(capsys)["calibrated"]).startswith("calibrated 2")
-    found = observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0)
-    observed.of(NULL).record(observed.Key("p", ()), found)
+    sample = observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0)
+    observed.of(NULL).record(observed.Key("p", ()), sample)
     assert "rates" not in shown(capsys, "--forget")
     assert calibration.read(NULL) is None and observed.of(NULL).samples == {}
 

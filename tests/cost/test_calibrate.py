@@ -35,10 +35,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("pretended")
 def test_a_slow_device_is_spared_large_products() -> None:
-    kept = Pretended(per_ns=4.0).short(PRODUCTS)
+    short = Pretended(per_ns=4.0).short(PRODUCTS)
     amounts = {probe.name: probe.amount for probe in PRODUCTS}
-    assert calibrate.SINGLE in kept and len(kept) >= 8
-    assert max(amounts[name] for name in kept) / 4.0 < calibrate.LONG_NS < max(amounts.values()) / 4.0
+    assert calibrate.SINGLE in short and len(short) >= 8
+    assert max(amounts[name] for name in short) / 4.0 < calibrate.LONG_NS < max(amounts.values()) / 4.0
 
 
 @pytest.mark.usefixtures("pretended")

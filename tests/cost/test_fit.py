@@ -22,28 +22,28 @@ def times(sizes: list[tuple[int, int, int, int]]) -> np.ndarray:
 
 
 def test_what_amounts_explain_is_found_at_any_size() -> None:
-    made = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), times(SIZES))
+    surface = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), times(SIZES))
     elsewhere = [(1, 4, 2048, 100), (1, 1000, 100, 300), (1, 64, 64, 64), (8, 32, 256, 256)]
-    got = [made.ns(product_amounts(*s), s) for s in elsewhere]
-    np.testing.assert_allclose(got, times(elsewhere), rtol=0.05)
+    actual = [surface.ns(product_amounts(*s), s) for s in elsewhere]
+    np.testing.assert_allclose(actual, times(elsewhere), rtol=0.05)
 
 
 def test_what_they_do_not_explain_holds_nearby_and_fades() -> None:
-    wanted = times(SIZES)
+    expected = times(SIZES)
     odd = SIZES.index((1, 16, 512, 1024))
-    wanted[odd] *= 3.0
-    made = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), wanted)
-    assert made.ns(product_amounts(*SIZES[odd]), SIZES[odd]) == pytest.approx(wanted[odd], rel=0.1)
+    expected[odd] *= 3.0
+    surface = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), expected)
+    assert surface.ns(product_amounts(*SIZES[odd]), SIZES[odd]) == pytest.approx(expected[odd], rel=0.1)
     far = (1, 4096, 64, 64)
-    assert made.ns(product_amounts(*far), far) == pytest.approx(times([far])[0], rel=0.4)
+    assert surface.ns(product_amounts(*far), far) == pytest.approx(times([far])[0], rel=0.4)
 
 
 def test_costs_are_never_below_nothing() -> None:
     """Not even where noise says that more work takes less."""
     noise = np.random.default_rng(0).uniform(0.5, 2.0, len(SIZES))
-    made = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), times(SIZES) * noise)
-    assert (made.costs >= 0).all()
-    assert made.ns(product_amounts(1, 1, 1, 1), (1, 1, 1, 1)) >= 0
+    surface = fit(np.array([product_amounts(*s) for s in SIZES]), np.array(SIZES, float), times(SIZES) * noise)
+    assert (surface.costs >= 0).all()
+    assert surface.ns(product_amounts(1, 1, 1, 1), (1, 1, 1, 1)) >= 0
 
 
 def test_rates_by_name() -> None:
@@ -51,10 +51,10 @@ def test_rates_by_name() -> None:
     assert points_of(rates) == {
         "gemm": [((1.0, 2.0, 3.0), 2.0)], "conv": [((400.0, 64.0, 32.0, 9.0), 50.0)], "stream": [((16.0,), 3.0)],
     }  # fmt: skip
-    made = surfaces_of(rates)
-    assert set(made) == {"gemm", "conv"}
+    surfaces = surfaces_of(rates)
+    assert set(surfaces) == {"gemm", "conv"}
     size = (1, 400, 64, 32 * 9)
-    assert made["conv"].ns(product_amounts(*size), size) == pytest.approx(2.0 * 400 * 64 * 32 * 9 / 50.0, rel=0.05)
+    assert surfaces["conv"].ns(product_amounts(*size), size) == pytest.approx(2.0 * 400 * 64 * 32 * 9 / 50.0, rel=0.05)
 
 
 def test_a_kind_that_was_not_measured_is_priced_as_products() -> None:

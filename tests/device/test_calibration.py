@@ -55,14 +55,14 @@ def test_ordinals_have_their_own() -> None:
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"rates": 3}', "null"])
 def test_a_damaged_file_is_measured_anew(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    made = calibration.calibration(NULL)
-    path = calibration.path_of(NULL, made.identity)
+    calibrated = calibration.calibration(NULL)
+    path = calibration.path_of(NULL, calibrated.identity)
     path.write_text(damage)
     calibration.forget()
     calls = counted(monkeypatch)
-    assert calibration.calibration(NULL).rates == made.rates
+    assert calibration.calibration(NULL).rates == calibrated.rates
     assert calls == [0]
-    assert json.loads(path.read_text())["rates"] == made.rates
+    assert json.loads(path.read_text())["rates"] == calibrated.rates
 
 
 def test_another_driver_or_version_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_other_code_of_a_backend_has_other_calibrations(monkeypatch: pytest.Monk
 
 
 def test_rates_that_are_not_numbers_are_not_taken() -> None:
-    made = calibration.calibration(NULL)
-    calibration.write(replace(made, rates={"call_ns": "fast"}))  # type: ignore[dict-item]
+    calibrated = calibration.calibration(NULL)
+    calibration.write(replace(calibrated, rates={"call_ns": "fast"}))  # type: ignore[dict-item]
     assert calibration.read(NULL) is None
 
 
@@ -111,38 +111,38 @@ def sample(program: str, ns: float, parts: dict[str, float], **more: float) -> o
 
 
 def seen(*samples: observed.Sample) -> observed.Observations:
-    made = observed.of(NULL)
+    observations = observed.of(NULL)
     for number, each in enumerate(samples):
-        made.record(observed.Key(each.program, (("n", number),)), each)
-    return made
+        observations.record(observed.Key(each.program, (("n", number),)), each)
+    return observations
 
 
 def test_a_program_that_was_seen_corrects_itself_alone() -> None:
-    made = seen(sample("p", 330.0, {"product": 90.0, "call": 10.0}))
-    assert made.ratio("p") == pytest.approx(3.3)
-    assert made.ratio("q", {"product": 10.0}) == 1.0
-    made = seen(sample("p", 330.0, {"product": 100.0}), sample("r", 330.0, {"product": 100.0}))
-    assert made.ratio("q", {"product": 10.0}) == 1.0
-    made = seen(*(sample(name, 330.0, {"product": 100.0}) for name in "prs"))
-    assert made.ratio("q", {"product": 10.0}) == pytest.approx(3.3, rel=0.05)
-    assert made.drift == pytest.approx(3.3)
+    observations = seen(sample("p", 330.0, {"product": 90.0, "call": 10.0}))
+    assert observations.ratio("p") == pytest.approx(3.3)
+    assert observations.ratio("q", {"product": 10.0}) == 1.0
+    observations = seen(sample("p", 330.0, {"product": 100.0}), sample("r", 330.0, {"product": 100.0}))
+    assert observations.ratio("q", {"product": 10.0}) == 1.0
+    observations = seen(*(sample(name, 330.0, {"product": 100.0}) for name in "prs"))
+    assert observations.ratio("q", {"product": 10.0}) == pytest.approx(3.3, rel=0.05)
+    assert observations.drift == pytest.approx(3.3)
 
 
 def test_runs_beside_other_work_teach_nothing_of_other_programs() -> None:
-    made = seen(*(sample(name, 330.0, {"product": 100.0}, load=1.5) for name in "prs"))
-    assert made.ratio("p") == pytest.approx(3.3)
-    assert made.ratio("q", {"product": 10.0}) == 1.0 and made.drift == 1.0
+    observations = seen(*(sample(name, 330.0, {"product": 100.0}, load=1.5) for name in "prs"))
+    assert observations.ratio("p") == pytest.approx(3.3)
+    assert observations.ratio("q", {"product": 10.0}) == 1.0 and observations.drift == 1.0
 
 
 def test_samples_expire_are_bounded_and_lie_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = seen(sample("p", 330.0, {"product": 100.0}, when_s=1.0))
-    assert made.ratio("p") == 1.0 and made.measured(observed.Key("p", (("n", 0),))) is None
+    observations = seen(sample("p", 330.0, {"product": 100.0}, when_s=1.0))
+    assert observations.ratio("p") == 1.0 and observations.measured(observed.Key("p", (("n", 0),))) is None
     monkeypatch.setattr(observed, "MOST_KEPT", 3)
-    made = seen(*(sample(f"r{i}", 1.0, {"call": 1.0}) for i in range(9)))
-    assert len(made.samples) == 3
+    observations = seen(*(sample(f"r{i}", 1.0, {"call": 1.0}) for i in range(9)))
+    assert len(observations.samples) == 3
     observed.reload()
     again = observed.of(NULL)
-    assert again.samples == made.samples
+    assert again.samples == observations.samples
     again.forget("r8")
     assert len(again.samples) == 2
     again.forget()
@@ -151,9 +151,9 @@ def test_samples_expire_are_bounded_and_lie_on_disk(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_sample_holds_the_median_and_the_middle_half() -> None:
-    made = observed.sample_of("p", [5.0, 1.0, 2.0, 3.0, 4.0], None, "t", 0.2)
-    assert (made.low_ns, made.measured_ns, made.high_ns, made.runs) == (2.0, 3.0, 4.0, 5)
-    assert made.calm and not made.expired
+    one_sample = observed.sample_of("p", [5.0, 1.0, 2.0, 3.0, 4.0], None, "t", 0.2)
+    assert (one_sample.low_ns, one_sample.measured_ns, one_sample.high_ns, one_sample.runs) == (2.0, 3.0, 4.0, 5)
+    assert one_sample.calm and not one_sample.expired
 
 
 def test_factors_find_which_kinds_of_kernels_are_off() -> None:
@@ -165,20 +165,20 @@ def test_factors_find_which_kinds_of_kernels_are_off() -> None:
         took = (2 * product + move / 2 + call) * random.uniform(0.97, 1.03)
         samples.append(observed.Sample(f"p{number}", {"product": product, "move": move, "call": call}, took))
     samples.append(observed.Sample("stray", {"product": 1e5}, 1e9))
-    found = observed.factors(samples)
-    assert found["product"] == pytest.approx(2, rel=0.1) and found["move"] == pytest.approx(0.5, rel=0.15)
-    assert observed.corrected({"product": 3.0, "move": 4.0}, found) == pytest.approx(8, rel=0.1)
+    factors = observed.factors(samples)
+    assert factors["product"] == pytest.approx(2, rel=0.1) and factors["move"] == pytest.approx(0.5, rel=0.15)
+    assert observed.corrected({"product": 3.0, "move": 4.0}, factors) == pytest.approx(8, rel=0.1)
     assert observed.factors([]) == {"": 1.0}
 
 
 @pytest.mark.parametrize("parts", [{"call": "x"}, {"call": 0.0}, 3])
 def test_damaged_samples_are_left_behind(parts: object) -> None:
-    made = observed.of(NULL)
-    made.record(observed.Key("p", ()), sample("p", 1.0, {"call": 1.0}))
-    path = Path(made._path())
-    told = json.loads(path.read_text())
-    told["samples"]["p"]["parts"] = parts
-    path.write_text(json.dumps(told))
+    observations = observed.of(NULL)
+    observations.record(observed.Key("p", ()), sample("p", 1.0, {"call": 1.0}))
+    path = Path(observations._path())
+    report = json.loads(path.read_text())
+    report["samples"]["p"]["parts"] = parts
+    path.write_text(json.dumps(report))
     observed.reload()
     assert observed.of(NULL).samples == {}
 
@@ -187,11 +187,11 @@ def test_nothing_is_measured_unasked_and_a_prior_stands_in(monkeypatch: pytest.M
     calls = counted(monkeypatch)
     monkeypatch.setattr(type(registry.load("null")), "prior", lambda self, o: {"call_ns": 1.0})
     assert calibration.known(NULL) is None
-    made = calibration.best(NULL)
-    assert made is not None and made.is_prior and made.rates == {"call_ns": 1.0} and calls == []
+    prior = calibration.best(NULL)
+    assert prior is not None and prior.is_prior and prior.rates == {"call_ns": 1.0} and calls == []
     assert calibration.read(NULL) is None
     calibration.measure(NULL)
-    found = calibration.best(NULL)
-    assert found is not None and not found.is_prior
+    measured = calibration.best(NULL)
+    assert measured is not None and not measured.is_prior
     calibration.remove(NULL)
-    assert calibration.known(NULL) is None and calibration.best(NULL) is made
+    assert calibration.known(NULL) is None and calibration.best(NULL) is prior

@@ -30,15 +30,15 @@ def test_the_example_package_brings_its_device(tmp_path: Path) -> None:
     package = tmp_path / "package"  # builds leave files beside their sources
     subprocess.run(["cp", "-r", str(ROOT / "examples/backend_package"), str(package)], check=True)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place), str(package)]
-    made = subprocess.run(install, capture_output=True, text=True)
-    if made.returncode and "hatchling" in made.stderr:
+    completed = subprocess.run(install, capture_output=True, text=True)
+    if completed.returncode and "hatchling" in completed.stderr:
         pytest.skip("what builds the package cannot be installed here")
-    assert made.returncode == 0, made.stderr
+    assert completed.returncode == 0, completed.stderr
     path = os.pathsep.join([str(place), *sys.path])
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
-    assert said.returncode == 0, said.stderr
-    lines = said.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert lines[0] == "abacus [0, 2, 4]"
     assert "an abacus has no f32" in lines[1]

@@ -16,9 +16,9 @@ HEAVY = ("wgpu", "jax", "mlx", "coremltools", "torch", "llvmlite")
 
 def test_every_kind_is_here_or_says_why_not() -> None:
     for kind in (*KINDS, *HELPERS):
-        found = registry.probe(kind)
-        assert found.devices or found.reason, kind
-        assert registry.is_available(kind) == bool(found.devices)
+        probe = registry.probe(kind)
+        assert probe.devices or probe.reason, kind
+        assert registry.is_available(kind) == bool(probe.devices)
 
 
 def test_a_probe_imports_nothing_heavy() -> None:
@@ -27,8 +27,8 @@ def test_a_probe_imports_nothing_heavy() -> None:
         "for kind in KINDS: registry.probe(kind)\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 def test_what_was_found_is_looked_up_once_until_it_is_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_full_names_tell_the_product() -> None:
 
 
 def test_devices_come_strongest_kind_first_and_helpers_last() -> None:
-    found = registry.available_devices()
-    assert Device("cpu") in found
-    ranks = [d.rank for d in found]
+    devices = registry.available_devices()
+    assert Device("cpu") in devices
+    ranks = [d.rank for d in devices]
     assert ranks == sorted(ranks)

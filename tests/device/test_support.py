@@ -44,11 +44,11 @@ def reports(graph: Graph, device: str, dispatch: Dispatch | None = None) -> dict
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan", "xla"])
 def test_ops_that_one_kernel_does_are_native(device: str) -> None:
-    found = reports(net(), device)
-    assert str(found["matmul"]).endswith("native (through dot_general)")
-    assert found["gelu"].fate == found["layer_norm"].fate == "native"
-    assert found["layer_norm"].through == ("reduce_sum",)
-    assert "erf" in found["gelu"].through
+    by_op = reports(net(), device)
+    assert str(by_op["matmul"]).endswith("native (through dot_general)")
+    assert by_op["gelu"].fate == by_op["layer_norm"].fate == "native"
+    assert by_op["layer_norm"].through == ("reduce_sum",)
+    assert "erf" in by_op["gelu"].through
     graph = Graph("rows")
     graph.output(rlx.softmax(graph.input("x", ("n", 8), "f32"), axis=-1))
     (softmax,) = dispatch_report(graph, device).ops
@@ -76,21 +76,21 @@ def test_a_profile_counts_what_runs(device: str) -> None:
     reason = why_absent(device)
     if reason:
         pytest.skip(reason)
-    told = GraphDevices(net(), DevicePolicy().only(device)).io_profile(device, IDS)
-    made = Session(device).with_options(Options(profile=True)).compile(net())
-    assert told.kernel_launches == sum(kernel.calls for kernel in made.kernel_times(IDS))
-    assert told.launches_exact == (device != "mlx")
-    assert told.unified_memory and told.host_readback_bytes == 0
+    profiled = GraphDevices(net(), DevicePolicy().only(device)).io_profile(device, IDS)
+    program = Session(device).with_options(Options(profile=True)).compile(net())
+    assert profiled.kernel_launches == sum(kernel.calls for kernel in program.kernel_times(IDS))
+    assert profiled.launches_exact == (device != "mlx")
+    assert profiled.unified_memory and profiled.host_readback_bytes == 0
 
 
 def test_a_profile_of_xla_counts_what_xla_is_given() -> None:
     reason = why_absent("xla")
     if reason:
         pytest.skip(reason)
-    told = GraphDevices(net(), DevicePolicy().only("xla")).io_profile("xla", IDS)
-    made = Session("xla").with_options(Options(profile=True)).compile(net())
-    ran = sum(kernel.calls for kernel in made.kernel_times(IDS))
-    assert not told.launches_exact and ran <= told.kernel_launches
+    profiled = GraphDevices(net(), DevicePolicy().only("xla")).io_profile("xla", IDS)
+    program = Session("xla").with_options(Options(profile=True)).compile(net())
+    ran = sum(kernel.calls for kernel in program.kernel_times(IDS))
+    assert not profiled.launches_exact and ran <= profiled.kernel_launches
 
 
 def test_a_profile_of_some_outputs_is_that_of_their_program() -> None:
@@ -112,5 +112,5 @@ def test_memory_of_their_own_is_read_back() -> None:
     discrete, integrated = devices.io_profile("null", IDS), devices.io_profile("null:1", IDS)
     assert (discrete.unified_memory, integrated.unified_memory) == (False, True)
     assert (discrete.host_readback_bytes, integrated.host_readback_bytes) == (discrete.host_output_bytes, 0)
-    told = json.loads(json.dumps(discrete.as_dict()))
-    assert told["host_readback_bytes"] == 12 * 64 * 4 + 12 * 4 and told["unified_memory"] is False
+    report = json.loads(json.dumps(discrete.as_dict()))
+    assert report["host_readback_bytes"] == 12 * 64 * 4 + 12 * 4 and report["unified_memory"] is False

@@ -42,9 +42,9 @@ print(*heard)
 
 
 def graph() -> Graph:
-    made = Graph("net")
-    made.output(rlx.softmax(made.input("x", ("n", 8)) * 2.0, axis=-1), name="y")
-    return made
+    net = Graph("net")
+    net.output(rlx.softmax(net.input("x", ("n", 8)) * 2.0, axis=-1), name="y")
+    return net
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_passes_that_there_are_not(name: str, near: str, monkeypatch: pytest.Mon
 
 
 def test_whatever_happens_can_be_switched_off_by_the_name_that_it_is_told_by() -> None:
-    made, report = optimise(graph())
+    optimised, report = optimise(graph())
     for name in (*report.rewrites, *report.pass_ns, "fuse/epilogue", "fuse/row", "memory-reuse", "split-kv/chunks"):
         switches.check([name])
-    to_kernels(made)
+    to_kernels(optimised)
     rlx.Session("cpu", disable="pack")  # a string is one name
     switches.check(["mlx-packed"])  # of one backend
 
@@ -93,10 +93,10 @@ def test_devices_that_there_are_not(name: str, near: str) -> None:
 
 
 def test_names_of_inputs_outputs_and_weights() -> None:
-    made = Graph("net")
-    made.output(made.input("bytes", (2,)) * made.param("weight", (2,)), name="label")
-    made.data = {"weight": np.ones(2, np.float32)}
-    compiled = rlx.Session("cpu").compile(made)
+    net = Graph("net")
+    net.output(net.input("bytes", (2,)) * net.param("weight", (2,)), name="label")
+    net.data = {"weight": np.ones(2, np.float32)}
+    compiled = rlx.Session("cpu").compile(net)
     x = np.ones(2, np.float32)
     with pytest.raises(InputError, match="missing 'bytes' and unknown 'byte'; did you mean 'bytes'"):
         compiled.run({"byte": x})
@@ -105,7 +105,7 @@ def test_names_of_inputs_outputs_and_weights() -> None:
     with pytest.raises(InputError, match="did you mean 'weight'"):
         compiled.set_param("wieght", x)
     with pytest.raises(InputError, match="did you mean 'weight'"):
-        GraphDevices(made, DevicePolicy()).set_param("wieght", x)
+        GraphDevices(net, DevicePolicy()).set_param("wieght", x)
 
 
 @pytest.mark.parametrize("flag", ["RLX_DEVICE", "RLX_FORCE_DEVICE"])
@@ -123,10 +123,10 @@ def test_variables_that_nothing_reads_are_told_of_once(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], env={**env, "PYTHONPATH": src}, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
-    warned, heard = ran.stdout.splitlines()
-    assert warned.startswith("2 ") and heard == warned.removeprefix("2 ")
-    assert "RLX_DEVICS; did you mean 'RLX_DEVICES'?" in heard
-    assert "RLX_NUMTHREADS; did you mean 'RLX_NUM_THREADS'?" in heard
+    warned, logged = ran.stdout.splitlines()
+    assert warned.startswith("2 ") and logged == warned.removeprefix("2 ")
+    assert "RLX_DEVICS; did you mean 'RLX_DEVICES'?" in logged
+    assert "RLX_NUMTHREADS; did you mean 'RLX_NUM_THREADS'?" in logged
     assert not ran.stderr
 
 

@@ -42,13 +42,13 @@ def test_nothing_is_compiled_before_the_first_use() -> None:
 
 def test_many_threads_compile_once() -> None:
     model = scaled()
-    seen: list[object] = []
-    threads = [threading.Thread(target=lambda: seen.append(model.compiled)) for _ in range(8)]
+    programs: list[object] = []
+    threads = [threading.Thread(target=lambda: programs.append(model.compiled)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({id(compiled) for compiled in seen}) == 1
+    assert len({id(compiled) for compiled in programs}) == 1
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_a_damaged_saved_file(tmp_path: Path) -> None:
 def test_options_that_there_are_not(tmp_path: Path) -> None:
     f = onnx.TensorProto.FLOAT
     ends = [[helper.make_tensor_value_info(name, f, [2])] for name in ("x", "y")]
-    made = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", *ends))
-    data = made.SerializeToString()
+    proto = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", *ends))
+    data = proto.SerializeToString()
     with pytest.raises(OptionError, match=r"options of an ONNX file: shapes, .* got 'devce'; did you mean 'device'"):
         rlx.load(data, devce="cpu")
     with pytest.raises(OptionError, match="got 'shape'; did you mean 'shapes'"):

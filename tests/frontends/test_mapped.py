@@ -108,8 +108,8 @@ print("done")
     for device in ("cpu", "reference"):
         copy = tmp_path / f"{device}.onnx"
         copy.write_bytes((tmp_path / "m.onnx").read_bytes())
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", script, str(copy), device],
             capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
         )  # fmt: skip
-        assert done.stdout == "done\n", done.stderr
+        assert completed.stdout == "done\n", completed.stderr

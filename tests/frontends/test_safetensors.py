@@ -31,12 +31,12 @@ def test_reads_what_the_package_writes(tmp_path: Path) -> None:
         "d": np.array(True), "e": np.array([1.5, 2], ml_dtypes.bfloat16),
     }  # fmt: skip
     writer.save_file(arrays, tmp_path / "w.safetensors", {"made": "by a test"})
-    found = safetensors.read(tmp_path / "w.safetensors")
-    assert found.keys() == arrays.keys()
+    arrays_read = safetensors.read(tmp_path / "w.safetensors")
+    assert arrays_read.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
-    assert not found["a"].flags.owndata
+        assert arrays_read[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays_read[name], array)
+    assert not arrays_read["a"].flags.owndata
 
 
 @pytest.mark.parametrize(

@@ -106,14 +106,14 @@ print(json.dumps([loaded, model.device, model.compiled.describe()["from_cache"],
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_a_start_from_the_cache_imports_little(tmp_path: Path, device: str) -> None:
     path = write(tmp_path / "net.onnx")
-    told = []
+    reports = []
     for _ in range(2):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", SCRIPT, str(path), device], capture_output=True, text=True, check=True, cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(SOURCE), "RLX_DEVICES": "cpu"},
         )  # fmt: skip
-        told.append(json.loads(done.stdout))
-    (cold, *_, sums), (warm, on, from_cache, again) = told
+        reports.append(json.loads(completed.stdout))
+    (cold, *_, sums), (warm, on, from_cache, again) = reports
     assert "rlx.ops" in cold and on == "cpu" and from_cache and sums == again
     assert not [name for name in warm if name in HEAVY or name.startswith(tuple(f"{heavy}." for heavy in HEAVY))]
     assert len(warm) < 250
@@ -232,7 +232,7 @@ def test_the_graph_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     assert model.compiled.graph is model.graph
     part = load(tmp_path / "net.onnx").compiled.select(["rows"])
     np.testing.assert_array_equal(part.run(inputs())[0], X[[2, 0]])
-    ours, theirs = (made.describe() for made in (load(tmp_path / "net.onnx"), whole))
+    ours, theirs = (each.describe() for each in (load(tmp_path / "net.onnx"), whole))
     assert {n: ours[n] for n in ("nodes", "params", "inputs")} == {n: theirs[n] for n in ("nodes", "params", "inputs")}
 
 
@@ -256,12 +256,12 @@ def test_it_refuses_what_the_usual_way_refuses(tmp_path: Path) -> None:
         {"at": np.array([3, 0])},
     ]  # fmt: skip
     for change in wrong:
-        told = []
-        for made in (whole, model):
+        messages = []
+        for program in (whole, model):
             with pytest.raises(InputError) as error:
-                made.run({**inputs(), **change})
-            told.append(str(error.value))
-        assert told[0] == told[1]
+                program.run({**inputs(), **change})
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
     assert started(model)
 
 
@@ -293,10 +293,10 @@ def test_quick_code_is_taken_until_better_code_is_there(monkeypatch: pytest.Monk
     monkeypatch.setattr(tiers, "LEAST_CHARACTERS", 0)
     monkeypatch.setattr(tiers.Promotion, "_work", lambda self: None)  # the process ends before its better code is there
     whole = load(write(tmp_path / "net.onnx"), compile="meanwhile")
-    wanted = whole(**inputs())["sum"]
+    expected = whole(**inputs())["sum"]
     promotion = whole.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]
     key = tiers.quick_key(promotion._key)
     disk.write(key, tiers.pack(promotion._artifact, promotion._texts, promotion._isa))
     model = load(tmp_path / "net.onnx", compile="meanwhile")
-    np.testing.assert_array_equal(model(**inputs())["sum"], wanted)
+    np.testing.assert_array_equal(model(**inputs())["sum"], expected)
     assert started(model) and model.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]

@@ -18,9 +18,9 @@ SEED = int(os.environ.get("RLX_TEST_FUZZ_SEED", "0"))
 def test_damaged_files() -> None:
     longer = "RLX_TEST_FUZZ_SECONDS" in os.environ
     numbers = [str(SEED + i) for i in range(COUNT if not longer else 10_000_000)]
-    found = run_all(numbers, "hostile.damaging", str(BYTES), until=time.monotonic() + SECONDS)
-    wrong = {number: each for number, each in found.items() if each.what != "right"}
-    assert found
+    outcomes = run_all(numbers, "hostile.damaging", str(BYTES), until=time.monotonic() + SECONDS)
+    wrong = {number: each for number, each in outcomes.items() if each.what != "right"}
+    assert outcomes
     assert not wrong, "\n".join(
         f"file {number}: {each.what}: {each.told}" for number, each in sorted(wrong.items())[:5]
     )

@@ -42,9 +42,11 @@ def test_random_programs(part: int) -> None:
     """The seeds hang on the commit."""
     start = support.commit_number() + part * 1_000_000
     command = [sys.executable, "-m", "tools.fuzz_graphs", "--start", str(start), "--seconds", str(SECONDS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, f"python -m tools.fuzz_graphs --seed N replays a seed N:\n{done.stdout}{done.stderr}"
-    assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 20, done.stdout
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode == 0, (
+        f"python -m tools.fuzz_graphs --seed N replays a seed N:\n{completed.stdout}{completed.stderr}"
+    )
+    assert int(completed.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 20, completed.stdout
 
 
 def test_every_op_is_reached() -> None:
@@ -81,7 +83,7 @@ def test_shrinking_leaves_what_fails() -> None:
 
 def test_a_result_that_is_off_is_seen() -> None:
     """By five parts in a hundred, or with a row in another's place."""
-    seen = 0
+    count = 0
     for seed in range(60):
         program = generate.generate(seed)
         for expected in oracle.expect(program, program.bindings[0]).values():
@@ -91,9 +93,9 @@ def test_a_result_that_is_off_is_seen() -> None:
             if not (expected.bound < 1e30).all() or array.shape[0] < 2 or (array[0] == array[1]).all():
                 continue
             off = (array * array.dtype.type(1.05)).astype(array.dtype)
-            moved = array[[1, *range(1, array.shape[0])]]
+            swapped = array[[1, *range(1, array.shape[0])]]
             assert expected.mismatch(array) is None
             assert expected.mismatch(off) is not None
-            assert expected.mismatch(moved) is not None
-            seen += 1
-    assert seen > 10
+            assert expected.mismatch(swapped) is not None
+            count += 1
+    assert count > 10

@@ -25,10 +25,10 @@ def test_zeros_between_elements_may_meet_infinities() -> None:
     graph.output(ops.relu(ops.relu(spread)), name="y")
     weights = np.ones((4, 2, 2), "f4")
     weights[0, 0, 0] = np.inf
-    made = oracle.expect(program(graph, x=np.ones((40, 4, 8), "f4"), w=weights), {}, runs=3)["y"]
-    between = made.array[:, :, ::2]
+    expected = oracle.expect(program(graph, x=np.ones((40, 4, 8), "f4"), w=weights), {}, runs=3)["y"]
+    between = expected.array[:, :, ::2]
     assert (between == 0).all()
-    assert np.isinf(made.bound[:, :, ::2]).all()
+    assert np.isinf(expected.bound[:, :, ::2]).all()
 
 
 def test_products_may_overflow_before_they_meet_a_zero() -> None:
@@ -36,8 +36,8 @@ def test_products_may_overflow_before_they_meet_a_zero() -> None:
     graph.output(ops.reduce_prod(graph.input("x", (60,)), axes=(0,)), name="y")
     numbers = np.full(60, 12, "f4")
     numbers[-1] = 0
-    made = oracle.expect(program(graph, x=numbers), {}, runs=3)["y"]
-    assert made.array == 0 and np.isinf(made.bound)
+    expected = oracle.expect(program(graph, x=numbers), {}, runs=3)["y"]
+    assert expected.array == 0 and np.isinf(expected.bound)
     few = np.array([3, 4, 0], "f4")
     graph = Graph()
     graph.output(ops.reduce_prod(graph.input("x", (3,)), axes=(0,)), name="y")
@@ -60,20 +60,20 @@ def test_rows_that_are_apart_are_told_from_rows_that_meet() -> None:
     arrays = {"x": random.normal(size=(6, 3)).astype("f4"), "w": random.normal(size=(3, 5)).astype("f4")}
     assert rows.of_program(graph, arrays, {}, {"n": 6}, "n") == {"apart": 0, "turned": 1}
     values = oracle.run(graph, arrays, {}, {"n": 6})
-    kept = {
+    names = {
         node.op.name for node in graph.nodes
         if node.inputs and rows.node_keeps(node, [values[v] for v in node.inputs], {"n": 6}, "n")
     }  # fmt: skip
-    assert kept == {"softmax", "matmul", "transpose", "sub"}
+    assert names == {"softmax", "matmul", "transpose", "sub"}
 
 
 def test_a_row_that_looks_at_its_place_is_seen() -> None:
     """A device that gives each row of a batch something of the place it lies at."""
     graph, random = batch(), np.random.default_rng(0)
     arrays = {"x": random.normal(size=(6, 3)).astype("f4"), "w": random.normal(size=(3, 5)).astype("f4")}
-    made = program(graph, How(extras=("rows",)), 6, **arrays)
-    assert check.check(made) is None
-    compiled = check._session(made, "cpu").compile(graph)
+    instance = program(graph, How(extras=("rows",)), 6, **arrays)
+    assert check.check(instance) is None
+    compiled = check._session(instance, "cpu").compile(graph)
     run = compiled.run
 
     def placed(inputs: dict[str, Array]) -> list[Array]:
@@ -81,7 +81,7 @@ def test_a_row_that_looks_at_its_place_is_seen() -> None:
         return [first * (1 + np.arange(first.shape[0], dtype="f4")[:, None] * np.float32(2**-14)), *others]
 
     compiled.run = placed  # type: ignore[method-assign, assignment]
-    failure = check._rows(made, compiled, "cpu", made.bindings[0])
+    failure = check._rows(instance, compiled, "cpu", instance.bindings[0])
     assert failure is not None and failure.output == "apart" and "in another order" in failure.message
 
 
@@ -89,8 +89,8 @@ def test_zeros_of_either_sign_are_not_told_apart_after_a_minimum() -> None:
     graph = Graph("signs")
     x, y = graph.input("x", (64,), "f32"), graph.input("y", (64,), "f32")
     graph.output(ops.reciprocal(ops.minimum(x, y)), name="r")
-    found = oracle.expect(program(graph, x=np.zeros(64, "f4"), y=-np.zeros(64, "f4")), {})
-    assert np.isinf(found["r"].bound).mean() > 0.7
+    expected = oracle.expect(program(graph, x=np.zeros(64, "f4"), y=-np.zeros(64, "f4")), {})
+    assert np.isinf(expected["r"].bound).mean() > 0.7
 
 
 def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
@@ -99,8 +99,8 @@ def test_a_sum_that_may_cancel_to_nothing_may_equal_nothing() -> None:
     x, w = graph.input("x", (64, 3), "f32"), graph.input("w", (3, 1), "f32")
     graph.output(ops.eq(ops.tanh(ops.tanh(x @ w)), graph.constant(np.float32(0))), name="zero")
     data = np.tile(np.array([0.1, 0.7, -0.8], "f4"), (64, 1))
-    made = oracle.expect(program(graph, x=data, w=np.full((3, 1), 0.3, "f4")), {})["zero"]
-    assert not made.array.any() and np.isinf(made.bound).all()
+    expected = oracle.expect(program(graph, x=data, w=np.full((3, 1), 0.3, "f4")), {})["zero"]
+    assert not expected.array.any() and np.isinf(expected.bound).all()
 
 
 def test_a_nan_has_either_sign() -> None:

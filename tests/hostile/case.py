@@ -58,14 +58,14 @@ def case(
     name: str,
     build: Callable[[], bytes],
     inputs: Sequence[Any] = (),
-    want: Want | None = Refused(),  # it is frozen
+    expected: Want | None = Refused(),  # it is frozen
     timeout: float | None = None,
     **options: Any,
 ) -> None:
     """Puts a case into the table."""
     if name in CASES:
         raise ValueError(f"two cases are called {name!r}")
-    CASES[name] = Case(name, build, tuple(np.asarray(a) for a in inputs), want, options, timeout)
+    CASES[name] = Case(name, build, tuple(np.asarray(a) for a in inputs), expected, options, timeout)
 
 
 def gives(*arrays: Any) -> Gives:
@@ -81,7 +81,7 @@ def graph(
     **options: Any,
 ) -> bytes:
     """The bytes of a model of these nodes."""
-    made = helper.make_graph(
+    proto = helper.make_graph(
         list(nodes),
         "hostile",
         [helper.make_tensor_value_info(name, code, shape) for name, (code, shape) in inputs.items()],
@@ -89,7 +89,7 @@ def graph(
         [numpy_helper.from_array(np.asarray(a), name) for name, a in (fixed or {}).items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("local", 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=10, **options).SerializeToString()
+    return helper.make_model(proto, opset_imports=opsets, ir_version=10, **options).SerializeToString()
 
 
 def code_of(array: Array) -> int:
@@ -120,12 +120,12 @@ def one(
 ) -> None:
     """A case of one node. Operands are part of the model; those at the positions in `run` come with the run, those in
     `computed` too, and a node that import does not look through stands between. None leaves one out."""
-    given = {i: np.asarray(a) for i, a in enumerate(arrays) if a is not None}
-    brought = {i: a for i, a in given.items() if i in run or i in computed}
+    operands = {i: np.asarray(a) for i, a in enumerate(arrays) if a is not None}
+    brought = {i: a for i, a in operands.items() if i in run or i in computed}
 
     def build() -> bytes:
         nodes = []
-        names = [f"x{i}" if i in given else "" for i in range(len(arrays))]
+        names = [f"x{i}" if i in operands else "" for i in range(len(arrays))]
         for i in computed:
             nodes.append(helper.make_node("Concat", [f"x{i}", f"x{i}"], [f"twice{i}"], axis=0))
             nodes.append(helper.make_node("Split", [f"twice{i}"], [f"first{i}", f"second{i}"], axis=0, num_outputs=2))
@@ -134,7 +134,7 @@ def one(
         nodes.append(
             helper.make_node(op, names, [f"y{i}" for i in range(outputs)], "hostile", domain=domain, **attributes)
         )
-        fixed = {f"x{i}": a for i, a in given.items() if i not in brought}
+        fixed = {f"x{i}": a for i, a in operands.items() if i not in brought}
         inputs = {f"x{i}": (code_of(a), a.shape) for i, a in brought.items()}
         return graph(nodes, inputs, {"y0": 0}, fixed, opset)
 

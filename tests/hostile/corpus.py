@@ -25,8 +25,8 @@ KINDS = ("bytes", "model", "model", "saved", "header", "compiled", "folder")
 @cache
 def models() -> list[tuple[bytes, tuple[Array, ...]]]:
     """Models that run right, small ones, with inputs for them."""
-    found = [(c.build(), c.inputs) for c in CASES.values() if isinstance(c.want, Gives)]
-    return [(data, inputs) for data, inputs in found if len(data) < 4000]
+    samples = [(c.build(), c.inputs) for c in CASES.values() if isinstance(c.want, Gives)]
+    return [(data, inputs) for data, inputs in samples if len(data) < 4000]
 
 
 @cache

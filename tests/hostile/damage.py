@@ -94,9 +94,9 @@ def _weight_twice(proto: onnx.ModelProto) -> None:
 
 def _function_twice(proto: onnx.ModelProto) -> None:
     for _ in range(2):
-        made = helper.make_function("local", "F", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+        function = helper.make_function("local", "F", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
                                     [helper.make_opsetid("", 18)])  # fmt: skip
-        proto.functions.append(made)
+        proto.functions.append(function)
 
 
 case("file/nothing", lambda: b"", (), Refused(""))

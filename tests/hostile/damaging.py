@@ -34,9 +34,9 @@ def main(extra: int) -> None:
     print(json.dumps({"name": "ready"}), flush=True)
     for line in sys.stdin:
         start = time.monotonic()
-        what, told = outcome(int(line))
-        said = {"outcome": what, "told": told[:3000], "seconds": time.monotonic() - start}
-        print(json.dumps(said), flush=True)
+        what, message = outcome(int(line))
+        report = {"outcome": what, "told": message[:3000], "seconds": time.monotonic() - start}
+        print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ case("doubling-sums/64", lambda: _sums(64), ONE, gives([2.0**64]))
 case("doubling-sums/5000", lambda: _sums(5000), ONE, None)
 
 
-def _fan(count: int, joined: bool) -> bytes:
+def _fan(count: int, concatenated: bool) -> bytes:
     nodes = [helper.make_node("Relu" if i % 2 else "Abs", ["x"], [f"v{i}"], f"n{i}") for i in range(count)]
-    if joined:
+    if concatenated:
         nodes.append(helper.make_node("Sum", [f"v{i}" for i in range(count)], ["y"]))
         return graph(nodes, {"x": (F, [1])}, {"y": F})
     return graph(nodes, {"x": (F, [1])}, {f"v{i}": F for i in range(count)})
@@ -89,7 +89,7 @@ case("inputs/10000", lambda: graph(
 
 def _functions(levels: int, width: int = 2) -> bytes:
     """A function of each level calls that of the one below `width` times."""
-    made = []
+    functions = []
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
     for level in range(levels):
         if level == 0:
@@ -97,9 +97,9 @@ def _functions(levels: int, width: int = 2) -> bytes:
         else:
             parts = [helper.make_node(f"F{level - 1}", ["a"], [f"v{i}"], domain="local") for i in range(width)]
             nodes = [*parts, helper.make_node("Sum", [f"v{i}" for i in range(width)], ["b"])]
-        made.append(helper.make_function("local", f"F{level}", ["a"], ["b"], nodes, opsets))
+        functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], nodes, opsets))
     call = helper.make_node(f"F{levels - 1}", ["x"], ["y"], domain="local")
-    return graph([call], {"x": (F, [1])}, {"y": F}, functions=made)
+    return graph([call], {"x": (F, [1])}, {"y": F}, functions=functions)
 
 
 case("functions/doubling-4", lambda: _functions(5), ONE, gives([-16]))
@@ -143,19 +143,19 @@ for depth in (50, 1000, 5000):
 
 def _branches_that_double(levels: int) -> bytes:
     """Both branches hold the next If: 2^levels bodies in the file would be too many, functions make them."""
-    made = []
+    functions = []
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
     for level in range(levels):
         inner = "Neg" if level == 0 else f"F{level - 1}"
         domain = "" if level == 0 else "local"
         bodies = [sub([helper.make_node(inner, ["a"], ["o"], domain=domain)], {}, {"o": F}, n) for n in ("t", "e")]
         node = helper.make_node("If", ["c"], ["b"], then_branch=bodies[0], else_branch=bodies[1])
-        made.append(helper.make_function("local", f"F{level}", ["a", "c"], ["b"], [node], opsets))
+        functions.append(helper.make_function("local", f"F{level}", ["a", "c"], ["b"], [node], opsets))
         if level:
-            for body in (made[-1].node[0].attribute[0].g, made[-1].node[0].attribute[1].g):
+            for body in (functions[-1].node[0].attribute[0].g, functions[-1].node[0].attribute[1].g):
                 body.node[0].input.append("c")
     call = helper.make_node(f"F{levels - 1}", ["x", "c"], ["y"], domain="local")
-    return graph([call], {"x": (F, [1]), "c": (BOOL, [])}, {"y": F}, functions=made)
+    return graph([call], {"x": (F, [1]), "c": (BOOL, [])}, {"y": F}, functions=functions)
 
 
 case("branches/doubling-15", lambda: _branches_that_double(15), GO, None)
@@ -224,8 +224,8 @@ case("twice/in-a-body", _twice_in_a_body, GO, Refused(r"(?s)'o'.*'first'.*'secon
 def _twice_in_a_function() -> bytes:
     nodes = [helper.make_node("Neg", ["a"], ["b"], "first"), helper.make_node("Abs", ["a"], ["b"], "second")]
     opsets = [helper.make_opsetid("", 18)]
-    made = [helper.make_function("local", "F", ["a"], ["b"], nodes, opsets)]
-    return graph([helper.make_node("F", ["x"], ["y"], domain="local")], {"x": (F, [1])}, {"y": F}, functions=made)
+    functions = [helper.make_function("local", "F", ["a"], ["b"], nodes, opsets)]
+    return graph([helper.make_node("F", ["x"], ["y"], domain="local")], {"x": (F, [1])}, {"y": F}, functions=functions)
 
 
 case("twice/in-a-function", _twice_in_a_function, ONE, Refused(r"(?s)'b'.*'first'.*'second'"))

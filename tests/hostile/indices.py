@@ -18,9 +18,9 @@ Made = tuple[str, tuple[Any, ...], int, dict[str, Any]]
 
 
 def _elements(i: int, axis: int) -> np.ndarray[Any, Any]:
-    made = np.zeros((4, 3) if axis == 0 else (4, 2), np.int64)
-    made[-1, -1] = i
-    return made
+    indices = np.zeros((4, 3) if axis == 0 else (4, 2), np.int64)
+    indices[-1, -1] = i
+    return indices
 
 
 def _updated(axis: int, i: int, add: bool) -> np.ndarray[Any, Any]:

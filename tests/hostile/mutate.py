@@ -85,13 +85,13 @@ def _splice(rng: random.Random, raw: bytearray, others: list[bytes]) -> None:
 def _varint(rng: random.Random, raw: bytearray, others: list[bytes]) -> None:
     """A number of the wire format in the place of a byte."""
     number = rng.choice(HOSTILE_NUMBERS) & ((1 << 64) - 1)
-    made = bytearray()
+    encoded = bytearray()
     while number >= 128:
-        made.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    made.append(number)
+    encoded.append(number)
     place = rng.randrange(len(raw))
-    raw[place : place + 1] = made
+    raw[place : place + 1] = encoded
 
 
 DAMAGES = [_flip, _flip, _byte, _byte, _cut, _drop, _repeat, _swap, _splice, _varint, _varint]
@@ -134,12 +134,12 @@ def _change_message(rng: random.Random, message: Any, other: Any) -> None:
             theirs = getattr(other, field.name, other)
             _change_message(rng, value, theirs)
         return
-    made = _leaf(rng, value[rng.randrange(len(value))] if repeated and len(value) else value)
+    new = _leaf(rng, value[rng.randrange(len(value))] if repeated and len(value) else value)
     try:
         if repeated and len(value):
-            value[rng.randrange(len(value))] = made
+            value[rng.randrange(len(value))] = new
         elif not repeated:
-            setattr(message, field.name, made)
+            setattr(message, field.name, new)
     except (ValueError, TypeError):  # a number that the field cannot hold
         message.ClearField(field.name)
 

@@ -50,8 +50,8 @@ class Worker:
             code = process.wait()
             self.process = None
             return Outcome("crash", f"the process ended with {code}", 0.0)
-        said = json.loads(line)
-        return Outcome(said["outcome"], said["told"], said["seconds"])
+        report = json.loads(line)
+        return Outcome(report["outcome"], report["told"], report["seconds"])
 
     def _start(self) -> None:
         path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
@@ -86,14 +86,14 @@ def run_all(
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         waiting.put(name)
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
 
     def work() -> None:
         worker = Worker(*command)
         try:
             while time.monotonic() < until:
                 name = waiting.get_nowait()
-                found[name] = worker.run(name, seconds)
+                outcomes[name] = worker.run(name, seconds)
         except queue.Empty:
             pass
         finally:
@@ -104,7 +104,7 @@ def run_all(
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return outcomes
 
 
 def memory(device: str) -> str:
@@ -117,12 +117,12 @@ def main(device: str, *prefixes: str) -> None:
     from hostile.tables import CASES
 
     names = [n for n in CASES if not prefixes or n.startswith(prefixes)]
-    found = run_all(names, "hostile.worker", device, memory(device))
+    outcomes = run_all(names, "hostile.worker", device, memory(device))
     for name in names:
-        each = found[name]
+        each = outcomes[name]
         if each.what != "right" or each.seconds > 3:
             print(f"{each.what:12} {each.seconds:6.1f} s  {name}: {each.told[:400]}")
-    print(f"{sum(each.what == 'right' for each in found.values())} of {len(names)} right")
+    print(f"{sum(each.what == 'right' for each in outcomes.values())} of {len(names)} right")
 
 
 if __name__ == "__main__":

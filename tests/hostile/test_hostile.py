@@ -41,8 +41,8 @@ def cpu() -> Iterator[Worker]:
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_case(name: str, cpu: Worker) -> None:
-    found = cpu.run(name, SECONDS)
-    assert found.what == "right", f"{found.what} after {found.seconds:.1f} s: {found.told}"
+    result = cpu.run(name, SECONDS)
+    assert result.what == "right", f"{result.what} after {result.seconds:.1f} s: {result.told}"
 
 
 @pytest.mark.parametrize("device", ["reference", "xla", "mlx", "vulkan"])
@@ -52,8 +52,8 @@ def test_sample(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(reason)
     monkeypatch.setenv("RLX_LOOP_TRIPS", TRIPS)
     names = [name for name in CASES if name.startswith(SAMPLE)]
-    found = run_all(names, "hostile.worker", device, memory(device))
-    wrong = {name: each for name, each in found.items() if each.what != "right"}
+    outcomes = run_all(names, "hostile.worker", device, memory(device))
+    wrong = {name: each for name, each in outcomes.items() if each.what != "right"}
     assert not wrong, "\n".join(f"{name}: {each.what}: {each.told[:300]}" for name, each in wrong.items())
 
 

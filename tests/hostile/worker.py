@@ -30,11 +30,11 @@ def outcome(case: Case, device: str) -> tuple[str, str]:
         model = rlx.load(case.build(), device=device, **case.options)
         results = model.run(list(case.inputs), **({"timeout": case.timeout} if case.timeout else {}))
     except RlxError as error:
-        told = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if isinstance(case.want, Gives):
-            return "refused", told
+            return "refused", message
         words = case.want.words if isinstance(case.want, Refused) else ""
-        return ("right" if re.search(words, told) else "other words"), told
+        return ("right" if re.search(words, message) else "other words"), message
     except Exception as error:
         return "other error", f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"
     if case.want is None:
@@ -55,16 +55,16 @@ def limit_memory(extra: int) -> None:
 
 def main(device: str, extra: int) -> None:
     warm = CASES["warm"]
-    said: dict[str, Any] = {"name": "ready", "outcome": outcome(warm, device)}
+    report: dict[str, Any] = {"name": "ready", "outcome": outcome(warm, device)}
     if extra:
         limit_memory(extra)
-    print(json.dumps(said), flush=True)
+    print(json.dumps(report), flush=True)
     for line in sys.stdin:
         name = line.strip()
         start = time.monotonic()
-        what, told = outcome(CASES[name], device)
+        what, message = outcome(CASES[name], device)
         seconds = time.monotonic() - start
-        print(json.dumps({"name": name, "outcome": what, "told": told[:2000], "seconds": seconds}), flush=True)
+        print(json.dumps({"name": name, "outcome": what, "told": message[:2000], "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

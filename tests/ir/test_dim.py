@@ -28,19 +28,19 @@ WHOLE = {"add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, 
 @st.composite
 def expressions(draw: st.DrawFn) -> tuple[Dim, object]:
     """A dim, and a function of a binding that works it out with plain integers."""
-    made = draw(LEAVES)
-    how: object = lambda env, made=made: env[str(made)] if not isinstance(made, int) else made  # noqa: E731
+    dim = draw(LEAVES)
+    how: object = lambda env, dim=dim: env[str(dim)] if not isinstance(dim, int) else dim  # noqa: E731
     for _ in range(draw(st.integers(0, 5))):
         if draw(st.booleans()):
             name, other = draw(st.sampled_from(sorted(BINARY))), draw(LEAVES)
-            made = BINARY[name](made, other)
+            dim = BINARY[name](dim, other)
             how = lambda env, f=how, n=name, o=other: WHOLE[n](f(env), dims.evaluate(o, env))  # noqa: E731
         else:
             divisor = draw(st.integers(1, 5))
             quotient = draw(st.booleans())
-            made = dims.floordiv(made, divisor) if quotient else dims.mod(made, divisor)
+            dim = dims.floordiv(dim, divisor) if quotient else dims.mod(dim, divisor)
             how = lambda env, f=how, d=divisor, q=quotient: f(env) // d if q else f(env) % d  # noqa: E731
-    return made, how
+    return dim, how
 
 
 BINDINGS = st.fixed_dictionaries({name: st.integers(0, 12) for name in NAMES})
@@ -104,13 +104,13 @@ def test_nested_functions_are_refused_before_they_are_too_deep() -> None:
 def test_broadcast_is_the_other_one_where_one_is_1(parts: list[str], env: dict[str, int], size: int, bits: int) -> None:
     """Whatever the order and nesting; at sizes that broadcast it is the one that is not 1."""
     of = [dims.parse(part) for part in parts]
-    made: Dim = 1
+    dim: Dim = 1
     for part in of:
-        made = dims.broadcast(part, made)
+        dim = dims.broadcast(part, dim)
     again = of[0]
     for part in of[1:]:
         again = dims.broadcast(again, part)
-    assert made == again == dims.broadcast(made, of[-1]) == dims.parse(str(made))
+    assert dim == again == dims.broadcast(dim, of[-1]) == dims.parse(str(dim))
     values = {name: size if bits >> i & 1 else 1 for i, name in enumerate(NAMES)}
     plain = [part for part in parts if part in NAMES]
     only = dims.of(1)
@@ -118,8 +118,8 @@ def test_broadcast_is_the_other_one_where_one_is_1(parts: list[str], env: dict[s
         only = dims.broadcast(only, dims.symbol(part))
     known = {values[part] for part in plain}
     assert dims.evaluate(only, values) == next(iter(known - {1}), 1)
-    low, high = dims.bounds(made, dict.fromkeys(NAMES, (0, 12)))
-    assert high is not None and low <= dims.evaluate(made, env) <= high
+    low, high = dims.bounds(dim, dict.fromkeys(NAMES, (0, 12)))
+    assert high is not None and low <= dims.evaluate(dim, env) <= high
 
 
 def test_broadcast_of_known_dims() -> None:

@@ -19,12 +19,12 @@ SHARED = [dtypes.ALL[name] for name in ("bool", "i8", "i16", "i32", "i64", "u8",
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(SHARED, SHARED)), ids=str)
 def test_promotion_is_that_of_the_array_api(a: dtypes.DType, b: dtypes.DType) -> None:
-    found = dtypes.promote(a, b)
-    assert found is dtypes.promote(b, a)
+    dtype = dtypes.promote(a, b)
+    assert dtype is dtypes.promote(b, a)
     if a.kind == b.kind or not (a.is_float or b.is_float):
-        assert found.numpy == np.promote_types(a.numpy, b.numpy)
+        assert dtype.numpy == np.promote_types(a.numpy, b.numpy)
     else:
-        assert found is (a if a.is_float else b), "integers do not widen floats"
+        assert dtype is (a if a.is_float else b), "integers do not widen floats"
 
 
 def test_promotion_beyond_numpy() -> None:
@@ -46,10 +46,10 @@ def test_dtypes_are_found_and_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "wanted"), [("f32", 2.0**-23), ("f16", 2.0**-10), ("bf16", 2.0**-7), ("f8e4m3", 2.0**-3)]
+    ("dtype", "expected"), [("f32", 2.0**-23), ("f16", 2.0**-10), ("bf16", 2.0**-7), ("f8e4m3", 2.0**-3)]
 )
-def test_epsilon(dtype: str, wanted: float) -> None:
-    assert epsilon(dtypes.of(dtype)) == wanted
+def test_epsilon(dtype: str, expected: float) -> None:
+    assert epsilon(dtypes.of(dtype)) == expected
 
 
 def test_what_is_close() -> None:
@@ -57,8 +57,13 @@ def test_what_is_close() -> None:
     assert mismatch(one, one, EXACT) is None
     near = one + np.array([2.0**-22, 0, 0, 0], np.float32)
     assert mismatch(near, one, Tolerance(2)) is None
-    found = mismatch(near, one, Tolerance(1))
-    assert found is not None and found.index == (0,) and found.ulps == 2 and "expected 1.0" in str(found)
+    difference = mismatch(near, one, Tolerance(1))
+    assert (
+        difference is not None
+        and difference.index == (0,)
+        and difference.ulps == 2
+        and "expected 1.0" in str(difference)
+    )
     assert mismatch(np.array([3e38], np.float32), np.array([np.inf], np.float32), Tolerance(1e9)) is not None
     assert mismatch(np.array([1.0], np.float32), np.array([np.nan], np.float32), Tolerance(1e9)) is not None
     assert "expected float32[1], got float64[1]" in str(mismatch(np.ones(1), np.ones(1, np.float32), EXACT))

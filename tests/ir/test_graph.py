@@ -38,8 +38,8 @@ def test_python_numbers_are_weak(build: object, dtype: str) -> None:
 
 def test_arrays_become_constants_of_their_own_dtype() -> None:
     x = Graph().input("x", (2,), "f64")
-    made = np.array([1.0, 2.0]) + x
-    assert isinstance(made, Value) and isinstance(made.node.inputs[0].op, Constant)
+    value = np.array([1.0, 2.0]) + x
+    assert isinstance(value, Value) and isinstance(value.node.inputs[0].op, Constant)
 
 
 def test_operands_by_name_and_none() -> None:
@@ -52,9 +52,9 @@ def test_operands_by_name_and_none() -> None:
 
 
 def test_attributes_are_brought_into_their_kind() -> None:
-    made = lookup("slice")(starts=[np.int64(0)], stops=["n"], steps=[1])
-    assert made == lookup("slice")(starts=(0,), stops=(rlx.Graph().input("x", ("n",)).shape[0],), steps=(1,))
-    assert type(made.starts[0]) is int  # type: ignore[attr-defined]
+    slice_op = lookup("slice")(starts=[np.int64(0)], stops=["n"], steps=[1])
+    assert slice_op == lookup("slice")(starts=(0,), stops=(rlx.Graph().input("x", ("n",)).shape[0],), steps=(1,))
+    assert type(slice_op.starts[0]) is int  # type: ignore[attr-defined]
     with pytest.raises(rlx.GraphError, match=r"\[softmax\] expected axis to be int, got 'last'"):
         lookup("softmax")(axis="last")
     with pytest.raises(rlx.GraphError, match=r"\[cast\] expected to to be DType"):

@@ -27,8 +27,8 @@ def test_indexing_is_that_of_numpy(key: list[object], symbolic: bool) -> None:
     graph = Graph()
     value = graph.input("x", ("a", "b", "c") if symbolic else shape, "i32")
     graph.output(value[tuple(key)], name="y")
-    got = run_on("reference", graph, {"x": x})["y"]
-    np.testing.assert_array_equal(got, x[tuple(key)])  # type: ignore[index]
+    actual = run_on("reference", graph, {"x": x})["y"]
+    np.testing.assert_array_equal(actual, x[tuple(key)])  # type: ignore[index]
 
 
 def test_ellipsis_and_errors() -> None:
@@ -43,7 +43,7 @@ def test_ellipsis_and_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "found"),
+    ("shape", "target", "expected"),
     [
         (("n", 6), (-1, 3), "(2*n, 3)"),
         (("n", 6), ("n", 2, -1), "(n, 2, 3)"),
@@ -51,9 +51,9 @@ def test_ellipsis_and_errors() -> None:
         (("n",), (-1, 4), "(((n)//(4)), 4)"),
     ],
 )
-def test_reshape_works_out_minus_one(shape: tuple[object, ...], wanted: tuple[object, ...], found: str) -> None:
+def test_reshape_works_out_minus_one(shape: tuple[object, ...], target: tuple[object, ...], expected: str) -> None:
     x = Graph().input("x", shape)
-    assert str(x.reshape(*wanted).shape) == found
+    assert str(x.reshape(*target).shape) == expected
 
 
 def test_reshape_that_does_not_fit() -> None:

@@ -126,11 +126,11 @@ def test_bad_text_is_refused(text: str, what: str) -> None:
 def corrupted(raw: bytes, seed: int) -> bytes:
     """The file with some bytes of its header, its end, or its length changed."""
     dice = random.Random(seed)
-    made = bytearray(raw)
+    damaged = bytearray(raw)
     header = 8 + int.from_bytes(raw[:8], "little")
     for _ in range(dice.choice((1, 1, 2, 5))):
-        made[dice.randrange(header)] = dice.randrange(256)
-    return bytes(made[: dice.randrange(len(made))] if seed % 10 == 0 else made)
+        damaged[dice.randrange(header)] = dice.randrange(256)
+    return bytes(damaged[: dice.randrange(len(damaged))] if seed % 10 == 0 else damaged)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -39,15 +39,15 @@ def test_pads(low: tuple[int, ...], high: tuple[int, ...], symbolic: bool, devic
         for fill in (0.0, -np.inf, np.nan):
             g.output(body(x, low, high, fill), name=f"{name} {fill}")
         g.output(ops.pad(body(x, low, high, 1.0), low=low, high=high, value=2.0), name=f"{name} twice")
-        turned = ops.transpose(x, permutation=(2, 1, 0))
-        g.output(body(turned, low, high, 3.0), name=f"{name} turned")
+        transposed = ops.transpose(x, permutation=(2, 1, 0))
+        g.output(body(transposed, low, high, 3.0), name=f"{name} turned")
     shapes = {"x": (3, 5, 4), "empty": (3, 0, 4), "long": (2, 17, 33)}
     random = np.random.default_rng(0)
     inputs = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     dims = {f"{name}{i}": size for name, shape in shapes.items() for i, size in enumerate(shape)}
-    got = run_on(device, g, inputs)
-    for name, want in zip(g.outputs, evaluate(g, inputs, {}, dims)):
-        np.testing.assert_allclose(got[name], want, rtol=1e-6, err_msg=name)
+    actual = run_on(device, g, inputs)
+    for name, expected in zip(g.outputs, evaluate(g, inputs, {}, dims)):
+        np.testing.assert_allclose(actual[name], expected, rtol=1e-6, err_msg=name)
 
 
 def test_the_inside_asks_nothing() -> None:

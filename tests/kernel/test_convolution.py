@@ -27,8 +27,8 @@ def product(x: tuple[str | int, ...], w: tuple[int, ...], stride: int) -> Contra
     graph.output(ops.conv(graph.input("x", x), graph.param("w", w), **sizes))
     ready, _ = optimise(graph, [*standard(PREFER_NATIVE.claims(claims.claim)), *layout()])
     program = to_kernels(ready, passes=[Pack(lambda work: (16 if gemm.form_of(work, widest()) else 0, 1))])
-    (found,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
-    return found
+    (contraction,) = [k.work for k in program.main if isinstance(k.work, Contraction)]
+    return contraction
 
 
 def test_rows_lie_along_an_axis_that_has_some() -> None:

@@ -47,8 +47,8 @@ def numbers() -> np.ndarray:
 @pytest.mark.parametrize("name", list(LINKS))
 def test_chains_longer_than_the_stack(device: str, name: str) -> None:
     graph = chain(name, {"signs": 3000, "views": 1500, "functions": 1000, "residual": 400}.get(name, 250))
-    wanted = run_on("reference", graph, {"x": numbers()})["y"]
-    assert_close(run_on(device, graph, {"x": numbers()})["y"], wanted, Tolerance(512, scale=1))
+    expected = run_on("reference", graph, {"x": numbers()})["y"]
+    assert_close(run_on(device, graph, {"x": numbers()})["y"], expected, Tolerance(512, scale=1))
 
 
 @pytest.mark.parametrize("name", list(LINKS))
@@ -71,11 +71,11 @@ def test_concatenations_of_many(device: str, extent: int, output: bool) -> None:
     graph = Graph("many")
     count = 40
     parts = [graph.input(f"x{i}", (2, extent, 3)) for i in range(count)]
-    joined = rlx.concat(*parts[:-1], rlx.exp(parts[-1]), axis=1)
-    graph.output(joined if output else rlx.reduce_sum(joined, axes=(0,)) * 2.0, name="y")
+    concatenated = rlx.concat(*parts[:-1], rlx.exp(parts[-1]), axis=1)
+    graph.output(concatenated if output else rlx.reduce_sum(concatenated, axes=(0,)) * 2.0, name="y")
     arrays = {f"x{i}": np.full((2, extent, 3), i % 7, np.float32) for i in range(count)}
-    wanted = run_on("reference", graph, arrays)["y"]
-    assert_close(run_on(device, graph, arrays)["y"], wanted, Tolerance(8))
+    expected = run_on("reference", graph, arrays)["y"]
+    assert_close(run_on(device, graph, arrays)["y"], expected, Tolerance(8))
 
 
 def test_operands_of_many_that_are_alike_share_code() -> None:

@@ -55,8 +55,8 @@ def test_results_are_the_same(build: Callable[[Graph, Value], Value], symbolic: 
     g.output(build(g, x), name="y")
     for height in (9, 1) if symbolic else (9,):
         inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, height, 11)).astype(np.float32)}
-        (want,) = evaluate(g, inputs, g.data, {"n": 2, "h": height, "w": 11})
-        np.testing.assert_allclose(run_on(device, g, inputs)["y"], want, rtol=1e-4, atol=1e-4)
+        (expected,) = evaluate(g, inputs, g.data, {"n": 2, "h": height, "w": 11})
+        np.testing.assert_allclose(run_on(device, g, inputs)["y"], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])

@@ -39,26 +39,26 @@ def weight(g: Graph, *shape: int) -> Value:
 
 
 def convolution(g: Graph) -> Value:
-    made: Value = ops.conv(g.input("x", (1, 64, 14, 14)), weight(g, 64, 64, 3, 3), strides=(1, 1), dilations=(1, 1),
+    y: Value = ops.conv(g.input("x", (1, 64, 14, 14)), weight(g, 64, 64, 3, 3), strides=(1, 1), dilations=(1, 1),
                            low=(1, 1), high=(1, 1))  # fmt: skip
-    return made
+    return y
 
 
 def two_convolutions(g: Graph) -> Value:
     """The pad of the second holds what the first makes."""
     x, form = g.input("x", (1, 4, 6, 6)), {"strides": (1, 1), "dilations": (1, 1), "low": (1, 1), "high": (1, 1)}
     w = weight(g, 4, 4, 3, 3)
-    made: Value = ops.conv(ops.relu(ops.conv(x, w, **form)), w, **form)
-    return made
+    y: Value = ops.conv(ops.relu(ops.conv(x, w, **form)), w, **form)
+    return y
 
 
 def chain(g: Graph) -> Value:
     """Products that each need memory, of which at most two are alive."""
-    made = g.input("x", (32, 64))
+    x = g.input("x", (32, 64))
     w = weight(g, 64, 64)
     for _ in range(4):
-        made = ops.softmax(made @ w, axis=-1)
-    return made
+        x = ops.softmax(x @ w, axis=-1)
+    return x
 
 
 GRAPHS: dict[str, Callable[[Graph], Any]] = {
@@ -77,14 +77,14 @@ GRAPHS: dict[str, Callable[[Graph], Any]] = {
 
 def few_queries(g: Graph) -> Value:
     q, k, v = (g.input(name, (1, 2, rows, 8)) for name, rows in (("q", 1), ("k", 300), ("v", 300)))
-    made: Value = ops.attention(q, k, v)
-    return made
+    y: Value = ops.attention(q, k, v)
+    return y
 
 
 def long_scatter(g: Graph) -> Value:
     index = g.param("i", (4096,), "i64", data=np.arange(4096) // 2)
-    made: Value = ops.scatter_elements(g.input("x", (4096,)), index, g.input("u", (4096,)), axis=0)
-    return made
+    y: Value = ops.scatter_elements(g.input("x", (4096,)), index, g.input("u", (4096,)), axis=0)
+    return y
 
 
 GPU_GRAPHS: dict[str, Callable[[Graph], Any]] = {
@@ -108,20 +108,20 @@ def code(graph: Graph, off: str = "") -> list[str]:
 
 def test_every_switch_has_a_graph() -> None:
     """What the code asks for by name: `"pack" not in disable`."""
-    asked = re.compile(r'"([a-z/-]+)" (?:not )?in (?:\w+\.)*disable\b')
+    pattern = re.compile(r'"([a-z/-]+)" (?:not )?in (?:\w+\.)*disable\b')
     files = [path for folder in ("kernel", "codegen", "backends") for path in (ROOT / folder).rglob("*.py")]
-    steps = {name for path in files for name in asked.findall(path.read_text(encoding="utf-8"))}
+    steps = {name for path in files for name in pattern.findall(path.read_text(encoding="utf-8"))}
     passes = {each.name for each in every_pass() if not each.required}
     assert {*GRAPHS, *GPU_GRAPHS} == steps | passes
 
 
 def every_pass() -> list[type[KernelPass]]:
     """The kernel passes that there are."""
-    found: list[type[KernelPass]] = []
+    passes: list[type[KernelPass]] = []
     for module in pkgutil.iter_modules(kernel_passes.__path__, f"{kernel_passes.__name__}."):
         members = vars(importlib.import_module(module.name)).values()
-        found += [m for m in members if isinstance(m, type) and issubclass(m, KernelPass) and hasattr(m, "name")]
-    return list(dict.fromkeys(found))
+        passes += [m for m in members if isinstance(m, type) and issubclass(m, KernelPass) and hasattr(m, "name")]
+    return list(dict.fromkeys(passes))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -131,9 +131,9 @@ def test_an_optimisation_happens_and_changes_no_result(name: str) -> None:
     assert code(graph) == code(graph), "code is the same each time"
     assert code(graph) != code(graph, off=name), "nothing changes without it"
     inputs = {v.name: np.random.default_rng(0).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    wanted = run_on("reference", graph, inputs)["y"]
+    expected = run_on("reference", graph, inputs)["y"]
     for off in ("", name):
-        assert_close(run_on("cpu", graph, inputs, disable=frozenset({off}))["y"], wanted, Tolerance(256, scale=1))
+        assert_close(run_on("cpu", graph, inputs, disable=frozenset({off}))["y"], expected, Tolerance(256, scale=1))
 
 
 @pytest.mark.devices("vulkan")
@@ -144,9 +144,9 @@ def test_a_rewrite_for_gpus_happens_and_changes_no_result(name: str, device: str
     assert shaders(graph) == shaders(graph), "shaders are the same each time"
     assert shaders(graph) != shaders(graph, off=name), "nothing changes without it"
     inputs = {v.name: np.random.default_rng(0).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    wanted = run_on("reference", graph, inputs)["y"]
+    expected = run_on("reference", graph, inputs)["y"]
     for off in ("", name):
-        assert_close(run_on(device, graph, inputs, disable=frozenset({off}))["y"], wanted, Tolerance(256))
+        assert_close(run_on(device, graph, inputs, disable=frozenset({off}))["y"], expected, Tolerance(256))
 
 
 def test_rewrites_are_counted_and_bisected() -> None:

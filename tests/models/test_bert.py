@@ -65,16 +65,16 @@ def test_minilm_equals_transformers(theirs: Any, device: str) -> None:
         mask = np.ones_like(ids)
         mask[0, seq // 2 + 1 :] = 0
         with torch.no_grad():
-            given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-            want = theirs(**given).last_hidden_state.numpy()
-        got = model(input_ids=ids, attention_mask=mask)
-        kept = mask[..., None]
+            inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+            expected = theirs(**inputs).last_hidden_state.numpy()
+        actual = model(input_ids=ids, attention_mask=mask)
+        mask_3d = mask[..., None]
         np.testing.assert_allclose(
-            got["last_hidden_state"] * kept, want * kept, rtol=1e-3, atol=1e-4 * np.abs(want).max()
+            actual["last_hidden_state"] * mask_3d, expected * mask_3d, rtol=1e-3, atol=1e-4 * np.abs(expected).max()
         )
-        mean = (want * kept).sum(1) / kept.sum(1)
+        mean = (expected * mask_3d).sum(1) / mask_3d.sum(1)
         mean /= np.linalg.norm(mean, axis=1, keepdims=True)
-        np.testing.assert_allclose(got["sentence_embedding"], mean, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(actual["sentence_embedding"], mean, rtol=1e-3, atol=1e-5)
     if model.compiled.capabilities.dynamic_dims:
         assert model.compiled.compile_count == 1
 
@@ -91,10 +91,10 @@ def test_small_encoders(act: str) -> None:
     mask = np.ones_like(ids)
     compiled = rlx.Session("reference").compile(encoder(config, weights, token_types=True, pool="first"))
     with torch.no_grad():
-        want = theirs.eval()(torch.tensor(ids), torch.tensor(mask), torch.tensor(types)).last_hidden_state.numpy()
+        expected = theirs.eval()(torch.tensor(ids), torch.tensor(mask), torch.tensor(types)).last_hidden_state.numpy()
     hidden, embedding = compiled.run([ids, mask, types])
-    np.testing.assert_allclose(hidden, want, rtol=1e-4, atol=1e-5)
-    first = want[:, 0] / np.linalg.norm(want[:, 0], axis=1, keepdims=True)
+    np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-5)
+    first = expected[:, 0] / np.linalg.norm(expected[:, 0], axis=1, keepdims=True)
     np.testing.assert_allclose(embedding, first, rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="'seq' in \\[1, 16\\], got 17"):
         compiled.run([np.zeros((1, 17), "i8")] * 3)

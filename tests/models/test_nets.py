@@ -30,9 +30,9 @@ def test_int8_nets_decide_as_onnxruntime(net: Net) -> None:
     """Steps of quantisation may fall to the other side: most of the results are equal, none is far off."""
     model, session = opened(net), peer(net)
     for size in net.sizes:
-        for got, wanted in zip(model.run(net.inputs(size)), session.run(None, net.inputs(size))):
-            scale = float(np.abs(wanted).max())
-            difference = np.abs(got - wanted) / scale
+        for actual, expected in zip(model.run(net.inputs(size)), session.run(None, net.inputs(size))):
+            scale = float(np.abs(expected).max())
+            difference = np.abs(actual - expected) / scale
             assert difference.max() < 0.05 and np.median(difference) < 0.005
 
 
@@ -83,9 +83,9 @@ def test_subnormal_weights_are_flushed(name: str) -> None:
     path_of(net)
     tiny, zero = (_scaled(onnx, net, factor) for factor in (1e-38, 0.0))
     inputs = net.inputs()
-    got = rlx.load(tiny, device="cpu").run(inputs)
-    wanted = rlx.load(zero, device="cpu").run(inputs)
-    for a, b in zip(got, wanted):
+    actual = rlx.load(tiny, device="cpu").run(inputs)
+    expected = rlx.load(zero, device="cpu").run(inputs)
+    for a, b in zip(actual, expected):
         assert np.isfinite(a).all()
         np.testing.assert_array_equal(a, b)
 
@@ -100,8 +100,8 @@ def _scaled(onnx: object, net: Net, factor: float) -> bytes:
         if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             array = numpy_helper.to_array(tensor) * np.float32(factor)
             tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
-    made: bytes = model.SerializeToString()
-    return made
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def test_a_chain_goes_on_past_devices_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def test_a_chain_goes_on_past_devices_that_are_not_here(monkeypatch: pytest.Monk
     results = model.run(inputs)
     assert model.device == "vulkan"
     assert list(model.compiled.attempts) == ["cuda"] and "NVIDIA GPU (CUDA)" in model.compiled.attempts["cuda"]
-    told = " ".join(str(model.explain()).split())
-    assert "runs on vulkan: the first of the chain cuda, vulkan, cpu that takes the graph; cuda: " in told
+    explanation = " ".join(str(model.explain()).split())
+    assert "runs on vulkan: the first of the chain cuda, vulkan, cpu that takes the graph; cuda: " in explanation
     monkeypatch.delenv("RLX_DEVICE_CHAIN")
     monkeypatch.delenv("RLX_DEVICES")
     assert_close(results, rlx.load(path, device="cpu").run(inputs))

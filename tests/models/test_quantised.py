@@ -36,16 +36,16 @@ class Feeder:
 def quantised(net: Net, folder: Path, activations: str, per_channel: bool) -> Path:
     """The net with int8 weights, and activations of this type."""
     tools = pytest.importorskip("onnxruntime.quantization")
-    made = folder / f"{net.name}.int8.onnx"
+    path = folder / f"{net.name}.int8.onnx"
     tools.quantize_static(
         str(path_of(net)),
-        str(made),
+        str(path),
         Feeder(net, iter(np.linspace(0.5, 1.0, CALIBRATION))),
         quant_format=tools.QuantFormat.QDQ,
         per_channel=per_channel,
         activation_type=getattr(tools.QuantType, activations),
     )
-    return made
+    return path
 
 
 def answers(path: Path, inputs: Mapping[str, Any]) -> Any:
@@ -68,11 +68,11 @@ def test_a_statically_quantised_net_decides_as_onnxruntime(
     """Implementations may round a step apart: nearly all results are close, and the decision is the same."""
     net = nets()[name]
     path = quantised(net, tmp_path, activations, per_channel)
-    got = rlx.load(path, device="cpu").run(net.inputs())[0]
-    wanted = answers(path, net.inputs())
-    scale = float(np.abs(wanted).max())
-    assert np.quantile(np.abs(got - wanted), 0.99) < 0.02 * scale
-    assert (got.argmax(-1) == wanted.argmax(-1)).mean() > 0.9
+    actual = rlx.load(path, device="cpu").run(net.inputs())[0]
+    expected = answers(path, net.inputs())
+    scale = float(np.abs(expected).max())
+    assert np.quantile(np.abs(actual - expected), 0.99) < 0.02 * scale
+    assert (actual.argmax(-1) == expected.argmax(-1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("weights, per_channel", [("QInt8", False), ("QInt8", True), ("QUInt8", False)])
@@ -86,6 +86,6 @@ def test_minilm_quantised_while_it_runs(weights: str, per_channel: bool, tmp_pat
     for batch, length in ((1, 16), (2, 7)):
         ids = np.random.default_rng(length).integers(1000, 20000, (batch, length))
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        got, wanted = model(**inputs)["last_hidden_state"], answers(path, inputs)
-        norms = np.linalg.norm(got, axis=-1) * np.linalg.norm(wanted, axis=-1)
-        assert ((got * wanted).sum(-1) / norms).min() > 0.97
+        actual, expected = model(**inputs)["last_hidden_state"], answers(path, inputs)
+        norms = np.linalg.norm(actual, axis=-1) * np.linalg.norm(expected, axis=-1)
+        assert ((actual * expected).sum(-1) / norms).min() > 0.97

@@ -19,10 +19,10 @@ def file(package: str, path: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"the package {package} is not installed")
-    found = Path(spec.submodule_search_locations[0]) / path
-    if not found.exists():
+    found_path = Path(spec.submodule_search_locations[0]) / path
+    if not found_path.exists():
         pytest.skip(f"{package} brings no {path}")
-    return found
+    return found_path
 
 
 def peer(path: Path) -> Any:
@@ -30,8 +30,8 @@ def peer(path: Path) -> Any:
     return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def assert_same(got: list[Any], wanted: list[Any]) -> None:
-    for a, b in zip(got, wanted, strict=True):
+def assert_same(actual: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * max(float(np.abs(b).max()), 1e-3))
 
@@ -54,10 +54,10 @@ def test_voice_detector_for_two_rates(name: str, rate: int) -> None:
     wave = speech(RATES[rate], 2)
     state = np.zeros((2, 2, 128), "f4")
     for chunk in np.split(wave, wave.shape[1] // RATES[rate], axis=1)[:6]:
-        given = {"input": np.ascontiguousarray(chunk), "state": state, "sr": np.array(rate)}
-        got = model.run([given[n] for n in names])
-        assert_same(got, other.run(None, given))
-        state = got[1]
+        inputs = {"input": np.ascontiguousarray(chunk), "state": state, "sr": np.array(rate)}
+        actual = model.run([inputs[n] for n in names])
+        assert_same(actual, other.run(None, inputs))
+        state = actual[1]
 
 
 def test_voice_detector_says_what_length_it_needs() -> None:
@@ -73,8 +73,8 @@ def test_voice_detector_says_what_length_it_needs() -> None:
 def test_voice_detector_over_a_sequence(chunks: int) -> None:
     path = file("silero_vad", "data/silero_vad_16k_sequence.onnx")
     wave = speech(576 * chunks // 20 + 576, 1)[0, : 576 * chunks].reshape(chunks, 576)
-    given = {"input": wave, "h": np.zeros((1, 1, 128), "f4"), "c": np.zeros((1, 1, 128), "f4")}
-    assert_same(rlx.load(path, device="cpu").run(list(given.values())), peer(path).run(None, given))
+    inputs = {"input": wave, "h": np.zeros((1, 1, 128), "f4"), "c": np.zeros((1, 1, 128), "f4")}
+    assert_same(rlx.load(path, device="cpu").run(list(inputs.values())), peer(path).run(None, inputs))
 
 
 def test_seizure_detector() -> None:

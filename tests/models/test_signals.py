@@ -113,9 +113,9 @@ def speech(tmp_path: Path) -> Array:
 
 
 def test_speech_is_found_and_noise_is_not(listener: speech_activity.Listener, speech: Array) -> None:
-    found = speech_activity.segments(listener.chances(speech))
-    assert len(found) == 2
-    assert 0.9 < found[0][0] < 1.3 and found[0][1] < found[1][0] - 0.8
+    segments = speech_activity.segments(listener.chances(speech))
+    assert len(segments) == 2
+    assert 0.9 < segments[0][0] < 1.3 and segments[0][1] < segments[1][0] - 0.8
     noise = np.random.default_rng(0).standard_normal(48000, np.float32) / np.float32(10)
     assert listener.chances(noise).max() < 0.2
 
@@ -133,16 +133,16 @@ def test_variants_of_the_voice_detector_agree(name: str, listener: speech_activi
     model = opened(name)
     state = np.zeros((2, 1, 128), np.float32)
     rate = {"sr": np.array(16000)} if "sr" in model.input_names else {}
-    heard = []
+    chances = []
     for chunk in speech_activity.chunks(speech[:48000]):
         out = model(input=chunk[None], state=state, **rate)
-        heard.append(out["output"][0, 0])
+        chances.append(out["output"][0, 0])
         state = out["stateN"]
-    wanted = listener.chances(speech[:48000])
+    expected = listener.chances(speech[:48000])
     if name == "voice-half":  # other weights: it decides as the others do
-        assert np.mean((np.array(heard) > 0.5) == (wanted > 0.5)) > 0.9
+        assert np.mean((np.array(chances) > 0.5) == (expected > 0.5)) > 0.9
     else:
-        np.testing.assert_allclose(heard, wanted, atol=2e-3)
+        np.testing.assert_allclose(chances, expected, atol=2e-3)
 
 
 def wake_word(sound: Array, run: Callable[[str, Array], Array]) -> float:

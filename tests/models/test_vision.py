@@ -49,8 +49,8 @@ def test_a_drawn_line_is_read(ocr: tuple[Any, Any]) -> None:
 
 def test_a_line_upside_down_is_read(ocr: tuple[Any, Any]) -> None:
     example, reader = ocr
-    turned = example.drawn(TEXT).rotate(180)
-    assert [text for _, text in reader.read(turned)] == [TEXT]
+    rotated = example.drawn(TEXT).rotate(180)
+    assert [text for _, text in reader.read(rotated)] == [TEXT]
 
 
 def test_a_page_is_read(ocr: tuple[Any, Any]) -> None:
@@ -80,9 +80,9 @@ def test_a_face_is_found() -> None:
     image = picture("astronaut.png").resize((320, 320))
     model = opened("detector")
     pixels = np.ascontiguousarray(np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255)
-    (found,) = assert_same_answers(model, peer("detector"), {"images": pixels})
-    scores = found[0, 4:]
+    (boxes,) = assert_same_answers(model, peer("detector"), {"images": pixels})
+    scores = boxes[0, 4:]
     kind, place = np.unravel_index(scores.argmax(), scores.shape)
-    x, y = found[0, :2, place]
+    x, y = boxes[0, :2, place]
     assert kind == 1 and scores[kind, place] > 0.75
     assert 110 < x < 170 and 40 < y < 110  # her face, in pixels of 320

@@ -46,8 +46,8 @@ class Case:
         """A graph of this one op; operand i is the input `x<i>`, result i the output `y<i>`."""
         graph = Graph(self.op.name)
         values = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.arrays)]
-        made = graph.add(self.op, *values)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        results = graph.add(self.op, *values)
+        for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             graph.output(value, name=f"y{i}")
         return graph
 
@@ -56,8 +56,8 @@ class Case:
 
     def reference(self) -> tuple[Array, ...]:
         """What the op's own reference says, in the dtypes of its type rule."""
-        made = self.op.reference(*self.arrays)
-        return tuple(np.asarray(a) for a in (made if isinstance(made, tuple) else (made,)))
+        results = self.op.reference(*self.arrays)
+        return tuple(np.asarray(a) for a in (results if isinstance(results, tuple) else (results,)))
 
 
 def array(shape: tuple[int, ...], dtype: DType = dtypes.f32, seed: int = 0, special: bool = False) -> Array:

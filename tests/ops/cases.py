@@ -380,14 +380,14 @@ def cases_of(cls: type[Op]) -> list[Case]:
 @cache
 def cases_of_every_op() -> tuple[Case, ...]:
     """All cases, in the order of the registry."""
-    return tuple(made for cls in REGISTRY.values() for made in cases_of(cls))
+    return tuple(case for cls in REGISTRY.values() for case in cases_of(cls))
 
 
 def decomposed(case: Case) -> Graph:
     """A graph of a composite's definition in place of the op."""
     graph = Graph(case.op.name)
     values = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(case.arrays)]
-    made: Value | tuple[Value, ...] = case.op.decompose(*values)  # type: ignore[attr-defined]
-    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+    results: Value | tuple[Value, ...] = case.op.decompose(*values)  # type: ignore[attr-defined]
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
         graph.output(value, name=f"y{i}")
     return graph

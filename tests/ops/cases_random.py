@@ -14,9 +14,9 @@ STATE = np.array([0x243F6A88, 0x85A308D3, 5, 0], np.uint32)
 
 
 def words(shape: tuple[int, ...], seed: int) -> Array:
-    made = np.random.default_rng(seed).integers(0, 1 << 32, shape, dtype=np.uint32)
-    made.reshape(-1)[:2] = (0, 0xFFFFFFFF)[: made.size]
-    return made
+    draws = np.random.default_rng(seed).integers(0, 1 << 32, shape, dtype=np.uint32)
+    draws.reshape(-1)[:2] = (0, 0xFFFFFFFF)[: draws.size]
+    return draws
 
 
 @specimen("multiply_high")
@@ -44,8 +44,8 @@ def _floats(name: str) -> Iterator[Case]:
         yield case(name, f"{dtype}", STATE, shape=(301,), dtype=dtype, stream=1)
     yield case(name, "shape", STATE, shape=(2, 3, 5))
     yield case(name, "empty", STATE, shape=(0,))
-    given = {"low": -3.0, "high": 5.0} if name == "random_uniform" else {"mean": -3.0, "deviation": 2.0}
-    yield case(name, "moved", STATE, shape=(100,), **given)
+    attributes = {"low": -3.0, "high": 5.0} if name == "random_uniform" else {"mean": -3.0, "deviation": 2.0}
+    yield case(name, "moved", STATE, shape=(100,), **attributes)
 
 
 @specimen("random_integers")

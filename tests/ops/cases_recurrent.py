@@ -15,7 +15,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 def _net(
     name: str, what: str, sizes: tuple[int, ...] = (5, 2, 3, 4), both: bool = False, peep: bool = False,
-    lengths: list[int] | None = None, dtype: Any = dtypes.f32, **given: Any,
+    lengths: list[int] | None = None, dtype: Any = dtypes.f32, **attributes: Any,
 ) -> Case:  # fmt: skip
     """`sizes` are steps, batch, inputs and hidden."""
     steps, batch, size, hidden = sizes
@@ -29,7 +29,7 @@ def _net(
     arrays = [(array(shape, dtypes.f32, i) / 4).astype(dtype.numpy) for i, shape in enumerate(shapes)]
     if lengths is not None:
         arrays.append(np.array(lengths, np.int32))
-    return case(name, what, *arrays, **({"direction": "bidirectional"} if both else {}), **given)
+    return case(name, what, *arrays, **({"direction": "bidirectional"} if both else {}), **attributes)
 
 
 @specimen("lstm", "gru", "rnn")

@@ -8,9 +8,9 @@ from ops.case import Case, array, case, specimen
 from rlx.ir import dtype as dtypes
 
 
-def _sizes(rank: int, **given: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def _sizes(rank: int, **fields: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     plain = {"strides": (1,) * rank, "dilations": (1,) * rank, "low": (0,) * rank, "high": (0,) * rank}
-    return {**plain, **given}
+    return {**plain, **fields}
 
 
 @specimen("conv")

@@ -18,8 +18,8 @@ Body = Callable[..., Value | tuple[Value, ...]]
 
 def region(body: Body, *types: tuple[tuple[int, ...], str]) -> Graph:
     graph = Graph("region")
-    made = body(*(graph.input(f"a{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
-    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    results = body(*(graph.input(f"a{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
+    graph.output(*(results if isinstance(results, tuple) else (results,)))
     return graph
 
 
@@ -34,20 +34,20 @@ def test_if_takes_one_side(predicate: bool, device: str) -> None:
     graph.output(*ops.if_(p, x, regions=sides), name="y")
     verify(graph)
     x_ = np.arange(3, dtype=np.float32)
-    got = run_on(device, graph, {"p": np.array(predicate), "x": x_})["y"]
-    np.testing.assert_array_equal(got, x_ + 1 if predicate else x_ * 3)
+    actual = run_on(device, graph, {"p": np.array(predicate), "x": x_})["y"]
+    np.testing.assert_array_equal(actual, x_ + 1 if predicate else x_ * 3)
 
 
-@pytest.mark.parametrize(("limit", "wanted"), [(None, 8), (2, 4), (0, 1)])
-def test_while_runs_until_the_condition_fails(limit: int | None, wanted: int, device: str) -> None:
+@pytest.mark.parametrize(("limit", "expected"), [(None, 8), (2, 4), (0, 1)])
+def test_while_runs_until_the_condition_fails(limit: int | None, expected: int, device: str) -> None:
     graph = Graph()
     x, most = graph.input("x", (3,)), graph.input("most", ())
     condition = region(lambda a, n: ops.reduce_sum(a, axes=(0,)) < n, VECTOR, NUMBER)
     body = region(lambda a, n: a * 2, VECTOR, NUMBER)
     graph.output(*ops.while_(x, most, carried=1, limit=limit, regions=(condition, body)), name="y")
     verify(graph)
-    got = run_on(device, graph, {"x": np.ones(3, np.float32), "most": np.array(20, np.float32)})["y"]
-    np.testing.assert_array_equal(got, np.full(3, wanted, np.float32))
+    actual = run_on(device, graph, {"x": np.ones(3, np.float32), "most": np.array(20, np.float32)})["y"]
+    np.testing.assert_array_equal(actual, np.full(3, expected, np.float32))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -61,11 +61,11 @@ def test_scan_carries_and_stacks(reverse: bool, length: int, device: str) -> Non
     verify(graph)
     x_ = np.arange(length, dtype=np.float32) + 1
     inputs = {"start": np.array(0, np.float32), "x": x_, "factor": np.array(2, np.float32)}
-    got = run_on(device, graph, inputs)
-    assert got["total"] == 2 * x_.sum()
+    actual = run_on(device, graph, inputs)
+    assert actual["total"] == 2 * x_.sum()
     ordered = x_[::-1] if reverse else x_
-    wanted = np.concatenate([[0], np.cumsum(2 * ordered)[:-1]]) if length else np.zeros(0)
-    np.testing.assert_array_equal(got["before"], (wanted[::-1] if reverse else wanted).astype(np.float32))
+    expected = np.concatenate([[0], np.cumsum(2 * ordered)[:-1]]) if length else np.zeros(0)
+    np.testing.assert_array_equal(actual["before"], (expected[::-1] if reverse else expected).astype(np.float32))
 
 
 def test_regions_that_do_not_fit_are_refused() -> None:
@@ -93,11 +93,11 @@ def test_equalities_of_a_region_are_checked_when_it_runs(device: str) -> None:
     first.input("b", ("m",))
     graph.output(*ops.if_(p, x, y, regions=(both, first)), name="z")
     x_, y_ = np.ones(2, np.float32), np.ones(3, np.float32)
-    for last, wanted in ((y_[:2], 4), (y_, None)):
+    for last, expected in ((y_[:2], 4), (y_, None)):
         np.testing.assert_array_equal(run_on(device, graph, {"p": np.array(False), "x": x_, "y": last})["z"], 4)
-        if wanted:
-            got = run_on(device, graph, {"p": np.array(True), "x": x_, "y": last})["z"]
-            np.testing.assert_array_equal(got, wanted)
+        if expected:
+            actual = run_on(device, graph, {"p": np.array(True), "x": x_, "y": last})["z"]
+            np.testing.assert_array_equal(actual, expected)
         else:
             with pytest.raises((rlx.ShapeError, rlx.InputError), match="against"):
                 run_on(device, graph, {"p": np.array(True), "x": x_, "y": last})

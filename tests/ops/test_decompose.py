@@ -20,9 +20,9 @@ def test_definition_matches_reference(case: Case, device: str) -> None:
     graph = decompose(decomposed(case))
     verify(graph)
     assert not any(node.op.is_composite for node in graph.nodes)
-    got = run_on(device, graph, case.inputs())
-    for i, wanted in enumerate(case.reference()):
-        assert_close_on(device, got[f"y{i}"], wanted, case.op.tolerance)
+    actual = run_on(device, graph, case.inputs())
+    for i, expected in enumerate(case.reference()):
+        assert_close_on(device, actual[f"y{i}"], expected, case.op.tolerance)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.arrays[0].ndim and c.arrays[0].shape[0] > 1], ids=str)
@@ -34,10 +34,10 @@ def test_definition_with_a_symbolic_batch(case: Case, device: str) -> None:
     for i, a in enumerate(case.arrays):
         named = a.ndim == lead.ndim and a.shape[0] == lead.shape[0]
         values.append(graph.input(f"x{i}", ("n", *a.shape[1:]) if named else a.shape, a.dtype))
-    made = graph.add(case.op, *values)
-    graph.output(made[0] if isinstance(made, tuple) else made, name="y0")
-    got = run_on(device, decompose(graph), case.inputs())
-    assert_close_on(device, got["y0"], case.reference()[0], case.op.tolerance)
+    results = graph.add(case.op, *values)
+    graph.output(results[0] if isinstance(results, tuple) else results, name="y0")
+    actual = run_on(device, decompose(graph), case.inputs())
+    assert_close_on(device, actual["y0"], case.reference()[0], case.op.tolerance)
 
 
 def test_bodies_of_definitions_come_from_the_composite() -> None:

@@ -35,11 +35,11 @@ def changed_by(factor: float) -> Callable[[Array], Array]:
 
 def one_changed(a: Array) -> Array:
     """The greatest finite element by a fifth."""
-    made = a.copy()
+    changed = a.copy()
     size = np.where(np.isfinite(a), np.abs(a), 0).astype(np.float64).reshape(-1)
     at = int(size.argmax())
-    made.reshape(-1)[at] = changed_by(0.8)(made.reshape(-1)[at : at + 1])[0]
-    return made
+    changed.reshape(-1)[at] = changed_by(0.8)(changed.reshape(-1)[at : at + 1])[0]
+    return changed
 
 
 def nan_for_infinities(a: Array) -> Array:
@@ -47,10 +47,10 @@ def nan_for_infinities(a: Array) -> Array:
 
 
 def infinities_for_the_greatest(a: Array) -> Array:
-    made = a.copy()
+    changed = a.copy()
     size = np.where(np.isfinite(a), np.abs(a), 0).astype(np.float64).reshape(-1)
-    made.reshape(-1)[int(size.argmax())] = np.asarray(np.inf, a.dtype)
-    return made
+    changed.reshape(-1)[int(size.argmax())] = np.asarray(np.inf, a.dtype)
+    return changed
 
 
 def greatest_for_infinities(a: Array) -> Array:
@@ -107,12 +107,12 @@ def test_spoilt_answers_are_refused(case: Case) -> None:
 
 def test_spoilt_answers_are_visible() -> None:
     """Most are: the test above would hold nothing else."""
-    seen = dict.fromkeys(MUTATIONS, 0)
+    visible = dict.fromkeys(MUTATIONS, 0)
     for case in CASES:
         for right in case.reference():
             if right.size and dtypes.of(right.dtype).is_float:
                 with np.errstate(all="ignore"):
                     for what, mutate in MUTATIONS.items():
-                        seen[what] += is_visible(mutate(right), right)
-    assert min(seen[what] for what in ("zeros", "times 1.05", "one changed", "rows swapped")) > 500, seen
-    assert min(seen.values()) > 50, seen
+                        visible[what] += is_visible(mutate(right), right)
+    assert min(visible[what] for what in ("zeros", "times 1.05", "one changed", "rows swapped")) > 500, visible
+    assert min(visible.values()) > 50, visible

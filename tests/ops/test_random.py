@@ -26,14 +26,14 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("counter, key, wanted", KNOWN)
-def test_known_answers(counter: Any, key: Any, wanted: Any, device: str) -> None:
+@pytest.mark.parametrize("counter, key, expected", KNOWN)
+def test_known_answers(counter: Any, key: Any, expected: Any, device: str) -> None:
     graph = rlx.Graph()
-    given = np.array([*counter, *key], np.uint32)
+    words = np.array([*counter, *key], np.uint32)
     x = graph.input("x", (6,), "u32")
     parts = [x[i : i + 1] for i in range(6)]
     graph.output(ops.philox(*parts, ops.iota(graph, shape=(4,), dtype="u32")), name="y")
-    assert run_on(device, graph, {"x": given})["y"].tolist() == list(wanted)
+    assert run_on(device, graph, {"x": words})["y"].tolist() == list(expected)
 
 
 def test_bits_are_words_of_blocks_in_order() -> None:
@@ -94,8 +94,8 @@ def test_a_named_number_of_numbers() -> None:
     graph = rlx.Graph()
     state, x = graph.input("s", (4,), "u32"), graph.input("x", ("n",))
     graph.output(ops.random_bits(state, shape=x.shape), name="y")
-    wanted = drawn("reference", lambda s: ops.random_bits(s, shape=(77,)))
-    assert np.array_equal(run_on("cpu", graph, {"s": STATE, "x": np.zeros(77, np.float32)})["y"], wanted)
+    expected = drawn("reference", lambda s: ops.random_bits(s, shape=(77,)))
+    assert np.array_equal(run_on("cpu", graph, {"s": STATE, "x": np.zeros(77, np.float32)})["y"], expected)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ Array = np.ndarray[Any, Any]
 
 def compiled(graph: rlx.Graph, device: str) -> CompiledGraph:
     verify(graph)
-    found = registry.probe(device)
-    if not found.devices:
-        pytest.skip(f"{device}: {found.reason}")
+    probe = registry.probe(device)
+    if not probe.devices:
+        pytest.skip(f"{device}: {probe.reason}")
     return rlx.Session(device).compile(graph)
 
 
@@ -42,11 +42,11 @@ def sample(draw: Any, shape: tuple[int, ...], dtype: str) -> Array:
     density = draw(st.sampled_from((0.0, 0.02, 0.5, 1.0)))
     numbers = random.integers(1, 100, shape) * np.where(random.random(shape) < 0.5, -1, 1)
     numbers = np.where(random.random(shape) < density, numbers, 0)
-    made = numbers.astype("f4" if dtype == "f32" else dtype.replace("i32", "i4"))
-    if dtype == "f32" and made.size:
-        flat = made.reshape(-1)
-        flat[random.integers(0, made.size)] = draw(st.sampled_from((np.nan, np.inf, -0.0, 1.0)))
-    return made
+    array = numbers.astype("f4" if dtype == "f32" else dtype.replace("i32", "i4"))
+    if dtype == "f32" and array.size:
+        flat = array.reshape(-1)
+        flat[random.integers(0, array.size)] = draw(st.sampled_from((np.nan, np.inf, -0.0, 1.0)))
+    return array
 
 
 @pytest.mark.devices("cpu", "reference")
@@ -55,9 +55,9 @@ def sample(draw: Any, shape: tuple[int, ...], dtype: str) -> Array:
 def test_nonzero_is_numpys(device: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(("f32", "i32", "bool")))
     x = sample(data.draw, data.draw(EXTENTS), dtype)
-    found = nonzero_program(device, dtype)(x=x)
-    np.testing.assert_array_equal(found["places"], np.array(np.nonzero(x)))
-    np.testing.assert_array_equal(found["chosen"], x[x != 0])
+    result = nonzero_program(device, dtype)(x=x)
+    np.testing.assert_array_equal(result["places"], np.array(np.nonzero(x)))
+    np.testing.assert_array_equal(result["chosen"], x[x != 0])
 
 
 @cache
@@ -76,8 +76,8 @@ def test_compress_is_numpys(device: str, data: st.DataObject) -> None:
     x = np.random.default_rng(0).normal(size=(*data.draw(EXTENTS), 3)).astype("f4")
     most = x.size if axis is None else x.shape[axis]
     condition = sample(data.draw, (data.draw(st.integers(0, most)),), "bool")
-    found = compress_program(device, axis)(x=x, condition=condition)["y"]
-    np.testing.assert_array_equal(found, np.compress(condition, x, axis))
+    result = compress_program(device, axis)(x=x, condition=condition)["y"]
+    np.testing.assert_array_equal(result, np.compress(condition, x, axis))
 
 
 @cache
@@ -101,12 +101,12 @@ def test_unique_is_numpys(device: str, data: st.DataObject) -> None:
     if axis is None:  # NumPy lets NaN be itself here only
         x[random.random(shape) < 0.2] = data.draw(st.sampled_from((np.nan, np.inf, -0.0)))
     values, first, inverse, counts = unique_program(device, axis, ordered).run([x])
-    wanted = np.unique(x, True, True, True, axis)
-    turn = np.arange(len(wanted[1])) if ordered else np.argsort(wanted[1])
-    np.testing.assert_array_equal(values, np.take(x.reshape(-1) if axis is None else x, wanted[1][turn], axis or 0))
-    np.testing.assert_array_equal(first, wanted[1][turn])
-    np.testing.assert_array_equal(turn[inverse], wanted[2].reshape(-1))
-    np.testing.assert_array_equal(counts, wanted[3][turn])
+    expected = np.unique(x, True, True, True, axis)
+    turn = np.arange(len(expected[1])) if ordered else np.argsort(expected[1])
+    np.testing.assert_array_equal(values, np.take(x.reshape(-1) if axis is None else x, expected[1][turn], axis or 0))
+    np.testing.assert_array_equal(first, expected[1][turn])
+    np.testing.assert_array_equal(turn[inverse], expected[2].reshape(-1))
+    np.testing.assert_array_equal(counts, expected[3][turn])
 
 
 def suppressed(boxes: Array, scores: Array, most: int, overlap: float, threshold: float, centered: bool) -> Array:
@@ -117,12 +117,12 @@ def suppressed(boxes: Array, scores: Array, most: int, overlap: float, threshold
     rows = []
     for batch in range(scores.shape[0]):
         for kind in range(scores.shape[1]):
-            kept: list[int] = []
+            boxes_kept: list[int] = []
             for at in np.argsort(-scores[batch, kind], kind="stable"):
-                fine = len(kept) < most and scores[batch, kind, at] > threshold
-                if fine and not any(covers(boxes[batch, k], boxes[batch, at], overlap) for k in kept):
-                    kept.append(int(at))
-            rows += [(batch, kind, at) for at in kept]
+                fine = len(boxes_kept) < most and scores[batch, kind, at] > threshold
+                if fine and not any(covers(boxes[batch, k], boxes[batch, at], overlap) for k in boxes_kept):
+                    boxes_kept.append(int(at))
+            rows += [(batch, kind, at) for at in boxes_kept]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
@@ -155,10 +155,10 @@ def test_suppression_is_the_plain_algorithm(device: str, data: st.DataObject) ->
     most = data.draw(st.sampled_from((0, 1, 3, 1 << 40)))
     overlap, threshold = data.draw(st.sampled_from((0.0, 0.25, 0.5, 1.0))), data.draw(st.sampled_from((-1, 0.2, 9)))
     centered = data.draw(st.booleans())
-    found = suppression_program(device, centered).run(
+    result = suppression_program(device, centered).run(
         [boxes, scores, np.array(most), np.array(overlap, "f4"), np.array(threshold, "f4")]
     )[0]
-    np.testing.assert_array_equal(found, suppressed(boxes, scores, most, overlap, threshold, centered))
+    np.testing.assert_array_equal(result, suppressed(boxes, scores, most, overlap, threshold, centered))
 
 
 @pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx", "ane")
@@ -168,10 +168,10 @@ def test_an_axis_without_elements_has_no_extremum(device: str, name: str) -> Non
     graph = rlx.Graph()
     x = graph.input("x", ("n", 3))
     graph.output(getattr(ops, name)(x * 2.0, axis=0), name="y")
-    made = compiled(graph, device)
-    assert made.run([np.ones((2, 3), np.float32)])[0].tolist() == [0, 0, 0]
+    program = compiled(graph, device)
+    assert program.run([np.ones((2, 3), np.float32)])[0].tolist() == [0, 0, 0]
     with pytest.raises(rlx.InputError, match=r"\[run\] expected an axis with elements, got"):
-        made.run([np.ones((0, 3), np.float32)])
+        program.run([np.ones((0, 3), np.float32)])
     with pytest.raises(rlx.ShapeError, match=rf"\[{name}\] expected an axis with elements"):
         getattr(ops, name)(x[:, :0], axis=1)
 
@@ -182,23 +182,23 @@ def test_nor_has_one_whose_extent_a_run_tells(device: str) -> None:
     x = graph.input("x", ("n",))
     chosen = ops.masked_select(x, x > 0.0)
     graph.output(ops.argmax(chosen, axis=0), name="y")
-    made = compiled(graph, device)
-    assert made.run([np.array([-1, 2, 3], np.float32)])[0] == 1
+    program = compiled(graph, device)
+    assert program.run([np.array([-1, 2, 3], np.float32)])[0] == 1
     with pytest.raises((rlx.InputError, rlx.ShapeError), match="expected an axis with elements, got"):
-        made.run([np.array([-1, -2, -3], np.float32)])
+        program.run([np.array([-1, -2, -3], np.float32)])
 
 
 @pytest.mark.devices("cpu", "reference", "vulkan", "xla", "mlx")
 def test_sides_that_are_not_taken_need_no_elements(device: str) -> None:
-    graph, seen, blind = rlx.Graph(), rlx.Graph("seen"), rlx.Graph("blind")
+    graph, sighted, blind = rlx.Graph(), rlx.Graph("seen"), rlx.Graph("blind")
     p, x = graph.input("p", (), "bool"), graph.input("x", ("n",))
-    seen.output(ops.argmax(seen.input("a", ("n",)), axis=0))
+    sighted.output(ops.argmax(sighted.input("a", ("n",)), axis=0))
     blind.input("a", ("n",))
     blind.output(blind.constant(-1, "i64"))
-    graph.output(*ops.if_(p, x, regions=(seen, blind)), name="y")
-    made = compiled(graph, device)
+    graph.output(*ops.if_(p, x, regions=(sighted, blind)), name="y")
+    program = compiled(graph, device)
     none = np.zeros(0, np.float32)
-    assert made.run([np.array(False), none])[0] == -1
-    assert made.run([np.array(True), np.array([1, 3, 2], np.float32)])[0] == 1
+    assert program.run([np.array(False), none])[0] == -1
+    assert program.run([np.array(True), np.array([1, 3, 2], np.float32)])[0] == 1
     with pytest.raises((rlx.InputError, rlx.ShapeError), match="expected an axis with elements, got"):
-        made.run([np.array(True), none])
+        program.run([np.array(True), none])

@@ -18,13 +18,13 @@ X = np.arange(12, dtype=np.int32).reshape(3, 4)
 
 def results(device: str, build: Callable[..., Value | tuple[Value, ...]], *arrays: Array) -> list[Array]:
     graph = Graph()
-    made = build(*(graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)))
-    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    outputs = build(*(graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)))
+    graph.output(*(outputs if isinstance(outputs, tuple) else (outputs,)))
     return list(run_on(device, graph, {f"x{i}": a for i, a in enumerate(arrays)}).values())
 
 
 @pytest.mark.parametrize(
-    ("build", "wanted"),
+    ("build", "expected"),
     [
         (lambda x: ops.tile(x, (2, 3)), np.tile(X, (2, 3))),
         (lambda x: ops.stack([x, x + 1], axis=-1), np.stack([X, X + 1], -1)),
@@ -40,15 +40,15 @@ def results(device: str, build: Callable[..., Value | tuple[Value, ...]], *array
         (lambda x: ops.logical_not(ops.logical_and(x > 3, x < 6)), ~((X > 3) & (X < 6))),
     ],
 )
-def test_shorthand_does_what_numpy_does(build: Callable[..., Value], wanted: Array, device: str) -> None:
-    (got,) = results(device, build, X)
-    np.testing.assert_array_equal(got, wanted)
+def test_shorthand_does_what_numpy_does(build: Callable[..., Value], expected: Array, device: str) -> None:
+    (actual,) = results(device, build, X)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_split_parts_make_up_the_whole(device: str) -> None:
     parts = results(device, lambda x: ops.split(x, [1, 0, 3], axis=1), X)
-    for got, wanted in zip(parts, np.split(X, [1, 1], axis=1), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for actual, expected in zip(parts, np.split(X, [1, 1], axis=1), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     with pytest.raises(rlx.ShapeError, match="sizes that make up axis 1"):
         ops.split(Graph().input("x", (3, 4)), [1, 2], axis=1)
 
@@ -60,9 +60,9 @@ def test_split_of_a_symbolic_axis(device: str) -> None:
     assert left.shape == right.shape == (half, 3)
     graph.output(left=left, right=right)
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    got = run_on(device, graph, {"x": x, "y": np.zeros(2, np.float32)})
-    np.testing.assert_array_equal(got["left"], x[:2])
-    np.testing.assert_array_equal(got["right"], x[2:])
+    actual = run_on(device, graph, {"x": x, "y": np.zeros(2, np.float32)})
+    np.testing.assert_array_equal(actual["left"], x[:2])
+    np.testing.assert_array_equal(actual["right"], x[2:])
 
 
 def test_squeeze_of_an_axis_that_is_not_one() -> None:

@@ -20,9 +20,9 @@ def noise(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def error(got: Array, wanted: Array) -> float:
+def error(actual: Array, expected: Array) -> float:
     """The largest difference by the size of the whole."""
-    return float(np.abs(got - wanted).max() / np.sqrt(np.mean(np.abs(wanted) ** 2)))
+    return float(np.abs(actual - expected).max() / np.sqrt(np.mean(np.abs(expected) ** 2)))
 
 
 def transforms(length: Any) -> Graph:
@@ -39,21 +39,21 @@ def transforms(length: Any) -> Graph:
 @pytest.mark.parametrize("length", [1, 2, 9, 64, 250])
 def test_a_length_that_the_run_brings(length: int, device: str) -> None:
     x, y = noise(2, length), noise(2, length, seed=1)
-    got = run_on(device, transforms("n"), {"x": x, "y": y})
-    wanted = np.fft.fft(x + 1j * y.astype(np.float64))
-    assert error(got["re"] + 1j * got["im"], wanted) < 3e-6
+    actual = run_on(device, transforms("n"), {"x": x, "y": y})
+    expected = np.fft.fft(x + 1j * y.astype(np.float64))
+    assert error(actual["re"] + 1j * actual["im"], expected) < 3e-6
     if length > 1:
-        assert error(got["real_re"] + 1j * got["real_im"], np.fft.rfft(x.astype(np.float64))) < 3e-6
-    assert error(got["back_re"] + 1j * got["back_im"], x + 1j * y) < 3e-6
+        assert error(actual["real_re"] + 1j * actual["real_im"], np.fft.rfft(x.astype(np.float64))) < 3e-6
+    assert error(actual["back_re"] + 1j * actual["back_im"], x + 1j * y) < 3e-6
 
 
 def test_long_transforms_keep_their_accuracy(device: str) -> None:
     for length in (32768, 65537, 30030):
         x, y = noise(2, length), noise(2, length, seed=1)
-        got = run_on(device, transforms(length), {"x": x, "y": y})
-        wanted = np.fft.fft(x + 1j * y.astype(np.float64))
-        assert error(got["re"] + 1j * got["im"], wanted) < 5e-6
-        assert error(got["back_re"] + 1j * got["back_im"], x + 1j * y) < 5e-6
+        actual = run_on(device, transforms(length), {"x": x, "y": y})
+        expected = np.fft.fft(x + 1j * y.astype(np.float64))
+        assert error(actual["re"] + 1j * actual["im"], expected) < 5e-6
+        assert error(actual["back_re"] + 1j * actual["back_im"], x + 1j * y) < 5e-6
 
 
 def test_a_named_length_at_the_back_transform(device: str) -> None:
@@ -88,10 +88,10 @@ def test_a_signal_comes_back_from_its_short_time_transform(device: str) -> None:
     window = ops.hann_window(graph, 64)
     graph.output(ops.istft(*ops.stft(x, window, step=16), window, step=16), name="y")
     signal = noise(2, 64 + 16 * 20)
-    got = run_on(device, graph, {"x": signal})["y"]
-    assert got.shape == signal.shape
-    assert np.abs(got - signal)[:, 1:].max() < 1e-4  # the window hides the first element
-    assert error(got[:, 64:-64], signal[:, 64:-64]) < 1e-5
+    actual = run_on(device, graph, {"x": signal})["y"]
+    assert actual.shape == signal.shape
+    assert np.abs(actual - signal)[:, 1:].max() < 1e-4  # the window hides the first element
+    assert error(actual[:, 64:-64], signal[:, 64:-64]) < 1e-5
 
 
 def test_short_time_transform_equals_torch(device: str) -> None:
@@ -102,12 +102,12 @@ def test_short_time_transform_equals_torch(device: str) -> None:
     re, im = ops.stft(value, graph.constant(window), step=160)
     graph.output(re, name="re")
     graph.output(im, name="im")
-    got = run_on(device, graph, {"x": x})
-    wanted = torch.stft(
+    actual = run_on(device, graph, {"x": x})
+    expected = torch.stft(
         torch.from_numpy(x.astype(np.float64)), 400, 160, window=torch.from_numpy(window.astype(np.float64)),
         center=False, return_complex=True,
     )  # fmt: skip
-    assert error(np.swapaxes(got["re"] + 1j * got["im"], 1, 2), wanted.numpy()) < 2e-6
+    assert error(np.swapaxes(actual["re"] + 1j * actual["im"], 1, 2), expected.numpy()) < 2e-6
 
 
 def test_power_spectrum_equals_scipy(device: str) -> None:
@@ -117,8 +117,8 @@ def test_power_spectrum_equals_scipy(device: str) -> None:
     value = graph.input("x", x.shape)
     window = ops.hann_window(graph, 256)
     graph.output(ops.welch(value, window, step=128, rate_hz=100.0), name="y")
-    _, wanted = scipy_signal.welch(x.astype(np.float64), 100.0, nperseg=256)
-    np.testing.assert_allclose(run_on(device, graph, {"x": x})["y"], wanted, rtol=1e-4)
+    _, expected = scipy_signal.welch(x.astype(np.float64), 100.0, nperseg=256)
+    np.testing.assert_allclose(run_on(device, graph, {"x": x})["y"], expected, rtol=1e-4)
 
 
 def test_peaks_are_the_tones(device: str) -> None:
@@ -128,8 +128,8 @@ def test_peaks_are_the_tones(device: str) -> None:
     value = graph.input("x", (1, "n"))
     for part, name in zip(ops.welch_peaks(value, ops.hann_window(graph, 256), step=128, rate_hz=256.0, count=2), "fp"):
         graph.output(part, name=name)
-    got = run_on(device, graph, {"x": x[None].astype(np.float32)})
-    assert got["f"].tolist() == [[10, 37]] and got["p"][0, 0] > 3 * got["p"][0, 1]
+    actual = run_on(device, graph, {"x": x[None].astype(np.float32)})
+    assert actual["f"].tolist() == [[10, 37]] and actual["p"][0, 0] > 3 * actual["p"][0, 1]
 
 
 @pytest.mark.parametrize("name", ["hann_window", "hamming_window", "blackman_window"])
@@ -139,20 +139,20 @@ def test_windows(name: str, periodic: bool, device: str) -> None:
     graph = rlx.Graph()
     size = graph.input("x", ("n",)).shape[0]
     build: Any = getattr(ops, name)
-    made: list[Value] = [build(graph, n, periodic) for n in (size, 24)]
-    for i, value in enumerate(made):
+    windows: list[Value] = [build(graph, n, periodic) for n in (size, 24)]
+    for i, value in enumerate(windows):
         graph.output(value, name=f"y{i}")
-    got = run_on(device, graph, {"x": noise(24)})
-    wanted = numpy(25)[:-1] if periodic else numpy(24)
-    for value in got.values():
-        np.testing.assert_allclose(value, wanted, atol=3e-7)
+    actual = run_on(device, graph, {"x": noise(24)})
+    expected = numpy(25)[:-1] if periodic else numpy(24)
+    for value in actual.values():
+        np.testing.assert_allclose(value, expected, atol=3e-7)
 
 
 def test_mel_filters_cover_the_scale() -> None:
     for slaney in (True, False):
-        made = mel_filters(40, 512, 16000, 20, 7600, slaney=slaney)
-        assert made.shape == (257, 40) and (made >= 0).all() and (made.sum(0) > 0).all()
-        assert (np.diff(made.argmax(0)) >= 0).all()
+        filters = mel_filters(40, 512, 16000, 20, 7600, slaney=slaney)
+        assert filters.shape == (257, 40) and (filters >= 0).all() and (filters.sum(0) > 0).all()
+        assert (np.diff(filters.argmax(0)) >= 0).all()
     area = mel_filters(10, 1 << 14, 16000).sum(0) * 16000 / (1 << 14)
     np.testing.assert_allclose(area, 1, rtol=1e-2)
     with pytest.raises(rlx.ShapeError, match="expected bands between frequencies"):

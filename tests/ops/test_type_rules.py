@@ -44,7 +44,7 @@ def test_reference_takes_what_the_type_rule_takes(name: str) -> None:
         for arrays in resized(tuple(map(np.asarray, case.arrays))):
             types = tuple(TensorType(a.shape, dtypes.of(a.dtype)) for a in arrays)
             try:
-                wanted = infer(case.op, types)
+                expected = infer(case.op, types)
             except RlxError:
                 continue
             try:
@@ -52,7 +52,7 @@ def test_reference_takes_what_the_type_rule_takes(name: str) -> None:
                     results = case.op.reference(*arrays)
             except RlxError:
                 continue  # of what is in them, not of their shapes
-            given = results if isinstance(results, tuple) else (results,)
-            shapes = [np.shape(a) for a in given]
-            of = wanted if isinstance(wanted, tuple) else (wanted,)
+            outputs = results if isinstance(results, tuple) else (results,)
+            shapes = [np.shape(a) for a in outputs]
+            of = expected if isinstance(expected, tuple) else (expected,)
             assert shapes == [t.shape for t in of], f"{case.op} of {', '.join(map(str, types))}"

@@ -36,13 +36,13 @@ def layer_norm(x: Value, name: str) -> Value:
     variance = ops.reduce_mean(ops.pow(x - again, 2.0), axes=(-1,), keepdims=True)
     scale = g.param(f"{name}.scale", (width,), data=_numbers((width,), 5))
     bias = g.param(f"{name}.bias", (width,), data=_numbers((width,), 6))
-    made: Value = (x - mean) / ops.sqrt(variance + 1e-5) * scale + bias
-    return made
+    y: Value = (x - mean) / ops.sqrt(variance + 1e-5) * scale + bias
+    return y
 
 
 def gelu(x: Value) -> Value:
-    made: Value = x * 0.5 * (ops.erf(x / 1.4142135381698608) + 1.0)
-    return made
+    y: Value = x * 0.5 * (ops.erf(x / 1.4142135381698608) + 1.0)
+    return y
 
 
 def encoder(layers: int = 1, heads: int = 4, width: int = 32) -> Graph:
@@ -90,8 +90,8 @@ def _step(draw: st.DrawFn, values: list[Value]) -> Value:
     x = draw(st.sampled_from(values))
     kind = draw(st.sampled_from(("unary", "constant", "binary", "move", "reduce", "cast", "select", "rows")))
     if kind == "constant":
-        made: Value = getattr(ops, draw(st.sampled_from(BINARY)))(x, draw(st.sampled_from(CONSTANTS)))
-        return made
+        result: Value = getattr(ops, draw(st.sampled_from(BINARY)))(x, draw(st.sampled_from(CONSTANTS)))
+        return result
     if kind == "binary":
         fit = [v for v in values if v.shape == x.shape or v.rank < 2]
         y = draw(st.sampled_from(fit or [x]))

@@ -27,8 +27,8 @@ def pair(g: Graph) -> tuple[Value, Value]:
 
 
 def positive(g: Graph) -> Value:
-    made: Value = ops.abs(f32(g)) + 1.0
-    return made
+    y: Value = ops.abs(f32(g)) + 1.0
+    return y
 
 
 def shows(name: str) -> Callable[[Make], Make]:
@@ -91,8 +91,8 @@ GRAPHS.update({
 
 def dims_of(g: Graph) -> Value:
     x = g.input("x", ("n", 4))
-    made: Value = ops.dims_tensor(g, values=x.shape, dtype="i64")
-    return made
+    tensor: Value = ops.dims_tensor(g, values=x.shape, dtype="i64")
+    return tensor
 
 
 GRAPHS.update({
@@ -131,9 +131,9 @@ def weight(g: Graph, name: str, *shape: int) -> Value:
 
 
 def convolution(g: Graph) -> Value:
-    made: Value = ops.conv(f32(g, 1, 3, 6, 5), weight(g, "w", 4, 3, 2, 2), strides=(1, 1), dilations=(1, 1),
+    y: Value = ops.conv(f32(g, 1, 3, 6, 5), weight(g, "w", 4, 3, 2, 2), strides=(1, 1), dilations=(1, 1),
                            low=(1, 0), high=(0, 1))  # fmt: skip
-    return made
+    return y
 
 
 def instances_of_groups(g: Graph) -> Value:
@@ -146,14 +146,14 @@ def instances_of_groups(g: Graph) -> Value:
 def normed(g: Graph) -> Value:
     x = f32(g)
     centred = x - ops.reduce_mean(x, axes=(1,), keepdims=True)
-    made: Value = centred / ops.sqrt(ops.reduce_mean(ops.square(centred), axes=(1,), keepdims=True) + 1e-5)
-    return made
+    y: Value = centred / ops.sqrt(ops.reduce_mean(ops.square(centred), axes=(1,), keepdims=True) + 1e-5)
+    return y
 
 
 def by_mean_square(g: Graph) -> Value:
     x = f32(g)
-    made: Value = x * ops.rsqrt(ops.reduce_mean(ops.square(x), axes=(1,), keepdims=True) + 1e-5)
-    return made
+    y: Value = x * ops.rsqrt(ops.reduce_mean(ops.square(x), axes=(1,), keepdims=True) + 1e-5)
+    return y
 
 
 def queries_keys_values(g: Graph) -> tuple[Value, Value, Value]:
@@ -162,8 +162,8 @@ def queries_keys_values(g: Graph) -> tuple[Value, Value, Value]:
 
 def attention_in_parts(g: Graph) -> Value:
     q, k, v = queries_keys_values(g)
-    made: Value = ops.softmax(q @ k.transpose(0, 1, 3, 2) * 0.5, axis=-1) @ v
-    return made
+    y: Value = ops.softmax(q @ k.transpose(0, 1, 3, 2) * 0.5, axis=-1) @ v
+    return y
 
 
 # quantised
@@ -171,14 +171,14 @@ def attention_in_parts(g: Graph) -> Value:
 
 def of_bytes(g: Graph, name: str, *shape: int, dtype: str = "u8") -> Value:
     scale, zero = g.constant(np.float32(0.02)), g.constant(np.asarray(3, np.uint8 if dtype == "u8" else np.int8))
-    made: Value = ops.dequantize(g.input(name, shape, dtype), scale, zero, dtype="f32")
-    return made
+    value: Value = ops.dequantize(g.input(name, shape, dtype), scale, zero, dtype="f32")
+    return value
 
 
 @shows("raise-quantised/again")
 def _again(g: Graph) -> Value:
-    made: Value = ops.quantize(of_bytes(g, "b", 3, 4), *g.nodes[-1].inputs[1:], dtype="u8")
-    return made
+    value: Value = ops.quantize(of_bytes(g, "b", 3, 4), *g.nodes[-1].inputs[1:], dtype="u8")
+    return value
 
 
 GRAPHS.update({
@@ -199,46 +199,46 @@ GRAPHS.update({
 
 
 def row(g: Graph) -> Value:
-    made: Value = ops.iota(g, shape=("s",), dtype="i64").reshape("s", 1)
-    return made
+    iota: Value = ops.iota(g, shape=("s",), dtype="i64").reshape("s", 1)
+    return iota
 
 
 def column(g: Graph) -> Value:
-    made: Value = ops.iota(g, shape=("t",), dtype="i64").reshape(1, "t")
-    return made
+    iota: Value = ops.iota(g, shape=("t",), dtype="i64").reshape(1, "t")
+    return iota
 
 
 def masked(g: Graph, mask: Callable[[Graph], Value]) -> Value:
     q, k, v = queries_keys_values(g)
-    made: Value = ops.attention(q, k, v, mask(g))
-    return made
+    y: Value = ops.attention(q, k, v, mask(g))
+    return y
 
 
 def inside(g: Graph) -> Value:
     """Places of three rows."""
-    made: Value = ops.minimum(ops.maximum(g.input("i", (2,), "i64"), 0), 2)
-    return made
+    indices: Value = ops.minimum(ops.maximum(g.input("i", (2,), "i64"), 0), 2)
+    return indices
 
 
 def places(g: Graph, size: Any, axis: int, rank: int) -> Value:
-    made: Value = ops.iota(g, shape=(size,), dtype="i64").reshape(*(size if a == axis else 1 for a in range(rank)))
-    return made
+    iota: Value = ops.iota(g, shape=(size,), dtype="i64").reshape(*(size if a == axis else 1 for a in range(rank)))
+    return iota
 
 
 @shows("masks/gather-of-all-points")
 def _points(g: Graph) -> Value:
     x = f32(g, "n", "s", 2)
     columns = [ops.broadcast_to(places(g, size, axis, 3), shape=("n", "s", 1)) for axis, size in enumerate("ns")]
-    made: Value = ops.gather_nd(x, ops.concat(*columns, axis=-1))
-    return made
+    y: Value = ops.gather_nd(x, ops.concat(*columns, axis=-1))
+    return y
 
 
 @shows("masks/gather-of-all-places")
 def _places(g: Graph) -> Value:
     x = f32(g, "n", "s", 2)
     flat = places(g, "n", 0, 2) * ops.dims_tensor(g, values=(x.shape[1],), dtype="i64") + places(g, "s", 1, 2)
-    made: Value = ops.gather(x.reshape(x.shape[0] * x.shape[1], 2), flat, axis=0)
-    return made
+    y: Value = ops.gather(x.reshape(x.shape[0] * x.shape[1], 2), flat, axis=0)
+    return y
 
 
 GRAPHS.update({
@@ -271,9 +271,9 @@ def _invariant(g: Graph) -> Any:
 
 
 def packed(g: Graph, *zero: Value) -> Value:
-    made: Value = ops.packed_matmul(f32(g, 3, 64), g.input("w", (4, 32), "u8"), g.input("scale", (4, 2)), *zero,
+    y: Value = ops.packed_matmul(f32(g, 3, 64), g.input("w", (4, 32), "u8"), g.input("scale", (4, 2)), *zero,
                                     depth=64, bits=4, block=32)  # fmt: skip
-    return made
+    return y
 
 
 GRAPHS.update({

@@ -40,8 +40,8 @@ PROVEN: dict[str, Callable[[Graph, Value], Value]] = {
 @pytest.mark.parametrize("name", PROVEN)
 def test_what_is_surely_in_range_costs_nothing(name: str) -> None:
     graph = taking(PROVEN[name], rows=4 if name in ("clamp", "mod") else "n")
-    made = add_checks(graph, True, 100)
-    assert made.graph is graph or not made.checks
+    checked = add_checks(graph, True, 100)
+    assert checked.graph is graph or not checked.checks
 
 
 def test_what_may_be_out_of_range_is_looked_at() -> None:
@@ -54,9 +54,9 @@ def test_what_may_be_out_of_range_is_looked_at() -> None:
         lambda g, x: ops.cast(g.input("i", (5,), "i64"), to="i8"),
     ]
     for index in unsure:
-        made = add_checks(taking(index), True, 100)
-        assert len(made.checks) == 1
-        verify(made.graph)
+        checked = add_checks(taking(index), True, 100)
+        assert len(checked.checks) == 1
+        verify(checked.graph)
 
 
 def test_narrow_indices_into_a_table_for_all_of_them() -> None:
@@ -82,46 +82,46 @@ def test_constants_out_of_range_are_refused_when_compiled() -> None:
 
 def test_indices_are_looked_at_on_every_device(device: str) -> None:
     session = rlx.Session(*[device.partition("-")[0]], isa=device.partition("-")[2] or None)
-    made = session.compile(taking(lambda g, x: g.input("i", ("m",), "i64")))
-    np.testing.assert_array_equal(made.run([X, np.array([0, -4, 3])])[0], X[[0, 0, 3]])
+    program = session.compile(taking(lambda g, x: g.input("i", ("m",), "i64")))
+    np.testing.assert_array_equal(program.run([X, np.array([0, -4, 3])])[0], X[[0, 0, 3]])
     for index in (4, -5, 1 << 40, -(1 << 63), (1 << 63) - 1):
         with pytest.raises(InputError, match=rf"\[gather\] expected indices in \[-4, 4\), got {index}, at node"):
-            made.run([X, np.array([0, index])])
-    assert made.run([X, np.array([1])])[0].tolist() == [X[1].tolist()]
+            program.run([X, np.array([0, index])])
+    assert program.run([X, np.array([1])])[0].tolist() == [X[1].tolist()]
 
 
 def test_unchecked_indices_are_clamped() -> None:
     graph = taking(lambda g, x: g.input("i", ("m",), "i64"))
     for device in ("reference", "cpu"):
-        made = rlx.Session(device, check_indices=False).compile(graph)
-        np.testing.assert_array_equal(made.run([X, np.array([99, -99])])[0], X[[3, 0]])
+        program = rlx.Session(device, check_indices=False).compile(graph)
+        np.testing.assert_array_equal(program.run([X, np.array([99, -99])])[0], X[[3, 0]])
 
 
 def test_a_run_that_fails_feeds_nothing() -> None:
     graph = Graph("state")
-    held, i = graph.input("held", (3,)), graph.input("i", (), "i64")
-    graph.output(held + ops.gather(graph.input("x", (4, 3)), i, axis=0), name="next")
-    made = rlx.Session("cpu").compile(graph)
-    made.bind_handle("held", np.zeros(3, "f4"))
-    made.set_feeds({"next": "held"})
-    made.run({"i": np.array(1), "x": X})
-    before = made.read_handle("held").copy()
+    state, i = graph.input("held", (3,)), graph.input("i", (), "i64")
+    graph.output(state + ops.gather(graph.input("x", (4, 3)), i, axis=0), name="next")
+    program = rlx.Session("cpu").compile(graph)
+    program.bind_handle("held", np.zeros(3, "f4"))
+    program.set_feeds({"next": "held"})
+    program.run({"i": np.array(1), "x": X})
+    before = program.read_handle("held").copy()
     with pytest.raises(InputError, match="indices"):
-        made.run({"i": np.array(4), "x": X})
-    np.testing.assert_array_equal(made.read_handle("held"), before)
-    made.run({"i": np.array(0), "x": X})
-    np.testing.assert_array_equal(made.read_handle("held"), X[1] + X[0])
+        program.run({"i": np.array(4), "x": X})
+    np.testing.assert_array_equal(program.read_handle("held"), before)
+    program.run({"i": np.array(0), "x": X})
+    np.testing.assert_array_equal(program.read_handle("held"), X[1] + X[0])
 
 
 def test_slots_selections_and_saved_programs_look_too(tmp_path: object) -> None:
-    made = rlx.Session("cpu").compile(taking(lambda g, x: g.input("i", ("m",), "i64")))
+    program = rlx.Session("cpu").compile(taking(lambda g, x: g.input("i", ("m",), "i64")))
     bad = [X, np.array([7, 0])]
     out = np.zeros((2, 3), "f4")
     with pytest.raises(InputError, match="got 7"):
-        made.run_slots(bad, [out])
-    assert made.run_slots([X, np.array([1, 0])], [out])[0] is out
+        program.run_slots(bad, [out])
+    assert program.run_slots([X, np.array([1, 0])], [out])[0] is out
     np.testing.assert_array_equal(out, X[[1, 0]])
-    made.save(f"{tmp_path}/made.rlxc")
+    program.save(f"{tmp_path}/made.rlxc")
     opened = rlx.load_compiled(f"{tmp_path}/made.rlxc")
     with pytest.raises(InputError, match="got 7"):
         opened.run(bad)
@@ -133,8 +133,8 @@ def test_experts_are_looked_at() -> None:
     x, w, e = graph.input("x", (2, 3)), graph.input("w", (4, 3, 5)), graph.input("e", (2,), "i64")
     graph.output(ops.grouped_matmul(x, w, e))
     for device in ("reference", "cpu"):
-        made = rlx.Session(device).compile(graph)
+        program = rlx.Session(device).compile(graph)
         arrays = [np.ones((2, 3), "f4"), np.ones((4, 3, 5), "f4")]
-        assert made.run([*arrays, np.array([-4, 3])])[0].tolist() == [[3.0] * 5] * 2
+        assert program.run([*arrays, np.array([-4, 3])])[0].tolist() == [[3.0] * 5] * 2
         with pytest.raises(InputError, match=r"expected indices in \[-4, 4\), got 4"):
-            made.run([*arrays, np.array([0, 4])])
+            program.run([*arrays, np.array([0, 4])])

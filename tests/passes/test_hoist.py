@@ -17,8 +17,8 @@ def recurrent(op: str, gates: int) -> tuple[Graph, dict[str, Array]]:
     graph = Graph(op)
     random = np.random.default_rng(0)
     sizes = {"x": (5, 2, 3), "w": (1, gates * 4, 3), "r": (1, gates * 4, 4), "b": (1, 2 * gates * 4), "h": (1, 2, 4)}
-    made = call(op, *(graph.input(name, shape) for name, shape in sizes.items()))
-    graph.output(*made if isinstance(made, tuple) else (made,))
+    results = call(op, *(graph.input(name, shape) for name, shape in sizes.items()))
+    graph.output(*results if isinstance(results, tuple) else (results,))
     return graph, {name: random.standard_normal(shape).astype("f4") for name, shape in sizes.items()}
 
 
@@ -32,13 +32,13 @@ def slices_inside(graph: Graph) -> int:
 
 def test_weights_are_cut_before_the_loop() -> None:
     graph, inputs = recurrent("gru", 3)
-    plain, moved = optimise(graph)[0], optimise(graph, [*standard(), Hoist()])[0]
-    verify(moved)
-    assert slices_inside(plain) and not slices_inside(moved)
-    for got, want in zip(evaluate(moved, inputs, {}, {}), evaluate(plain, inputs, {}, {})):
-        np.testing.assert_array_equal(got, want)
-    kept = optimise(graph, [*standard(), Hoist()], disable=("hoist",))[0]
-    assert slices_inside(kept)
+    plain, hoisted = optimise(graph)[0], optimise(graph, [*standard(), Hoist()])[0]
+    verify(hoisted)
+    assert slices_inside(plain) and not slices_inside(hoisted)
+    for actual, expected in zip(evaluate(hoisted, inputs, {}, {}), evaluate(plain, inputs, {}, {})):
+        np.testing.assert_array_equal(actual, expected)
+    unchanged = optimise(graph, [*standard(), Hoist()], disable=("hoist",))[0]
+    assert slices_inside(unchanged)
 
 
 def body_that_gives_what_stays() -> Graph:
@@ -52,15 +52,15 @@ def body_that_gives_what_stays() -> Graph:
 def test_a_result_that_never_changes() -> None:
     graph = Graph()
     operands = graph.input("a", (2,)), graph.input("rows", (3, 2)), graph.input("stays", (2,))
-    made = call("scan", *operands, carried=1, sequences=1, length=3, regions=[body_that_gives_what_stays()])
-    assert isinstance(made, tuple)
-    graph.output(*made)
+    results = call("scan", *operands, carried=1, sequences=1, length=3, regions=[body_that_gives_what_stays()])
+    assert isinstance(results, tuple)
+    graph.output(*results)
     inputs = {"a": np.zeros(2, "f4"), "rows": np.ones((3, 2), "f4"), "stays": np.array([0, 1], "f4")}
-    moved = optimise(graph, [*standard(), Hoist()])[0]
-    verify(moved)
-    assert any(node.op.name == "exp" for node in moved.nodes)
-    for got, want in zip(evaluate(moved, inputs, {}, {}), evaluate(graph, inputs, {}, {})):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    hoisted = optimise(graph, [*standard(), Hoist()])[0]
+    verify(hoisted)
+    assert any(node.op.name == "exp" for node in hoisted.nodes)
+    for actual, expected in zip(evaluate(hoisted, inputs, {}, {}), evaluate(graph, inputs, {}, {})):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_nothing_to_take_out() -> None:

@@ -83,21 +83,21 @@ def attention(mask: Mask) -> Graph:
 
 def inputs_of(g: Graph, s: int = 5, t: int = 5) -> dict[str, Array]:
     dice = np.random.default_rng(1)
-    found: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for value in g.inputs:
         shape = [{"s": s, "t": t}.get(str(d), d) for d in value.shape]
-        found[value.name] = dice.normal(size=shape).astype(np.float32)
+        inputs[value.name] = dice.normal(size=shape).astype(np.float32)
         if value.name == "keep":
-            found["keep"] = (dice.normal(size=shape) > -0.8).astype(np.int64)
-    return found
+            inputs["keep"] = (dice.normal(size=shape) > -0.8).astype(np.int64)
+    return inputs
 
 
 def simplified(g: Graph) -> tuple[Graph, dict[str, int]]:
     context = Context(stop_at=-1)
-    made = run_passes(g, [simplify.rules, rules], context)
-    verify(made)
+    optimised = run_passes(g, [simplify.rules, rules], context)
+    verify(optimised)
     assert not context.report.unfinished
-    return made, context.report.rewrites
+    return optimised, context.report.rewrites
 
 
 def the_attention(g: Graph) -> tuple[Attention, int]:
@@ -109,14 +109,14 @@ def the_attention(g: Graph) -> tuple[Attention, int]:
 @pytest.mark.parametrize("lengths", [(5, 5), (3, 7), (7, 3)])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_causal_masks_are_found(name: str, lengths: tuple[int, int]) -> None:
-    mask, offset, left = CAUSAL[name]
+    mask, offset, remaining = CAUSAL[name]
     graph = attention(mask)
-    made, _ = simplified(graph)
-    op, operands = the_attention(made)
-    assert (op.causal, op.offset, operands) == (True, offset, 4 if left else 3)
+    optimised, _ = simplified(graph)
+    op, operands = the_attention(optimised)
+    assert (op.causal, op.offset, operands) == (True, offset, 4 if remaining else 3)
     inputs = inputs_of(graph, *lengths)
     assert_close(
-        run_on("reference", made, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
+        run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
     )
 
 
@@ -132,18 +132,18 @@ def test_causal_masks_are_found(name: str, lengths: tuple[int, int]) -> None:
 )
 def test_other_masks_stay(mask: Mask) -> None:
     graph = attention(mask)
-    made, _ = simplified(graph)
-    op, operands = the_attention(made)
+    optimised, _ = simplified(graph)
+    op, operands = the_attention(optimised)
     assert not op.causal and operands == 4
     inputs = inputs_of(graph)
     assert_close(
-        run_on("reference", made, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
+        run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
     )
 
 
 def test_a_mask_that_always_holds_goes() -> None:
-    made, _ = simplified(attention(lambda g: ops.logical_and(row(g) >= 0, column(g) > -1)))
-    op, operands = the_attention(made)
+    optimised, _ = simplified(attention(lambda g: ops.logical_and(row(g) >= 0, column(g) > -1)))
+    op, operands = the_attention(optimised)
     assert operands == 3 and not op.causal
 
 
@@ -168,15 +168,15 @@ def test_padding_masks_keep_one_row(how: str) -> None:
     graph = Graph()
     q, k, v = (graph.input(n, ("b", H, s, D)) for n, s in (("q", "s"), ("k", "t"), ("v", "t")))
     graph.output(ops.attention(q, k, v, additive(padded(graph, how), -3.4028235e38)), name="y")
-    made, _ = simplified(graph)
-    node = next(n for n in made.nodes if isinstance(n.op, Attention))
+    optimised, _ = simplified(graph)
+    node = next(n for n in optimised.nodes if isinstance(n.op, Attention))
     assert str(node.inputs[3].type) == "bool[b, 1, 1, t]"
-    assert not {"gather", "gather_nd", "iota", "ge", "bitwise_and"} & {n.op.name for n in made.nodes}
+    assert not {"gather", "gather_nd", "iota", "ge", "bitwise_and"} & {n.op.name for n in optimised.nodes}
     dice = np.random.default_rng(0)
     inputs = {n: dice.normal(size=(2, H, 5, D)).astype(np.float32) for n in "qkv"}
     inputs["keep"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     assert_close(
-        run_on("reference", made, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
+        run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
     )
 
 
@@ -197,11 +197,11 @@ def test_padding_masks_keep_one_row(how: str) -> None:
 def test_gathers_of_places(build: Callable[[Graph, Value], Value], left: set[str]) -> None:
     graph = Graph()
     graph.output(build(graph, graph.input("x", (6, 3))), name="y")
-    made, _ = simplified(graph)
-    assert {n.op.name for n in made.nodes} - {"input", "constant", "iota"} == left
+    optimised, _ = simplified(graph)
+    assert {n.op.name for n in optimised.nodes} - {"input", "constant", "iota"} == left
     inputs = {"x": np.arange(18, dtype=np.float32).reshape(6, 3), "i": np.array([0, 3, 1, 9, -1])}
     inputs = {v.name: inputs[v.name] for v in graph.inputs}
-    np.testing.assert_array_equal(run_on("reference", made, inputs)["y"], run_on("reference", graph, inputs)["y"])
+    np.testing.assert_array_equal(run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"])
 
 
 @st.composite
@@ -235,18 +235,20 @@ def integer_values(draw: st.DrawFn) -> tuple[Graph, Value]:
 @given(made=integer_values(), n=st.integers(1, 4))
 def test_affine_forms_are_what_the_values_are(made: tuple[Graph, Value], n: int) -> None:
     graph, value = made
-    found = affine(value)
-    if found is None:
+    form = affine(value)
+    if form is None:
         return
     graph.output(value, value >= 1, name=None)
     inputs = {"x": np.zeros((n, 3), np.float32)}
     env = binding_of(graph, inputs)
-    got = next(iter(run_on("reference", graph, inputs).values()))
-    wanted = np.full(got.shape, dims.evaluate(found.constant, env))
-    for axis, coefficient in found.coefficients.items():
-        places = np.arange(got.shape[axis]).reshape([-1 if a - got.ndim == axis else 1 for a in range(got.ndim)])
-        wanted = wanted + places * dims.evaluate(coefficient, env)
-    np.testing.assert_array_equal(got, wanted)
+    actual = next(iter(run_on("reference", graph, inputs).values()))
+    expected = np.full(actual.shape, dims.evaluate(form.constant, env))
+    for axis, coefficient in form.coefficients.items():
+        places = np.arange(actual.shape[axis]).reshape(
+            [-1 if a - actual.ndim == axis else 1 for a in range(actual.ndim)]
+        )
+        expected = expected + places * dims.evaluate(coefficient, env)
+    np.testing.assert_array_equal(actual, expected)
     gap = not_negative(graph.nodes[-1].outputs[0])
     assert gap is not None
-    assert got.min() - 1 >= gap.least(value.shape, {"n": (1, 4)})
+    assert actual.min() - 1 >= gap.least(value.shape, {"n": (1, 4)})

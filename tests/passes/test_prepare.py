@@ -39,9 +39,11 @@ def test_both_parts_together_are_the_graph() -> None:
     assert {p.name for p in second.params if not p.name.startswith(PREFIX)} == {"v", "grows"}
     assert {p.name for p in second.params if p.name.startswith(PREFIX)} == set(first.outputs)
     inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4)}
-    made = dict(zip(first.outputs, evaluate(first, {}, params, {})))
-    for got, want in zip(evaluate(second, inputs, params | made, {"n": 2}), evaluate(graph, inputs, params, {"n": 2})):
-        np.testing.assert_array_equal(got, want)
+    prepared = dict(zip(first.outputs, evaluate(first, {}, params, {})))
+    for actual, expected in zip(
+        evaluate(second, inputs, params | prepared, {"n": 2}), evaluate(graph, inputs, params, {"n": 2})
+    ):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_nothing_to_prepare() -> None:
@@ -72,7 +74,7 @@ def chosen() -> tuple[rlx.Graph, dict[str, Array]]:
     """A conditional, and one inside it, with weights of their own and one of the graph around them."""
     graph = rlx.Graph("chosen")
     x, turn, again = graph.input("x", ("n", 4)), graph.input("turn", (), "bool"), graph.input("again", (), "bool")
-    held = graph.param("held", (4, 4))
+    shared = graph.param("held", (4, 4))
     sides = []
     for name in ("first", "second"):
         side = rlx.Graph(name)
@@ -84,15 +86,15 @@ def chosen() -> tuple[rlx.Graph, dict[str, Array]]:
             z = body.input("z", ("n", 4))
             body.output(z * (body.param(f"deep {number}", (4,)) + 1.0))
             deep.append(body)
-        (made,) = side.add(If(), inner, y, regions=tuple(deep))
-        side.output(made)
+        (results,) = side.add(If(), inner, y, regions=tuple(deep))
+        side.output(results)
         sides.append(side)
     for name in ("first", "second"):
         graph.param(name, (4, 4))
     for number in range(2):
         graph.param(f"deep {number}", (4,))
-    (made,) = graph.add(If(), turn, x @ held, again, regions=tuple(sides))
-    graph.output(made, name="y")
+    (results,) = graph.add(If(), turn, x @ shared, again, regions=tuple(sides))
+    graph.output(results, name="y")
     random = np.random.default_rng(0)
     return graph, {p.name: random.standard_normal([int(d) for d in p.shape]).astype("f4") for p in graph.params}
 
@@ -104,14 +106,14 @@ def test_bodies_are_prepared_too() -> None:
     verify(rest)
     assert sum(len(part.outputs) for part in parts) == 8
     assert {p.name for p in rest.params if not p.name.startswith(PREFIX)} == {"held"}
-    made: dict[str, Array] = {}
+    prepared: dict[str, Array] = {}
     for part in parts:
         verify(part)
-        made |= zip(part.outputs, evaluate(part, {}, params, {}))
+        prepared |= zip(part.outputs, evaluate(part, {}, params, {}))
     for turn, again in itertools.product((True, False), repeat=2):
         inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4), "turn": np.array(turn), "again": np.array(again)}
-        (got,), (want,) = (evaluate(g, inputs, params | made, {"n": 2}) for g in (rest, graph))
-        np.testing.assert_array_equal(got, want)
+        (actual,), (expected,) = (evaluate(g, inputs, params | prepared, {"n": 2}) for g in (rest, graph))
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("device", ["xla", "mlx"])
@@ -121,8 +123,8 @@ def test_prepared_bodies_run(device: str) -> None:
     program = rlx.Session(device).compile(graph)
     program.set_params(params)
     inputs = {"x": np.arange(8, dtype="f4").reshape(2, 4), "turn": np.array(True), "again": np.array(False)}
-    (want,) = evaluate(graph, inputs, params, {"n": 2})
-    np.testing.assert_allclose(program.run(inputs)[0], want, rtol=1e-4)
+    (expected,) = evaluate(graph, inputs, params, {"n": 2})
+    np.testing.assert_allclose(program.run(inputs)[0], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("device", ["xla", "mlx"])
@@ -131,8 +133,8 @@ def test_weights_may_change(device: str) -> None:
     pytest.importorskip({"xla": "jax", "mlx": "mlx.core"}[device])
     graph = rlx.Graph()
     graph.output(graph.input("x", (2, 3)) @ graph.param("w", (2, 3), data=np.ones((2, 3), "f4")).transpose(1, 0))
-    made = rlx.Session(device).compile(graph)
+    compiled = rlx.Session(device).compile(graph)
     x = np.ones((2, 3), "f4")
-    assert made.run([x])[0].tolist() == [[3, 3], [3, 3]]
-    made.set_params({"w": np.full((2, 3), 2, "f4")})
-    assert made.run([x])[0].tolist() == [[6, 6], [6, 6]]
+    assert compiled.run([x])[0].tolist() == [[3, 3], [3, 3]]
+    compiled.set_params({"w": np.full((2, 3), 2, "f4")})
+    assert compiled.run([x])[0].tolist() == [[6, 6], [6, 6]]

@@ -158,14 +158,14 @@ FOUND: list[Callable[[Graph], Value]] = [
 
 
 def inputs_of(graph: Graph) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for value in graph.inputs:
         shape = tuple(d if isinstance(d, int) else 3 for d in value.shape)
-        found[value.name] = numbers(*shape, seed=len(value.name))
+        inputs[value.name] = numbers(*shape, seed=len(value.name))
         if value.dtype.name == "bool":
-            found[value.name] = numbers(*shape) > -0.5
-            found[value.name][..., 1, :] = False
-    return found
+            inputs[value.name] = numbers(*shape) > -0.5
+            inputs[value.name][..., 1, :] = False
+    return inputs
 
 
 @pytest.mark.parametrize("claims", [True, False], ids=["claimed", "decomposed"])
@@ -173,21 +173,23 @@ def inputs_of(graph: Graph) -> dict[str, Array]:
 def test_attention_is_found(build: Callable[[Graph], Value], claims: bool, device: str) -> None:
     graph = Graph()
     graph.output(build(graph), name="y")
-    made, report = optimise(graph, standard(lambda node: claims))
-    verify(made)
+    optimised, report = optimise(graph, standard(lambda node: claims))
+    verify(optimised)
     assert report.rewrites.get("raise-attention/attention") == 1
     inputs = inputs_of(graph)
-    assert_close(run_on(device, made, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1))
+    assert_close(
+        run_on(device, optimised, inputs)["y"], run_on("reference", graph, inputs)["y"], Tolerance(64, scale=1)
+    )
     if claims:
-        ops_left = {node.op.name for node in made.nodes}
+        ops_left = {node.op.name for node in optimised.nodes}
         assert not ops_left & {"softmax", "matmul", "dot_general", "exp", "tanh"}
 
 
 def test_attention_of_grouped_heads_keeps_them_few() -> None:
     graph = Graph()
     graph.output(grouped(graph), name="y")
-    made, _ = optimise(graph, standard(lambda node: True))
-    node = next(n for n in made.nodes if n.op.name == "attention")
+    optimised, _ = optimise(graph, standard(lambda node: True))
+    node = next(n for n in optimised.nodes if n.op.name == "attention")
     assert [v.shape[1] for v in node.inputs] == [4, 2, 2]
 
 
@@ -212,12 +214,12 @@ def batch_broadcast(g: Graph) -> Value:
 def test_what_is_no_attention_stays(build: Callable[[Graph], Value]) -> None:
     graph = Graph()
     graph.output(build(graph), name="y")
-    made, report = optimise(graph, standard(lambda node: True))
+    optimised, report = optimise(graph, standard(lambda node: True))
     assert "raise-attention/attention" not in report.rewrites
     inputs = inputs_of(graph)
-    wanted = run_on("reference", graph, inputs)
-    for name, array in run_on("reference", made, inputs).items():
-        assert_close(array, wanted[name], Tolerance(64, scale=1))
+    expected = run_on("reference", graph, inputs)
+    for name, array in run_on("reference", optimised, inputs).items():
+        assert_close(array, expected[name], Tolerance(64, scale=1))
 
 
 def raised(build: Callable[[Value], Value], shape: tuple[int, ...] = (2, 3, 16), dtype: str = "f32") -> list[str]:
@@ -225,14 +227,14 @@ def raised(build: Callable[[Value], Value], shape: tuple[int, ...] = (2, 3, 16),
     graph = Graph()
     x = graph.input("x", shape, dtype)
     graph.output(build(x), name="y")
-    made, report = optimise(graph, standard(lambda node: True))
-    verify(made)
+    optimised, report = optimise(graph, standard(lambda node: True))
+    verify(optimised)
     assert not report.unfinished
     inputs = {"x": numbers(*shape).astype(x.dtype.numpy)}
-    got, wanted = run_on("reference", made, inputs)["y"], run_on("reference", graph, inputs)["y"]
+    actual, expected = run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"]
     # what is written out in f16 is rounded at every step
-    assert_close(got, wanted, Tolerance(64 if dtype == "f32" else 4 * 2**13, scale=1))
-    return [node.op.name for node in made.nodes if node.op.name not in ("input", "constant", "param")]
+    assert_close(actual, expected, Tolerance(64 if dtype == "f32" else 4 * 2**13, scale=1))
+    return [node.op.name for node in optimised.nodes if node.op.name not in ("input", "constant", "param")]
 
 
 HALF_PI = math.sqrt(2 / math.pi)

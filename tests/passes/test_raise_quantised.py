@@ -71,12 +71,12 @@ def test_products_of_bytes(make: Callable[..., Value], left: str, right: str, de
     assert sum(count for name, count in report.rewrites.items() if name.startswith(PASS)) >= 1
     feed = {"x": bytes_of(left, *SHAPES[make.__name__])}
     plain = run_on("reference", g, feed, disable=frozenset({PASS}))["y"]
-    got = run_on(device, g, feed)["y"]
-    if got.dtype.kind == "f":
-        assert_close(got, plain, Tolerance(16, scale=1))
+    actual = run_on(device, g, feed)["y"]
+    if actual.dtype.kind == "f":
+        assert_close(actual, plain, Tolerance(16, scale=1))
     else:
-        assert np.abs(got.astype(int) - plain.astype(int)).max() <= 1  # sums round apart where they meet a tie
-        assert (got != plain).mean() < 0.01
+        assert np.abs(actual.astype(int) - plain.astype(int)).max() <= 1  # sums round apart where they meet a tie
+        assert (actual != plain).mean() < 0.01
 
 
 def test_one_kernel_from_bytes_to_bytes() -> None:
@@ -102,8 +102,8 @@ def test_quantising_what_was_dequantised_is_nothing() -> None:
     x = g.input("x", (300,), "u8")
     scale, zero = g.constant(np.float32(0.03)), g.constant(np.uint8(9))
     g.output(ops.quantize(ops.dequantize(x, scale, zero, dtype="f32"), scale, zero, dtype="u8"))
-    made, report = optimise(g)
-    assert report.rewrites[f"{PASS}/again"] == 1 and len(made.nodes) == 1
+    optimised, report = optimise(g)
+    assert report.rewrites[f"{PASS}/again"] == 1 and len(optimised.nodes) == 1
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5])

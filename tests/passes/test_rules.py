@@ -40,17 +40,17 @@ def modules(package: Any) -> list[str]:
 
 def rules_of_all() -> set[str]:
     """Names of the rules of every `Rules` in the package."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name in [*modules(rlx.passes), "rlx.backends.mlx.packed"]:
         for value in vars(importlib.import_module(name)).values():
             if isinstance(value, Rules):
-                found |= {f"{value.name}/{rule.name}" for rule in value.rules}
-    return found
+                names |= {f"{value.name}/{rule.name}" for rule in value.rules}
+    return names
 
 
 def other_rewrites() -> set[str]:
     """Names that the code of other passes counts, as it says them: `context.spend(self.name, "merge", …)`."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in Path(rlx.passes.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for cls in ast.walk(tree):
@@ -64,8 +64,8 @@ def other_rewrites() -> set[str]:
                         owner, rewrite = node.args[:2]
                         if isinstance(rewrite, ast.Constant):
                             of = owner.value if isinstance(owner, ast.Constant) else named[0]
-                            found.add(f"{of}/{rewrite.value}")
-    return found
+                            names.add(f"{of}/{rewrite.value}")
+    return names
 
 
 def test_every_rewrite_has_a_graph() -> None:
@@ -110,9 +110,9 @@ def numbers(value: Value, seed: int) -> Array:
     shape = tuple(dims.evaluate(d, SIZES) for d in value.shape)
     kind = value.dtype.kind
     if kind == "bool":
-        made: Array = random.integers(0, 2, shape).astype(np.bool_)
-        made.reshape(-1)[:1] = True
-        return made
+        flags: Array = random.integers(0, 2, shape).astype(np.bool_)
+        flags.reshape(-1)[:1] = True
+        return flags
     low, high = {"uint": (0, 255), "int": (-9, 9)}.get(kind, (0, 0))
     if kind in ("uint", "int"):
         return random.integers(low, high, shape).astype(value.dtype.numpy)
@@ -127,13 +127,13 @@ def run(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
 def test_a_rewrite_happens_and_changes_no_result(name: str) -> None:
     graph = made(name)
     inputs = {v.name: numbers(v, seed) for seed, v in enumerate(graph.inputs)}
-    wanted = run(graph, inputs)
+    expected = run(graph, inputs)
     on, report = optimised(graph, name)
     verify(on)
     assert report.rewrites.get(name, 0) >= 1, f"it does not happen; what does: {report.rewrites}"
     off, without = optimised(graph, name, off=name)
     verify(off)
     assert name not in without.rewrites
-    for given in (on, off):
-        for a, b in zip(run(given, inputs), wanted, strict=True):
+    for each_graph in (on, off):
+        for a, b in zip(run(each_graph, inputs), expected, strict=True):
             assert_close(a, b, CLOSE)

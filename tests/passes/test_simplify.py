@@ -35,16 +35,16 @@ def after(passes: Pass | list[Pass], build: Build, x: Array = SPECIAL) -> list[s
     graph = Graph()
     graph.output(build(graph.input("x", x.shape, x.dtype)), name="y")
     context = Context(stop_at=-1)
-    made = run_passes(graph, passes if isinstance(passes, list) else [passes], context)
-    verify(made)
+    optimised = run_passes(graph, passes if isinstance(passes, list) else [passes], context)
+    verify(optimised)
     assert not context.report.unfinished
-    got, wanted = run_on("reference", made, {"x": x})["y"], run_on("reference", graph, {"x": x})["y"]
-    assert got.dtype == wanted.dtype and got.shape == wanted.shape
-    assert_close(got, wanted, Tolerance(1))
-    if wanted.dtype.kind == "f":
-        known = ~np.isnan(wanted)
-        assert np.array_equal(np.signbit(got)[known], np.signbit(wanted)[known])
-    return [node.op.name for node in made.nodes if node.op.name not in ("input", "constant")]
+    actual, expected = run_on("reference", optimised, {"x": x})["y"], run_on("reference", graph, {"x": x})["y"]
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    assert_close(actual, expected, Tolerance(1))
+    if expected.dtype.kind == "f":
+        known = ~np.isnan(expected)
+        assert np.array_equal(np.signbit(actual)[known], np.signbit(expected)[known])
+    return [node.op.name for node in optimised.nodes if node.op.name not in ("input", "constant")]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_roots_of_what_is_never_negative(build: Build, left: list[str]) -> None:
     mild = np.array([[0.5, -2, 0.0, -0.0], [3, math.nan, 1, -1]], np.float32)
     graph = Graph()
     graph.output(build(graph.input("x", mild.shape)), name="y")
-    made = simplify.rules.run(graph, Context(stop_at=-1))
-    assert [n.op.name for n in made.nodes if n.op.name not in ("input", "constant")] == left
-    got, wanted = (run_on("reference", g, {"x": mild})["y"] for g in (made, graph))
-    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    result = simplify.rules.run(graph, Context(stop_at=-1))
+    assert [n.op.name for n in result.nodes if n.op.name not in ("input", "constant")] == left
+    actual, expected = (run_on("reference", g, {"x": mild})["y"] for g in (result, graph))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_numbers_from_dims() -> None:
     shape = ops.dims_tensor(graph, values=x.shape)
     last = ops.gather(ops.cast(shape, to="f32"), np.array(-2))
     graph.output(last=last, rest=shape[1:], picked=ops.gather(shape, np.array([2, 0])))
-    made = simplify.rules.run(graph, Context(stop_at=-1))
-    verify(made)
-    assert {n.op.name for n in made.nodes} == {"input", "dims_tensor", "reshape"}
+    result = simplify.rules.run(graph, Context(stop_at=-1))
+    verify(result)
+    assert {n.op.name for n in result.nodes} == {"input", "dims_tensor", "reshape"}
     inputs = {"x": np.zeros((2, 7, 4), np.float32)}
-    got = run_on("reference", made, inputs)
-    assert (got["last"].tolist(), got["rest"].tolist(), got["picked"].tolist()) == (7.0, [7, 4], [4, 2])
+    actual = run_on("reference", result, inputs)
+    assert (actual["last"].tolist(), actual["rest"].tolist(), actual["picked"].tolist()) == (7.0, [7, 4], [4, 2])
 
 
 def test_broadcast_of_symbolic_dims_stays_where_it_decides_the_shape() -> None:
@@ -157,9 +157,9 @@ def test_broadcast_of_symbolic_dims_stays_where_it_decides_the_shape() -> None:
     x, y = graph.input("x", ("n", 1)), graph.input("y", ("m", 3))
     wide = ops.broadcast_to(x, shape=("n", 3))
     graph.output(a=wide + y, b=wide * 2.0)
-    made = simplify.rules.run(graph, Context(stop_at=-1))
-    verify(made)
-    assert [v.type for v in made.outputs.values()] == [v.type for v in graph.outputs.values()]
+    result = simplify.rules.run(graph, Context(stop_at=-1))
+    verify(result)
+    assert [v.type for v in result.outputs.values()] == [v.type for v in graph.outputs.values()]
 
 
 # the other passes
@@ -198,8 +198,8 @@ def test_dce_drops_what_nothing_needs() -> None:
     graph.param("unused", (2,))
     ops.exp(x)
     graph.output(x + 1, name="y")
-    made = Dce().run(graph, Context(stop_at=-1))
-    assert [n.op.name for n in made.nodes] == ["input", "param", "constant", "add"]
+    result = Dce().run(graph, Context(stop_at=-1))
+    assert [n.op.name for n in result.nodes] == ["input", "param", "constant", "add"]
 
 
 @pytest.mark.parametrize(
@@ -221,15 +221,15 @@ def test_canonical_spelling(build: Build, left: list[str]) -> None:
 def test_merge_dots_joins_weights_of_any_orientation() -> None:
     graph = Graph()
     x = graph.input("x", ("n", 4))
-    made = [x @ graph.param(f"w{i}", (4, 2 + i)) for i in range(3)]
-    turned = [
+    products = [x @ graph.param(f"w{i}", (4, 2 + i)) for i in range(3)]
+    transposed = [
         ops.dot_general(x, graph.param(f"t{i}", (3, 4)), lhs_contract=(1,), rhs_contract=(1,))
         + graph.param(f"b{i}", (3,))
         for i in range(2)
     ]
     alone = x @ graph.param("alone", (4, 5)) + graph.param("c", (5,))
     shared = x @ np.ones((4, 2), np.float32)
-    graph.output(*made, *turned, alone, shared)
+    graph.output(*products, *transposed, alone, shared)
     context = Context(stop_at=-1)
     result = run_passes(graph, [canonical.rules, MergeDots()], context)
     verify(result)
@@ -238,9 +238,9 @@ def test_merge_dots_joins_weights_of_any_orientation() -> None:
     dice = np.random.default_rng(0)
     params = {v.name: dice.normal(size=v.shape).astype(np.float32) for v in graph.params}
     inputs = {"x": dice.normal(size=(3, 4)).astype(np.float32)}
-    wanted = run_on("reference", graph, inputs, params)
+    expected = run_on("reference", graph, inputs, params)
     for name, array in run_on("reference", result, inputs, params).items():
-        np.testing.assert_allclose(array, wanted[name], rtol=1e-6)
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6)
 
 
 def test_precision_policy() -> None:
@@ -248,11 +248,11 @@ def test_precision_policy() -> None:
     x = graph.input("x", (2, 2))
     graph.output(ops.exp(x) @ x, name="y")
     policy = lambda node: rlx.bf16 if node.op.name == "matmul" else None  # noqa: E731
-    made = Precision(policy).run(graph, Context(stop_at=-1))
-    verify(made)
-    dot = next(n for n in made.nodes if n.op.name == "matmul")
+    result = Precision(policy).run(graph, Context(stop_at=-1))
+    verify(result)
+    dot = next(n for n in result.nodes if n.op.name == "matmul")
     assert [v.dtype for v in dot.inputs] == [rlx.bf16, rlx.bf16]
-    assert made.outputs["y"].dtype is rlx.f32
+    assert result.outputs["y"].dtype is rlx.f32
 
 
 # the driver and its patterns

@@ -22,13 +22,13 @@ def encoder() -> rlx.Graph:
 
 def test_all_dims_and_some() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("f4")
-    wanted = rlx.Session("reference").compile(encoder()).run([x])[0]
-    for sizes, left in (({"seq": 3}, ["batch"]), ({"batch": 2, "seq": 3}, []), ({}, ["batch", "seq"])):
-        made = specialise(encoder(), sizes)
-        verify(made)
-        assert made.symbols == left
+    expected = rlx.Session("reference").compile(encoder()).run([x])[0]
+    for sizes, symbols in (({"seq": 3}, ["batch"]), ({"batch": 2, "seq": 3}, []), ({}, ["batch", "seq"])):
+        specialised = specialise(encoder(), sizes)
+        verify(specialised)
+        assert specialised.symbols == symbols
         for device in ("reference", "cpu"):
-            np.testing.assert_array_equal(rlx.Session(device).compile(made).run([x])[0], wanted)
+            np.testing.assert_array_equal(rlx.Session(device).compile(specialised).run([x])[0], expected)
     assert str(specialise(encoder(), {"batch": 2, "seq": 3}).outputs["y"].type) == "f32[6, 2, 2]"
     assert specialise(encoder(), {}).same_as(encoder())
 
@@ -48,8 +48,8 @@ def test_measured_dims_stay_with_the_run() -> None:
     x = graph.input("x", ("n",))
     graph.output(ops.nonzero(x), name="y")
     array = np.array([0, 1, 2, 0], "f4")
-    made = specialise(graph, {"n": 4})
-    assert rlx.Session("cpu").compile(made).run([array])[0].tolist() == [[1, 2]]
+    specialised = specialise(graph, {"n": 4})
+    assert rlx.Session("cpu").compile(specialised).run([array])[0].tolist() == [[1, 2]]
     with pytest.raises(GraphError, match="measures"):
         specialise(graph, {next(iter(graph.measured)): 2})
 
@@ -71,8 +71,10 @@ def test_dims_that_broadcast() -> None:
     one = specialise(graph, {"n": 1})
     verify(one)
     assert str(one.outputs["y"].type) == "f32[m, 2]" and not one.equalities
-    left = specialise(equal, {"n": 1})
-    assert [str(e.right if e.left == 1 else e.left) for e in left.equalities] == ["m"]  # it holds of equal dims alone
+    specialised = specialise(equal, {"n": 1})
+    assert [str(e.right if e.left == 1 else e.left) for e in specialised.equalities] == [
+        "m"
+    ]  # it holds of equal dims alone
 
 
 def test_a_side_that_must_spread() -> None:

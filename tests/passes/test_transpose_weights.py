@@ -32,34 +32,36 @@ def test_weights_are_turned_and_inputs_are_not() -> None:
     graph.output(
         build.dot_general(build.exp(x), graph.param("v", (4, 5)), lhs_contract=(1,), rhs_contract=(0,)), name="as it is"
     )
-    made = optimise(graph, [*standard(), TransposeWeights()])[0]
-    verify(made)
+    optimised = optimise(graph, [*standard(), TransposeWeights()])[0]
+    verify(optimised)
     assert products(optimise(graph)[0]) == [(1,), (1,), (0,)]
-    assert products(made) == [(0,), (1,), (0,)]
+    assert products(optimised) == [(0,), (1,), (0,)]
     assert optimise(graph, [*standard(), TransposeWeights()], disable=("transpose-weights",))[0].same_as(
         optimise(graph)[0]
     )
     random = np.random.default_rng(0)
     inputs = {"x": random.standard_normal((2, 4)).astype("f4"), "y": random.standard_normal((3, 4)).astype("f4")}
     params = {p.name: random.standard_normal([int(d) for d in p.shape]).astype("f4") for p in graph.params}
-    for got, want in zip(evaluate(made, inputs, params, {"n": 2}), evaluate(graph, inputs, params, {"n": 2})):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    for actual, expected in zip(
+        evaluate(optimised, inputs, params, {"n": 2}), evaluate(graph, inputs, params, {"n": 2})
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_what_stays_through_a_loop_is_turned_before_it() -> None:
     graph = Graph()
     random = np.random.default_rng(0)
     sizes = {"x": (5, 2, 3), "w": (1, 12, 3), "r": (1, 12, 4), "b": (1, 24), "h": (1, 2, 4)}
-    made = call("gru", *(graph.input(name, shape) for name, shape in sizes.items()))
-    graph.output(*made if isinstance(made, tuple) else (made,))
+    results = call("gru", *(graph.input(name, shape) for name, shape in sizes.items()))
+    graph.output(*results if isinstance(results, tuple) else (results,))
     inputs = {name: random.standard_normal(shape).astype("f4") for name, shape in sizes.items()}
-    turned = optimise(graph, [*standard(), TransposeWeights(), Hoist()])[0]
-    verify(turned)
-    (scan,) = (node for node in turned.nodes if node.op.name == "scan")
+    result = optimise(graph, [*standard(), TransposeWeights(), Hoist()])[0]
+    verify(result)
+    (scan,) = (node for node in result.nodes if node.op.name == "scan")
     assert set(products(scan.regions[0])) == {(0,)}
     assert not any(node.op.name == "transpose" for node in scan.regions[0].nodes)
-    for got, want in zip(evaluate(turned, inputs, {}, {}), evaluate(graph, inputs, {}, {})):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(evaluate(result, inputs, {}, {}), evaluate(graph, inputs, {}, {})):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_to_turn() -> None:

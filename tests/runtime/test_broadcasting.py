@@ -25,8 +25,8 @@ def f(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype("f4")
 
 
-def same(got: list[Any], *wanted: Any, rtol: float = 1e-5) -> None:
-    for a, b in zip(got, wanted, strict=True):
+def same(actual: list[Any], *expected: Any, rtol: float = 1e-5) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5)
 
@@ -247,11 +247,11 @@ def test_a_run_that_fails_leaves_the_state_as_it_was() -> None:
     compiled.bind_handle("state", f(1, 2))
     compiled.set_feeds({"next": "state"})
     compiled.run({"x": f(4, 2)})
-    kept = f(1, 2) + f(4, 2)
+    state = f(1, 2) + f(4, 2)
     with pytest.raises(InputError, match="n = 4 against m = 3"):
         compiled.run({"x": f(3, 2)})
-    same([compiled.read_handle("state")], kept)
-    same(compiled.run({"x": f(1, 2)}), kept + f(1, 2))
+    same([compiled.read_handle("state")], state)
+    same(compiled.run({"x": f(1, 2)}), state + f(1, 2))
 
 
 def test_active_extents_take_dims_to_be_equal() -> None:
@@ -283,9 +283,9 @@ def test_devices_of_a_graph_and_dims_of_a_choice() -> None:
     a, one = f(5, 3), f(1, 4, seed=2)
     same(devices.run("cpu", [a, one])[:1], a @ f(3, 4) + one)
     assert devices.report([a, one]).chosen is not None
-    device, found = devices.run_chain([a, one], ["cpu"])
+    device, results = devices.run_chain([a, one], ["cpu"])
     assert device.kind == "cpu"
-    same(found[:1], a @ f(3, 4) + one)
+    same(results[:1], a @ f(3, 4) + one)
 
 
 def test_saved_programs_compile_the_others_where_they_are_opened(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_stages() -> None:
     graph.output(places.reshape(places.shape[1]) + graph.input("c", ("k",), "i64"), name="more")
     compiled = Session("cpu").compile(graph)
     a, b = np.array([1, -1, 2, 3], "f4"), np.array([-1.5], "f4")
-    found = np.nonzero(a + b > 0)
-    same(compiled.run([a, b, np.array([10, 20])]), np.stack(found), found[0] + [10, 20])
+    positions = np.nonzero(a + b > 0)
+    same(compiled.run([a, b, np.array([10, 20])]), np.stack(positions), positions[0] + [10, 20])
     with pytest.raises(InputError, match=r"against k = 1.*what a run measures is not broadcast"):
         compiled.run([a, b, np.array([10])])

@@ -40,9 +40,9 @@ def inputs_of(batch: int, seq: int) -> dict[str, Any]:
 
 
 def made_of(device: str = "cpu", **options: Any) -> BucketedCache:
-    made = BucketedCache(masked(), rlx.Session(device), LADDERS, {"mask": float("-inf")}, **options)
-    made.set_params({"w": W})
-    return made
+    program = BucketedCache(masked(), rlx.Session(device), LADDERS, {"mask": float("-inf")}, **options)
+    program.set_params({"w": W})
+    return program
 
 
 SIZES = [(1, 1), (1, 2), (1, 3), (2, 5), (4, 16), (3, 16), (1, 3), (2, 5)]
@@ -50,48 +50,48 @@ SIZES = [(1, 1), (1, 2), (1, 3), (2, 5), (4, 16), (3, 16), (1, 3), (2, 5)]
 
 @pytest.mark.parametrize("static", [None, True])
 def test_results_are_those_of_the_lengths_themselves(static: bool | None) -> None:
-    made = made_of(static=static)
+    cache = made_of(static=static)
     exact = rlx.Session("cpu").compile(masked())
     exact.set_params({"w": W})
     for sizes in SIZES:
-        given = inputs_of(*sizes)
-        for got, wanted in zip(made.run_padded(given), exact.run(given)):
-            assert got.shape == wanted.shape
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    assert made.compiles == len(made) == (4 if static else 1)
-    assert made.hits == len(SIZES) - made.compiles
-    made.set_params({"w": W * 0})
-    assert np.allclose(made.run_padded(inputs_of(1, 4))[0].sum(1), 1)
+        inputs = inputs_of(*sizes)
+        for actual, expected in zip(cache.run_padded(inputs), exact.run(inputs)):
+            assert actual.shape == expected.shape
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert cache.compiles == len(cache) == (4 if static else 1)
+    assert cache.hits == len(SIZES) - cache.compiles
+    cache.set_params({"w": W * 0})
+    assert np.allclose(cache.run_padded(inputs_of(1, 4))[0].sum(1), 1)
 
 
 def test_compiles_are_explained() -> None:
-    made = made_of("reference", static=True)
+    cache = made_of("reference", static=True)
     for sizes in ((1, 2), (1, 3), (4, 3), (4, 2), (1, 4)):
-        made.run_padded(inputs_of(*sizes))
-    told = [str(each) for each in made.explain_recompiles()]
-    assert told[0] == "batch=1, seq=2: the first run"
-    assert told[1] == "batch=1, seq=4: a new size of seq=4 (there were 2)"
-    assert told[2] == "batch=4, seq=4: a new size of batch=4 (there were 1)"
-    assert told[3] == "batch=4, seq=2: known sizes in a new combination"
-    assert len(told) == 4 and made.hits == 1
-    assert made.bucket_of(inputs_of(2, 9)) == {"batch": 4, "seq": 16}
+        cache.run_padded(inputs_of(*sizes))
+    reasons = [str(each) for each in cache.explain_recompiles()]
+    assert reasons[0] == "batch=1, seq=2: the first run"
+    assert reasons[1] == "batch=1, seq=4: a new size of seq=4 (there were 2)"
+    assert reasons[2] == "batch=4, seq=4: a new size of batch=4 (there were 1)"
+    assert reasons[3] == "batch=4, seq=2: known sizes in a new combination"
+    assert len(reasons) == 4 and cache.hits == 1
+    assert cache.bucket_of(inputs_of(2, 9)) == {"batch": 4, "seq": 16}
 
 
 def test_programs_are_dropped_by_bytes() -> None:
-    made = made_of(static=True, max_bytes=1)
-    made.run_padded(inputs_of(1, 2))
-    made.run_padded(inputs_of(1, 4))
-    made.run_padded(inputs_of(1, 2))
-    assert len(made) == 1 and made.evictions == 2 and made.compiles == 3 and made.nbytes > 1
-    assert "dropped to keep all within 1 bytes" in str(made.explain_recompiles()[-1])
+    cache = made_of(static=True, max_bytes=1)
+    cache.run_padded(inputs_of(1, 2))
+    cache.run_padded(inputs_of(1, 4))
+    cache.run_padded(inputs_of(1, 2))
+    assert len(cache) == 1 and cache.evictions == 2 and cache.compiles == 3 and cache.nbytes > 1
+    assert "dropped to keep all within 1 bytes" in str(cache.explain_recompiles()[-1])
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    made = made_of("reference")
+    cache = made_of("reference")
     with pytest.raises(InputError, match=r"'seq' to be at most 16, got 17"):
-        made.run_padded(inputs_of(1, 17))
+        cache.run_padded(inputs_of(1, 17))
     with pytest.raises(InputError):
-        made.run_padded({"x": inputs_of(1, 2)["x"]})
+        cache.run_padded({"x": inputs_of(1, 2)["x"]})
     session = rlx.Session("reference")
     for ladders, pads in (
         ({"nope": (1,)}, {}), ({"seq": ()}, {}), ({"seq": (4, 2)}, {}), ({"seq": (0, 2)}, {}), ({"seq": (1.5,)}, {}),
@@ -132,23 +132,23 @@ class StaticBackend(ReferenceBackend):
 def test_a_device_of_static_shapes_gets_a_program_for_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = StaticBackend()
     monkeypatch.setattr(registry, "backend", lambda device: (backend, 0))
-    made = made_of("reference")
+    cache = made_of("reference")
     exact = inputs_of(2, 5)
-    assert made.run_padded(exact)[0].shape == (2, 5, 4)
-    assert backend.seen[-1] == [] and made.compiles == 1 and len(made) == 1
+    assert cache.run_padded(exact)[0].shape == (2, 5, 4)
+    assert backend.seen[-1] == [] and cache.compiles == 1 and len(cache) == 1
     with pytest.raises(rlx.CapabilityError, match="active_extent"):
         rlx.Session("reference").compile(masked()).set_active_extent("seq", 2)
 
 
 def test_many_threads_compile_each_bucket_once() -> None:
-    made = made_of("reference", static=True)
+    cache = made_of("reference", static=True)
     failures: list[str] = []
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
         for _ in range(20):
             batch, seq = int(random.integers(1, 5)), int(random.integers(1, 17))
-            if made.run_padded(inputs_of(batch, seq))[0].shape != (batch, seq, 4):
+            if cache.run_padded(inputs_of(batch, seq))[0].shape != (batch, seq, 4):
                 failures.append(f"{batch} {seq}")
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
@@ -156,4 +156,4 @@ def test_many_threads_compile_each_bucket_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and made.compiles == len(made) <= 8
+    assert not failures and cache.compiles == len(cache) <= 8

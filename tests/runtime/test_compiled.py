@@ -36,12 +36,12 @@ X = np.arange(8, dtype="f4").reshape(2, 4)
 
 def test_runs_by_name_by_position_and_as_a_function() -> None:
     compiled, w, b = compiled_mlp()
-    want = X @ w + b
-    np.testing.assert_allclose(compiled.run({"x": X})[0], want)
-    np.testing.assert_allclose(compiled.run([X])[0], want)
-    np.testing.assert_allclose(compiled(x=X)["y"], want)
-    np.testing.assert_allclose(compiled(X)["y"], want)
-    np.testing.assert_allclose(compiled.run({"x": X}, outputs=["y", "y"])[1], want)
+    expected = X @ w + b
+    np.testing.assert_allclose(compiled.run({"x": X})[0], expected)
+    np.testing.assert_allclose(compiled.run([X])[0], expected)
+    np.testing.assert_allclose(compiled(x=X)["y"], expected)
+    np.testing.assert_allclose(compiled(X)["y"], expected)
+    np.testing.assert_allclose(compiled.run({"x": X}, outputs=["y", "y"])[1], expected)
 
 
 def test_any_batch_runs_without_a_compile() -> None:
@@ -259,8 +259,12 @@ def test_a_graph_without_outputs_is_refused() -> None:
 
 def test_describe_and_repr() -> None:
     compiled, _, _ = compiled_mlp()
-    told = compiled.describe()
-    assert told["device"] == "reference" and told["param_bytes"] == 60 and told["inputs"] == {"x": "f32[batch, 4]"}
+    description = compiled.describe()
+    assert (
+        description["device"] == "reference"
+        and description["param_bytes"] == 60
+        and description["inputs"] == {"x": "f32[batch, 4]"}
+    )
     assert "f32[batch, 3]" in repr(compiled)
 
 

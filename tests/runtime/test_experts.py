@@ -21,27 +21,29 @@ WIDTH, INNER, EXPERTS, K = 16, 32, 8, 2
 def weights() -> dict[str, Array]:
     random = np.random.default_rng(0)
     shapes = {"gate": (EXPERTS, WIDTH, INNER), "up": (EXPERTS, WIDTH, INNER), "down": (EXPERTS, INNER, WIDTH)}
-    made = {f"{name}{layer}": random.standard_normal(shape, np.float32) / 4 for layer in (0, 1)
+    params = {f"{name}{layer}": random.standard_normal(shape, np.float32) / 4 for layer in (0, 1)
             for name, shape in shapes.items()}  # fmt: skip
-    return made | {f"router{layer}": random.standard_normal((WIDTH, EXPERTS), np.float32) for layer in (0, 1)}
+    return params | {f"router{layer}": random.standard_normal((WIDTH, EXPERTS), np.float32) for layer in (0, 1)}
 
 
 def net() -> Graph:
     """Two layers of experts, for any number of tokens."""
     graph = Graph("mixture")
     x = graph.input("x", ("tokens", WIDTH), "f32")
-    held = {name: graph.param(name, array.shape, "f32") for name, array in weights().items()}
+    params_of_net = {name: graph.param(name, array.shape, "f32") for name, array in weights().items()}
     for layer in ("0", "1"):
-        shares, chosen = rlx.route(x @ held["router" + layer], K)
-        x = x + rlx.mixture(x, shares, chosen, held["gate" + layer], held["up" + layer], held["down" + layer])
+        shares, chosen = rlx.route(x @ params_of_net["router" + layer], K)
+        x = x + rlx.mixture(
+            x, shares, chosen, params_of_net["gate" + layer], params_of_net["up" + layer], params_of_net["down" + layer]
+        )
     graph.output(x, name="y")
     return graph
 
 
 def compiled(device: str = "cpu", params: dict[str, Array] | None = None) -> CompiledGraph:
-    made = rlx.Session(device).compile(net())
-    made.set_params(params or weights())
-    return made
+    program = rlx.Session(device).compile(net())
+    program.set_params(params or weights())
+    return program
 
 
 def tokens(count: int, seed: int = 0) -> Array:
@@ -50,9 +52,9 @@ def tokens(count: int, seed: int = 0) -> Array:
 
 def by_hand(x: Array) -> tuple[Array, list[Array]]:
     """The net in NumPy, token by token, and what it chose."""
-    held, choices = weights(), []
+    params, choices = weights(), []
     for layer in ("0", "1"):
-        logits = x @ held["router" + layer]
+        logits = x @ params["router" + layer]
         scores = np.exp(logits - logits.max(1, keepdims=True))
         scores /= scores.sum(1, keepdims=True)
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, :K]
@@ -60,9 +62,9 @@ def by_hand(x: Array) -> tuple[Array, list[Array]]:
         for token, experts in enumerate(chosen):
             shares = scores[token, experts] / scores[token, experts].sum()
             for share, e in zip(shares, experts):
-                gated = x[token] @ held["gate" + layer][e]
-                inner = gated / (1 + np.exp(-gated)) * (x[token] @ held["up" + layer][e])
-                out[token] += share * (inner @ held["down" + layer][e])
+                gated = x[token] @ params["gate" + layer][e]
+                inner = gated / (1 + np.exp(-gated)) * (x[token] @ params["up" + layer][e])
+                out[token] += share * (inner @ params["down" + layer][e])
         choices.append(chosen.reshape(-1))
         x = out
     return x, choices
@@ -71,8 +73,8 @@ def by_hand(x: Array) -> tuple[Array, list[Array]]:
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize("count", [1, 5, 8, 9, 60])
 def test_a_mixture_is_what_it_is_by_hand(count: int, device: str) -> None:
-    wanted, _ = by_hand(tokens(count))
-    np.testing.assert_allclose(compiled(device).run([tokens(count)])[0], wanted, rtol=1e-4, atol=1e-4)
+    expected, _ = by_hand(tokens(count))
+    np.testing.assert_allclose(compiled(device).run([tokens(count)])[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_choices_are_captured_and_taken_once() -> None:
@@ -82,11 +84,11 @@ def test_choices_are_captured_and_taken_once() -> None:
     program.experts.capture(3)
     for count in (4, 7, 2, 20):
         np.testing.assert_allclose(program.run([tokens(count)])[0], by_hand(tokens(count))[0], rtol=1e-4, atol=1e-4)
-    taken = program.experts.taken()
-    assert [len(run[0]) for run in taken] == [14, 4, 40], "the last three runs"
-    for got, count in zip(taken, (7, 2, 20)):
-        for mine, wanted in zip(got, by_hand(tokens(count))[1]):
-            np.testing.assert_array_equal(mine, wanted)
+    captures = program.experts.taken()
+    assert [len(run[0]) for run in captures] == [14, 4, 40], "the last three runs"
+    for actual, count in zip(captures, (7, 2, 20)):
+        for mine, expected in zip(actual, by_hand(tokens(count))[1]):
+            np.testing.assert_array_equal(mine, expected)
     assert program.experts.taken() == []
     program.experts.capture(None)
     program.run([tokens(3)])
@@ -100,10 +102,10 @@ def test_residency_counts_and_changes_no_result() -> None:
     mask[[1, 4]] = True
     program.experts.set_resident(mask)
     np.testing.assert_array_equal(program.run([tokens(30)])[0], plain)
-    for told, chosen in zip(program.experts.statistics(), by_hand(tokens(30))[1]):
-        np.testing.assert_array_equal(told.rows, np.bincount(chosen, minlength=EXPERTS))
-        assert told.hits == int(np.isin(chosen, [1, 4]).sum()) and told.hits + told.misses == 60
-        assert told.released == EXPERTS - 2 and told.fetched == 0
+    for statistics, chosen in zip(program.experts.statistics(), by_hand(tokens(30))[1]):
+        np.testing.assert_array_equal(statistics.rows, np.bincount(chosen, minlength=EXPERTS))
+        assert statistics.hits == int(np.isin(chosen, [1, 4]).sum()) and statistics.hits + statistics.misses == 60
+        assert statistics.released == EXPERTS - 2 and statistics.fetched == 0
     program.experts.set_resident([mask, ~mask])
     now = program.experts.resident
     assert now is not None and (now[1] == ~mask).all()
@@ -141,11 +143,11 @@ def test_weights_in_files_are_given_back_and_read_again(tmp_path: Path) -> None:
 
     save(weights(), tmp_path / "w.safetensors")
     program = compiled(params=read(tmp_path / "w.safetensors"))
-    wanted = program.run([tokens(40)])[0]
+    expected = program.run([tokens(40)])[0]
     program.experts.set_resident(np.zeros(EXPERTS, np.bool_))
-    np.testing.assert_array_equal(program.run([tokens(40)])[0], wanted)
+    np.testing.assert_array_equal(program.run([tokens(40)])[0], expected)
     program.experts.set_resident(np.ones(EXPERTS, np.bool_))
-    np.testing.assert_array_equal(program.run([tokens(40)])[0], wanted)
+    np.testing.assert_array_equal(program.run([tokens(40)])[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_many_threads_lose_no_run() -> None:
     for thread in threads:
         thread.join()
     assert len(program.experts.taken()) == 160
-    assert all(told.hits + told.misses == 160 * 3 * K for told in program.experts.statistics())
+    assert all(statistics.hits + statistics.misses == 160 * 3 * K for statistics in program.experts.statistics())
 
 
 def test_a_part_that_is_watched_has_the_weights_of_its_whole() -> None:

@@ -33,10 +33,10 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setitem(device._TOKENS, "breaking", "breaking")
     registry.refresh()
     support.forget()
-    made = type(registry.load("breaking"))
-    monkeypatch.setattr(made, "step", "")
-    monkeypatch.setattr(made, "error", RuntimeError())
-    return made
+    backend_type = type(registry.load("breaking"))
+    monkeypatch.setattr(backend_type, "step", "")
+    monkeypatch.setattr(backend_type, "error", RuntimeError())
+    return backend_type
 
 
 def net() -> Graph:
@@ -115,30 +115,30 @@ def test_xla_is_left_when_its_driver_fails() -> None:
 )  # fmt: skip
 def test_errors_of_the_caller_end_a_chain_and_cost_no_program(inputs: Any, error: type[Exception]) -> None:
     devices = GraphDevices(net(), DevicePolicy().only("cpu", "reference"))
-    made = devices.compile("cpu")
+    compiled = devices.compile("cpu")
     with pytest.raises(error):
         devices.run_chain(inputs, ["cpu", "reference"])
-    assert devices.compile("cpu") is made
+    assert devices.compile("cpu") is compiled
 
 
 def test_sizes_that_contradict_each_other_end_a_chain_too() -> None:
     graph = Graph("two")
     graph.output(graph.input("a", (4,), "f32") * graph.input("b", ("n",), "f32").reshape((4,)))
     devices = GraphDevices(graph, DevicePolicy().only("cpu", "reference"))
-    made = devices.compile("cpu")
+    compiled = devices.compile("cpu")
     for wrong in ([np.zeros(5, np.float32), X], [X, np.zeros(5, np.float32)]):
         with pytest.raises(InputError):
             devices.run_chain(wrong, ["cpu", "reference"])
-    assert devices.compile("cpu") is made
+    assert devices.compile("cpu") is compiled
 
 
 def test_a_run_that_takes_too_long_ends_a_chain(failing: Any) -> None:
     failing.step, failing.error = "run", RunTimeout("[run] expected a run that is done in 1 s, got one that is not")
     devices = GraphDevices(net(), DevicePolicy().only("breaking", "cpu"))
-    made = devices.compile("breaking")
+    compiled = devices.compile("breaking")
     with pytest.raises(RunTimeout):
         devices.run_chain([X], ["breaking", "cpu"])
-    assert devices.compile("breaking") is made
+    assert devices.compile("breaking") is compiled
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference", "xla", "vulkan", "mlx"])
@@ -155,9 +155,9 @@ def test_memory_that_runs_out_is_told_with_value_and_bytes(
     cube = a * b * c
     graph.output(rlx.sort(cube, axis=2)[:, :, 0] if kept else cube, name="y")
     n = 1 << 14  # 16 TiB
-    given = [np.ones(s, np.float32) for s in ((n, 1, 1), (1, n, 1), (1, 1, n))]
+    inputs = [np.ones(s, np.float32) for s in ((n, 1, 1), (1, n, 1), (1, 1, n))]
     with pytest.raises(OutOfMemory) as caught:
-        rlx.Session(name).compile(graph).run(given)
+        rlx.Session(name).compile(graph).run(inputs)
     assert str(4 << 42) in str(caught.value), caught.value
     assert "at node 'mul_" in str(caught.value)
     if name == "cpu" and not kept:

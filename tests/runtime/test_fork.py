@@ -17,14 +17,14 @@ def run(text: str, seconds: float = 120) -> str:
     """What a script prints."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "RLX_CACHE": "0"}
     command = [sys.executable, "-c", textwrap.dedent(text)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_children_of_a_process_that_compiles() -> None:
-    told = run(
+    output = run(
         """
         import os, threading, time
         import numpy as np
@@ -72,13 +72,13 @@ def test_children_of_a_process_that_compiles() -> None:
         print("done")
         """
     )
-    assert told == "done\n"
+    assert output == "done\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_runs_that_were_queued_before_a_fork() -> None:
     """The child is told that they are its parent's; its own go on. The parent's are done."""
-    told = run(
+    output = run(
         """
         import os
         import numpy as np
@@ -109,4 +109,4 @@ def test_runs_that_were_queued_before_a_fork() -> None:
         print("done")
         """
     )
-    assert told == "done\n"
+    assert output == "done\n"

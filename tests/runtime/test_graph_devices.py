@@ -50,9 +50,9 @@ def net() -> Graph:
 
 
 def devices(*names: str, **more: object) -> GraphDevices:
-    made = GraphDevices(net(), DevicePolicy(**more).only(*names))  # type: ignore[arg-type]
-    made.set_param("w", W)
-    return made
+    devices = GraphDevices(net(), DevicePolicy(**more).only(*names))  # type: ignore[arg-type]
+    devices.set_param("w", W)
+    return devices
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,18 @@ def devices(*names: str, **more: object) -> GraphDevices:
     ],
 )  # fmt: skip
 def test_a_chain_falls_back_wherever_a_device_fails(broken: str, said: str) -> None:
-    made = devices("cpu", broken)
-    device, (y,) = made.run_chain([X], [broken, "cpu"])
+    graph_devices = devices("cpu", broken)
+    device, (y,) = graph_devices.run_chain([X], [broken, "cpu"])
     assert device == Device("cpu")
     np.testing.assert_array_equal(y, X * 2)
     with pytest.raises(FallbackError, match=said) as caught:
-        made.run_chain([X], [broken])
+        graph_devices.run_chain([X], [broken])
     assert [name for name, _ in caught.value.attempts] == [broken]
 
 
 def test_a_device_that_dies_half_way_is_left_and_comes_back_anew() -> None:
-    made = devices("lostlater", "cpu")
-    ran = [made.run_chain([X], ["lostlater", "cpu"])[0].kind for _ in range(7)]
+    graph_devices = devices("lostlater", "cpu")
+    ran = [graph_devices.run_chain([X], ["lostlater", "cpu"])[0].kind for _ in range(7)]
     assert ran == ["lostlater"] * 4 + ["cpu"] + ["lostlater"] * 2
 
 
@@ -84,38 +84,38 @@ def test_inputs_that_do_not_fit_are_the_callers_error_not_the_devices() -> None:
 
 
 def test_an_empty_chain_and_one_without_an_end_tell_all_attempts() -> None:
-    made = devices("nodriver", "noops")
+    graph_devices = devices("nodriver", "noops")
     with pytest.raises(FallbackError, match="none did: an empty chain"):
-        made.run_chain([X], [])
+        graph_devices.run_chain([X], [])
     with pytest.raises(FallbackError) as caught:
-        made.run_chain([X], ["nodriver", "noops"])
+        graph_devices.run_chain([X], ["nodriver", "noops"])
     assert len(caught.value.attempts) == 2
 
 
 def test_weights_are_held_once_and_reach_every_device() -> None:
-    made = devices("cpu", "reference")
+    graph_devices = devices("cpu", "reference")
     for device in ("cpu", "reference"):
-        np.testing.assert_array_equal(made.run(device, [X])[0], X * 2)
-    made.set_param("w", W * 2)
+        np.testing.assert_array_equal(graph_devices.run(device, [X])[0], X * 2)
+    graph_devices.set_param("w", W * 2)
     for device in ("cpu", "reference"):
-        np.testing.assert_array_equal(made.run(device, [X])[0], X * 4)
+        np.testing.assert_array_equal(graph_devices.run(device, [X])[0], X * 4)
     with pytest.raises(InputError, match="expected names among"):
-        made.set_params({"w": W, "v": W})
+        graph_devices.set_params({"w": W, "v": W})
     with pytest.raises(InputError):
-        made.set_params({"w": W[:2]})
-    np.testing.assert_array_equal(made.run("cpu", [X])[0], X * 4)
-    made.invalidate_cache()
-    made.sync_params_to_all()
-    np.testing.assert_array_equal(made.run("cpu", [X])[0], X * 4)
+        graph_devices.set_params({"w": W[:2]})
+    np.testing.assert_array_equal(graph_devices.run("cpu", [X])[0], X * 4)
+    graph_devices.invalidate_cache()
+    graph_devices.sync_params_to_all()
+    np.testing.assert_array_equal(graph_devices.run("cpu", [X])[0], X * 4)
 
 
 def test_a_hint_must_be_viable_wherever_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "it runs on: cpu"
-    with pytest.raises(UnsupportedOp, match=said):
+    pattern = "it runs on: cpu"
+    with pytest.raises(UnsupportedOp, match=pattern):
         devices("cpu", "noops").resolve("noops")
     monkeypatch.setenv("RLX_DEVICE", "noops")
     monkeypatch.setenv("RLX_DEVICES", "cpu,noops")
-    with pytest.raises(UnsupportedOp, match=said):
+    with pytest.raises(UnsupportedOp, match=pattern):
         GraphDevices.from_env(net()).resolve()
     monkeypatch.setenv("RLX_FORCE_DEVICE", "cpu")
     assert GraphDevices.from_env(net()).resolve() == Device("cpu")
@@ -133,39 +133,41 @@ def test_nothing_viable_is_an_error_that_tells_of_every_device() -> None:
 
 
 def test_a_benchmark_goes_on_past_a_device_that_fails_and_is_remembered() -> None:
-    made = devices("lost", "reference", "fake")
-    found = made.benchmark([X], runs=3)
-    assert [t.ran for t in found] == [True, True, False]
-    assert "went away" in found[2].error
-    assert found[0].median_ns <= found[1].median_ns
-    assert found[0].runs == 3
-    key = made._chooser.key({"n": 2})
+    graph_devices = devices("lost", "reference", "fake")
+    timings = graph_devices.benchmark([X], runs=3)
+    assert [t.ran for t in timings] == [True, True, False]
+    assert "went away" in timings[2].error
+    assert timings[0].median_ns <= timings[1].median_ns
+    assert timings[0].runs == 3
+    key = graph_devices._chooser.key({"n": 2})
     assert observed.of(Device("fake")).measured(key) is not None
     observed.reload()
     assert observed.of(Device("fake")).measured(key) is not None, "it lies on disk"
 
 
 def test_devices_that_all_fail_when_measured_are_an_error_that_tells_of_each() -> None:
-    made = devices("lost", "nomemory", strategy="benchmark")
+    graph_devices = devices("lost", "nomemory", strategy="benchmark")
     with pytest.raises(UnsupportedOp, match=r"(?s)lost: failed when measured: .*away.*nomemory: .*no memory"):
-        made.decide(inputs=[X], may_measure=True)
+        graph_devices.decide(inputs=[X], may_measure=True)
 
 
-def remember(made: GraphDevices, device: str, ns: float, *, n: int = 2, turn: str = "t", spread: float = 0.01) -> None:
+def remember(
+    graph_devices: GraphDevices, device: str, ns: float, *, n: int = 2, turn: str = "t", spread: float = 0.01
+) -> None:
     """As if the graph had been measured to take so long."""
-    chooser, wanted = made._chooser, Device.parse(device, [device])
-    estimate, _ = chooser.estimate(wanted, {"n": n})
-    found = observed.sample_of(chooser.program, [ns * (1 - spread), ns, ns * (1 + spread)], None, turn, 0.0)
+    chooser, expected = graph_devices._chooser, Device.parse(device, [device])
+    estimate, _ = chooser.estimate(expected, {"n": n})
+    sample = observed.sample_of(chooser.program, [ns * (1 - spread), ns, ns * (1 + spread)], None, turn, 0.0)
     parts = estimate.parts() if estimate else {}
-    observed.of(wanted).record(chooser.key({"n": n}), replace(found, parts=parts))
+    observed.of(expected).record(chooser.key({"n": n}), replace(sample, parts=parts))
 
 
 def test_what_was_observed_corrects_predictions_of_other_sizes() -> None:
-    made = devices("fake", "null:1")
-    before = {c.device: c for c in made.report([X]).candidates}[Device("fake")]
+    graph_devices = devices("fake", "null:1")
+    before = {c.device: c for c in graph_devices.report([X]).candidates}[Device("fake")]
     assert before.estimate is not None
-    remember(made, "fake", before.estimate.run_ns * 3)
-    after = {c.device: c for c in made.report([np.ones((5, 4), np.float32)]).candidates}[Device("fake")]
+    remember(graph_devices, "fake", before.estimate.run_ns * 3)
+    after = {c.device: c for c in graph_devices.report([np.ones((5, 4), np.float32)]).candidates}[Device("fake")]
     assert after.ratio == pytest.approx(3) and after.seen and after.sample is None
 
 
@@ -173,55 +175,55 @@ def test_the_processor_is_kept_without_calibration_though_others_are_there(monke
     """Nothing is measured, and no other device so much as looks at the graph."""
     monkeypatch.setattr(calibration, "measure", lambda *a, **k: pytest.fail("measured"))
     monkeypatch.setattr("rlx.device.choice.dispatch_report", lambda *a, **k: pytest.fail("looked"))
-    made = GraphDevices(net(), DevicePolicy().only("cpu", "reference", "xla"))
-    made.set_param("w", W)
-    assert made.compile_resolved(inputs=[X]).device == "cpu"
+    devices = GraphDevices(net(), DevicePolicy().only("cpu", "reference", "xla"))
+    devices.set_param("w", W)
+    assert devices.compile_resolved(inputs=[X]).device == "cpu"
 
 
 def test_a_choice_is_remembered_until_something_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE", "1")
-    asked: list[object] = []
+    decisions: list[object] = []
     plain = GraphDevices.decide
-    monkeypatch.setattr(GraphDevices, "decide", lambda self, *a, **k: asked.append(a) or plain(self, *a, **k))
+    monkeypatch.setattr(GraphDevices, "decide", lambda self, *a, **k: decisions.append(a) or plain(self, *a, **k))
 
     def choose(n: int) -> str:
-        made = GraphDevices(net(), DevicePolicy().only("fake", "null:1").preferring("fake"))
-        made.set_param("w", W)
-        return made.compile_resolved(inputs=[np.ones((n, 4), np.float32)]).device
+        devices = GraphDevices(net(), DevicePolicy().only("fake", "null:1").preferring("fake"))
+        devices.set_param("w", W)
+        return devices.compile_resolved(inputs=[np.ones((n, 4), np.float32)]).device
 
-    assert {choose(2), choose(2), choose(2)} == {"null:1"} and len(asked) == 1
+    assert {choose(2), choose(2), choose(2)} == {"null:1"} and len(decisions) == 1
     choose(3)
-    assert len(asked) == 2
+    assert len(decisions) == 2
     remember(devices("fake", "null:1"), "fake", 1e6)
     observed.reload()
     choose(2)
-    assert len(asked) == 3
+    assert len(decisions) == 3
 
 
 def test_a_graph_that_the_processor_does_not_take_goes_to_another() -> None:
     graph = Graph("complex")
     graph.output(graph.input("x", (3,), "c64") * graph.input("y", (3,), "c64"), name="z")
-    made = GraphDevices(graph, DevicePolicy().only("cpu", "reference"))
+    devices = GraphDevices(graph, DevicePolicy().only("cpu", "reference"))
     x = np.full(3, 1 + 2j, np.complex64)
-    np.testing.assert_allclose(made.run_resolved([x, x])[0], x * x)
+    np.testing.assert_allclose(devices.run_resolved([x, x])[0], x * x)
 
 
 def test_the_usual_device_is_left_for_a_clear_gain_only() -> None:
-    made = GraphDevices(net(), DevicePolicy().only("cpu", "null:1", "null:2"), expected_runs=MANY)
-    told = made.report([X])
-    assert told.chosen == Device("cpu") and told.reason == "the usual device, and none is clearly quicker"
+    devices = GraphDevices(net(), DevicePolicy().only("cpu", "null:1", "null:2"), expected_runs=MANY)
+    explanation = devices.report([X])
+    assert explanation.chosen == Device("cpu") and explanation.reason == "the usual device, and none is clearly quicker"
     for ns, other, picked in ((1e5, 9.95e4, "cpu"), (1e5, 7e4, "null:1")):
-        remember(made, "cpu", ns)
-        remember(made, "null:1", other)
-        assert str(made.report([X]).chosen) == picked
-    assert "measured 1.43 times as fast as cpu, in turns" in made.report([X]).reason
-    remember(made, "cpu", 1e5, turn="another")  # at another time: no better than a prediction
-    assert made.report([X]).chosen == Device("cpu")
+        remember(devices, "cpu", ns)
+        remember(devices, "null:1", other)
+        assert str(devices.report([X]).chosen) == picked
+    assert "measured 1.43 times as fast as cpu, in turns" in devices.report([X]).reason
+    remember(devices, "cpu", 1e5, turn="another")  # at another time: no better than a prediction
+    assert devices.report([X]).chosen == Device("cpu")
 
 
 def test_predictions_that_no_run_corrected_must_promise_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = GraphDevices(net(), DevicePolicy().only("cpu", "null:1"), expected_runs=MANY)
-    base = {str(c.device): c for c in made.report([X]).candidates}
+    devices = GraphDevices(net(), DevicePolicy().only("cpu", "null:1"), expected_runs=MANY)
+    base = {str(c.device): c for c in devices.report([X]).candidates}
     usual, card = base["cpu"], base["null:1"]
     for gain, picked in ((1.05, "cpu"), (1.3, "null:1")):
         # a card that is thought to be so many times as fast at least as the processor is at most
@@ -229,44 +231,44 @@ def test_predictions_that_no_run_corrected_must_promise_more(monkeypatch: pytest
         monkeypatch.setattr(observed.Observations, "ratio", lambda self, p, parts=None, f=factor: (
             f if self.device.kind == "null" else 1.0))  # fmt: skip
         monkeypatch.setattr("rlx.device.choice.GAIN", 1.2 * (1 + usual.band) * (1 + card.band))
-        assert str(made.report([X]).chosen) == picked
+        assert str(devices.report([X]).chosen) == picked
     monkeypatch.setattr("rlx.device.choice.GAIN", 1e9)
-    assert made.report([X]).chosen == Device("cpu")
+    assert devices.report([X]).chosen == Device("cpu")
     monkeypatch.setattr(observed.Observations, "has", lambda self, program: True)
-    assert made.report([X]).chosen == Device("null", 1)
+    assert devices.report([X]).chosen == Device("null", 1)
 
 
 def test_other_names_of_the_processor_are_not_taken_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     """An explanation says what is done at once, before anything is predicted."""
     monkeypatch.setattr("fakes.Fake.on_processor", lambda self, ordinal=0: True)
     monkeypatch.setattr("rlx.device.choice._clearly_quicker", lambda one, usual, runs: "by far")
-    made = GraphDevices(net(), DevicePolicy().only("cpu", "fake"))
-    assert at_once(made._policy) == Device("cpu") and made.report([X]).chosen == Device("cpu")
+    devices = GraphDevices(net(), DevicePolicy().only("cpu", "fake"))
+    assert at_once(devices._policy) == Device("cpu") and devices.report([X]).chosen == Device("cpu")
     calibration.measure(Device("fake"))
-    assert at_once(made._policy) is None and made.report([X]).chosen == Device("fake")
+    assert at_once(devices._policy) is None and devices.report([X]).chosen == Device("fake")
 
 
 def test_preferred_devices_are_the_usual_ones() -> None:
-    made = GraphDevices(net(), DevicePolicy().only("cpu", "reference").preferring("reference"))
-    assert made.fastest([X]) == Device("reference")
+    devices = GraphDevices(net(), DevicePolicy().only("cpu", "reference").preferring("reference"))
+    assert devices.fastest([X]) == Device("reference")
 
 
 def test_a_device_that_compiles_sizes_is_charged_for_those_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fakes.Fake.compiles_sizes", True, raising=False)
-    made = devices("fake", "null:1")
-    found = {c.device.kind: c for c in made.report([X]).candidates}
-    assert (found["fake"].compiles, found["null"].compiles) == (16.0, 1.0)
+    graph_devices = devices("fake", "null:1")
+    candidates = {c.device.kind: c for c in graph_devices.report([X]).candidates}
+    assert (candidates["fake"].compiles, candidates["null"].compiles) == (16.0, 1.0)
     for n in range(3, 23):
-        made.report([np.ones((n, 4), np.float32)])
-    assert made.report([X]).candidate(Device("fake")).compiles == 21.0
+        graph_devices.report([np.ones((n, 4), np.float32)])
+    assert graph_devices.report([X]).candidate(Device("fake")).compiles == 21.0
 
 
 def test_naming_a_device_is_consent() -> None:
-    made = GraphDevices(net(), DevicePolicy())
-    made.set_param("w", W)
-    np.testing.assert_array_equal(made.run("reference", [X])[0], X * 2)
-    assert made.decide("reference").chosen == Device("reference")
-    assert made.run_chain([X], ["nodriver", "reference", "cpu"])[0] == Device("reference")
+    devices = GraphDevices(net(), DevicePolicy())
+    devices.set_param("w", W)
+    np.testing.assert_array_equal(devices.run("reference", [X])[0], X * 2)
+    assert devices.decide("reference").chosen == Device("reference")
+    assert devices.run_chain([X], ["nodriver", "reference", "cpu"])[0] == Device("reference")
     denied = GraphDevices(net(), DevicePolicy().without("reference"))
     with pytest.raises(UnsupportedOp, match="denied"):
         denied.run("reference", [X])
@@ -281,18 +283,18 @@ def test_a_chain_without_a_device_is_an_error_everywhere(monkeypatch: pytest.Mon
 
 
 def test_a_device_without_the_memory_is_out() -> None:
-    made = devices("toosmall", "null:1")
-    told = {c.device.kind: c for c in made.report([X]).candidates}
-    assert "bytes, and 16 are free" in told["toosmall"].blocker
-    assert made.fastest([X]) == Device("null", 1)
+    graph_devices = devices("toosmall", "null:1")
+    candidates = {c.device.kind: c for c in graph_devices.report([X]).candidates}
+    assert "bytes, and 16 are free" in candidates["toosmall"].blocker
+    assert graph_devices.fastest([X]) == Device("null", 1)
 
 
 def test_preference_decides_only_where_predictions_cannot_tell() -> None:
     # two names of one profile: no prediction tells them apart
     both = DevicePolicy(strategy="cost_model").only("null:2", "fake")
     for first in ("null:2", "fake"):
-        made = GraphDevices(net(), both.preferring(first))
-        assert str(made.fastest([X])) == first
+        devices = GraphDevices(net(), both.preferring(first))
+        assert str(devices.fastest([X])) == first
     far = DevicePolicy(strategy="cost_model").only("null:0", "null:2").preferring("null:2")
     assert GraphDevices(net(), far).fastest([X]) == Device("null", 0)
 
@@ -310,8 +312,8 @@ def wide(layers: int = 4, width: int = 512) -> Graph:
 def test_the_pick_moves_with_size(card: str) -> None:
     """Small work stays on the processor, large work goes to the graphics card, a better one sooner: there is one
     crossing, upwards."""
-    made = GraphDevices(wide(2, 128), DevicePolicy(strategy="cost_model").only("null:3", card))
-    picks = [str(made._chooser.decide({"rows": rows}, MANY).chosen) == str(Device.parse(card)) for rows in ROWS]
+    devices = GraphDevices(wide(2, 128), DevicePolicy(strategy="cost_model").only("null:3", card))
+    picks = [str(devices._chooser.decide({"rows": rows}, MANY).chosen) == str(Device.parse(card)) for rows in ROWS]
     assert picks == sorted(picks)
     assert picks[-1] and sum(picks) == {"null:0": 4, "null:1": 3, "null:2": 2}[card]
 
@@ -321,24 +323,24 @@ ROWS = (1, 2, 4, 8, 16, 64, 256, 4096, 65536)
 
 
 def test_compile_time_counts_by_the_number_of_runs() -> None:
-    made = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("null:0", "null:2"))
-    candidate = made.report().candidates[0]
+    devices = GraphDevices(wide(), DevicePolicy(strategy="cost_model").only("null:0", "null:2"))
+    candidate = devices.report().candidates[0]
     assert candidate.total_ns(1) > candidate.total_ns(1000) > candidate.total_ns(float("inf"))
 
 
 def test_an_explanation_says_why_in_text_data_and_pictures() -> None:
     policy = DevicePolicy(strategy="cost_model").only("null:0", "null:1", "noops")
-    told = GraphDevices(wide(), policy, expected_runs=MANY).explain()
-    text = str(told)
+    explanation = GraphDevices(wide(), policy, expected_runs=MANY).explain()
+    text = str(explanation)
     assert "wide runs on null: predicted the quickest" in text
     assert "What would change it: null:1 would have to be" in text
     assert "noops: " in text and "not today" in text
-    data = json.loads(json.dumps(told.as_dict(), default=str))
+    data = json.loads(json.dumps(explanation.as_dict(), default=str))
     assert data["chosen"] == "null"
     first = data["devices"][0]
     parts = first["compute_ns"] + first["memory_ns"] + first["launch_ns"] + first["copy_ns"]
     assert first["predicted_ns"] == pytest.approx(parts, rel=1e-6)
-    page = told.html()
+    page = explanation.html()
     assert "</html>" in page and "http" not in page and "$" + "{" not in page
     inside = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert inside["chosen"] == "null" and inside["devices"][0]["kernels"] and inside["expected_runs"] is None
@@ -358,15 +360,15 @@ def test_a_graph_with_one_device_is_never_measured(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_io_profile_counts_the_scheduled_program() -> None:
-    made = devices("null:0", "cpu")
-    found = made.io_profile("null:0", [X])
+    graph_devices = devices("null:0", "cpu")
+    traffic = graph_devices.io_profile("null:0", [X])
     # the product and what follows it are one kernel, which reads x and w and writes y
-    assert (found.kernel_launches, found.sync_points) == (1, 1)
-    assert (found.host_input_bytes, found.host_output_bytes) == (X.nbytes, X.nbytes)
-    assert found.device_traffic_bytes == 2 * X.nbytes + W.nbytes
-    assert made.io_profile("null:0", [X], outputs=[]).host_output_bytes == 0
+    assert (traffic.kernel_launches, traffic.sync_points) == (1, 1)
+    assert (traffic.host_input_bytes, traffic.host_output_bytes) == (X.nbytes, X.nbytes)
+    assert traffic.device_traffic_bytes == 2 * X.nbytes + W.nbytes
+    assert graph_devices.io_profile("null:0", [X], outputs=[]).host_output_bytes == 0
     with pytest.raises(InputError, match="expected outputs among"):
-        made.io_profile("null:0", [X], outputs=["z"])
+        graph_devices.io_profile("null:0", [X], outputs=["z"])
 
 
 def test_warm_all_tells_what_failed() -> None:
@@ -376,22 +378,22 @@ def test_warm_all_tells_what_failed() -> None:
 
 
 def test_a_failed_compile_leaves_the_rest_as_it_was() -> None:
-    made = devices("reference", "nomemory")
-    made.run("reference", [X])
+    graph_devices = devices("reference", "nomemory")
+    graph_devices.run("reference", [X])
     with pytest.raises(OutOfMemory):
-        made.run("nomemory", [X])
-    np.testing.assert_array_equal(made.run("reference", [X])[0], X * 2)
+        graph_devices.run("nomemory", [X])
+    np.testing.assert_array_equal(graph_devices.run("reference", [X])[0], X * 2)
 
 
 def test_many_threads_share_one_set_of_devices() -> None:
-    made = devices("cpu", "reference")
+    graph_devices = devices("cpu", "reference")
     wrong: list[object] = []
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
         for _ in range(10):
             x = random.standard_normal((int(random.integers(1, 9)), 4)).astype(np.float32)
-            y = made.run(("cpu", "reference")[seed % 2], [x])[0]
+            y = graph_devices.run(("cpu", "reference")[seed % 2], [x])[0]
             if not np.allclose(y, np.maximum(x * 2, 0)):
                 wrong.append(y)
 
@@ -401,7 +403,7 @@ def test_many_threads_share_one_set_of_devices() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(made._compiled) == 2
+    assert len(graph_devices._compiled) == 2
 
 
 def test_auto_sessions_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,17 +424,17 @@ def test_a_chain_tells_what_it_tried_before(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(compiled.attempts) == ["nodriver", "noops"]
     assert "driver does not answer" in compiled.attempts["nodriver"]
     assert compiled.describe()["tried_before"] == compiled.attempts
-    made = GraphDevices.from_env(graph)
-    assert made.run_chain([X])[0] == Device("reference")
-    assert list(made.compile("reference").attempts) == ["nodriver", "noops"]
+    devices = GraphDevices.from_env(graph)
+    assert devices.run_chain([X])[0] == Device("reference")
+    assert list(devices.compile("reference").attempts) == ["nodriver", "noops"]
 
 
 def test_an_explanation_follows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_DEVICE_CHAIN", "nodriver,noops,reference,cpu")
     monkeypatch.setenv("RLX_DEVICES", "nodriver,noops,reference,cpu")  # no others are measured
-    told = GraphDevices.from_env(net()).explain([X])
-    assert told.decision.chosen == Device("reference")
-    text = " ".join(str(told).split())
+    explanation = GraphDevices.from_env(net()).explain([X])
+    assert explanation.decision.chosen == Device("reference")
+    text = " ".join(str(explanation).split())
     assert "the first of the chain nodriver, noops, reference, cpu that takes the graph" in text
-    assert "nodriver: " in told.decision.reason and "not today" in told.decision.reason
+    assert "nodriver: " in explanation.decision.reason and "not today" in explanation.decision.reason
     assert GraphDevices.from_env(net()).fastest([X]) == Device("cpu")

@@ -40,33 +40,33 @@ def program(device: str, monkeypatch: pytest.MonkeyPatch, trips: int) -> rlx.Com
     if reason:
         pytest.skip(reason)
     monkeypatch.setenv("RLX_LOOP_TRIPS", str(trips))
-    made = rlx.Session(device).compile(endless())
-    assert made.run(STOP)[0] == 1
-    return made
+    compiled = rlx.Session(device).compile(endless())
+    assert compiled.run(STOP)[0] == 1
+    return compiled
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_loops_have_so_many_trips_and_no_more(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program(device, monkeypatch, 50)
+    compiled = program(device, monkeypatch, 50)
     with pytest.raises(InputError, match=r"\[while\] expected trips \(RLX_LOOP_TRIPS\) in \[0, 51\), got 51, at node"):
-        made.run(GO)
-    assert made.run(STOP)[0] == 1
+        compiled.run(GO)
+    assert compiled.run(STOP)[0] == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_timeout_ends_a_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program(device, monkeypatch, 1 << 28 if device == "xla" else 1 << 50)
+    compiled = program(device, monkeypatch, 1 << 28 if device == "xla" else 1 << 50)
     with pytest.raises(RunTimeout, match=r"0.2 s"):
-        made.run(GO, timeout=0.2)
-    assert made.run(STOP, timeout=60)[0] == 1
-    assert made(*STOP, timeout=60)["y"] == 1
+        compiled.run(GO, timeout=0.2)
+    assert compiled.run(STOP, timeout=60)[0] == 1
+    assert compiled(*STOP, timeout=60)["y"] == 1
     with pytest.raises(InputError, match="timeout"):
-        made.run(STOP, timeout=0)
+        compiled.run(STOP, timeout=0)
 
 
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 def test_ctrl_c_ends_a_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program(device, monkeypatch, 1 << 50)
+    compiled = program(device, monkeypatch, 1 << 50)
     # a shell gives its background jobs the signal ignored, and so nothing would end the run
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -74,26 +74,26 @@ def test_ctrl_c_ends_a_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None
             timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
             with pytest.raises(KeyboardInterrupt):
-                made.run(GO)
+                compiled.run(GO)
             timer.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert made.run(STOP)[0] == 1
+    assert compiled.run(STOP)[0] == 1
 
 
 def test_handlers_that_raise_nothing_do_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program("cpu", monkeypatch, 1 << 50)
-    seen: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    compiled = program("cpu", monkeypatch, 1 << 50)
+    signals: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
     try:
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
         timer.start()
         with pytest.raises(RunTimeout):
-            made.run(GO, timeout=0.6)
+            compiled.run(GO, timeout=0.6)
         timer.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert seen == [signal.SIGUSR1]
+    assert signals == [signal.SIGUSR1]
 
 
 def test_loops_in_loops_share_their_trips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,21 +105,21 @@ def test_loops_in_loops_share_their_trips(monkeypatch: pytest.MonkeyPatch) -> No
         t = [test.input("i", (), "i64"), test.input("x", (), "f32"), test.input("count", (), "i64")]
         b = [body.input("i", (), "i64"), body.input("x", (), "f32"), body.input("count", (), "i64")]
         test.output(t[0] < t[2])
-        made = b[1] + 1.0
+        value = b[1] + 1.0
         if inner:
             zero = body.constant(np.int64(0))
-            made = ops.while_(zero, b[1], b[2], regions=loop("inner", False), carried=2)[1]
-        body.output(b[0] + 1, made)
+            value = ops.while_(zero, b[1], b[2], regions=loop("inner", False), carried=2)[1]
+        body.output(b[0] + 1, value)
         return test, body
 
     zero = graph.constant(np.int64(0))
     graph.output(ops.while_(zero, x, count, regions=loop("outer", True), carried=2)[1])
     monkeypatch.setenv("RLX_LOOP_TRIPS", "110")
     for device in ("reference", "cpu"):
-        made = rlx.Session(device).compile(graph)
-        assert made.run([np.array(9), np.float32(0)])[0] == 81  # 9 trips, and 81 inside
+        compiled = rlx.Session(device).compile(graph)
+        assert compiled.run([np.array(9), np.float32(0)])[0] == 81  # 9 trips, and 81 inside
         with pytest.raises(InputError, match="trips"):
-            made.run([np.array(11), np.float32(0)])
+            compiled.run([np.array(11), np.float32(0)])
 
 
 def cancelling(seconds: float) -> rlx.CancelToken:
@@ -148,16 +148,16 @@ def matrix(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_token_ends_runs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program(device, monkeypatch, 1 << 28 if device == "xla" else 1 << 50)
+    compiled = program(device, monkeypatch, 1 << 28 if device == "xla" else 1 << 50)
     token = cancelling(0.2)
     for _ in range(2):
         with pytest.raises(RunCancelled):
-            made.run(GO, cancel=token)
+            compiled.run(GO, cancel=token)
     assert token.cancelled
-    assert made.run(STOP, timeout=60, cancel=rlx.CancelToken())[0] == 1
-    assert made(*STOP, cancel=rlx.CancelToken())["y"] == 1
+    assert compiled.run(STOP, timeout=60, cancel=rlx.CancelToken())[0] == 1
+    assert compiled(*STOP, cancel=rlx.CancelToken())["y"] == 1
     with pytest.raises(InputError, match="CancelToken"):
-        made.run(STOP, cancel=0.5)  # type: ignore[arg-type]
+        compiled.run(STOP, cancel=0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -169,15 +169,15 @@ def test_a_run_without_loops_is_ended_and_changes_nothing(device: str, size: int
     reason = why_absent(device)
     if reason:
         pytest.skip(reason)
-    made = rlx.Session(device).compile(long(size, products))
+    program = rlx.Session(device).compile(long(size, products))
     x = matrix(size)
-    made.bind_handle("x", x)
-    made.set_feeds({"next": "x"})
+    program.bind_handle("x", x)
+    program.set_feeds({"next": "x"})
     with pytest.raises(RunTimeout):
-        made.run(timeout=0.3)
+        program.run(timeout=0.3)
     with pytest.raises(RunCancelled):
-        made.run(cancel=cancelling(0.1))
-    np.testing.assert_array_equal(made.read_handle("x"), x)
+        program.run(cancel=cancelling(0.1))
+    np.testing.assert_array_equal(program.read_handle("x"), x)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -187,39 +187,39 @@ def test_runs_that_may_be_ended_give_the_same_bits(threads: int) -> None:
     graph.output(rlx.attention(q, q, q, causal=True), name="mixed")
     graph.output(rlx.sort(rlx.softmax(graph.outputs["y"], axis=-1), axis=1), name="sorted")
     graph.output(rlx.reduce_sum(graph.outputs["y"], axes=(0,)), name="sums")
-    made = rlx.Session("cpu", threads=threads).compile(graph)
-    wanted = made.run([matrix(300)])
+    program = rlx.Session("cpu", threads=threads).compile(graph)
+    expected = program.run([matrix(300)])
     for _ in range(3):
-        for a, b in zip(wanted, made.run([matrix(300)], timeout=600, cancel=rlx.CancelToken()), strict=True):
+        for a, b in zip(expected, program.run([matrix(300)], timeout=600, cancel=rlx.CancelToken()), strict=True):
             assert a.tobytes() == b.tobytes()
 
 
 def test_many_runs_are_cancelled_anywhere_and_the_next_is_right() -> None:
-    made = rlx.Session("cpu").compile(long(400, 12))
+    program = rlx.Session("cpu").compile(long(400, 12))
     x = matrix(400)
-    wanted = made.run([x])[0].tobytes()
+    expected = program.run([x])[0].tobytes()
     ended = 0
     for step in range(60):
         try:
-            made.run([x], timeout=1e-4 * (step + 1))
+            program.run([x], timeout=1e-4 * (step + 1))
         except RunTimeout:
             ended += 1
         if step % 10 == 9:
-            assert made.run([x])[0].tobytes() == wanted
+            assert program.run([x])[0].tobytes() == expected
     assert ended
 
 
 def test_threads_cancel_their_own_runs() -> None:
-    made = rlx.Session("cpu").compile(long(300, 30))
+    program = rlx.Session("cpu").compile(long(300, 30))
     x = matrix(300)
-    wanted = made.run([x])[0].tobytes()
+    expected = program.run([x])[0].tobytes()
     wrong: list[object] = []
 
     def work(number: int) -> None:
         for turn in range(8):
             token = cancelling(0.001 * turn) if number % 2 else None
             try:
-                if made.run([x], cancel=token)[0].tobytes() != wanted:
+                if program.run([x], cancel=token)[0].tobytes() != expected:
                     wrong.append((number, turn))
             except RunCancelled:
                 if token is None:
@@ -235,15 +235,15 @@ def test_threads_cancel_their_own_runs() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_runs_into_given_arrays_have_limits(device: str) -> None:
-    made = rlx.Session(device).compile(long(1500, 40))
+    program = rlx.Session(device).compile(long(1500, 40))
     x = matrix(1500)
     out = [np.zeros_like(x), np.zeros_like(x)]
     with pytest.raises(RunTimeout):
-        made.run_slots([x], out, timeout=0.1)
+        program.run_slots([x], out, timeout=0.1)
     for array in out:
         array[:] = 7
     with pytest.raises(RunCancelled):
-        made.run_slots([x], [np.zeros_like(x), np.zeros_like(x)], cancel=cancelling(0.1))
+        program.run_slots([x], [np.zeros_like(x), np.zeros_like(x)], cancel=cancelling(0.1))
     assert all((array == 7).all() for array in out), "whatever goes on behind does not write to them"
 
 
@@ -260,11 +260,11 @@ def test_padded_runs_have_limits() -> None:
 
 
 def test_queued_runs_have_limits_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program("cpu", monkeypatch, 1 << 50)
+    compiled = program("cpu", monkeypatch, 1 << 50)
     token = rlx.CancelToken()
-    stuck = made.run_pipelined(GO, cancel=token)
-    late = made.run_pipelined(GO, timeout=0.2)
-    fine = made.run_pipelined(STOP)
+    stuck = compiled.run_pipelined(GO, cancel=token)
+    late = compiled.run_pipelined(GO, timeout=0.2)
+    fine = compiled.run_pipelined(STOP)
     token.cancel()
     with pytest.raises(RunCancelled):
         stuck.result(60)
@@ -277,12 +277,12 @@ def test_models_have_limits(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RLX_LOOP_TRIPS", str(1 << 50))
     path = f"{tmp_path}/endless.rlx"
     save_graph(endless(), path)
-    made: Model = rlx.load(path, device="cpu")
-    assert made(*STOP, timeout=60)["y"] == 1
+    model: Model = rlx.load(path, device="cpu")
+    assert model(*STOP, timeout=60)["y"] == 1
     with pytest.raises(RunTimeout):
-        made(*GO, timeout=0.1)
+        model(*GO, timeout=0.1)
     with pytest.raises(RunCancelled):
-        made.run(GO, cancel=cancelling(0.1))
+        model.run(GO, cancel=cancelling(0.1))
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
@@ -290,20 +290,20 @@ def test_random_numbers_of_a_run_that_failed_are_the_next_ones(device: str) -> N
     graph = Graph("draws")
     state, at = graph.input(RANDOM_STATE, (4,), "u32"), graph.input("at", (1,), "i64")
     graph.output(rlx.gather(rlx.random_uniform(state, shape=(64,)), at, axis=0), name="y")
-    made = rlx.Session(device).compile(graph)
+    program = rlx.Session(device).compile(graph)
     fine, beyond = [np.zeros(1, np.int64)], [np.full(1, 64)]
-    made.seed(3)
-    wanted = [float(made.run(fine)[0][0]) for _ in range(4)]
-    assert len(set(wanted)) == 4
-    made.seed(3)
-    found = []
+    program.seed(3)
+    expected = [float(program.run(fine)[0][0]) for _ in range(4)]
+    assert len(set(expected)) == 4
+    program.seed(3)
+    drawn = []
     for _ in range(4):
         for wrong in (beyond, [np.zeros(1, np.int32)], [np.zeros((1, 1), np.int64)], [], {"to": fine[0]}):
             with pytest.raises(InputError):
-                made.run(wrong)
+                program.run(wrong)
         token = rlx.CancelToken()
         token.cancel()
         with pytest.raises(RunCancelled):
-            made.run(fine, cancel=token)
-        found.append(float(made.run(fine)[0][0]))
-    assert found == wanted
+            program.run(fine, cancel=token)
+        drawn.append(float(program.run(fine)[0][0]))
+    assert drawn == expected

@@ -62,13 +62,13 @@ def check_times(device: str, graph: Graph, inputs: Sequence[Array]) -> list[Kern
     session = rlx.Session(device)
     timed = session.with_options(replace(session.options, profile=True)).compile(graph)
     results = timed.run(inputs)
-    for made, plain in zip(results, session.compile(graph).run(inputs), strict=True):
-        np.testing.assert_array_equal(made, plain)
+    for result, plain in zip(results, session.compile(graph).run(inputs), strict=True):
+        np.testing.assert_array_equal(result, plain)
     start = time.perf_counter_ns()
     times = timed.kernel_times(inputs)
     wall_ns = time.perf_counter_ns() - start
-    for made, again in zip(results, timed.run(inputs), strict=True):
-        np.testing.assert_array_equal(made, again)
+    for result, again in zip(results, timed.run(inputs), strict=True):
+        np.testing.assert_array_equal(result, again)
     ran = [k for k in times if k.calls]
     assert ran and all(k.name and k.total_ns >= 0 and k.first_ns >= 0 for k in times)
     assert sum(k.total_ns for k in ran) <= 1.5 * (os.cpu_count() or 1) * wall_ns
@@ -90,10 +90,10 @@ def test_every_kernel_has_a_time(device: str) -> None:
     assert 1 <= len(times) <= 40 and all(k.calls >= 1 and k.sources for k in times)
     starts = [k.first_ns for k in times]
     assert starts == sorted(starts)
-    found = profile(net(), {"x": X}, rlx.Session(device), runs=3)
-    assert found.device == device
-    assert {s for k in found.kernels for s in k.sources} >= {"matmul_1", "softmax_2", "reduce_max_3"}
-    assert found.total_ns == pytest.approx(sum(k.total_ns for k in found.by_time()))
+    profiled = profile(net(), {"x": X}, rlx.Session(device), runs=3)
+    assert profiled.device == device
+    assert {s for k in profiled.kernels for s in k.sources} >= {"matmul_1", "softmax_2", "reduce_max_3"}
+    assert profiled.total_ns == pytest.approx(sum(k.total_ns for k in profiled.by_time()))
 
 
 @pytest.mark.devices(*PROFILED)
@@ -119,10 +119,10 @@ def test_kernels_of_a_loop_count_their_trips(device: str) -> None:
 
 @pytest.mark.devices(*PROFILED)
 def test_a_trace_holds_an_event_for_each_kernel(device: str, tmp_path: Path) -> None:
-    found = profile(net(), {"x": X}, rlx.Session(device))
-    found.save_trace(tmp_path / "trace.json")
+    profiled = profile(net(), {"x": X}, rlx.Session(device))
+    profiled.save_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [e["name"] for e in events if e["ph"] == "X"] == [k.name for k in found.kernels]
+    assert [e["name"] for e in events if e["ph"] == "X"] == [k.name for k in profiled.kernels]
 
 
 def test_events_that_overlap_stand_in_lines_of_their_own() -> None:
@@ -153,8 +153,8 @@ def test_the_first_node_that_makes_a_nan_is_named(device: str) -> None:
     root.node.source = "the root"
     graph.output(rlx.exp(root) + 1.0)
     session = rlx.Session(device)
-    found = check_nan(graph, [np.array([0, 2, 3], np.float32)], session)
-    assert found is not None and (found.node, found.op, found.nans) == ("the root", "sqrt", 1)
+    first = check_nan(graph, [np.array([0, 2, 3], np.float32)], session)
+    assert first is not None and (first.node, first.op, first.nans) == ("the root", "sqrt", 1)
     assert check_nan(graph, [np.array([1, 2, 3], np.float32)], session) is None
     # what comes in as NaN is nobody's fault
     assert check_nan(graph, [np.array([np.nan, 2, 3], np.float32)], session) is None
@@ -165,5 +165,5 @@ def test_infinities_count_only_if_asked_for() -> None:
     graph.output(rlx.exp(graph.input("x", (2,), "f32")) + 1.0)
     inputs, session = [np.array([1, 1000], np.float32)], rlx.Session("cpu")
     assert check_nan(graph, inputs, session) is None
-    found = check_nan(graph, inputs, session, infinities=True)
-    assert found is not None and (found.op, found.infinities) == ("exp", 1)
+    first = check_nan(graph, inputs, session, infinities=True)
+    assert first is not None and (first.op, first.infinities) == ("exp", 1)

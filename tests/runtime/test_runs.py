@@ -27,24 +27,24 @@ def two_heads(device: str, cache: bool | None = None) -> CompiledGraph:
     x, w, v = graph.input("x", ("batch", 4)), graph.param("w", (4, 3)), graph.param("v", (4, 2))
     graph.output(x @ w, name="y")
     graph.output(rlx.tanh(x @ v), name="z")
-    made = rlx.Session(device, cache=cache).compile(graph)
-    made.set_params({"w": W, "v": np.ones((4, 2), "f4")})
-    return made
+    program = rlx.Session(device, cache=cache).compile(graph)
+    program.set_params({"w": W, "v": np.ones((4, 2), "f4")})
+    return program
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_slots_take_the_results(device: str) -> None:
-    made = two_heads(device)
-    y, z = made.run([X])
-    given = [np.full((2, 3), 9, "f4"), np.full((2, 2), 9, "f4")]
-    results = made.run_slots([X], given)
-    assert all(a is b for a, b in zip(results, given))
-    np.testing.assert_array_equal(given[0], y)
-    np.testing.assert_array_equal(given[1], z)
+    program = two_heads(device)
+    y, z = program.run([X])
+    slots = [np.full((2, 3), 9, "f4"), np.full((2, 2), 9, "f4")]
+    results = program.run_slots([X], slots)
+    assert all(a is b for a, b in zip(results, slots))
+    np.testing.assert_array_equal(slots[0], y)
+    np.testing.assert_array_equal(slots[1], z)
 
 
 def test_slots_that_do_not_fit_are_refused_before_the_run() -> None:
-    made = two_heads("cpu")
+    program = two_heads("cpu")
     good_y, good_z = np.full((2, 3), 9, "f4"), np.full((2, 2), 9, "f4")
     locked = good_y.copy()
     locked.flags.writeable = False
@@ -67,29 +67,29 @@ def test_slots_that_do_not_fit_are_refused_before_the_run() -> None:
     ]
     for outputs, words in wrong:
         with pytest.raises(InputError, match=words):
-            made.run_slots([x], outputs)
+            program.run_slots([x], outputs)
         assert (good_y == 9).all() and (good_z == 9).all() and not block.any()
-    made.run_slots([x], [block[8:14].reshape(2, 3), block[14:18].reshape(2, 2)])
-    assert made.run_slots([np.ones((0, 4), "f4")], [np.empty((0, 3), "f4"), np.empty((0, 2), "f4")])[0].size == 0
+    program.run_slots([x], [block[8:14].reshape(2, 3), block[14:18].reshape(2, 2)])
+    assert program.run_slots([np.ones((0, 4), "f4")], [np.empty((0, 3), "f4"), np.empty((0, 2), "f4")])[0].size == 0
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_select_is_pruned_and_has_the_weights_of_the_whole(device: str) -> None:
-    made = two_heads(device)
-    part = made.select(["z"])
-    assert part.select(["z"]) is part and made.select("z") is part and made.select(["y", "z"]) is made
-    assert part.output_names == ("z",) and part.input_names == made.input_names
-    np.testing.assert_array_equal(part.run([X])[0], made.run([X])[1])
-    made.set_param("v", np.zeros((4, 2), "f4"))
+    program = two_heads(device)
+    part = program.select(["z"])
+    assert part.select(["z"]) is part and program.select("z") is part and program.select(["y", "z"]) is program
+    assert part.output_names == ("z",) and part.input_names == program.input_names
+    np.testing.assert_array_equal(part.run([X])[0], program.run([X])[1])
+    program.set_param("v", np.zeros((4, 2), "f4"))
     assert not part.run([X])[0].any()
     part.set_param("v", np.ones((4, 2), "f4"))
-    assert made.run([X])[1].all()
-    assert made.select(["y"]).run([X])[0].tolist() == made.run([X])[0].tolist()
+    assert program.run([X])[1].all()
+    assert program.select(["y"]).run([X])[0].tolist() == program.run([X])[0].tolist()
     if device == "cpu":
-        assert len(part.describe()["kernels"]) < len(made.describe()["kernels"])
+        assert len(part.describe()["kernels"]) < len(program.describe()["kernels"])
     for wrong in ([], ["q"], ["z", "z"]):
         with pytest.raises(InputError):
-            made.select(wrong)
+            program.select(wrong)
 
 
 def test_select_of_unset_weights_still_asks_for_them() -> None:
@@ -103,18 +103,18 @@ def test_select_of_unset_weights_still_asks_for_them() -> None:
 
 
 def test_rows_of_outputs() -> None:
-    made = two_heads("cpu")
-    y = made.run([X])[0]
-    assert made.read_output_row("y", -1, [X]).tolist() == y[-1].tolist()
-    assert made.read_output_row("y", (1, 2), [X]) == y[1, 2]
-    assert made.read_output_row("y", 0, [X]).base is None
+    program = two_heads("cpu")
+    y = program.run([X])[0]
+    assert program.read_output_row("y", -1, [X]).tolist() == y[-1].tolist()
+    assert program.read_output_row("y", (1, 2), [X]) == y[1, 2]
+    assert program.read_output_row("y", 0, [X]).base is None
     for row in (2, -3, (0, 0, 0), (0, 3), True, "0", 0.0):
         with pytest.raises(InputError, match="row"):
-            made.read_output_row("y", row, [X])  # type: ignore[arg-type]
+            program.read_output_row("y", row, [X])  # type: ignore[arg-type]
     with pytest.raises(InputError):
-        made.read_output_row("q", 0, [X])
-    made.bind_handle("x", X)
-    assert made.read_output_row("y", 1).tolist() == y[1].tolist()
+        program.read_output_row("q", 0, [X])
+    program.bind_handle("x", X)
+    assert program.read_output_row("y", 1).tolist() == y[1].tolist()
 
 
 @pytest.mark.parametrize("device", [*DEVICES, "xla", "mlx", "vulkan"])
@@ -122,17 +122,17 @@ def test_clones_have_their_own_weights_and_state(device: str) -> None:
     reason = why_absent(device)
     if reason:
         pytest.skip(reason)
-    made = two_heads(device)
-    before = made.run([X])[0]
-    other = made.clone()
+    program = two_heads(device)
+    before = program.run([X])[0]
+    other = program.clone()
     np.testing.assert_array_equal(other.run([X])[0], before)
     other.set_param("w", W * 2)
     np.testing.assert_array_equal(other.run([X])[0], before * 2)
-    np.testing.assert_array_equal(made.run([X])[0], before)
-    made.set_param("w", W * 3)
+    np.testing.assert_array_equal(program.run([X])[0], before)
+    program.set_param("w", W * 3)
     np.testing.assert_array_equal(other.run([X])[0], before * 2)
-    made.bind_handle("x", X)
-    assert made.clone().run()[0].tolist() == made.run()[0].tolist()
+    program.bind_handle("x", X)
+    assert program.clone().run()[0].tolist() == program.run()[0].tolist()
     with pytest.raises(InputError):
         other.run()
 
@@ -142,16 +142,16 @@ def test_clones_share_what_libraries_compiled(device: str) -> None:
     reason = why_absent(device)
     if reason:
         pytest.skip(reason)
-    made = two_heads(device, cache=False)
-    made.run([X])
-    other = made.clone()
+    program = two_heads(device, cache=False)
+    program.run([X])
+    other = program.clone()
     other.set_param("w", W * 2)
     np.testing.assert_allclose(other.run([X])[0], X @ W * 2, rtol=1e-5)
-    assert made.compile_count == other.compile_count == 1
+    assert program.compile_count == other.compile_count == 1
     other.run([X[:1]])
-    assert (made.compile_count, other.compile_count) == (1, 2)
-    made.run([X[:1]])
-    assert made.compile_count == 1, "the clone has that size already"
+    assert (program.compile_count, other.compile_count) == (1, 2)
+    program.run([X[:1]])
+    assert program.compile_count == 1, "the clone has that size already"
 
 
 @pytest.mark.parametrize("device", [*DEVICES, "xla"])
@@ -161,67 +161,67 @@ def test_clones_draw_what_the_program_would(device: str) -> None:
         pytest.skip(reason)
     graph = rlx.Graph("draws")
     graph.output(rlx.random_uniform(graph.input(RANDOM_STATE, (4,), "u32"), shape=(8,)), name="y")
-    made = rlx.Session(device).compile(graph)
-    free = made.clone()
-    assert made.run()[0].tolist() != free.run()[0].tolist(), "without a seed nobody draws what another does"
-    made.seed(5)
-    made.run()
-    other = made.clone()
-    drawn = [made.run()[0].tolist() for _ in range(3)]
+    program = rlx.Session(device).compile(graph)
+    free = program.clone()
+    assert program.run()[0].tolist() != free.run()[0].tolist(), "without a seed nobody draws what another does"
+    program.seed(5)
+    program.run()
+    other = program.clone()
+    drawn = [program.run()[0].tolist() for _ in range(3)]
     assert [other.run()[0].tolist() for _ in range(3)] == drawn
     assert drawn[0] != drawn[1]
 
 
 def test_clones_share_packed_weights() -> None:
-    made = two_heads("cpu")
-    other = made.clone()
-    made.run([X])
-    assert other.executable.weights is made.executable.weights  # type: ignore[attr-defined]
+    program = two_heads("cpu")
+    other = program.clone()
+    program.run([X])
+    assert other.executable.weights is program.executable.weights  # type: ignore[attr-defined]
     other.set_param("v", np.zeros((4, 2), "f4"))
-    assert other.executable.weights is not made.executable.weights  # type: ignore[attr-defined]
-    assert other.executable.loaded is made.executable.loaded  # type: ignore[attr-defined]
+    assert other.executable.weights is not program.executable.weights  # type: ignore[attr-defined]
+    assert other.executable.loaded is program.executable.loaded  # type: ignore[attr-defined]
 
 
 def test_queued_runs_come_in_order_with_their_errors() -> None:
-    made = two_heads("cpu")
-    good = [made.run_pipelined([X * i]) for i in range(5)]
-    bad = made.run_pipelined([X[0]])
-    late = made.run_pipelined([X])
+    program = two_heads("cpu")
+    good = [program.run_pipelined([X * i]) for i in range(5)]
+    bad = program.run_pipelined([X[0]])
+    late = program.run_pipelined([X])
     for i, pending in enumerate(good):
         np.testing.assert_allclose(pending.result()[0], X @ W * i, rtol=1e-5)
     with pytest.raises(InputError, match="rank"):
-        made.sync()
-    made.sync()
-    assert late.done and made.commit() == 0
+        program.sync()
+    program.sync()
+    assert late.done and program.commit() == 0
     with pytest.raises(InputError, match="rank"):
         bad.result()
-    told = made.run_pipelined([])
+    bad_run = program.run_pipelined([])
     with pytest.raises(InputError):
-        told.result()
-    made.sync()
-    np.testing.assert_array_equal(late.result()[0], made.run([X])[0])
+        bad_run.result()
+    program.sync()
+    np.testing.assert_array_equal(late.result()[0], program.run([X])[0])
 
 
 def test_queued_runs_feed_in_order() -> None:
     graph = rlx.Graph()
     graph.output(graph.input("state", (2,)) * 2.0 + graph.input("x", (2,)), name="next")
-    made = rlx.Session("cpu").compile(graph)
-    made.bind_handle("state", np.zeros(2, "f4"))
-    made.set_feeds({"next": "state"})
-    wanted = 0.0
+    program = rlx.Session("cpu").compile(graph)
+    program.bind_handle("state", np.zeros(2, "f4"))
+    program.set_feeds({"next": "state"})
+    expected = 0.0
     pending = []
     for i in range(3 * MOST_QUEUED):
         if i % 7 == 3:
-            made.run_pipelined([np.ones(3, "f4")])
-        pending.append(made.run_pipelined([np.full(2, i % 2, "f4")]))
+            program.run_pipelined([np.ones(3, "f4")])
+        pending.append(program.run_pipelined([np.full(2, i % 2, "f4")]))
     for i, each in enumerate(pending):
-        wanted = np.float32(wanted) * np.float32(2) + np.float32(i % 2)
-        assert each.result()[0][0] == wanted
-    made.run_pipelined([np.ones(2, "f4")])
-    made.bind_handle("state", np.zeros(2, "f4"))
-    assert made.read_handle("state").tolist() == [0, 0], "a change waits for what was queued before"
+        expected = np.float32(expected) * np.float32(2) + np.float32(i % 2)
+        assert each.result()[0][0] == expected
+    program.run_pipelined([np.ones(2, "f4")])
+    program.bind_handle("state", np.zeros(2, "f4"))
+    assert program.read_handle("state").tolist() == [0, 0], "a change waits for what was queued before"
     with pytest.raises(InputError):
-        made.sync()
+        program.sync()
 
 
 def test_the_queue_is_bounded_and_its_thread_ends() -> None:
@@ -252,13 +252,17 @@ def test_the_queue_is_bounded_and_its_thread_ends() -> None:
 
 
 def test_capabilities_say_what_there_is() -> None:
-    made = two_heads("cpu")
-    assert made.capabilities.zero_copy_outputs and made.capabilities.saved_code and not made.capabilities.profiling
+    program = two_heads("cpu")
+    assert (
+        program.capabilities.zero_copy_outputs
+        and program.capabilities.saved_code
+        and not program.capabilities.profiling
+    )
     assert not two_heads("reference").capabilities.saved_code
     with pytest.raises(CapabilityError, match=r"saved_code.*reference.*dynamic_dims"):
         two_heads("reference").save("/nowhere")
     with pytest.raises(CapabilityError, match="session"):
-        CompiledGraph(Program(made.graph, "cpu", made.executable)).select("y")
+        CompiledGraph(Program(program.graph, "cpu", program.executable)).select("y")
 
 
 def test_sixteen_threads_on_one_program_and_three_others() -> None:

@@ -29,9 +29,9 @@ def graph_of(scale: float = 2.0) -> rlx.Graph:
 
 
 def saved(folder: Path) -> tuple[Path, CompiledGraph]:
-    made = rlx.Session("cpu").compile(graph_of())
-    made.save(folder / "program.rlxc")
-    return folder / "program.rlxc", made
+    program = rlx.Session("cpu").compile(graph_of())
+    program.save(folder / "program.rlxc")
+    return folder / "program.rlxc", program
 
 
 def rewrite(path: Path, change: Any) -> None:
@@ -47,13 +47,13 @@ def rewrite(path: Path, change: Any) -> None:
 
 
 def test_a_saved_program_runs_as_it_did(tmp_path: Path) -> None:
-    path, made = saved(tmp_path)
+    path, compiled = saved(tmp_path)
     opened = rlx.load_compiled(path)
-    np.testing.assert_array_equal(opened.run([X])[0], made.run([X])[0])
+    np.testing.assert_array_equal(opened.run([X])[0], compiled.run([X])[0])
     assert opened.executable.from_cache and opened.input_names == ("x",)
     opened.set_param("w", np.zeros((4, 3), "f4"))
     assert not opened.run([np.ones((7, 4), "f4")])[0].any()
-    np.testing.assert_array_equal(rlx.load_compiled(path, threads=1).select("y").run([X])[0], made.run([X])[0])
+    np.testing.assert_array_equal(rlx.load_compiled(path, threads=1).select("y").run([X])[0], compiled.run([X])[0])
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_saved_program_runs_as_it_did(tmp_path: Path) -> None:
     ],
 )
 def test_code_of_another_machine_is_refused_or_compiled_anew(tmp_path: Path, fact: str, value: str, words: str) -> None:
-    path, made = saved(tmp_path)
+    path, compiled = saved(tmp_path)
     rewrite(path, lambda header: header["facts"].update({fact: value}))
     with pytest.raises(ModelError, match=words):
         rlx.load_compiled(path)
-    np.testing.assert_array_equal(rlx.load_compiled(path, recompile=True).run([X])[0], made.run([X])[0])
+    np.testing.assert_array_equal(rlx.load_compiled(path, recompile=True).run([X])[0], compiled.run([X])[0])
 
 
 def test_code_of_another_graph_is_refused(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_code_of_another_graph_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
-    path, made = saved(tmp_path)
+    path, compiled = saved(tmp_path)
     data = path.read_bytes()
     header = int.from_bytes(data[16:24], "little")
     code = json.loads(data[ALIGN : ALIGN + header])["code_bytes"]
@@ -95,7 +95,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
         with pytest.raises(ModelError):
             rlx.load_compiled(path)
     path.write_bytes(data)
-    np.testing.assert_array_equal(rlx.load_compiled(path).run([X])[0], made.run([X])[0])
+    np.testing.assert_array_equal(rlx.load_compiled(path).run([X])[0], compiled.run([X])[0])
     with pytest.raises(ModelError):
         rlx.load_compiled(tmp_path / "none")
     with pytest.raises(ModelError):
@@ -156,14 +156,14 @@ def test_what_stays_between_runs_is_saved(tmp_path: Path) -> None:
     graph.set_next(at, at + 1)
     graph.output(fed * 0.5 + x, name="fed_next")
     graph.output(rlx.reduce_sum(written, axes=(0,)), name="sum")
-    made = rlx.Session("cpu").compile(graph)
-    made.bind_handle("fed", np.ones(3, "f4"))
-    made.set_feeds({"fed_next": "fed"})
-    made.seed(7)
+    program = rlx.Session("cpu").compile(graph)
+    program.bind_handle("fed", np.ones(3, "f4"))
+    program.set_feeds({"fed_next": "fed"})
+    program.seed(7)
     for _ in range(2):
-        made.run({"x": X[0, :3]})
+        program.run({"x": X[0, :3]})
     path = tmp_path / "program.rlxc"
-    made.save(path)
+    program.save(path)
     opened = rlx.load_compiled(path)
     script = (
         "import sys, numpy as np, rlx\n"
@@ -171,10 +171,13 @@ def test_what_stays_between_runs_is_saved(tmp_path: Path) -> None:
         "r = [a.tobytes().hex() for _ in range(2) for a in c.run({'x': np.arange(3, dtype='f4')})]\n"
         "print(*r, c.read_handle('state').tobytes().hex())\n"
     )
-    told = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
-    wanted = [a.tobytes() for _ in range(2) for a in made.run({"x": X[0, :3]})]
-    assert [bytes.fromhex(part) for part in told.stdout.split()] == [*wanted, made.read_handle("state").tobytes()]
-    assert [a.tobytes() for _ in range(2) for a in opened.run({"x": X[0, :3]})] == wanted
+    completed = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    expected = [a.tobytes() for _ in range(2) for a in program.run({"x": X[0, :3]})]
+    assert [bytes.fromhex(part) for part in completed.stdout.split()] == [
+        *expected,
+        program.read_handle("state").tobytes(),
+    ]
+    assert [a.tobytes() for _ in range(2) for a in opened.run({"x": X[0, :3]})] == expected
     assert opened.read_handle("at") == 4 and opened.handles() == ("fed", "state", "at")
     with pytest.raises(RlxError, match="starts"):
         opened.run({"x": X[0, :3]})
@@ -206,10 +209,10 @@ def test_what_was_kept_is_checked(tmp_path: Path, change: Any, words: str) -> No
 def test_clones_take_the_seed_over() -> None:
     graph = rlx.Graph("draws")
     graph.output(graph.input("x", (8,)) + rlx.random_normal(graph.random_state(), shape=(8,)), name="y")
-    made = rlx.Session("cpu").compile(graph)
+    program = rlx.Session("cpu").compile(graph)
     zeros = np.zeros(8, "f4")
-    assert not np.array_equal(made.clone().run([zeros])[0], made.run([zeros])[0]), "without a seed keys differ"
-    made.seed(5)
-    made.run([zeros])
-    other = made.clone()
-    assert np.array_equal(other.run([zeros])[0], made.run([zeros])[0])
+    assert not np.array_equal(program.clone().run([zeros])[0], program.run([zeros])[0]), "without a seed keys differ"
+    program.seed(5)
+    program.run([zeros])
+    other = program.clone()
+    assert np.array_equal(other.run([zeros])[0], program.run([zeros])[0])

@@ -43,13 +43,13 @@ def net() -> Graph:
 
 
 def running(device: str = "cpu") -> CompiledGraph:
-    made = rlx.Session(device, disable=["cse"]).compile(net())
-    made.set_param("w", 3 * np.eye(4, dtype=np.float32))
-    made.bind_handle("state", np.zeros(4, np.float32))
-    made.set_feeds({"next": "state"})
-    made.seed(7)
-    made.run([X])
-    return made
+    program = rlx.Session(device, disable=["cse"]).compile(net())
+    program.set_param("w", 3 * np.eye(4, dtype=np.float32))
+    program.bind_handle("state", np.zeros(4, np.float32))
+    program.set_feeds({"next": "state"})
+    program.seed(7)
+    program.run([X])
+    return program
 
 
 def sums() -> onnx.ModelProto:
@@ -67,33 +67,33 @@ def test_a_pickled_program_goes_on_where_it_was(device: str) -> None:
     reason = why_absent(device)
     if reason:
         pytest.skip(reason)
-    made = running(device)
-    again = pickle.loads(pickle.dumps(made))
-    assert again.device == device and again.program.compiler.options == made.program.compiler.options
+    program = running(device)
+    again = pickle.loads(pickle.dumps(program))
+    assert again.device == device and again.program.compiler.options == program.program.compiler.options
     for _ in range(2):
-        for a, b in zip(made.run([X]), again.run([X]), strict=True):
+        for a, b in zip(program.run([X]), again.run([X]), strict=True):
             np.testing.assert_array_equal(a, b)
     again.set_param("w", np.eye(4, dtype=np.float32))
-    assert (made.params["w"] == 3 * np.eye(4)).all(), "they have weights of their own"
-    part = pickle.loads(pickle.dumps(made.select(["y"])))
+    assert (program.params["w"] == 3 * np.eye(4)).all(), "they have weights of their own"
+    part = pickle.loads(pickle.dumps(program.select(["y"])))
     np.testing.assert_array_equal(part.run({"x": X, "state": np.zeros(4, np.float32)})[0], 3 * X)
 
 
 def test_extents_and_attempts_go_along() -> None:
     graph = Graph("rows")
     graph.output(graph.input("x", ("n", 4), "f32") * 2.0, name="y")
-    made = rlx.Session("cpu").compile(graph)
-    made.set_active_extent("n", 1)
-    made.attempts = {"cuda": "not here"}
-    again = pickle.loads(pickle.dumps(made))
+    program = rlx.Session("cpu").compile(graph)
+    program.set_active_extent("n", 1)
+    program.attempts = {"cuda": "not here"}
+    again = pickle.loads(pickle.dumps(program))
     np.testing.assert_array_equal(again.run([X])[0], np.vstack([2 * X[:1], 0 * X[1:]]))
     assert again.attempts == {"cuda": "not here"}
 
 
 def test_a_program_made_by_hand_cannot_be_pickled() -> None:
-    made = running()
+    program = running()
     with pytest.raises(CapabilityError, match="made by hand"):
-        pickle.dumps(CompiledGraph(Program(made.graph, "cpu", made.executable)))
+        pickle.dumps(CompiledGraph(Program(program.graph, "cpu", program.executable)))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -140,15 +140,15 @@ def test_a_pickled_model_knows_its_file_again(tmp_path: Path) -> None:
     onnx.save(sums(), path)
     x, one = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
     model = rlx.load(path, device="cpu")
-    told = pickle.dumps(model)
-    again = pickle.loads(told)
+    pickled = pickle.dumps(model)
+    again = pickle.loads(pickled)
     np.testing.assert_array_equal(again(x, one)["r"], model(x, x)["r"])
     from_bytes = pickle.loads(pickle.dumps(rlx.load(path.read_bytes(), device="cpu")))
     np.testing.assert_array_equal(from_bytes(one, x)["r"], again(x, one)["r"])
     with open(path, "r+b") as file:
         file.write(b"\0")
     os.utime(path, (1, 1))
-    other = pickle.loads(told)
+    other = pickle.loads(pickled)
     np.testing.assert_array_equal(other(x, x)["r"], again(x, x)["r"])  # its weights are in the pickle
     with pytest.raises(ModelError, match="as it was when a program of it was pickled"):
         other(x, one)
@@ -157,27 +157,28 @@ def test_a_pickled_model_knows_its_file_again(tmp_path: Path) -> None:
 
 
 def test_a_closed_program_lets_go_and_says_so() -> None:
-    with running() as made:
-        executable = weakref.ref(made.executable)
-        weights = weakref.ref(made.params["w"])
-        queued = [made.run_pipelined([X]) for _ in range(5)]
-        part = made.select(["y"])
-        assert not made.closed
-    assert made.closed and part.closed
+    with running() as program:
+        executable = weakref.ref(program.executable)
+        weights = weakref.ref(program.params["w"])
+        queued = [program.run_pipelined([X]) for _ in range(5)]
+        part = program.select(["y"])
+        assert not program.closed
+    assert program.closed and part.closed
     assert [pending.result(60)[1][0] for pending in queued] == [2, 3, 4, 5, 6], "those that were queued are done"
     gc.collect()
     assert executable() is None and weights() is None
-    assert "net" in repr(made) and "closed" in repr(made)
+    assert "net" in repr(program) and "closed" in repr(program)
     calls: list[Any] = [
-        lambda: made.run([X]), lambda: made(x=X), lambda: made.run_slots([X], []), lambda: made.run([X], timeout=1),
-        lambda: made.set_param("w", X), lambda: made.bind_handle("state", X[0]), made.clone, made.describe,
-        lambda: made.select(["y"]), lambda: made.seed(1), lambda: made.save("nowhere.rlx"), lambda: pickle.dumps(made),
-        lambda: part.run([X]), lambda: made.run_pipelined([X]).result(60),
+        lambda: program.run([X]), lambda: program(x=X), lambda: program.run_slots([X], []),
+        lambda: program.run([X], timeout=1), lambda: program.set_param("w", X),
+        lambda: program.bind_handle("state", X[0]), program.clone, program.describe, lambda: program.select(["y"]),
+        lambda: program.seed(1), lambda: program.save("nowhere.rlx"), lambda: pickle.dumps(program),
+        lambda: part.run([X]), lambda: program.run_pipelined([X]).result(60),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(ClosedError, match="expected a program that is open, got 'net', which was closed"):
             call()
-    made.close()
+    program.close()
 
 
 def test_runs_under_way_come_to_their_end_when_a_program_is_closed() -> None:
@@ -186,12 +187,12 @@ def test_runs_under_way_come_to_their_end_when_a_program_is_closed() -> None:
     for _ in range(30):
         y = rlx.tanh(y @ x)
     graph.output(y, name="y")
-    made = rlx.Session("cpu").compile(graph)
+    program = rlx.Session("cpu").compile(graph)
     data = np.full((400, 400), 0.01, np.float32)
-    wanted = made.run([data])[0]
-    pending = made.run_pipelined([data])
-    made.close()
-    np.testing.assert_array_equal(pending.result(60)[0], wanted)
+    expected = program.run([data])[0]
+    pending = program.run_pipelined([data])
+    program.close()
+    np.testing.assert_array_equal(pending.result(60)[0], expected)
 
 
 def test_devices_compile_again_what_was_closed() -> None:
@@ -300,8 +301,8 @@ def test_a_cache_that_cannot_be_written_is_told_of_once(
     monkeypatch.setenv("RLX_CACHE", "1")
     for key in ("a", "b"):
         disk.write(key, b"code")
-    told = [record.getMessage() for record in caplog.records if record.name == "rlx.cache"]
-    assert len(told) == 1 and str(tmp_path / "file") in told[0] and "RLX_CACHE_DIR" in told[0]
+    messages = [record.getMessage() for record in caplog.records if record.name == "rlx.cache"]
+    assert len(messages) == 1 and str(tmp_path / "file") in messages[0] and "RLX_CACHE_DIR" in messages[0]
 
 
 def test_a_session_tells_its_device() -> None:

@@ -43,10 +43,10 @@ def test_one_compile_serves_all_sizes(device: str) -> None:
     count = compiled.compile_count
     for m, k in ((5, 0), (5, 5), (2000, 1500), (1, 1), (5, 3)):
         x = np.arange(m, dtype="f4") - 1
-        found = compiled(x=x, k=np.array(k))
-        np.testing.assert_array_equal(found["twice"], x[:k] * 2)
-        np.testing.assert_array_equal(found["places"], [np.nonzero(x[:k] > 0)[0]])
-        np.testing.assert_array_equal(found["spread"], np.full((2, k), x[0]))
+        outputs = compiled(x=x, k=np.array(k))
+        np.testing.assert_array_equal(outputs["twice"], x[:k] * 2)
+        np.testing.assert_array_equal(outputs["places"], [np.nonzero(x[:k] > 0)[0]])
+        np.testing.assert_array_equal(outputs["spread"], np.full((2, k), x[0]))
     assert compiled.compile_count == count == 3
 
 
@@ -107,8 +107,8 @@ def test_weights_are_shared_and_can_be_swapped(device: str) -> None:
     x = np.array([1, -1, 2], "f4")
     assert compiled(x=x, k=np.array(3))["twice"].tolist() == [6, -6, 12]
     compiled.set_param("w", np.array([-1], "f4"))
-    found = compiled(x=x, k=np.array(3))
-    assert found["twice"].tolist() == [-2, 2, -4] and found["places"].tolist() == [[1]]
+    outputs = compiled(x=x, k=np.array(3))
+    assert outputs["twice"].tolist() == [-2, 2, -4] and outputs["places"].tolist() == [[1]]
     with pytest.raises(InputError):
         compiled.set_param("w", np.zeros(2, "f4"))
 
@@ -123,9 +123,9 @@ def test_sixteen_threads_on_one_compiled_graph() -> None:
             for _ in range(60):
                 x = random.normal(size=random.integers(1, 300)).astype("f4")
                 k = int(random.integers(0, x.size + 1))
-                found = compiled(x=x, k=np.array(k))
-                np.testing.assert_array_equal(found["twice"], x[:k] * 2)
-                np.testing.assert_array_equal(found["places"], [np.nonzero(x[:k] > 0)[0]])
+                outputs = compiled(x=x, k=np.array(k))
+                np.testing.assert_array_equal(outputs["twice"], x[:k] * 2)
+                np.testing.assert_array_equal(outputs["places"], [np.nonzero(x[:k] > 0)[0]])
         except BaseException as error:
             troubles.append(error)
 
@@ -195,9 +195,9 @@ def test_bodies_do_not_measure(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_kernels_of_all_stages_are_timed_and_checked(device: str) -> None:
     inputs = {"x": np.arange(9, dtype="f4") - 2, "k": np.array(7)}
-    found = profile(head(), inputs, rlx.Session(device), runs=1)
-    assert found.total_ns > 0 and len(found.kernels) > 3
-    starts = [kernel.first_ns for kernel in found.kernels]
+    profiled = profile(head(), inputs, rlx.Session(device), runs=1)
+    assert profiled.total_ns > 0 and len(profiled.kernels) > 3
+    starts = [kernel.first_ns for kernel in profiled.kernels]
     assert device == "cpu" or starts == sorted(starts)
     verdict = Checker(head(), rlx.Session(device), inputs).verdict()
     assert verdict["equal"], verdict
@@ -219,5 +219,5 @@ def test_nodes_that_nobody_needs_do_not_hinder_stages() -> None:
     flags = x > 0.0
     ops.bitwise_not(flags)  # nothing takes it
     graph.output(ops.nonzero(flags))
-    (made,) = rlx.Session("reference").compile(graph).run([np.array([0, 1, 2], "f4")])
-    assert made.tolist() == [[1, 2]]
+    (program,) = rlx.Session("reference").compile(graph).run([np.array([0, 1, 2], "f4")])
+    assert program.tolist() == [[1, 2]]

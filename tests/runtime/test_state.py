@@ -42,67 +42,67 @@ ONES = np.ones(4, "f4")
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_handles_stand_in_for_inputs(device: str) -> None:
-    made = counter(device)
+    program = counter(device)
     start = ONES * 5
-    made.bind_handle("state", start)
+    program.bind_handle("state", start)
     start[:] = 0
-    assert made.run({"x": ONES})[0].tolist() == [6] * 4
-    assert made.run([ONES])[0].tolist() == [6] * 4
-    assert made(x=ONES)["next"].tolist() == [6] * 4
-    assert made.run({"x": ONES, "state": ONES})[0].tolist() == [2] * 4, "what a run brings comes first"
-    assert made.run([ONES, ONES])[0].tolist() == [2] * 4
-    assert made.read_handle("state").tolist() == [5] * 4
-    made.unbind_handle("state")
+    assert program.run({"x": ONES})[0].tolist() == [6] * 4
+    assert program.run([ONES])[0].tolist() == [6] * 4
+    assert program(x=ONES)["next"].tolist() == [6] * 4
+    assert program.run({"x": ONES, "state": ONES})[0].tolist() == [2] * 4, "what a run brings comes first"
+    assert program.run([ONES, ONES])[0].tolist() == [2] * 4
+    assert program.read_handle("state").tolist() == [5] * 4
+    program.unbind_handle("state")
     with pytest.raises(InputError, match="missing 'state'"):
-        made.run({"x": ONES})
-    assert made.run([ONES, ONES])[0].tolist() == [2] * 4
+        program.run({"x": ONES})
+    assert program.run([ONES, ONES])[0].tolist() == [2] * 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_feeds_write_results_back(device: str) -> None:
-    made = counter(device)
-    made.bind_handle("state", np.zeros(4, "f4"))
-    made.set_feeds({"next": "state"})
-    results = [made.run({"x": ONES})[0] for _ in range(5)]
+    program = counter(device)
+    program.bind_handle("state", np.zeros(4, "f4"))
+    program.set_feeds({"next": "state"})
+    results = [program.run({"x": ONES})[0] for _ in range(5)]
     assert [r[0] for r in results] == [1, 2, 3, 4, 5], "results of earlier runs stay"
-    assert made.read_handle("state") is results[-1], "no copy"
+    assert program.read_handle("state") is results[-1], "no copy"
     assert not results[-1].flags.writeable
-    kept = made.read_handle("state")
-    made.run([ONES])
-    assert kept.tolist() == [5] * 4
-    given = [np.empty(4, "f4"), np.empty(4, "f4")]
-    made.run_slots([ONES], given)
-    given[0][:] = 0
-    assert made.read_handle("state").tolist() == [7] * 4, "arrays of the caller are no state"
-    made.set_feeds({})
-    made.run([ONES])
-    assert made.read_handle("state").tolist() == [7] * 4
+    before = program.read_handle("state")
+    program.run([ONES])
+    assert before.tolist() == [5] * 4
+    slots = [np.empty(4, "f4"), np.empty(4, "f4")]
+    program.run_slots([ONES], slots)
+    slots[0][:] = 0
+    assert program.read_handle("state").tolist() == [7] * 4, "arrays of the caller are no state"
+    program.set_feeds({})
+    program.run([ONES])
+    assert program.read_handle("state").tolist() == [7] * 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_fed_dim_grows(device: str) -> None:
-    made = cache(device)
-    made.bind_handle("past", np.zeros((0, 3), "f4"))
-    made.set_feeds({"present": "past"})
+    program = cache(device)
+    program.bind_handle("past", np.zeros((0, 3), "f4"))
+    program.set_feeds({"present": "past"})
     for i in range(4):
-        made.run({"new": np.full((i % 2 + 1, 3), i, "f4")})
-    assert made.read_handle("past")[:, 0].tolist() == [0, 1, 1, 2, 3, 3]
+        program.run({"new": np.full((i % 2 + 1, 3), i, "f4")})
+    assert program.read_handle("past")[:, 0].tolist() == [0, 1, 1, 2, 3, 3]
 
 
 def test_a_run_that_fails_leaves_handles() -> None:
-    made = counter("cpu")
-    made.bind_handle("state", ONES)
-    made.set_feeds({"next": "state"})
-    made.run([ONES])
+    program = counter("cpu")
+    program.bind_handle("state", ONES)
+    program.set_feeds({"next": "state"})
+    program.run([ONES])
     for wrong in ([np.ones(5, "f4")], {"y": ONES}, [ONES.astype("f8")], {"x": ONES, "state": ONES[:2]}):
         with pytest.raises(InputError):
-            made.run(wrong)
-        assert made.read_handle("state").tolist() == [2] * 4
-    assert made.run([ONES])[0].tolist() == [3] * 4
+            program.run(wrong)
+        assert program.read_handle("state").tolist() == [2] * 4
+    assert program.run([ONES])[0].tolist() == [3] * 4
 
 
 def test_declarations_are_checked_and_change_nothing_when_refused() -> None:
-    made = counter("cpu")
+    program = counter("cpu")
     for name, array, words in (
         ("z", ONES, "'z'"),
         ("state", np.ones(5, "f4"), r"f32\[4\]"),
@@ -110,18 +110,18 @@ def test_declarations_are_checked_and_change_nothing_when_refused() -> None:
         ("state", np.ones((1, 4), "f4"), "1, 4"),
     ):
         with pytest.raises(InputError, match=words):
-            made.bind_handle(name, array)
+            program.bind_handle(name, array)
     with pytest.raises(InputError, match="expected a handle"):
-        made.set_feeds({"next": "state"})
-    made.bind_handle("state", ONES)
+        program.set_feeds({"next": "state"})
+    program.bind_handle("state", ONES)
     for feeds in ({"nope": "state"}, {"next": "nope"}, {"next": "x"}, {"next": "state", "double": "state"}):
         with pytest.raises(InputError):
-            made.set_feeds(feeds)
-    made.set_feeds({"next": "state"})
+            program.set_feeds(feeds)
+    program.set_feeds({"next": "state"})
     with pytest.raises(InputError, match="feeds"):
-        made.unbind_handle("state")
+        program.unbind_handle("state")
     with pytest.raises(InputError, match="'x'"):
-        made.read_handle("x")
+        program.read_handle("x")
     growing = cache("cpu")
     growing.bind_handle("past", np.zeros((0, 3), "f4"))
     graph = rlx.Graph()
@@ -135,20 +135,20 @@ def test_declarations_are_checked_and_change_nothing_when_refused() -> None:
 
 
 def test_feeds_from_many_threads_lose_no_run() -> None:
-    made = counter("cpu")
-    made.bind_handle("state", np.zeros(4, "f4"))
-    made.set_feeds({"next": "state"})
+    program = counter("cpu")
+    program.bind_handle("state", np.zeros(4, "f4"))
+    program.set_feeds({"next": "state"})
 
     def work() -> None:
         for _ in range(50):
-            made.run([ONES])
+            program.run([ONES])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made.read_handle("state").tolist() == [400] * 4
+    assert program.read_handle("state").tolist() == [400] * 4
 
 
 def tokens(device: str) -> CompiledGraph:
@@ -159,33 +159,33 @@ def tokens(device: str) -> CompiledGraph:
     graph.output(rlx.softmax(x @ w, axis=1), name="y")
     graph.output(rlx.reduce_sum(mask, axes=(1,)), name="total")
     graph.output(mask * 2.0, name="twice")
-    made = rlx.Session(device).compile(graph)
-    made.set_param("w", np.random.default_rng(0).standard_normal((4, 4)).astype("f4"))
-    return made
+    program = rlx.Session(device).compile(graph)
+    program.set_param("w", np.random.default_rng(0).standard_normal((4, 4)).astype("f4"))
+    return program
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("n", [0, 1, 5, 8])
 def test_active_extent_is_a_run_at_that_size(device: str, batch: int, n: int) -> None:
-    made = tokens(device)
+    program = tokens(device)
     random = np.random.default_rng(1)
     x = random.standard_normal((batch, 8, 4)).astype("f4")
     mask = random.standard_normal((batch, 8)).astype("f4")
     x[:, n:], mask[:, n:] = np.nan, np.nan
-    y, total, twice = made.run([x[:, :n], mask[:, :n]])
-    made.set_active_extent("seq", n)
-    for got in (
-        made.run([x, mask]),
-        made.run_slots([x, mask], [np.full(s, 7, "f4") for s in ((batch, 8, 4), (batch,), (batch, 8))]),
+    y, total, twice = program.run([x[:, :n], mask[:, :n]])
+    program.set_active_extent("seq", n)
+    for actual in (
+        program.run([x, mask]),
+        program.run_slots([x, mask], [np.full(s, 7, "f4") for s in ((batch, 8, 4), (batch,), (batch, 8))]),
     ):
-        assert [r.shape for r in got] == [(batch, 8, 4), (batch,), (batch, 8)]
-        np.testing.assert_array_equal(got[0][:, :n], y)
-        np.testing.assert_array_equal(got[1], total)
-        np.testing.assert_array_equal(got[2][:, :n], twice)
-        assert not got[0][:, n:].any() and not got[2][:, n:].any()
-    made.set_active_extent("seq", None)
-    assert np.isnan(made.run([x, mask])[2]).any() == (n < 8)
+        assert [r.shape for r in actual] == [(batch, 8, 4), (batch,), (batch, 8)]
+        np.testing.assert_array_equal(actual[0][:, :n], y)
+        np.testing.assert_array_equal(actual[1], total)
+        np.testing.assert_array_equal(actual[2][:, :n], twice)
+        assert not actual[0][:, n:].any() and not actual[2][:, n:].any()
+    program.set_active_extent("seq", None)
+    assert np.isnan(program.run([x, mask])[2]).any() == (n < 8)
 
 
 def test_active_extents_that_cannot_be_are_refused() -> None:
@@ -193,7 +193,7 @@ def test_active_extents_that_cannot_be_are_refused() -> None:
     x, pair = graph.input("x", ("n", "m")), graph.input("pair", ("2*k",))
     graph.output(x.reshape(("n*m",)), name="flat")
     graph.output(pair * 1.0, name="same")
-    made = rlx.Session("reference").compile(graph)
+    program = rlx.Session("reference").compile(graph)
     for dim, n, words in (
         ("n", 2, "'n'.*'flat'"),
         ("k", 2, r"'k'.*2\*k.*'pair'"),
@@ -203,7 +203,7 @@ def test_active_extents_that_cannot_be_are_refused() -> None:
         ("n", 1.5, "1.5"),
     ):
         with pytest.raises(InputError, match=words):
-            made.set_active_extent(dim, n)  # type: ignore[arg-type]
+            program.set_active_extent(dim, n)  # type: ignore[arg-type]
     token = tokens("cpu")
     token.set_active_extent("seq", 9)
     with pytest.raises(InputError, match="seq = 9 of 8"):
@@ -221,20 +221,20 @@ def test_active_extent_skips_the_work() -> None:
 
     graph = rlx.Graph()
     graph.output(graph.input("x", ("n", 256)) @ graph.param("w", (256, 256)), name="y")
-    made = rlx.Session("cpu", threads=1).compile(graph)
-    made.set_param("w", np.ones((256, 256), "f4"))
+    program = rlx.Session("cpu", threads=1).compile(graph)
+    program.set_param("w", np.ones((256, 256), "f4"))
     x = np.ones((2048, 256), "f4")
 
     def quickest() -> float:
         times = []
         for _ in range(7):
             start = time.perf_counter()
-            made.run([x])
+            program.run([x])
             times.append(time.perf_counter() - start)
         return min(times)
 
     whole = quickest()
-    made.set_active_extent("n", 32)
+    program.set_active_extent("n", 32)
     assert quickest() < whole / 3
 
 
@@ -242,14 +242,14 @@ def test_extents_and_feeds_go_together() -> None:
     graph = rlx.Graph()
     state, x = graph.input("state", ("n", 2)), graph.input("x", ("n", 2))
     graph.output(state + x, name="next")
-    made = rlx.Session("cpu").compile(graph)
-    made.bind_handle("state", np.zeros((4, 2), "f4"))
-    made.set_feeds({"next": "state"})
-    made.set_active_extent("n", 3)
+    program = rlx.Session("cpu").compile(graph)
+    program.bind_handle("state", np.zeros((4, 2), "f4"))
+    program.set_feeds({"next": "state"})
+    program.set_active_extent("n", 3)
     one: Any = np.ones((4, 2), "f4")
-    made.run([one])
-    made.run([one])
-    assert made.read_handle("state")[:, 0].tolist() == [2, 2, 2, 0]
+    program.run([one])
+    program.run([one])
+    assert program.read_handle("state")[:, 0].tolist() == [2, 2, 2, 0]
 
 
 class Watching:
@@ -275,9 +275,11 @@ def test_observers_see_values_that_are_no_results(device: str) -> None:
     state.observe(one)
     state.observe(two)
 
-    def run(given: list[Array] | None = None) -> Array:
+    def run(out_arrays: list[Array] | None = None) -> Array:
         inputs = [np.array([1, 2], "f4")]
-        return state.run(lambda mode, where: run_once(program, mode, inputs, given, where), given is not None)[0]
+        return state.run(
+            lambda mode, where: run_once(program, mode, inputs, out_arrays, where), out_arrays is not None
+        )[0]
 
     out = np.empty(2, "f4")
     assert run().tolist() == run([out]).tolist() == out.tolist() == [6, 18]
@@ -290,12 +292,12 @@ def test_observers_see_values_that_are_no_results(device: str) -> None:
 
 
 def test_too_few_inputs_by_position_are_told_what_has_a_handle() -> None:
-    made = counter("cpu")
+    program = counter("cpu")
     with pytest.raises(InputError, match=r"expected 2 inputs \['state', 'x'\], got 0$"):
-        made.run([])
-    made.bind_handle("state", ONES)
-    told = r"expected 1 inputs \['x'\] \(a handle stands for \['state'\]\), or all 2 \['state', 'x'\], got "
-    for given in ([], [ONES, ONES, ONES]):
-        with pytest.raises(InputError, match=told + str(len(given))):
-            made.run(given)
-    assert made.run([ONES])[0].tolist() == made.run([ONES, ONES])[0].tolist() == [2, 2, 2, 2]
+        program.run([])
+    program.bind_handle("state", ONES)
+    pattern = r"expected 1 inputs \['x'\] \(a handle stands for \['state'\]\), or all 2 \['state', 'x'\], got "
+    for inputs in ([], [ONES, ONES, ONES]):
+        with pytest.raises(InputError, match=pattern + str(len(inputs))):
+            program.run(inputs)
+    assert program.run([ONES])[0].tolist() == program.run([ONES, ONES])[0].tolist() == [2, 2, 2, 2]

@@ -59,14 +59,14 @@ def decoder_graph() -> Graph:
     """Attention of one token over the positions so far, which `seen` counts, behind a counter of its own."""
     graph = rlx.Graph("decoder")
     q, k, v = (graph.input(name, (HEADS, 1, WIDTH)) for name in "qkv")
-    seen = graph.input("seen", ("seen",), "bool")
+    mask = graph.input("seen", ("seen",), "bool")
     keys, values = (graph.state(name, (HEADS, LENGTH, WIDTH)) for name in ("keys", "values"))
     count = graph.state("count", (), "i64")
     all_keys = rlx.update_slice(keys, k, count, axis=1)
     all_values = rlx.update_slice(values, v, count, axis=1)
     for state, following in ((keys, all_keys), (values, all_values), (count, count + 1)):
         graph.set_next(state, following)
-    length = seen.shape[0]
+    length = mask.shape[0]
     whole = [x[:, :length].reshape(1, HEADS, length, WIDTH) for x in (all_keys, all_values)]
     graph.output(rlx.attention(q.reshape(1, HEADS, 1, WIDTH), *whole), name="out")
     return graph
@@ -86,50 +86,50 @@ def compiled(graph: Graph, device: str) -> CompiledGraph:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_runs_write_rows_where_data_say(device: str) -> None:
-    made = compiled(cache_graph(), device)
-    assert made.input_names == ("rows", "at")
-    assert made.output_names == ("sum",)
-    assert not made.read_handle("cache").any()
-    assert made.run([rows_of(1, 2), at(0)])[0].tolist() == [3] * 3
-    assert made.run([rows_of(5), at(15)])[0].tolist() == [8] * 3
-    assert made.describe().get("written_in_place", []) == ([] if device == "reference" else ["cache"])
-    kept = made.read_handle("cache")
-    assert kept[:, 0].tolist() == [1, 2, *[0] * 13, 5]
-    assert made.run([rows_of(7), at(1)])[0].tolist() == [13] * 3, "what was there is written over"
-    assert kept[1, 0] == 2, "what was read stays as it is"
-    assert not kept.flags.writeable
+    program = compiled(cache_graph(), device)
+    assert program.input_names == ("rows", "at")
+    assert program.output_names == ("sum",)
+    assert not program.read_handle("cache").any()
+    assert program.run([rows_of(1, 2), at(0)])[0].tolist() == [3] * 3
+    assert program.run([rows_of(5), at(15)])[0].tolist() == [8] * 3
+    assert program.describe().get("written_in_place", []) == ([] if device == "reference" else ["cache"])
+    before = program.read_handle("cache")
+    assert before[:, 0].tolist() == [1, 2, *[0] * 13, 5]
+    assert program.run([rows_of(7), at(1)])[0].tolist() == [13] * 3, "what was there is written over"
+    assert before[1, 0] == 2, "what was read stays as it is"
+    assert not before.flags.writeable
     slot = np.empty(3, "f4")
-    made.run_slots([rows_of(1), at(2)], [slot])
+    program.run_slots([rows_of(1), at(2)], [slot])
     assert slot.tolist() == [14] * 3
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_decoder_sees_what_it_wrote(device: str) -> None:
-    made = compiled(decoder_graph(), device)
+    program = compiled(decoder_graph(), device)
     rng = np.random.default_rng(0)
     steps = rng.normal(size=(3, LENGTH, HEADS, 1, WIDTH)).astype("f4")
     for i in range(LENGTH):
         q, k, v = (steps[j, i] for j in range(3))
-        (got,) = made.run({"q": q, "k": k, "v": v, "seen": np.ones(i + 1, bool)})
+        (actual,) = program.run({"q": q, "k": k, "v": v, "seen": np.ones(i + 1, bool)})
         keys, values = (steps[j, : i + 1, :, 0].transpose(1, 0, 2) for j in (1, 2))
         scores = np.exp(q @ keys.transpose(0, 2, 1) / WIDTH**0.5)
-        np.testing.assert_allclose(got[0], scores / scores.sum(-1, keepdims=True) @ values, rtol=2e-5, atol=1e-5)
-    assert made.read_handle("count") == LENGTH
-    assert made.compile_count == 1 or not made.capabilities.dynamic_dims
+        np.testing.assert_allclose(actual[0], scores / scores.sum(-1, keepdims=True) @ values, rtol=2e-5, atol=1e-5)
+    assert program.read_handle("count") == LENGTH
+    assert program.compile_count == 1 or not program.capabilities.dynamic_dims
     with pytest.raises(InputError, match="expected starts in"):
-        made.run({"q": q, "k": k, "v": v, "seen": np.ones(3, bool)})
-    assert made.read_handle("count") == LENGTH, "nothing is half done"
+        program.run({"q": q, "k": k, "v": v, "seen": np.ones(3, bool)})
+    assert program.read_handle("count") == LENGTH, "nothing is half done"
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("wrong", [-1, 15, 1 << 40])
 def test_a_run_that_fails_writes_nothing(device: str, wrong: int) -> None:
-    made = compiled(cache_graph(), device)
-    made.run([rows_of(1, 2), at(14)])
-    before = made.read_handle("cache")
+    program = compiled(cache_graph(), device)
+    program.run([rows_of(1, 2), at(14)])
+    before = program.read_handle("cache")
     with pytest.raises(InputError, match="starts"):
-        made.run([rows_of(5, 6), at(wrong)])
-    assert np.array_equal(made.read_handle("cache"), before)
+        program.run([rows_of(5, 6), at(wrong)])
+    assert np.array_equal(program.read_handle("cache"), before)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -138,11 +138,11 @@ def test_checks_elsewhere_hold_writes_back(device: str) -> None:
     graph = cache_graph()
     token = graph.input("token", (2,), "i64")
     graph.output(rlx.gather(graph.constant(np.arange(4, dtype="f4")), token), name="found")
-    made = compiled(graph, device)
-    made.run([rows_of(1), at(0), np.array([3, 0])])
+    program = compiled(graph, device)
+    program.run([rows_of(1), at(0), np.array([3, 0])])
     with pytest.raises(InputError, match=r"\[gather\]"):
-        made.run([rows_of(5), at(0), np.array([0, 4])])
-    assert made.read_handle("cache")[0, 0] == 1
+        program.run([rows_of(5), at(0), np.array([0, 4])])
+    assert program.read_handle("cache")[0, 0] == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -154,12 +154,12 @@ def test_checks_of_what_was_written_hold_it_back_too(device: str) -> None:
     written = rlx.update_slice(state, value, position)
     graph.set_next(state, written)
     graph.output(rlx.gather(graph.constant(np.arange(4, dtype="f4")), written), name="found")
-    made = compiled(graph, device)
-    assert made.run([np.array([3]), at(2)])[0].tolist() == [0, 0, 3, 0]
-    assert not made.describe().get("written_in_place")
+    program = compiled(graph, device)
+    assert program.run([np.array([3]), at(2)])[0].tolist() == [0, 0, 3, 0]
+    assert not program.describe().get("written_in_place")
     with pytest.raises(InputError, match=r"\[gather\]"):
-        made.run([np.array([9]), at(0)])
-    assert made.read_handle("state").tolist() == [0, 0, 3, 0]
+        program.run([np.array([9]), at(0)])
+    assert program.read_handle("state").tolist() == [0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -172,12 +172,12 @@ def test_scatters_write_pages_in_place(device: str) -> None:
     graph.output(rlx.reduce_sum(written, axes=(0, 1, 2)), name="sum")
     rlx.neg(state)  # which nobody needs
     assert list(guarded(add_checks(graph, True, 1)).graph.states) == ["state"], "in place"
-    made = compiled(graph, device)
-    made.run([np.ones((2, 2), "f4"), np.array([[2, 1], [0, -1]], "i4")])
-    assert np.argwhere(made.read_handle("state")[..., 0]).tolist() == [[0, 3], [2, 1]]
+    program = compiled(graph, device)
+    program.run([np.ones((2, 2), "f4"), np.array([[2, 1], [0, -1]], "i4")])
+    assert np.argwhere(program.read_handle("state")[..., 0]).tolist() == [[0, 3], [2, 1]]
     with pytest.raises(InputError, match=r"\[scatter_nd\]"):
-        made.run([np.ones((2, 2), "f4"), np.array([[1, 1], [3, 0]], "i4")])
-    assert np.argwhere(made.read_handle("state")[..., 0]).tolist() == [[0, 3], [2, 1]]
+        program.run([np.ones((2, 2), "f4"), np.array([[1, 1], [3, 0]], "i4")])
+    assert np.argwhere(program.read_handle("state")[..., 0]).tolist() == [[0, 3], [2, 1]]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -190,13 +190,13 @@ def test_states_may_be_replaced_as_a_whole(device: str) -> None:
     graph.set_next(steps, steps + 1)
     graph.output(mean, name="before")
     graph.output(rlx.reduce_sum(untouched, axes=(0,)), name="sum")
-    made = compiled(graph, device)
-    made.bind_handle("untouched", np.ones(2, "f4"))
-    results = [made.run([np.ones(3, "f4")]) for _ in range(3)]
+    program = compiled(graph, device)
+    program.bind_handle("untouched", np.ones(2, "f4"))
+    results = [program.run([np.ones(3, "f4")]) for _ in range(3)]
     assert [r[0][0] for r in results] == [0, 1, 1.5]
     assert results[0][1] == 2
-    assert made.read_handle("mean")[0] == 1.75
-    assert made.read_handle("steps") == 3
+    assert program.read_handle("mean")[0] == 1.75
+    assert program.read_handle("steps") == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -208,9 +208,9 @@ def test_who_reads_what_is_written_over_gets_it(device: str) -> None:
     graph.set_next(state, written)
     graph.output(state * 1.0 + rlx.reduce_sum(written, axes=(0,)), name="old")
     assert not guarded(add_checks(graph, True, 1)).graph.states, "not in place: nobody could read what was there"
-    made = compiled(graph, device)
-    made.run([np.ones(1, "f4"), at(1)])
-    assert made.run([np.full(1, 5, "f4"), at(1)])[0].tolist() == [5, 6, 5, 5]
+    program = compiled(graph, device)
+    program.run([np.ones(1, "f4"), at(1)])
+    assert program.run([np.full(1, 5, "f4"), at(1)])[0].tolist() == [5, 6, 5, 5]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -219,30 +219,30 @@ def test_a_state_may_grow(device: str) -> None:
     past, new = graph.state("past", ("past", 3)), graph.input("new", ("new", 3))
     graph.set_next(past, rlx.concat(past, new, axis=0))
     graph.output(rlx.reduce_sum(past, axes=(0, 1)), name="sum")
-    made = compiled(graph, device)
-    assert not made.has_handle("past")
+    program = compiled(graph, device)
+    assert not program.has_handle("past")
     with pytest.raises(InputError, match="bind_handle"):
-        made.run([rows_of(1)])
-    made.bind_handle("past", np.zeros((0, 3), "f4"))
-    assert made.handles() == ("past",)
+        program.run([rows_of(1)])
+    program.bind_handle("past", np.zeros((0, 3), "f4"))
+    assert program.handles() == ("past",)
     for number in range(1, 5):
-        made.run([rows_of(number)])
-    assert made.read_handle("past")[:, 0].tolist() == [1, 2, 3, 4]
+        program.run([rows_of(number)])
+    assert program.read_handle("past")[:, 0].tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_clones_have_states_of_their_own(device: str) -> None:
-    made = compiled(cache_graph(), device)
-    made.run([rows_of(1), at(0)])
-    if not made.capabilities.shared_code:
+    program = compiled(cache_graph(), device)
+    program.run([rows_of(1), at(0)])
+    if not program.capabilities.shared_code:
         with pytest.raises(CapabilityError):
-            made.clone()
+            program.clone()
         return
-    other = made.clone()
+    other = program.clone()
     other.run([rows_of(5), at(1)])
-    made.run([rows_of(7), at(2)])
+    program.run([rows_of(7), at(2)])
     assert other.read_handle("cache")[:3, 0].tolist() == [1, 5, 0]
-    assert made.read_handle("cache")[:3, 0].tolist() == [1, 0, 7]
+    assert program.read_handle("cache")[:3, 0].tolist() == [1, 0, 7]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -254,28 +254,28 @@ def test_threads_take_turns(device: str) -> None:
     graph.set_next(state, written)
     graph.set_next(count, count + 1.0)
     graph.output(count, name="count")
-    made = compiled(graph, device)
+    program = compiled(graph, device)
 
     def work() -> None:
         for _ in range(50):
-            made.run([np.ones(1, "f4"), at(2)])
+            program.run([np.ones(1, "f4"), at(2)])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    pending = made.run_pipelined([np.ones(1, "f4"), at(2)])
-    assert made.read_handle("state").tolist() == [0, 0, 201, 0]
+    pending = program.run_pipelined([np.ones(1, "f4"), at(2)])
+    assert program.read_handle("state").tolist() == [0, 0, 201, 0]
     assert pending.result()[0] == 200
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows_of_outputs_and_choices_of_them(device: str) -> None:
-    made = compiled(cache_graph(), device)
-    made.run([rows_of(1), at(0)])
-    assert made.read_output_row("sum", 0, [rows_of(4), at(1)]) == 5
-    assert made.read_handle("cache")[:2, 0].tolist() == [1, 0], "nothing was written"
+    program = compiled(cache_graph(), device)
+    program.run([rows_of(1), at(0)])
+    assert program.read_output_row("sum", 0, [rows_of(4), at(1)]) == 5
+    assert program.read_handle("cache")[:2, 0].tolist() == [1, 0], "nothing was written"
     graph = cache_graph()
     graph.output(graph.inputs[0] * 2.0, name="twice")
     both = compiled(graph, device)
@@ -298,19 +298,19 @@ def test_names_and_types_are_looked_at() -> None:
         graph.set_next(other, cache)
     with pytest.raises(ShapeError, match="room"):
         rlx.update_slice(other, graph.constant(np.zeros(3, "f4")), graph.constant(0))
-    made = compiled(graph, "cpu")
+    program = compiled(graph, "cpu")
     assert list(graph.results) == ["sum"]
     with pytest.raises(InputError, match="unknown 'cache'"):
-        made.run({"rows": rows_of(1), "at": at(0), "cache": np.zeros((LENGTH, 3), "f4")})
+        program.run({"rows": rows_of(1), "at": at(0), "cache": np.zeros((LENGTH, 3), "f4")})
     with pytest.raises(InputError, match=r"expected input 'cache' of f32\[16, 3\]"):
-        made.bind_handle("cache", np.zeros((2, 3), "f4"))
+        program.bind_handle("cache", np.zeros((2, 3), "f4"))
     with pytest.raises(InputError, match="expected inputs among"):
-        made.set_feeds({"sum": "cache"})
+        program.set_feeds({"sum": "cache"})
     with pytest.raises(InputError, match="expected outputs among"):
-        made.set_feeds({"cache.next": "rows"})
+        program.set_feeds({"cache.next": "rows"})
     with pytest.raises(CapabilityError, match="without states"):
-        made.set_active_extent("n", 1)
-    assert "keeps cache: f32[16, 3]" in repr(made)
+        program.set_active_extent("n", 1)
+    assert "keeps cache: f32[16, 3]" in repr(program)
 
 
 def test_states_in_text_and_files(tmp_path: Path) -> None:
@@ -352,9 +352,9 @@ def test_the_verifier_knows_states() -> None:
 
 
 def yes() -> Graph:
-    made = rlx.Graph("yes")
-    made.output(made.constant(np.float32(1)), name="one")
-    return made
+    region = rlx.Graph("yes")
+    region.output(region.constant(np.float32(1)), name="one")
+    return region
 
 
 def test_kernels_read_a_state_before_it_is_written_over() -> None:
@@ -387,42 +387,42 @@ def test_states_of_any_dtype(device: str, dtype: str) -> None:
     graph.output(rlx.reshape(row, shape=(5,)), name="present")
     graph.output(written[0], name="first")
     graph.output(whole, name="was")
-    made = compiled(graph, device)
+    program = compiled(graph, device)
     numpy = graph.inputs[0].dtype.numpy
     start, one, two = (np.array([[0, 1, 1, 0, n]]).astype(numpy) for n in (1, 1, 0))
-    made.bind_handle("state", np.repeat(start, 3, axis=0))
-    made.bind_handle("past", start[0])
-    made.set_feeds({"present": "past"})
+    program.bind_handle("state", np.repeat(start, 3, axis=0))
+    program.bind_handle("past", start[0])
+    program.set_feeds({"present": "past"})
     for row_now, before in ((one, np.zeros(5, numpy)), (two, one[0])):
-        present, first, was = made.run([row_now])
+        present, first, was = program.run([row_now])
         assert np.array_equal(present, row_now[0]) and np.array_equal(first, start[0])
         assert np.array_equal(was, before)
-        wanted = np.concatenate([start, row_now, start])
-        assert np.array_equal(made.read_handle("state"), wanted)
-        assert np.array_equal(made.read_handle("whole"), row_now[0])
-        assert np.array_equal(made.read_handle("past"), row_now[0])
+        expected = np.concatenate([start, row_now, start])
+        assert np.array_equal(program.read_handle("state"), expected)
+        assert np.array_equal(program.read_handle("whole"), row_now[0])
+        assert np.array_equal(program.read_handle("past"), row_now[0])
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_limits_of_runs_leave_states_whole(device: str) -> None:
     """A run that writes in place is not ended in its midst; one that does not is dropped."""
-    made = compiled(cache_graph(), device)
+    program = compiled(cache_graph(), device)
     token = rlx.interrupt.CancelToken()
-    made.run([rows_of(1), at(0)], cancel=token, timeout=60.0)
+    program.run([rows_of(1), at(0)], cancel=token, timeout=60.0)
     ended = 0
     for number in range(2, 12):
-        before = made.read_handle("cache")
+        before = program.read_handle("cache")
         try:
-            made.run([rows_of(number), at(number)], timeout=1e-6)
+            program.run([rows_of(number), at(number)], timeout=1e-6)
             before[number] = number
         except RunTimeout:
             ended += 1
-        assert np.array_equal(made.read_handle("cache"), before)
+        assert np.array_equal(program.read_handle("cache"), before)
     assert ended == 10, "they look before they begin"
     token.cancel()
     with pytest.raises(RunCancelled):
-        made.run([rows_of(5), at(1)], cancel=token)
-    assert made.read_handle("cache")[:2, 0].tolist() == [1, 0]
+        program.run([rows_of(5), at(1)], cancel=token)
+    assert program.read_handle("cache")[:2, 0].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -437,25 +437,25 @@ def test_a_failed_run_has_drawn_nothing(device: str) -> None:
     graph.set_next(state, written)
     graph.set_next(first, first + 1.0)
     graph.output(written[0], name="row")
-    made = compiled(graph, device)
-    made.seed(3)
-    wanted = [made.run([at(0)])[0] for _ in range(3)]
-    made.seed(3)
-    for row in wanted:
+    program = compiled(graph, device)
+    program.seed(3)
+    expected = [program.run([at(0)])[0] for _ in range(3)]
+    program.seed(3)
+    for row in expected:
         with pytest.raises(InputError, match="starts"):
-            made.run([at(LENGTH)])
-        assert np.array_equal(made.run([at(0)])[0], row)
-    assert made.read_handle("first").tolist() == [6, 6]
+            program.run([at(LENGTH)])
+        assert np.array_equal(program.run([at(0)])[0], row)
+    assert program.read_handle("first").tolist() == [6, 6]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_states_are_pickled(device: str) -> None:
-    made = compiled(cache_graph(), device)
-    made.run([rows_of(1, 2), at(3)])
-    other = pickle.loads(pickle.dumps(made))
+    program = compiled(cache_graph(), device)
+    program.run([rows_of(1, 2), at(3)])
+    other = pickle.loads(pickle.dumps(program))
     other.run([rows_of(5), at(0)])
     assert other.read_handle("cache")[:6, 0].tolist() == [5, 0, 0, 1, 2, 0]
-    assert made.read_handle("cache")[:6, 0].tolist() == [0, 0, 0, 1, 2, 0]
+    assert program.read_handle("cache")[:6, 0].tolist() == [0, 0, 0, 1, 2, 0]
     other.close()
     assert "closed" in repr(other)
 
@@ -501,11 +501,11 @@ def test_states_of_graphs_with_loops_and_measured_dims(device: str) -> None:
     graph.set_next(state, written)
     graph.set_next(count, count + 1)
     graph.output(places, name="places")
-    made = compiled(graph, device)
+    program = compiled(graph, device)
     ones = np.ones((3, 2), "f4")
-    made.run([ones, at(0)])
-    assert made.run([ones, at(2)])[0].reshape(-1).tolist() == [0, 2]
-    assert made.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0]
+    program.run([ones, at(0)])
+    assert program.run([ones, at(2)])[0].reshape(-1).tolist() == [0, 2]
+    assert program.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0]
     with pytest.raises(InputError, match="starts"):
-        made.run([ones, at(4)])
-    assert made.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0] and made.read_handle("count") == 2
+        program.run([ones, at(4)])
+    assert program.read_handle("state")[:, 0].tolist() == [3, 0, 6, 0] and program.read_handle("count") == 2

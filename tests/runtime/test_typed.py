@@ -34,29 +34,29 @@ def test_bytes_are_taken_as_what_they_are_said_to_be(dtype: str, device: str) ->
     graph.output(graph.param("w", (2, 4), dtype), name="w_out")
     if device == "vulkan" and not rlx.supports_graph(device, graph):
         pytest.skip("no such dtype there")
-    made = rlx.Session(device).compile(graph)
-    made.set_param("w", data.tobytes(), dtype=dtype)
-    for given in (data.tobytes(), bytearray(data.tobytes()), memoryview(data.tobytes())):
-        y, w = made.run([rlx.Typed(given, dtype)])
+    program = rlx.Session(device).compile(graph)
+    program.set_param("w", data.tobytes(), dtype=dtype)
+    for raw in (data.tobytes(), bytearray(data.tobytes()), memoryview(data.tobytes())):
+        y, w = program.run([rlx.Typed(raw, dtype)])
         assert y.tobytes() == w.tobytes() == data.tobytes() and y.shape == (2, 4)
-    (y, _) = made.run({"x": rlx.Typed(data.tobytes(), numpy, (2, 4))})
+    (y, _) = program.run({"x": rlx.Typed(data.tobytes(), numpy, (2, 4))})
     assert y.shape == (2, 4)
 
 
 @pytest.mark.parametrize("narrow", ["f16", "bf16", "f8e4m3", "f8e5m2"])
 def test_floats_widen_on_request(narrow: str) -> None:
     data = VALUES.astype(dtypes.of(narrow).numpy)
-    made = doubled("f32")
+    program = doubled("f32")
     with pytest.raises(InputError, match="never cast silently"):
-        made.set_param("w", data)
-    made.set_param("w", data, dtype=narrow)
-    np.testing.assert_array_equal(made.params["w"], data.astype(np.float32))
-    made.set_param("w", data.tobytes(), dtype=narrow)
-    made.bind_handle("x", rlx.Typed(data, narrow))
-    y, w = made.run()
+        program.set_param("w", data)
+    program.set_param("w", data, dtype=narrow)
+    np.testing.assert_array_equal(program.params["w"], data.astype(np.float32))
+    program.set_param("w", data.tobytes(), dtype=narrow)
+    program.bind_handle("x", rlx.Typed(data, narrow))
+    y, w = program.run()
     np.testing.assert_array_equal(w, data.astype(np.float32))
     np.testing.assert_array_equal(y, 2 * w)
-    devices = rlx.GraphDevices(made.graph, rlx.DevicePolicy().only("cpu"))
+    devices = rlx.GraphDevices(program.graph, rlx.DevicePolicy().only("cpu"))
     devices.set_param("w", rlx.Typed(data.tobytes(), narrow))
     np.testing.assert_array_equal(devices.run("cpu", [rlx.Typed(data, narrow)])[0], y)
 
@@ -81,13 +81,13 @@ def test_elements_that_share_a_byte() -> None:
     graph = rlx.Graph("nibbles")
     graph.output(rlx.cast(graph.input("x", ("n",), "u4"), to=rlx.i32), name="u")
     graph.output(rlx.cast(graph.input("s", ("n",), "i4"), to=rlx.i32), name="i")
-    made = rlx.Session("cpu").compile(graph)
-    u, i = made.run([rlx.Typed(b"\x21\xf8", "u4"), rlx.Typed(b"\x21\xf8", "i4")])
+    program = rlx.Session("cpu").compile(graph)
+    u, i = program.run([rlx.Typed(b"\x21\xf8", "u4"), rlx.Typed(b"\x21\xf8", "i4")])
     assert (u.tolist(), i.tolist()) == ([1, 2, 8, 15], [1, 2, -8, -1])
 
 
 def test_what_does_not_fit_is_told() -> None:
-    made = doubled("f32")
+    program = doubled("f32")
     cases = [
         (rlx.Typed(b"1234567", "f32"), "got 7 bytes of f32 for the shape"),
         (rlx.Typed(b"\0" * 32, "f33"), "with a dtype: expected a dtype, got 'f33'"),
@@ -96,9 +96,9 @@ def test_what_does_not_fit_is_told() -> None:
         (rlx.Typed(b"\0" * 64, "f32"), "got 64 bytes of f32"),
         (b"\0" * 32, r"of bytes rlx\.Typed\(…, dtype\)"),
     ]
-    for given, said in cases:
-        with pytest.raises(InputError, match=said):
-            made.set_param("w", given)
+    for value, pattern in cases:
+        with pytest.raises(InputError, match=pattern):
+            program.set_param("w", value)
 
 
 @pytest.mark.parametrize(
@@ -108,25 +108,25 @@ def test_what_does_not_fit_is_told() -> None:
 )  # fmt: skip
 def test_tensors_of_narrow_floats(name: str, dtype: str) -> None:
     tensor = torch.from_numpy(np.clip(VALUES, -8, 100)).to(getattr(torch, name))
-    wanted = tensor.to(torch.float32).numpy()
+    expected = tensor.to(torch.float32).numpy()
     graph = rlx.Graph("cast")
     graph.output(rlx.cast(graph.input("x", ("n", "m"), dtype), to=rlx.f32), name="y")
-    made = rlx.Session("cpu").compile(graph)
-    np.testing.assert_array_equal(made.run([tensor])[0], wanted)
-    np.testing.assert_array_equal(made.run([tensor.t()])[0], wanted.T)
-    np.testing.assert_array_equal(made.run([tensor[:, ::2]])[0], wanted[:, ::2])
+    program = rlx.Session("cpu").compile(graph)
+    np.testing.assert_array_equal(program.run([tensor])[0], expected)
+    np.testing.assert_array_equal(program.run([tensor.t()])[0], expected.T)
+    np.testing.assert_array_equal(program.run([tensor[:, ::2]])[0], expected[:, ::2])
     assert tensor.dtype == getattr(torch, name), "the tensor stays as it is"
     with pytest.raises(InputError, match=f"of {dtype}.*got float32"):
-        made.run([wanted])
+        program.run([expected])
 
 
 def test_arrays_of_other_libraries() -> None:
     graph = rlx.Graph("cast")
     graph.output(rlx.cast(graph.input("x", ("n",), "bf16"), to=rlx.f32), name="y")
-    made = rlx.Session("cpu").compile(graph)
-    wanted = np.array([0.5, -2.0, 3.0], np.float32)
+    program = rlx.Session("cpu").compile(graph)
+    expected = np.array([0.5, -2.0, 3.0], np.float32)
     jax = pytest.importorskip("jax")
-    np.testing.assert_array_equal(made.run([jax.numpy.asarray(wanted, jax.numpy.bfloat16)])[0], wanted)
+    np.testing.assert_array_equal(program.run([jax.numpy.asarray(expected, jax.numpy.bfloat16)])[0], expected)
     mlx = pytest.importorskip("mlx.core")
-    np.testing.assert_array_equal(made.run([mlx.array(wanted).astype(mlx.bfloat16)])[0], wanted)
-    np.testing.assert_array_equal(made.run([wanted.astype(ml_dtypes.bfloat16)])[0], wanted)
+    np.testing.assert_array_equal(program.run([mlx.array(expected).astype(mlx.bfloat16)])[0], expected)
+    np.testing.assert_array_equal(program.run([expected.astype(ml_dtypes.bfloat16)])[0], expected)

@@ -87,8 +87,10 @@ def _session(program: Program, device: str, cache: bool = False) -> Session:
     how = program.how
     jit.OPTIMISATION_LEVEL = how.level
     isa = how.isa if device == "cpu" and how.isa in _isas() else None
-    made = Session(device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps)
-    return made.with_options(replace(made.options, dispatch=_dispatch(how.common)))
+    session = Session(
+        device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps
+    )
+    return session.with_options(replace(session.options, dispatch=_dispatch(how.common)))
 
 
 def _dispatch(common: tuple[str, ...]) -> Dispatch:
@@ -106,19 +108,19 @@ def _isas() -> list[str]:
 def _check(program: Program, device: str) -> Failure | None:
     compiled = _session(program, device).compile(program.graph)
     compiled.set_params(_params(program))
-    kept: list[tuple[Binding, list[Array]]] = []
+    results: list[tuple[Binding, list[Array]]] = []
     for binding in program.bindings:
-        wanted = _expected(program, binding, device)
-        if wanted is None:
+        expected = _expected(program, binding, device)
+        if expected is None:
             continue
-        got = compiled.run(program.arrays(binding)[0])
-        kept.append((binding, [np.array(a) for a in got]))
-        failure = _compare(program, binding, got, wanted, device)
+        actual = compiled.run(program.arrays(binding)[0])
+        results.append((binding, [np.array(a) for a in actual]))
+        failure = _compare(program, binding, actual, expected, device)
         if failure is not None:
             return failure
-    for binding, before in kept[:1]:
-        for stage, got in _beside(program, compiled, device, binding):
-            failure = _equal(program, binding, before, got, stage)
+    for binding, before in results[:1]:
+        for stage, actual in _beside(program, compiled, device, binding):
+            failure = _equal(program, binding, before, actual, stage)
             if failure is not None:
                 return failure
         return (
@@ -154,14 +156,14 @@ def _wanted(
 def _compare(
     program: Program,
     binding: Binding,
-    got: list[Array],
-    wanted: dict[str, oracle.Expected],
+    actual: list[Array],
+    tolerated: dict[str, oracle.Expected],
     device: str,
     stage: str = "run",
     change: int = 0,
 ) -> Failure | None:
     surer: dict[str, oracle.Expected] | None = None
-    for array, (name, expected) in zip(got, wanted.items()):
+    for array, (name, expected) in zip(actual, tolerated.items()):
         if expected.mismatch(array) is None:
             continue
         if surer is None:
@@ -172,8 +174,8 @@ def _compare(
     return None
 
 
-def _equal(program: Program, binding: Binding, before: list[Array], got: list[Array], stage: str) -> Failure | None:
-    for name, a, b in zip(program.graph.outputs, before, got):
+def _equal(program: Program, binding: Binding, before: list[Array], actual: list[Array], stage: str) -> Failure | None:
+    for name, a, b in zip(program.graph.outputs, before, actual):
         if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != np.ascontiguousarray(b).tobytes():
             return Failure("wrong", f"{stage} gives other bits than the first run", name, tuple(binding.items()), stage)
     return None
@@ -193,8 +195,8 @@ def _beside(
     if "slots" in extras and program.graph.outputs:
         first = compiled.run(inputs)
         memory = [np.full(a.nbytes + 2 * AROUND, 0x5A, np.uint8) for a in first]
-        given = [m[AROUND : m.size - AROUND].view(a.dtype).reshape(a.shape) for m, a in zip(memory, first)]
-        yield "slots", compiled.run_slots([inputs[n] for n in compiled.input_names], given)
+        slots = [m[AROUND : m.size - AROUND].view(a.dtype).reshape(a.shape) for m, a in zip(memory, first)]
+        yield "slots", compiled.run_slots([inputs[n] for n in compiled.input_names], slots)
         if any((edge != 0x5A).any() for m in memory for edge in (m[:AROUND], m[m.size - AROUND :])):
             raise AssertionError("the program wrote beyond its results")
     if "saved" in extras and compiled.capabilities.saved_code:
@@ -217,21 +219,23 @@ def _state(program: Program, compiled: CompiledGraph, device: str, binding: Bind
     ]
     if "feed" in extras and pairs:
         output, fed = pairs[0]
-        at, brought, wanted = list(graph.outputs).index(output), dict(inputs), []
+        at, brought, expected = list(graph.outputs).index(output), dict(inputs), []
         for _ in range(3):
-            wanted.append([np.array(a) for a in compiled.run(brought)])
-            brought[fed] = wanted[-1][at]
+            expected.append([np.array(a) for a in compiled.run(brought)])
+            brought[fed] = expected[-1][at]
         brought[fed] = inputs[fed]
         state = compiled.clone() if compiled.capabilities.shared_code else compiled
         state.bind_handle(fed, inputs[fed])
         state.set_feeds({output: fed})
         rest = {name: array for name, array in inputs.items() if name != fed}
-        for before in wanted:
-            got = [np.array(a) for a in state.run(rest)]
-            failure = _equal(program, binding, before, got, "feed")
+        for before in expected:
+            actual = [np.array(a) for a in state.run(rest)]
+            failure = _equal(program, binding, before, actual, "feed")
             if failure is not None and device in OTHER_BITS:
-                given = _given(program, {**inputs, fed: brought[fed]})
-                failure = _compare(given, binding, got, _wanted(given, binding, device, 0), device, "feed")
+                fed_program = _given(program, {**inputs, fed: brought[fed]})
+                failure = _compare(
+                    fed_program, binding, actual, _wanted(fed_program, binding, device, 0), device, "feed"
+                )
             if failure is not None:
                 return failure
             brought[fed] = before[at]
@@ -251,10 +255,10 @@ def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Fail
             compiled.set_active_extent(name, size // 2)
         except (InputError, ShapeError):
             continue  # it stands in a param or a product, or not at this size
-        got = [np.array(a) for a in compiled.run(inputs)]
+        actual = [np.array(a) for a in compiled.run(inputs)]
         compiled.set_active_extent(name, None)
         few = compiled.run({v.name: inputs[v.name][_front(v, part)] for v in graph.inputs})
-        for (key, value), whole, short in zip(graph.outputs.items(), got, few):
+        for (key, value), whole, short in zip(graph.outputs.items(), actual, few):
             filled = np.zeros_like(whole)
             filled[_front(value, part)] = short
             if filled.tobytes() != whole.tobytes():
@@ -274,10 +278,10 @@ def _rows(program: Program, compiled: CompiledGraph, device: str, binding: Bindi
     for symbol in (name for name, n in binding.items() if n > 1):
         try:
             with np.errstate(all="ignore"):
-                kept = rows.of_program(program.graph, inputs, params, binding, symbol)
+                axes = rows.of_program(program.graph, inputs, params, binding, symbol)
         except (RlxError, ValueError, IndexError):
             continue  # a single row is none of its sizes
-        if not kept:
+        if not axes:
             continue
         whole = dict(zip(program.graph.outputs, [np.array(a) for a in compiled.run(inputs)]))
         sides = {v.name: rows.axis_of(v, symbol) for v in program.graph.inputs}
@@ -287,19 +291,19 @@ def _rows(program: Program, compiled: CompiledGraph, device: str, binding: Bindi
             except RlxError:
                 continue  # a single row is none of its sizes
             part = rows.picked(inputs, sides, pick)
-            wanted = {name: pick(whole[name], axis) for name, axis in kept.items()}
-            got = dict(zip(program.graph.outputs, compiled.run(part)))
+            expected = {name: pick(whole[name], axis) for name, axis in axes.items()}
+            actual = dict(zip(program.graph.outputs, compiled.run(part)))
             bounds = None
-            for name, array in wanted.items():
-                if oracle.Expected(array, np.zeros(array.shape)).mismatch(got[name]) is None:
+            for name, array in expected.items():
+                if oracle.Expected(array, np.zeros(array.shape)).mismatch(actual[name]) is None:
                     continue
                 # many runs: in few, all of an element's may give the simple number that it is near
                 bounds = bounds or _wanted(_given(program, part), at, device, 0, runs=24, scale=2.0)
                 # rows that have next to no part in others, by the data that they hold, are not quite apart
                 batch = _wanted(program, binding, device, 0, runs=24, scale=2.0)[name]
-                bound = bounds[name].bound + bounds[name].strays(pick(batch.array, kept[name]))
-                bound = bound + pick(batch.bound, kept[name])
-                wrong = oracle.Expected(array, bound).mismatch(got[name])
+                bound = bounds[name].bound + bounds[name].strays(pick(batch.array, axes[name]))
+                bound = bound + pick(batch.bound, axes[name])
+                wrong = oracle.Expected(array, bound).mismatch(actual[name])
                 if wrong is not None:
                     what = "in another order" if at == binding else "alone"
                     return Failure("wrong", f"rows {what} give: {wrong}", name, tuple(binding.items()), "rows")
@@ -308,19 +312,19 @@ def _rows(program: Program, compiled: CompiledGraph, device: str, binding: Bindi
 
 def _given(program: Program, inputs: dict[str, Array]) -> Program:
     """The program with these arrays in its inputs."""
-    given = {name: Recipe("given", 0, array=array) for name, array in inputs.items()}
-    return replace(program, recipes={**program.recipes, **given})
+    recipes = {name: Recipe("given", 0, array=array) for name, array in inputs.items()}
+    return replace(program, recipes={**program.recipes, **recipes})
 
 
 def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Binding) -> Failure | None:
     """Results that need not be the same bits."""
     inputs, extras = program.arrays(binding)[0], program.how.extras
     if "fewer" in extras and len(program.graph.outputs) > 1:
-        wanted = _expected(program, binding, device)
-        assert wanted is not None
+        expected = _expected(program, binding, device)
+        assert expected is not None
         for name in program.graph.outputs:
-            got = compiled.select([name]).run(inputs)
-            failure = _compare(program, binding, got, {name: wanted[name]}, device, "fewer")
+            actual = compiled.select([name]).run(inputs)
+            failure = _compare(program, binding, actual, {name: expected[name]}, device, "fewer")
             if failure is not None:
                 return failure
     inner = [v for node in program.graph.nodes if node.inputs for v in node.outputs]
@@ -334,10 +338,10 @@ def _looser(program: Program, compiled: CompiledGraph, device: str, binding: Bin
             return failure
     if "weights" in extras and program.graph.params:
         try:
-            wanted = _expected(program, binding, device, change=1)
+            expected = _expected(program, binding, device, change=1)
         except (RlxError, ValueError, IndexError):
             return None
-        assert wanted is not None
+        assert expected is not None
         compiled.set_params(_params(program, 1))
-        return _compare(program, binding, compiled.run(inputs), wanted, device, "weights", change=1)
+        return _compare(program, binding, compiled.run(inputs), expected, device, "weights", change=1)
     return None

@@ -149,8 +149,8 @@ def product(make: Maker) -> None:
         shape = (depth,)
     if make.size(shape) > 20000 or make.size((*value.shape, width)) > 400_000:
         raise Refused("too much work")
-    made = make.add("matmul", value, make.operand(shape, value.dtype))
-    epilogue(make, made, value)
+    y = make.add("matmul", value, make.operand(shape, value.dtype))
+    epilogue(make, y, value)
 
 
 @family(6)
@@ -168,33 +168,33 @@ def dot_general(make: Maker) -> None:
     if make.size(shape) > 20000 or make.size((*value.shape, *free)) > 400_000:
         raise Refused("too much work")
     other = make.operand(shape, value.dtype)
-    made = make.add(
+    y = make.add(
         "dot_general", value, other, lhs_contract=tuple(contract), lhs_batch=tuple(batch),
         rhs_contract=tuple(labels.index(("c", i)) for i in contract),
         rhs_batch=tuple(labels.index(("b", i)) for i in batch),
     )  # fmt: skip
-    epilogue(make, made, value)
+    epilogue(make, y, value)
 
 
-def epilogue(make: Maker, made: Value, source: Value) -> Value:
+def epilogue(make: Maker, y: Value, source: Value) -> Value:
     """What often follows a product: bias, residual, activation, a mean over what came out."""
     for _ in range(make.random.choice((0, 1, 1, 2, 3))):
         how = make.random.random()
-        if how < 0.25 and made.rank:
-            made = make.add("add", made, make.operand(made.shape[-1:], made.dtype))
-        elif how < 0.6 and source.shape == made.shape and source.dtype is made.dtype:
-            operands = [made, make.through(source)]
+        if how < 0.25 and y.rank:
+            y = make.add("add", y, make.operand(y.shape[-1:], y.dtype))
+        elif how < 0.6 and source.shape == y.shape and source.dtype is y.dtype:
+            operands = [y, make.through(source)]
             make.random.shuffle(operands)
-            made = make.add(make.random.choice(("add", "sub", "mul", "maximum")), *operands)
+            y = make.add(make.random.choice(("add", "sub", "mul", "maximum")), *operands)
         elif how < 0.8:
-            made = elementwise(make, make.random.choice(EXACT), made)
-        elif made.dtype.is_float:
-            made = (
-                elementwise(make, make.random.choice(("relu", "gelu", "sigmoid", "tanh", "relu")), made)
+            y = elementwise(make, make.random.choice(EXACT), y)
+        elif y.dtype.is_float:
+            y = (
+                elementwise(make, make.random.choice(("relu", "gelu", "sigmoid", "tanh", "relu")), y)
                 if make.chance(0.3)
-                else make.add("relu", made)
+                else make.add("relu", y)
             )
-    return made
+    return y
 
 
 @family(12)
@@ -210,13 +210,13 @@ def reduction(make: Maker) -> None:
     if make.chance(0.4):
         axes = (value.rank - 1,)
     keep = make.chance(0.6)
-    made = make.add(cls.name, value, axes=axes, keepdims=keep)
-    if keep and made.dtype is value.dtype and make.chance(0.6):
-        operands = [value, made]
+    y = make.add(cls.name, value, axes=axes, keepdims=keep)
+    if keep and y.dtype is value.dtype and make.chance(0.6):
+        operands = [value, y]
         make.random.shuffle(operands)
-        joined = make.add(make.random.choice(("add", "sub", "mul", "maximum")), *operands)
+        joint = make.add(make.random.choice(("add", "sub", "mul", "maximum")), *operands)
         if make.chance(0.3):
-            make.add("reduce_sum" if joined.dtype.kind != "bool" else "reduce_any", joined, axes=axes, keepdims=True)
+            make.add("reduce_sum" if joint.dtype.kind != "bool" else "reduce_any", joint, axes=axes, keepdims=True)
 
 
 @family(2)
@@ -245,8 +245,8 @@ def row(make: Maker) -> None:
     name = make.random.choice(("softmax", "log_softmax", "l2_normalize", "layer_norm", "rms_norm"))
     if name in ("layer_norm", "rms_norm"):
         operands = [make.operand(value.shape[-1:], value.dtype) for _ in range(make.random.randrange(3))]
-        made = make.add(name, value, *operands[: 2 if name == "layer_norm" else 1])
+        y = make.add(name, value, *operands[: 2 if name == "layer_norm" else 1])
     else:
-        made = make.add(name, value, axis=make.random.choice((-1, -1, make.random.randrange(value.rank))))
+        y = make.add(name, value, axis=make.random.choice((-1, -1, make.random.randrange(value.rank))))
     if make.chance(0.5):
-        make.add(make.random.choice(("add", "mul", "sub")), made, make.through(value))
+        make.add(make.random.choice(("add", "mul", "sub")), y, make.through(value))

@@ -41,27 +41,27 @@ class Recipe:
             return random.integers(0, 2, shape).astype(np.bool_)
         if dtype.is_integer:
             return _integers(self.kind, shape, dtype, random)
-        made = _floats(self.kind, shape, dtype, random)
+        array = _floats(self.kind, shape, dtype, random)
         if dtype.is_complex:
-            return (made + 1j * _floats(self.kind, shape, dtype, random)).astype(dtype.numpy)
-        return made.astype(dtype.numpy)
+            return (array + 1j * _floats(self.kind, shape, dtype, random)).astype(dtype.numpy)
+        return array.astype(dtype.numpy)
 
 
 def _integers(kind: str, shape: tuple[int, ...], dtype: DType, random: np.random.Generator) -> Array:
     info = ml_dtypes.iinfo(dtype.numpy)
     low, high = max(info.min, -4), min(info.max, 4)
-    made = random.integers(low, high, shape, endpoint=True).astype(dtype.numpy)
+    numbers = random.integers(low, high, shape, endpoint=True).astype(dtype.numpy)
     if kind == "special":
         edges = np.array([info.min, info.max, 0, 1], dtype.numpy)
-        made = np.where(random.random(shape) < 0.3, edges[random.integers(0, 4, shape)], made)
-    return made
+        numbers = np.where(random.random(shape) < 0.3, edges[random.integers(0, 4, shape)], numbers)
+    return numbers
 
 
 def _floats(kind: str, shape: tuple[int, ...], dtype: DType, random: np.random.Generator) -> Array:
     if kind == "real":
         return np.asarray(random.normal(size=shape) * 2)
-    made = random.integers(-4, 4, shape, endpoint=True).astype(np.float64)
+    numbers = random.integers(-4, 4, shape, endpoint=True).astype(np.float64)
     if kind == "special":
         edges = np.array(SPECIAL)
-        made = np.where(random.random(shape) < 0.3, edges[random.integers(0, len(edges), shape)], made)
-    return np.asarray(made)
+        numbers = np.where(random.random(shape) < 0.3, edges[random.integers(0, len(edges), shape)], numbers)
+    return np.asarray(numbers)

@@ -47,10 +47,10 @@ def read(text: str) -> Program:
     for line in lines[:start]:
         word, _, rest = line.partition(" ")
         if word == "how":
-            said = dict(part.split("=", 1) for part in rest.split())
-            numbers = {key: int(said[key]) for key in ("level", "threads") if key in said}
-            lists = {key: _names(said.get(key)) for key in ("disable", "extras", "common")}
-            how = How(said.get("isa"), clamps="clamps" in said, **numbers, **lists)
+            fields = dict(part.split("=", 1) for part in rest.split())
+            numbers = {key: int(fields[key]) for key in ("level", "threads") if key in fields}
+            lists = {key: _names(fields.get(key)) for key in ("disable", "extras", "common")}
+            how = How(fields.get("isa"), clamps="clamps" in fields, **numbers, **lists)
         elif word == "at":
             bindings.append({k: int(v) for k, v in (part.split("=") for part in rest.split())})
         elif word == "data":

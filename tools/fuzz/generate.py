@@ -106,28 +106,28 @@ class Maker:
 
     def extent(self, most: int = 129) -> int:
         """An extent at the edges of tiles, mostly small."""
-        found = self.random.choice(SMALL if self.chance(0.55) else RAGGED)
-        if found == 0 and self.chance(0.7):
-            found = 4
-        return min(found, most)
+        extent = self.random.choice(SMALL if self.chance(0.55) else RAGGED)
+        if extent == 0 and self.chance(0.7):
+            extent = 4
+        return min(extent, most)
 
     def shape(self, least: int = 0, most: int = 4, open_: bool = True) -> Shape:
         """A shape of some rank with not too many elements; of dims too, if the program has any."""
         rank = self.random.choices(range(least, most + 1), [(3, 6, 9, 6, 3, 1)[r] for r in range(least, most + 1)])[0]
-        made: list[Dim] = []
-        left = MOST_ELEMENTS
+        extents: list[Dim] = []
+        budget = MOST_ELEMENTS
         for _ in range(rank):
-            extent = self.extent(max(left, 1))
-            left //= max(extent, 1)
-            made.append(extent)
+            extent = self.extent(max(budget, 1))
+            budget //= max(extent, 1)
+            extents.append(extent)
         if open_ and self.symbols and rank and self.chance(0.9 if self.batch else 0.7):
             place = 0 if self.batch and rank < 4 else self.random.randrange(rank)
-            made[place] = dims.symbol(self.random.choice(self.symbols))
+            extents[place] = dims.symbol(self.random.choice(self.symbols))
         if not self.batch:
-            self.random.shuffle(made)
-        if self.size(made) > 4 * MOST_ELEMENTS:
+            self.random.shuffle(extents)
+        if self.size(extents) > 4 * MOST_ELEMENTS:
             raise Refused("too many elements")
-        return tuple(made)
+        return tuple(extents)
 
     def size(self, shape: Sequence[Dim]) -> int:
         return int(np.prod([self.at(d) for d in shape], dtype=np.int64))
@@ -165,22 +165,22 @@ class Maker:
         """A new input, weight or constant."""
         static = all(isinstance(d, int) for d in shape)
         recipe = Recipe(kind or self.kind, self.random.randrange(1 << 30), low, high, array)
-        made = recipe.make(tuple(self.at(d) for d in shape), dtype)
+        data = recipe.make(tuple(self.at(d) for d in shape), dtype)
         what = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
         if self.is_region:
             if not static:
                 raise Refused("a constant with dims")
             what = "constant"
         if what == "constant":
-            if made.size and self.chance(0.3) and array is None and low is None:
-                made = np.full_like(made, self.random.choice((0, 1, 1, 2, -1) if dtype.is_signed else (0, 1)))
-            value = self.graph.constant(made)
+            if data.size and self.chance(0.3) and array is None and low is None:
+                data = np.full_like(data, self.random.choice((0, 1, 1, 2, -1) if dtype.is_signed else (0, 1)))
+            value = self.graph.constant(data)
         else:
             name = f"{what[0]}{len(self.recipes)}"
             value = getattr(self.graph, what)(name, shape, dtype)
             self.recipes[name] = recipe
-            (self._inputs if what == "input" else self._params)[name] = made
-        self.arrays[value] = made
+            (self._inputs if what == "input" else self._params)[name] = data
+        self.arrays[value] = data
         self.pool.append(value)
         return value
 
@@ -188,17 +188,17 @@ class Maker:
 
     def add(self, name: str, *operands: Any, **attributes: Any) -> Value:
         """A node of one result. Raises Refused, RlxError."""
-        made = self.several(name, *operands, **attributes)
-        assert len(made) == 1, name
-        return made[0]
+        results = self.several(name, *operands, **attributes)
+        assert len(results) == 1, name
+        return results[0]
 
     def several(self, name: str, *operands: Any, **attributes: Any) -> tuple[Value, ...]:
         """A node; its values, which are computed, and refused if they run away."""
         with self._undone() as before:
-            made = call(name, *operands, **attributes)
+            results = call(name, *operands, **attributes)
             if len(self.graph.equalities) > before and self.chance(0.8):
                 raise Refused("dims that must be equal")
-            return self.known(made if isinstance(made, tuple) else (made,))
+            return self.known(results if isinstance(results, tuple) else (results,))
 
     @contextlib.contextmanager
     def _undone(self) -> Iterator[int]:
@@ -263,22 +263,22 @@ class Maker:
             if (not kinds or v.dtype.kind in kinds) and rank[0] <= v.rank <= rank[1] and (where is None or where(v))
         ]  # fmt: skip
         if fits and not self.chance(0.15):
-            found = fits[max(0, len(fits) - 1 - int(self.random.expovariate(0.5)))]
-            return self.view(found) if self.chance(0.3) and where is None else found
+            value = fits[max(0, len(fits) - 1 - int(self.random.expovariate(0.5)))]
+            return self.view(value) if self.chance(0.3) and where is None else value
         choices = [d for d in DTYPES if not kinds or d.kind in kinds]
-        made = self.leaf(self.shape(rank[0], max(min(rank[1], 4), rank[0])), self.random.choice(choices))
-        if where is not None and not where(made):
+        leaf = self.leaf(self.shape(rank[0], max(min(rank[1], 4), rank[0])), self.random.choice(choices))
+        if where is not None and not where(leaf):
             raise Refused("no such value")
-        return made
+        return leaf
 
     def operand(self, shape: Shape, dtype: DType, kind: str | None = None) -> Value:
         """A value of this type: one that is there, a view of one, or of a leaf."""
         same = [v for v in self.pool if v.dtype is dtype and v.shape == shape]
-        turned = [v for v in self.pool if v.dtype is dtype and sorted(map(str, v.shape)) == sorted(map(str, shape))]
+        permuted = [v for v in self.pool if v.dtype is dtype and sorted(map(str, v.shape)) == sorted(map(str, shape))]
         if kind is None and same and self.chance(0.6):
             return self.through(self.random.choice(same[-4:] if self.chance(0.7) else same))
-        if kind is None and turned and self.chance(0.5):
-            return self.turned(self.random.choice(turned), shape)
+        if kind is None and permuted and self.chance(0.5):
+            return self.turned(self.random.choice(permuted), shape)
         return self.source(shape, dtype, kind)
 
     def turned(self, value: Value, shape: Shape) -> Value:
@@ -363,8 +363,8 @@ class Maker:
             return self.add("concat", *parts, axis=axis)
         if how == "join" and len(shape) > 1:
             axis = max(axis, 1)
-            joined = dims.mul(shape[axis - 1], shape[axis])
-            before = (*shape[: axis - 1], joined, *shape[axis + 1 :])
+            merged = dims.mul(shape[axis - 1], shape[axis])
+            before = (*shape[: axis - 1], merged, *shape[axis + 1 :])
             if all_int(before):
                 return self.add("reshape", self.leaf(before, dtype, kind=kind), shape=tuple(shape))
         return self.leaf(shape, dtype, kind=kind)
@@ -407,8 +407,8 @@ class Maker:
             return self.add("reshape", value, shape=(*value.shape[:axis], 1, *value.shape[axis:]))
         if how == "flat" and value.rank > 1:
             axis = max(axis, 1)
-            joined = dims.mul(value.shape[axis - 1], extent)
-            return self.add("reshape", value, shape=(*value.shape[: axis - 1], joined, *value.shape[axis + 1 :]))
+            merged = dims.mul(value.shape[axis - 1], extent)
+            return self.add("reshape", value, shape=(*value.shape[: axis - 1], merged, *value.shape[axis + 1 :]))
         if how == "twice" and self.size(value.shape) < 1000:
             return self.add("concat", value, self.through(value), axis=axis)
         return value
@@ -433,12 +433,12 @@ class Maker:
         """The last values, some on the way, and an input at times."""
         graph = self.graph
         unused = [v for v in self.made if not graph.uses(v)] or self.made[-1:]  # a node that was refused may use it
-        wanted = unused[-self.random.choice((1, 1, 2, 3)) :]
+        chosen = unused[-self.random.choice((1, 1, 2, 3)) :]
         if self.made and self.chance(0.35):
-            wanted += self.random.sample(self.made, min(len(self.made), self.random.choice((1, 1, 2))))
+            chosen += self.random.sample(self.made, min(len(self.made), self.random.choice((1, 1, 2))))
         if self.chance(0.03):
-            wanted += [v for v in self.pool if isinstance(v.node.op, LEAVES)][:1]
-        for i, value in enumerate(dict.fromkeys(wanted)):
+            chosen += [v for v in self.pool if isinstance(v.node.op, LEAVES)][:1]
+        for i, value in enumerate(dict.fromkeys(chosen)):
             graph.output(value, name=f"y{i}")
         graph.prune()
 
@@ -479,12 +479,12 @@ def drop_unused(graph: Graph) -> None:
     """Takes out inputs and params that nothing reads and no dim hangs on."""
     leaves = {id(v.node) for v in (*graph.inputs, *graph.params)}
     spoken = symbols_within(node for node in graph.nodes if id(node) not in leaves)
-    kept: set[str] = set()
+    used: set[str] = set()
     idle = set()
     for value in (*graph.inputs, *graph.params):
         has = {str(d) for d in value.shape}
-        if graph.use_count(value) or has & (spoken - kept):
-            kept |= has
+        if graph.use_count(value) or has & (spoken - used):
+            used |= has
         else:
             idle.add(value.name)
     graph.drop_leaves(idle)

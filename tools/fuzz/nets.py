@@ -60,15 +60,15 @@ def convolution(make: Maker) -> None:
         out = groups * choose((1, 1, 2, 3, 5, 8, 17))
         attributes = window(make, value)
     weight = make.operand((out, channels // groups, *kernel), value.dtype)
-    made = make.add("conv", value, weight, groups=groups, **attributes)
+    y = make.add("conv", value, weight, groups=groups, **attributes)
     if make.chance(0.4):
         bias = make.operand((out, *[1] * len(kernel)), value.dtype)
-        made = make.add("add", made, bias)
+        y = make.add("add", y, bias)
     if make.chance(0.25):
         vectors = [make.leaf((out,), value.dtype) for _ in range(3)]
         variance = make.add("add", make.add("abs", make.leaf((out,), value.dtype)), 1.0)
-        made = make.add("batch_norm", made, *vectors, variance)
-    epilogue(make, made, value)
+        y = make.add("batch_norm", y, *vectors, variance)
+    epilogue(make, y, value)
 
 
 @family(1.5)
@@ -78,8 +78,8 @@ def transposed_convolution(make: Maker) -> None:
     groups = make.random.choice([g for g in (1, 1, 2) if channels % g == 0])
     kernel = [make.random.choice((1, 2, 3)) for _ in value.shape[2:]]
     weight = make.operand((channels, make.random.choice((1, 2, 4)), *kernel), value.dtype)
-    made = make.add("conv_transpose", value, weight, groups=groups, **window(make, value))
-    epilogue(make, made, value)
+    y = make.add("conv_transpose", value, weight, groups=groups, **window(make, value))
+    epilogue(make, y, value)
 
 
 @family(3)
@@ -100,13 +100,13 @@ def channel_norm(make: Maker) -> None:
     channels = make.at(value.shape[1])
     name = make.random.choice(("group_norm", "instance_norm", "local_response_norm"))
     if name == "local_response_norm":
-        made = make.add(name, value, size=make.random.choice((1, 3, 5)))
+        y = make.add(name, value, size=make.random.choice((1, 3, 5)))
     else:
         groups = make.random.choice([g for g in (1, 2, channels) if channels % g == 0])
         vectors = [make.operand((channels,), value.dtype) for _ in range(2)]
-        made = make.add(name, value, *vectors, **({"groups": groups} if name == "group_norm" else {}))
+        y = make.add(name, value, *vectors, **({"groups": groups} if name == "group_norm" else {}))
     if make.chance(0.5):
-        make.add("add", made, make.through(value))
+        make.add("add", y, make.through(value))
 
 
 @family(5)
@@ -140,13 +140,13 @@ def attention(make: Maker) -> None:
         attributes["scale"] = choose((0.5, 1.0))
     if attributes["causal"] and make.chance(0.4):
         attributes["offset"] = choose((-2, 0, 1, 5))
-    made = make.add("attention", q, k, v, *mask, **attributes)
-    if made.shape == q.shape and make.chance(0.6):
-        made = make.add("add", made, make.through(q))
+    y = make.add("attention", q, k, v, *mask, **attributes)
+    if y.shape == q.shape and make.chance(0.6):
+        y = make.add("add", y, make.through(q))
     if make.chance(0.4):
-        moved = make.add("transpose", made, permutation=(0, 2, 1, 3))
-        joined = dims.mul(moved.shape[2], moved.shape[3])
-        make.add("reshape", moved, shape=(*moved.shape[:2], joined))
+        heads_last = make.add("transpose", y, permutation=(0, 2, 1, 3))
+        merged = dims.mul(heads_last.shape[2], heads_last.shape[3])
+        make.add("reshape", heads_last, shape=(*heads_last.shape[:2], merged))
 
 
 @family(2)
@@ -163,9 +163,9 @@ def spelt_out_attention(make: Maker) -> None:
         scores = make.add(*choose((("mul", scores, 0.5), ("div", scores, 2.0))))
     if make.chance(0.5):
         scores = make.add("add", scores, make.operand(choose(((queries, keys), (lead[0], 1, 1, keys))), dtype))
-    made = make.add("matmul", make.add("softmax", scores, axis=-1), v)
+    y = make.add("matmul", make.add("softmax", scores, axis=-1), v)
     if make.chance(0.5):
-        make.add("add", made, make.through(q))
+        make.add("add", y, make.through(q))
 
 
 @family(1)
@@ -248,15 +248,15 @@ def quantised(make: Maker) -> None:
     dtype = make.random.choice((dtypes.u8, dtypes.i8))
     scale = make.leaf((), dtypes.f32, array=np.array(make.random.choice((0.25, 0.5, 1.0)), np.float32))
     zero = make.leaf((), dtype, low=0, high=3)
-    made = make.add("quantize", value, scale, zero, dtype=dtype)
+    as_bytes = make.add("quantize", value, scale, zero, dtype=dtype)
     how = make.random.random()
     if how < 0.4:
-        make.add("dequantize", made, scale, zero, dtype=dtypes.f32)
+        make.add("dequantize", as_bytes, scale, zero, dtype=dtypes.f32)
     elif how < 0.9 and isinstance(value.shape[-1], int):
         width = make.extent(40)
         weight = make.operand((value.shape[-1], width), make.random.choice((dtypes.i8, dtypes.u8)))
         zeros = [zero, make.leaf(make.random.choice(((), (width,))), weight.dtype, low=0, high=2)]
-        product = make.add("integer_matmul", made, weight, *zeros)
+        product = make.add("integer_matmul", as_bytes, weight, *zeros)
         if make.chance(0.6):
             wide = make.add("mul", make.add("cast", product, to=dtypes.f32), make.operand((width,), dtypes.f32))
             if wide.shape == value.shape:

@@ -94,12 +94,12 @@ class Noise:
         off, anything = _allowed(op, operands, result, self.least_ulps), _may_be_anything(op, operands, wide)
         if off is not None:
             signs = self.signs.choice([-self.scale, self.scale], size=result.shape)
-            moved = np.where(np.isfinite(wide), wide + signs * off, wide)
+            perturbed = np.where(np.isfinite(wide), wide + signs * off, wide)
             # what is nearly a simple number may be just that, which comparisons see
             simple = np.round(wide * 8) / 8
             in_reach = np.abs(simple - wide) <= off * abs(self.scale) + strayed
             nearly = in_reach & (self.random.random(result.shape) < self.simple)
-            result = np.where(nearly, simple, moved).astype(result.dtype)
+            result = np.where(nearly, simple, perturbed).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
 
     def _anything(self, where: Array, result: Array) -> Array:
@@ -159,8 +159,8 @@ class Noise:
         if not np.isfinite(exact) or abs(exact % 1 - 0.5) > 1e-3 or self.random.random() < 0.5:
             return arrays
         other = np.floor(exact) + np.ceil(exact) - float(zero)
-        moved = np.clip(quantised.astype(np.int64) + int(other - float(zero)), 0, 255).astype(np.uint8)
-        return moved, scale, np.asarray(np.clip(other, 0, 255)).astype(np.uint8)
+        shifted = np.clip(quantised.astype(np.int64) + int(other - float(zero)), 0, 255).astype(np.uint8)
+        return shifted, scale, np.asarray(np.clip(other, 0, 255)).astype(np.uint8)
 
     def flushed(self, array: Array) -> Array:
         """The array as a device may see it that has nothing below the normal range."""
@@ -246,8 +246,8 @@ def _by_winograd(op: Op, operands: list[Array]) -> bool:
 def _sum_of_sizes(op: Op, operands: list[Array]) -> Array:
     """What the op gives for the sizes of its operands: what roundings on the way are measured by."""
     wide = [np.abs(a.astype(np.float64)) if dtypes.of(a.dtype).is_float else a for a in operands]
-    made = op.reference(*wide)
-    return np.abs(np.asarray(made[0] if isinstance(made, tuple) else made).astype(np.float64))
+    totals = op.reference(*wide)
+    return np.abs(np.asarray(totals[0] if isinstance(totals, tuple) else totals).astype(np.float64))
 
 
 def _whole(op: Op, operands: list[Array], result: Array) -> bool:
@@ -259,13 +259,13 @@ def _whole(op: Op, operands: list[Array], result: Array) -> bool:
         if not np.isfinite(wide).all() or (wide != np.trunc(wide)).any():
             return False
         bound *= max(float(np.abs(wide).max(initial=0)), 1.0)
-    held: DType = dtypes.of(result.dtype)
+    dtype: DType = dtypes.of(result.dtype)
     if op.name in SUMS:
-        held = dtypes.accumulator(held)
+        dtype = dtypes.accumulator(dtype)
         bound *= max([a.size for a in operands] + [1])
     if op.name in ("reduce_prod", "cumprod", "reduce_window"):
         bound = float(np.abs(result.astype(np.float64)).max(initial=0)) * 16
-    return bound < 2.0 ** EXACT_BITS.get(held.name, 0)
+    return bound < 2.0 ** EXACT_BITS.get(dtype.name, 0)
 
 
 class _Region:
@@ -293,18 +293,18 @@ def run_node(
     quiet: Sequence[Array] | None = None,
 ) -> tuple[Array, ...]:
     """Results of a node that is no input or param; `quiet` are those without noise anywhere before."""
-    made = bind_op(node.op, binding)
-    given = operands if noise is None else noise.before(made, operands)
+    bound_op = bind_op(node.op, binding)
+    noisy = operands if noise is None else noise.before(bound_op, operands)
     keywords: dict[str, Any] = {}
     if node.regions:
         keywords["regions"] = tuple(_Region(g, params, binding, noise) for g in node.regions)
-    arrays = _arrays(node, made.reference(*given, **keywords))
+    arrays = _arrays(node, bound_op.reference(*noisy, **keywords))
     if noise is None or node.regions:
         return arrays
-    if made.name == QUANTISED and noise.least_ulps:
+    if bound_op.name == QUANTISED and noise.least_ulps:
         arrays = noise.other_step(operands[0], arrays)
     strays = [_apart(a, b) for a, b in zip(arrays, quiet)] if quiet is not None else [0.0] * len(arrays)
-    return tuple(noise.after(made, operands, a, stray) for a, stray in zip(arrays, strays))
+    return tuple(noise.after(bound_op, operands, a, stray) for a, stray in zip(arrays, strays))
 
 
 def _arrays(node: Node, result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
@@ -370,16 +370,16 @@ class Expected:
         """How far each element is from another array's; nothing for those that are the same, and none that is one."""
         return 1.01 * _apart(self.array, other)
 
-    def mismatch(self, got: Array) -> str | None:
+    def mismatch(self, actual: Array) -> str | None:
         """What is wrong with an array; None if nothing is."""
-        wanted = self.array
-        if got.dtype != wanted.dtype or got.shape != wanted.shape:
-            return f"expected {wanted.dtype}{list(wanted.shape)}, got {got.dtype}{list(got.shape)}"
-        wide = np.complex128 if dtypes.of(wanted.dtype).is_complex else np.float64
-        if dtypes.of(wanted.dtype).is_integer:
-            off, same = (got != wanted) * 1.0, got == wanted
+        expected = self.array
+        if actual.dtype != expected.dtype or actual.shape != expected.shape:
+            return f"expected {expected.dtype}{list(expected.shape)}, got {actual.dtype}{list(actual.shape)}"
+        wide = np.complex128 if dtypes.of(expected.dtype).is_complex else np.float64
+        if dtypes.of(expected.dtype).is_integer:
+            off, same = (actual != expected) * 1.0, actual == expected
         else:
-            a, b = got.astype(wide), wanted.astype(wide)
+            a, b = actual.astype(wide), expected.astype(wide)
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             with np.errstate(all="ignore"):
                 off = np.where(same, 0.0, np.abs(a - b))
@@ -390,7 +390,7 @@ class Expected:
         where = [int(i) for i in at]
         return (
             f"{int(wrong.sum())} of {wrong.size} elements differ, worst at {where}: "
-            f"expected {wanted[at]} within {self.bound[at]:.3g}, got {got[at]}"
+            f"expected {expected[at]} within {self.bound[at]:.3g}, got {actual[at]}"
         )
 
 

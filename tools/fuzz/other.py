@@ -29,8 +29,8 @@ WITHOUT = {
 @cache
 def usable(name: str) -> tuple[Case, ...]:
     """Cases that are small enough."""
-    found = [c for c in cases_of(REGISTRY[name]) if sum(a.size for a in c.arrays) <= MOST]
-    return tuple(c for c in found if c.arrays and not any(np.iscomplexobj(a) for a in c.arrays))
+    cases = [c for c in cases_of(REGISTRY[name]) if sum(a.size for a in c.arrays) <= MOST]
+    return tuple(c for c in cases if c.arrays and not any(np.iscomplexobj(a) for a in c.arrays))
 
 
 @family(14)
@@ -48,8 +48,8 @@ def of_the_registry(make: Maker) -> None:
             operands.append(coerced(make, array.shape, dtype))
         else:
             operands.append(make.leaf(array.shape, dtype, array=array))
-    made = make.graph.add(case.op, *operands)
-    values = make.known(made if isinstance(made, tuple) else (made,))
+    results = make.graph.add(case.op, *operands)
+    values = make.known(results if isinstance(results, tuple) else (results,))
     if values[0].dtype.is_float and make.chance(0.5):
         make.add(
             make.random.choice(("add", "mul", "maximum")), values[0], make.operand(values[0].shape, values[0].dtype)
@@ -59,17 +59,17 @@ def of_the_registry(make: Maker) -> None:
 def coerced(make: Maker, shape: tuple[int, ...], dtype: DType) -> Value:
     """A value of this type made of one that is there: flat, cut or repeated, and cast."""
     fits = [v for v in make.pool if v.dtype.is_float and v.dtype.bits >= 16 and all_int(v.shape) and make.size(v.shape)]
-    wanted = math.prod(shape)
-    if not fits or not wanted or dtype.bits < 16:
+    count = math.prod(shape)
+    if not fits or not count or dtype.bits < 16:
         return make.operand(shape, dtype)
     value = make.random.choice(fits[-5:])
     size = make.size(value.shape)
     flat = make.add("reshape", value, shape=(size,))
-    if size < wanted:
-        flat = make.add("broadcast_to", flat, shape=(-(-wanted // size), size))
-        flat = make.add("reshape", flat, shape=(-(-wanted // size) * size,))
-    if make.size(flat.shape) > wanted:
-        start = make.random.randrange(make.size(flat.shape) - wanted + 1)
-        flat = make.slice(flat, 0, start, start + wanted)
-    made = make.add("reshape", flat, shape=shape)
-    return made if made.dtype is dtype else make.add("cast", made, to=dtype)
+    if size < count:
+        flat = make.add("broadcast_to", flat, shape=(-(-count // size), size))
+        flat = make.add("reshape", flat, shape=(-(-count // size) * size,))
+    if make.size(flat.shape) > count:
+        start = make.random.randrange(make.size(flat.shape) - count + 1)
+        flat = make.slice(flat, 0, start, start + count)
+    reshaped = make.add("reshape", flat, shape=shape)
+    return reshaped if reshaped.dtype is dtype else make.add("cast", reshaped, to=dtype)

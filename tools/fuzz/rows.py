@@ -65,8 +65,8 @@ def node_keeps(node: Node, operands: Sequence[Array], binding: Binding, symbol: 
         return False
     whole = oracle.run_node(node, mixed, {}, binding)
     for pick, at in picks(binding, symbol):
-        got = oracle.run_node(node, [pick(a, axis) for a, axis in zip(mixed, sides)], {}, at)
-        if not all(_about(pick(w, axis), g) for w, g, axis in zip(whole, got, ends)):
+        results = oracle.run_node(node, [pick(a, axis) for a, axis in zip(mixed, sides)], {}, at)
+        if not all(_about(pick(w, axis), g) for w, g, axis in zip(whole, results, ends)):
             return False
     return True
 
@@ -79,25 +79,25 @@ def of_program(
         sides = {v.name: axis_of(v, symbol) for v in graph.inputs}
     except ValueError:
         return None
-    found = {}
+    axes = {}
     for name, value in graph.outputs.items():
         try:
             axis = axis_of(value, symbol)
         except ValueError:
             continue
         if axis is not None:
-            found[name] = axis
+            axes[name] = axis
     whole = oracle.run(graph, inputs, params, binding)
     for pick, at in picks(binding, symbol):
-        if not found:
+        if not axes:
             return None
-        got = oracle.run(graph, picked(inputs, sides, pick), params, at)
-        found = {
+        results = oracle.run(graph, picked(inputs, sides, pick), params, at)
+        axes = {
             name: axis
-            for name, axis in found.items()
-            if _about(pick(whole[graph.outputs[name]], axis), got[graph.outputs[name]])
+            for name, axis in axes.items()
+            if _about(pick(whole[graph.outputs[name]], axis), results[graph.outputs[name]])
         }
-    return found
+    return axes
 
 
 def picked(inputs: Mapping[str, Array], sides: Mapping[str, int | None], pick: Pick) -> dict[str, Array]:

@@ -72,10 +72,10 @@ def _shrunk(program: Any, failure: Any, device: str, seconds: float) -> str:
 
     def fails(candidate: Any) -> bool:
         try:
-            got = runner.check(candidate, device)
+            candidate_failure = runner.check(candidate, device)
         except check.Refused:
             return False
-        return got is not None and _alike(got, failure)
+        return candidate_failure is not None and _alike(candidate_failure, failure)
 
     small = shrink.shrink(program, fails, seconds * (4 if isolated else 1))
     try:
@@ -106,14 +106,16 @@ class Isolated:
             path.write_text(found.write(program))
             command = [sys.executable, "-m", "tools.fuzz_graphs", "--device", self.device, "--replay", str(path)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=self.seconds, env=_environment())
+                completed = subprocess.run(
+                    command, capture_output=True, text=True, timeout=self.seconds, env=_environment()
+                )
             except subprocess.TimeoutExpired:
                 return check.Failure("hang", f"not done after {self.seconds} s")
-        if done.returncode == 0:
+        if completed.returncode == 0:
             return None
-        if done.returncode == 1 and "Failure(" in done.stdout:
-            return eval(done.stdout[done.stdout.index("Failure(") :], {"Failure": check.Failure})
-        return check.Failure("crash", f"exit {done.returncode}: {done.stderr[-400:]}")
+        if completed.returncode == 1 and "Failure(" in completed.stdout:
+            return eval(completed.stdout[completed.stdout.index("Failure(") :], {"Failure": check.Failure})
+        return check.Failure("crash", f"exit {completed.returncode}: {completed.stderr[-400:]}")
 
 
 def _environment() -> dict[str, str]:
@@ -182,10 +184,10 @@ class Campaign:
         for thread in threads:
             thread.join()
         seconds = time.monotonic() - self.start
-        done = self.tally["done"]
+        count = self.tally["done"]
         print(
-            f"{done} graphs ({self.tally['nodes'] / max(done, 1):.1f} nodes each) on {self.options.device} in "
-            f"{seconds:.0f} s, {done / seconds:.1f} a second; {self.tally['refused']} refused, "
+            f"{count} graphs ({self.tally['nodes'] / max(count, 1):.1f} nodes each) on {self.options.device} in "
+            f"{seconds:.0f} s, {count / seconds:.1f} a second; {self.tally['refused']} refused, "
             f"{len(self.failures)} failed; seeds {self.options.start} to {self.next - 1}"
         )
         return len(self.failures)
@@ -253,13 +255,13 @@ class Campaign:
         reached = None
         assert worker.stdout is not None
         for line in worker.stdout:
-            said = json.loads(line)
+            report = json.loads(line)
             with self.lock:
-                if "tally" in said:
-                    self.tally.update(said["tally"])
-                    reached = said["at"]
+                if "tally" in report:
+                    self.tally.update(report["tally"])
+                    reached = report["at"]
                 else:
-                    self._report(said)
+                    self._report(report)
         return reached
 
     def _dead(self, seed: int, code: int, errors: str) -> None:
@@ -271,9 +273,9 @@ class Campaign:
         with self.lock:
             self._report({"seed": seed, "kind": kind, "message": failure.message, "text": text})
 
-    def _report(self, said: dict[str, Any]) -> None:
-        self.failures.append(said)
-        print(said["text"], flush=True)
+    def _report(self, report: dict[str, Any]) -> None:
+        self.failures.append(report)
+        print(report["text"], flush=True)
         if self.options.out is not None:
             with self.options.out.open("a") as file:
-                file.write(json.dumps({**said, "device": self.options.device}) + "\n")
+                file.write(json.dumps({**report, "device": self.options.device}) + "\n")

@@ -62,9 +62,9 @@ def _sizes(program: Program) -> Iterator[Program]:
             yield _with(program, bindings=program.bindings[:i] + program.bindings[i + 1 :])
     elif program.bindings[0]:
         binding = program.bindings[0]
-        made = _rebuilt(program, change=lambda d: dims.evaluate(d, binding))
-        if made is not None:
-            yield _with(made, bindings=[{}])
+        smaller = _rebuilt(program, change=lambda d: dims.evaluate(d, binding))
+        if smaller is not None:
+            yield _with(smaller, bindings=[{}])
         for name, size in binding.items():
             for less in (1, 2, 3, size // 2, size - 1):
                 if 0 < less < size:
@@ -170,22 +170,22 @@ def _data(program: Program) -> Iterator[Program]:
             flat = array.reshape(-1)
             if np.asarray(flat == flat[0]).all():
                 continue
-            for made in (np.full_like(array, 1), np.zeros_like(array)):
-                yield _with(program, recipes={**program.recipes, name: Recipe("given", 0, array=made)})
+            for filled in (np.full_like(array, 1), np.zeros_like(array)):
+                yield _with(program, recipes={**program.recipes, name: Recipe("given", 0, array=filled)})
 
 
 def _extents(program: Program) -> Iterator[Program]:
     """Every number that is an extent of some leaf, replaced by less wherever it stands."""
     graph = program.graph
-    found = {d for n in graph.nodes if isinstance(n.op, LEAVES) for d in n.types[0].shape if isinstance(d, int)}
-    for extent in sorted(found, reverse=True):
+    extents = {d for n in graph.nodes if isinstance(n.op, LEAVES) for d in n.types[0].shape if isinstance(d, int)}
+    for extent in sorted(extents, reverse=True):
         for less in sorted({1, 2, 3, extent // 2, extent - 1} - {0}):
             if less < extent:
                 yield from _maybe(_rebuilt(program, extent=(extent, less)))
     for node in graph.nodes:
         if isinstance(node.op, LEAVES):
             for axis, extent in enumerate(node.types[0].shape):
-                if isinstance(extent, int) and extent > 1 and extent in found:
+                if isinstance(extent, int) and extent > 1 and extent in extents:
                     yield from _maybe(_rebuilt(program, one=(node, axis, extent // 2)))
                     yield from _maybe(_rebuilt(program, one=(node, axis, extent - 1)))
 
@@ -244,8 +244,8 @@ def _build(
     graph = Graph("found")
     recipes: dict[str, Recipe] = {}
     values: dict[Value, Value] = {}
-    wanted = {"y": result} if result is not None else {n: old.outputs[n] for n in outputs or old.outputs}
-    for node in _needed(wanted, cut, swap):
+    outputs_needed = {"y": result} if result is not None else {n: old.outputs[n] for n in outputs or old.outputs}
+    for node in _needed(outputs_needed, cut, swap):
         op = node.op
         if change is not None:
             op = dataclasses.replace(op, type=type_with_dims(op.type, change)) if isinstance(op, (Input, Param)) \
@@ -279,30 +279,32 @@ def _build(
                     values[value] = graph.input(name, value.shape, value.dtype)
                     recipes[name] = cut[value]
             continue
-        made = graph.add(op, *(values[swap.get(v, v)] for v in node.inputs), name=node.name, regions=node.regions)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        results = graph.add(op, *(values[swap.get(v, v)] for v in node.inputs), name=node.name, regions=node.regions)
+        for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             values[Value(node, i)] = value
-    for name, value in wanted.items():
+    for name, value in outputs_needed.items():
         graph.output(values[swap.get(value, value)], name=name)
     graph.prune()
     drop_unused(graph)
-    kept = {v.name for v in (*graph.inputs, *graph.params)}
+    leaves = {v.name for v in (*graph.inputs, *graph.params)}
     symbols = graph.symbols
     bindings = [{name: b[name] for name in symbols} for b in program.bindings]
-    return Program(graph, {n: r for n, r in recipes.items() if n in kept}, bindings, program.how, program.seed)
+    return Program(graph, {n: r for n, r in recipes.items() if n in leaves}, bindings, program.how, program.seed)
 
 
-def _needed(wanted: Mapping[str, Value], cut: Mapping[Value, Recipe], swap: Mapping[Value, Value]) -> list[Node]:
+def _needed(
+    outputs_needed: Mapping[str, Value], cut: Mapping[Value, Recipe], swap: Mapping[Value, Value]
+) -> list[Node]:
     """Nodes that the outputs need, in order."""
-    graph = next(iter(wanted.values())).graph
-    need = {id(swap.get(v, v).node) for v in wanted.values()}
-    found = []
+    graph = next(iter(outputs_needed.values())).graph
+    need = {id(swap.get(v, v).node) for v in outputs_needed.values()}
+    nodes = []
     for node in reversed(graph.nodes):
         if id(node) in need or isinstance(node.op, (Input, Param)):  # dims may hang on these
-            found.append(node)
+            nodes.append(node)
             if not any(v in cut for v in node.outputs):
                 need.update(id(swap.get(v, v).node) for v in node.inputs)
-    return found[::-1]
+    return nodes[::-1]
 
 
 def _fitted(recipe: Recipe, of: TensorType) -> Recipe:

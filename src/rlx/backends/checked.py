@@ -110,8 +110,8 @@ class _CheckedBound(Bound):
     def deliver_to(
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
     ) -> list[Any]:
-        given = None if out is None else [*out, None]
-        results = self.inner.deliver_to([*where, "host"], inputs, given)
+        buffers = None if out is None else [*out, None]
+        results = self.inner.deliver_to([*where, "host"], inputs, buffers)
         self._look(results.pop())
         return results
 

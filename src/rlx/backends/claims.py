@@ -32,8 +32,8 @@ class Dispatch:
             if op:
                 _check_op(op)
             if policy not in get_args(Policy):
-                wanted = f"expected one of {', '.join(get_args(Policy))}{f' for {op}' if op else ''}"
-                raise OptionError(f"[dispatch] {wanted}, got {policy!r}{did_you_mean(str(policy), get_args(Policy))}")
+                expected = f"expected one of {', '.join(get_args(Policy))}{f' for {op}' if op else ''}"
+                raise OptionError(f"[dispatch] {expected}, got {policy!r}{did_you_mean(str(policy), get_args(Policy))}")
 
     def of(self, op: str) -> Policy:
         return dict(self.overrides).get(op, self.policy)

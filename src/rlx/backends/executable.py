@@ -118,7 +118,7 @@ class Executable(ABC):
         Bounds that exist already run with the new weights from their next call on.
         """
 
-    def take(self, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+    def take(self, params: Mapping[str, Array], private: Mapping[str, Array]) -> None:
         """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
         self.set_params(private)
 
@@ -195,17 +195,17 @@ class Executable(ABC):
 
 def shapes_at(types: Iterable[TensorType], binding: Mapping[str, int]) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of these types, None if one has a dim without a value."""
-    listed = list(types)
-    if any(dims.symbols(d) - binding.keys() for of in listed for d in of.shape):
+    type_list = list(types)
+    if any(dims.symbols(d) - binding.keys() for of in type_list for d in of.shape):
         return None
-    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in listed)
+    return tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in type_list)
 
 
 def deliver(results: list[Array], out: Sequence[Array | None] | None) -> list[Array]:
     """Results in the arrays of the caller, if there are any: for backends whose kernels cannot write there."""
     if out is None:
         return results
-    for given, result in zip(out, results):
-        if given is not None:
-            np.copyto(given, result)
-    return [result if given is None else given for given, result in zip(out, results)]
+    for array, result in zip(out, results):
+        if array is not None:
+            np.copyto(array, result)
+    return [result if array is None else array for array, result in zip(out, results)]

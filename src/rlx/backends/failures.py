@@ -33,23 +33,23 @@ def structured(error: Exception, step: Step, device: str) -> RlxError | None:
     if isinstance(error, RlxError):
         return error
     text = " ".join(str(error).split()) or type(error).__name__
-    told = f"[{step}] expected {_EXPECTED[step]} {device}, got {text}"
+    message = f"[{step}] expected {_EXPECTED[step]} {device}, got {text}"
     if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__} {text}"):
-        return OutOfMemory(told)
+        return OutOfMemory(message)
     foreign = type(error).__module__.partition(".")[0] not in _OWN
     if step != "compile" and not foreign and not isinstance(error, (RuntimeError, OSError)):
         return None
     if _LOST.search(text):
-        return DeviceLost(told)
-    return CompileError(told) if step == "compile" else DriverError(told)
+        return DeviceLost(message)
+    return CompileError(message) if step == "compile" else DriverError(message)
 
 
 def reraise(error: Exception, step: Step, device: str) -> NoReturn:
     """Raises the error as `structured` has it."""
-    ours = structured(error, step, device)
-    if ours is None or ours is error:
+    translated = structured(error, step, device)
+    if translated is None or translated is error:
         raise error
-    raise ours from error
+    raise translated from error
 
 
 @contextmanager

@@ -59,10 +59,10 @@ class DeviceArray(ABC):
         return self.size * self.dtype.itemsize
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        made = self.numpy()
-        if dtype is not None and made.dtype != dtype:
-            return made.astype(dtype)
-        return np.array(made) if copy else made
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return np.array(array) if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
         return np.array(self.numpy()).__dlpack__(**options)

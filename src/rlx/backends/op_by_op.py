@@ -114,9 +114,9 @@ class WeightsAsArguments(Executable):
                     raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
                 known = self._weights or {}
                 parts = self.preparing if self._weights is None else self._behind(frozenset(self._changed))
-                taken = {v.name for part in parts for v in part.params}
-                taken |= {v.name for v in self.graph.params if v.name in self._changed or v.name not in known}
-                values = self.upload({name: a for name, a in self._params.items() if name in taken})
+                names = {v.name for part in parts for v in part.params}
+                names |= {v.name for v in self.graph.params if v.name in self._changed or v.name not in known}
+                values = self.upload({name: a for name, a in self._params.items() if name in names})
                 for part in parts:
                     values |= zip(part.outputs, self.compute(part, values))
                 self._weights = {v.name: values.get(v.name, known.get(v.name)) for v in self.graph.params}
@@ -126,19 +126,19 @@ class WeightsAsArguments(Executable):
     def _behind(self, changed: frozenset[str]) -> tuple[Graph, ...]:
         """Of `preparing` what hangs on these weights."""
         if changed not in self._parts:
-            found = [prepare.behind(part, changed) for part in self.preparing]
-            self._parts[changed] = tuple(part for part in found if part is not None)
+            behind = [prepare.behind(part, changed) for part in self.preparing]
+            self._parts[changed] = tuple(part for part in behind if part is not None)
         return self._parts[changed]
 
     def clone(self, weights: bool = True) -> Self:
         """Shares what was compiled, and the weights on the device until one of the two gets others."""
         with self._lock:
-            made = copy.copy(self)
-            made._lock = locks.lock()
-            made._changed = set(self._changed)
+            clone = copy.copy(self)
+            clone._lock = locks.lock()
+            clone._changed = set(self._changed)
             if not weights:
-                made._params, made._weights, made._changed = {}, None, set()
-            return made
+                clone._params, clone._weights, clone._changed = {}, None, set()
+            return clone
 
     def describe(self) -> dict[str, Any]:
         return {"written_in_place": [self.graph.inputs[at].name for at in self.written.values()]}

@@ -27,8 +27,8 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         import rlx
 
         print(f"rlx {rlx.__version__}")

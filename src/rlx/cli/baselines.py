@@ -135,11 +135,11 @@ def build(name: str, case: Case) -> Call:
 
 def names_of(text: str) -> list[str]:
     """Peers by comma. Raises ValueError that names what there is."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [name for name in found if name not in PEERS or name == "rlx"]
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in PEERS or name == "rlx"]
     if unknown:
         raise ValueError(f"expected peers among {', '.join(n for n in PEERS if n != 'rlx')}, got {', '.join(unknown)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 __all__ = ["PEERS", "Call", "Case", "build", "limit_threads", "names_of"]

@@ -20,7 +20,7 @@ from rlx.model import read
 def bench_model(
     path: Path,
     vs: str,
-    given: Sequence[str],
+    input_options: Sequence[str],
     device: str,
     sizes: Sequence[str],
     threads: int,
@@ -40,7 +40,7 @@ def bench_model(
         pin_to_one_core()
     with progress("reading"):
         imported = read(path)
-    inputs = gather(imported.graph, given, chosen, seed)
+    inputs = gather(imported.graph, input_options, chosen, seed)
     case = Case(
         model=str(path),
         inputs=inputs,

@@ -10,27 +10,27 @@ from rlx.cli.console import emit_json, human_bytes, out, table
 
 def show_cache(clear: bool, as_json: bool) -> None:
     """Prints what is in the cache, after deleting it if asked."""
-    found = disk.entries()
+    entries = disk.entries()
     try:
         folder = str(disk.folder())
     except disk.NoFolder as error:
         folder = f"none: {error}"
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "folder": folder,
-        "entries": len(found),
-        "bytes": sum(size for _, size in found),
+        "entries": len(entries),
+        "bytes": sum(size for _, size in entries),
         "limit_bytes": flags.cache_bytes(),
         "enabled": flags.cache(),
         "cleared": disk.trim(0) if clear else 0,
     }
     if as_json:
-        emit_json(told)
+        emit_json(report)
         return
-    size = f"{human_bytes(told['bytes'])} in {told['entries']} files"
+    size = f"{human_bytes(report['bytes'])} in {report['entries']} files"
     rows = [
-        ("folder", told["folder"]),
+        ("folder", report["folder"]),
         ("removed" if clear else "holds", size),
-        ("limit", human_bytes(told["limit_bytes"])),
-        ("in use", "yes" if told["enabled"] else "no (RLX_CACHE=0)"),
+        ("limit", human_bytes(report["limit_bytes"])),
+        ("in use", "yes" if report["enabled"] else "no (RLX_CACHE=0)"),
     ]
     out().print(table("compile cache", ("", ""), rows))

@@ -50,7 +50,7 @@ class Difference:
 
 def check_model(
     path: Path,
-    given: Sequence[str],
+    input_options: Sequence[str],
     device: str,
     sizes: Sequence[str],
     rtol: float,
@@ -62,7 +62,7 @@ def check_model(
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = rlx.load(path, device=device).graph
-    inputs = gather(graph, given, chosen, seed)
+    inputs = gather(graph, input_options, chosen, seed)
     checker = Checker(graph, Session(device, compile="before"), inputs, rtol, atol)
     verdict = checker.verdict()
     if as_json:
@@ -143,18 +143,18 @@ class Checker:
     def every_node(self, step: Step = lambda: None) -> list[Difference]:
         """Each node's results against the reference on the compiled program's own operands, in order."""
         values = [v for node in _work(self.graph) for v in node.outputs]
-        came = dict(zip(values, self._run_to(values)))
+        results = dict(zip(values, self._run_to(values)))
         differences: list[Difference] = []
         for node in _work(self.graph):
             step()
-            operands = [came.get(v, self.truth[v]) for v in node.inputs]
+            operands = [results.get(v, self.truth[v]) for v in node.inputs]
             if node.regions:
                 expected: tuple[Array, ...] = tuple(self.truth[v] for v in node.outputs)
             else:
                 result = bind_op(node.op, self.binding).reference(*operands)
                 expected = result if isinstance(result, tuple) else (result,)
             differences += [
-                self._differ(v, came[v], np.asarray(w, v.dtype.numpy)) for v, w in zip(node.outputs, expected)
+                self._differ(v, results[v], np.asarray(w, v.dtype.numpy)) for v, w in zip(node.outputs, expected)
             ]
         return differences
 
@@ -178,8 +178,8 @@ class Checker:
         """What a program gives whose outputs are these values."""
         return self.session.compile(ending_at(self.graph, values)).run(self.inputs)
 
-    def _differ(self, value: Value, got: Array, expected: Array) -> Difference:
-        excess, error = excess_of(got, expected, self.rtol, self.atol)
+    def _differ(self, value: Value, actual: Array, expected: Array) -> Difference:
+        excess, error = excess_of(actual, expected, self.rtol, self.atol)
         node = value.node
         return Difference(value.name, node.source or node.name, node.op.name, excess, error)
 
@@ -188,19 +188,19 @@ def _work(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if not isinstance(node.op, LEAVES)]
 
 
-def excess_of(got: Array, expected: Array, rtol: float, atol: float) -> tuple[float, float]:
+def excess_of(actual: Array, expected: Array, rtol: float, atol: float) -> tuple[float, float]:
     """The worst error as a multiple of what is admitted, and the worst absolute error.
 
     Floats may be rtol · |wanted| + atol · max |wanted| apart; NaN equals NaN; everything else must be equal.
     """
-    if got.shape != expected.shape or got.dtype != expected.dtype:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf"), float("inf")
-    if got.size == 0 or np.array_equal(got, expected):
+    if actual.size == 0 or np.array_equal(actual, expected):
         return 0.0, 0.0
     if expected.dtype.kind in "biu":
-        return float("inf"), float(np.abs(got.astype(np.float64) - expected.astype(np.float64)).max())
+        return float("inf"), float(np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max())
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    a, b = got.astype(wide), expected.astype(wide)
+    a, b = actual.astype(wide), expected.astype(wide)
     with np.errstate(all="ignore"):
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         error = np.where(same, 0.0, np.abs(a - b))

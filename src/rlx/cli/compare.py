@@ -55,12 +55,12 @@ class _Runner(Protocol):
 
 
 def _time(call: Call, calls: int) -> list[int]:
-    found: list[int] = []
+    samples: list[int] = []
     for _ in range(calls):
         start = time.perf_counter_ns()
         call()
-        found.append(time.perf_counter_ns() - start)
-    return found
+        samples.append(time.perf_counter_ns() - start)
+    return samples
 
 
 class _Here:
@@ -123,12 +123,12 @@ class _Child:
         return self._answer()
 
     def outputs(self) -> list[Array]:
-        found: list[Array] = self._ask(0)
-        return found
+        outputs: list[Array] = self._ask(0)
+        return outputs
 
     def times_ns(self, calls: int) -> list[int]:
-        found: list[int] = self._ask(calls)
-        return found
+        times: list[int] = self._ask(calls)
+        return times
 
     def close(self) -> None:
         if self._process.is_alive():
@@ -211,11 +211,11 @@ def _timing(name: str, rounds: Mapping[str, list[list[int]]], results: Mapping[s
     )
 
 
-def error_between(got: Sequence[Array], wanted: Sequence[Array]) -> float:
+def error_between(actual: Sequence[Array], expected: Sequence[Array]) -> float:
     """The greatest difference of the first outputs, relative to the greatest magnitude."""
-    if not got or not wanted or got[0].shape != wanted[0].shape:
+    if not actual or not expected or actual[0].shape != expected[0].shape:
         return float("inf")
-    a, b = got[0].astype(np.float64), wanted[0].astype(np.float64)
+    a, b = actual[0].astype(np.float64), expected[0].astype(np.float64)
     scale = float(np.abs(b).max()) if b.size else 0.0
     return float(np.abs(a - b).max() / (scale or 1.0)) if b.size else 0.0
 

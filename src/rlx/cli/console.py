@@ -22,33 +22,33 @@ def out() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def emit_json(told: Any) -> None:
+def emit_json(document: Any) -> None:
     """One JSON document on stdout; numbers that JSON lacks (NaN, inf) come as strings."""
-    print(json.dumps(_plain(told), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _plain(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {str(key): _plain(value) for key, value in told.items()}
-    if isinstance(told, (list, tuple)):
-        return [_plain(value) for value in told]
-    if isinstance(told, np.ndarray):
-        return _plain(told.tolist())
-    if isinstance(told, np.generic):
-        return _plain(told.item())
-    if isinstance(told, float) and not np.isfinite(told):
-        return str(told)
-    return told if isinstance(told, (str, int, float, bool, type(None))) else str(told)
+def _plain(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {str(key): _plain(value) for key, value in document.items()}
+    if isinstance(document, (list, tuple)):
+        return [_plain(value) for value in document]
+    if isinstance(document, np.ndarray):
+        return _plain(document.tolist())
+    if isinstance(document, np.generic):
+        return _plain(document.item())
+    if isinstance(document, float) and not np.isfinite(document):
+        return str(document)
+    return document if isinstance(document, (str, int, float, bool, type(None))) else str(document)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = ()) -> Table:
     """A plain table; columns at the positions in `right` are aligned to the right."""
-    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    rich_table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for position, column in enumerate(columns):
-        made.add_column(column, justify="right" if position in right else "left", overflow="fold")
+        rich_table.add_column(column, justify="right" if position in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(_escaped(cell) for cell in row))
-    return made
+        rich_table.add_row(*(_escaped(cell) for cell in row))
+    return rich_table
 
 
 def _escaped(cell: Any) -> str:

@@ -23,25 +23,25 @@ def convert_model(path: Path, target: Path, device: str, sizes: Sequence[str], a
         compiled = model.compiled
         if not compiled.capabilities.package:
             raise CapabilityError(f"[convert] expected a device with models of its own, such as ane, got {device}")
-        made = compiled.executable.write_package(target, chosen)
+        package = compiled.executable.write_package(target, chosen)
     files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "file": str(target),
         "bytes": sum(file.stat().st_size for file in files),
         "convert_ms": (time.perf_counter_ns() - start_ns) / 1e6,
-        **vars(made),
+        **vars(package),
     }
     if as_json:
-        emit_json(told)
+        emit_json(report)
         return
     console = out()
     rows = [
         [kind, name, f"{of}[{', '.join(map(str, shape))}]"]
         for kind in ("inputs", "outputs")
-        for name, (of, shape) in told[kind].items()
+        for name, (of, shape) in report[kind].items()
     ]
     console.print(table("", ("", "name", "type"), rows))
     console.print()
-    console.print(table("", ("op", "times"), sorted(told["ops"].items(), key=lambda pair: -pair[1]), right=(1,)))
+    console.print(table("", ("op", "times"), sorted(report["ops"].items(), key=lambda pair: -pair[1]), right=(1,)))
     console.print()
-    console.print(f"{target}: {human_bytes(told['bytes'])}, converted in {told['convert_ms']:.0f} ms")
+    console.print(f"{target}: {human_bytes(report['bytes'])}, converted in {report['convert_ms']:.0f} ms")

@@ -41,7 +41,7 @@ def run_demo(sentences: Sequence[str], device: str, threads: int, as_json: bool)
         compiled = model.compiled
     with progress("running"):
         times, embeddings = _run(compiled, ids, mask)
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "sentences": texts,
         "similarities": np.round(embeddings @ embeddings.T, 4),
         "tokens": mask.sum(1),
@@ -55,9 +55,9 @@ def run_demo(sentences: Sequence[str], device: str, threads: int, as_json: bool)
         "executable": compiled.executable.describe(),
     }
     if as_json:
-        emit_json(told)
+        emit_json(report)
     else:
-        _print(told)
+        _print(report)
 
 
 def _folder() -> Path:
@@ -93,24 +93,27 @@ def _run(compiled: rlx.CompiledGraph, ids: Array, mask: Array) -> tuple[list[flo
     return times, embeddings
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     console = out()
-    numbers = [str(i + 1) for i in range(len(told["sentences"]))]
+    numbers = [str(i + 1) for i in range(len(report["sentences"]))]
     rows = [
         (number, text, *(f"{value:.2f}" for value in line))
-        for number, text, line in zip(numbers, told["sentences"], told["similarities"])
+        for number, text, line in zip(numbers, report["sentences"], report["similarities"])
     ]
     columns = ("", "sentence", *numbers)
     console.print(table("similarity (cosine of MiniLM embeddings)", columns, rows, right=range(2, len(columns))))
     console.print()
-    kernels = told["executable"].get("kernels")
-    cached = ", taken from the cache" if told["from_cache"] else ""
+    kernels = report["executable"].get("kernels")
+    cached = ", taken from the cache" if report["from_cache"] else ""
     facts = [
-        ("device", told["device"]),
-        ("compiled in", f"{told['compile_ms']:.0f} ms{cached}"),
+        ("device", report["device"]),
+        ("compiled in", f"{report['compile_ms']:.0f} ms{cached}"),
         ("kernels", len(kernels) if kernels else "none: NumPy runs op by op"),
-        ("weights", human_bytes(told["param_bytes"])),
-        ("first run", f"{told['first_run_ms']:.1f} ms"),
-        ("run", f"{told['run_ms']:.2f} ms for {len(numbers)} sentences, {int(max(told['tokens']))} tokens the longest"),
+        ("weights", human_bytes(report["param_bytes"])),
+        ("first run", f"{report['first_run_ms']:.1f} ms"),
+        (
+            "run",
+            f"{report['run_ms']:.2f} ms for {len(numbers)} sentences, {int(max(report['tokens']))} tokens the longest",
+        ),
     ]
     console.print(table("compiled program", ("", ""), facts))

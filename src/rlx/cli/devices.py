@@ -22,21 +22,21 @@ SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
 
 def show_devices(measure: bool, only: str, as_json: bool) -> None:
     """Prints the devices; measures them first if asked for."""
-    wanted = list(registry.parse_list(only)) if only else _listed()
-    told = []
-    for device in wanted:
+    selected = list(registry.parse_list(only)) if only else _listed()
+    entries = []
+    for device in selected:
         reason = registry.why_unavailable(device)
         row: dict[str, Any] = {"device": str(device), "name": device.label, "available": not reason, "reason": reason}
         if not reason:
             row["name"] = registry.full_name(device)
             row |= _calibration(device, measure)
-        told.append(row)
+        entries.append(row)
     if as_json:
-        emit_json({"devices": told})
+        emit_json({"devices": entries})
         return
-    rows = [[r["device"], r["name"], r["reason"] or r.get("calibrated", "")] for r in told]
+    rows = [[r["device"], r["name"], r["reason"] or r.get("calibrated", "")] for r in entries]
     out().print(table("", ("device", "what it is", ""), rows))
-    for row in told:
+    for row in entries:
         if measure and row.get("rates"):
             out().print()
             out().print(
@@ -63,17 +63,17 @@ def _calibration(device: Device, measure: bool) -> dict[str, Any]:
     try:
         if measure:
             with progress(f"measuring {device}", MEASUREMENTS) as step:
-                found: calibration.Calibration | None = calibration.measure(device, lambda name: step())
+                known: calibration.Calibration | None = calibration.measure(device, lambda name: step())
             observed.of(device).forget()  # it corrected other rates than these
         else:
-            found = calibration.known(device)
+            known = calibration.known(device)
     except RlxError as error:
         return {"calibrated": f"cannot be measured: {error}"}
-    if found is None:
+    if known is None:
         guessed = calibration.prior(device) is not None
         return {"calibrated": "not calibrated: predicted from similar machines" if guessed else "not calibrated"}
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.measured_s))
-    return {"calibrated": f"calibrated {when}", "rates": found.rates, "took_s": found.took_s, "age_s": found.age_s}
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.measured_s))
+    return {"calibrated": f"calibrated {when}", "rates": known.rates, "took_s": known.took_s, "age_s": known.age_s}
 
 
 MEASUREMENTS = 36
@@ -95,7 +95,7 @@ def _policy(only: str) -> DevicePolicy:
 
 def explain_model(
     path: Path,
-    given: Sequence[str],
+    input_options: Sequence[str],
     sizes: Sequence[str],
     only: str,
     runs: float,
@@ -107,25 +107,25 @@ def explain_model(
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = read(path).graph
-    inputs = gather(graph, given, chosen, seed)
+    inputs = gather(graph, input_options, chosen, seed)
     with progress("predicting"):
-        told = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
+        explanation = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
     if page is not None:
-        page.write_text(told.html(), encoding="utf-8")
+        page.write_text(explanation.html(), encoding="utf-8")
     if as_json:
-        emit_json(told.as_dict())
+        emit_json(explanation.as_dict())
     else:
-        print(told)
+        print(explanation)
 
 
 def bench_devices(
-    path: Path, given: Sequence[str], only: str, sizes: Sequence[str], threads: int, seed: int, as_json: bool
+    path: Path, input_options: Sequence[str], only: str, sizes: Sequence[str], threads: int, seed: int, as_json: bool
 ) -> None:
     """Times the model on every device named, and prints medians beside predictions."""
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = read(path).graph
-    inputs = gather(graph, given, chosen, seed)
+    inputs = gather(graph, input_options, chosen, seed)
     devices = GraphDevices(graph, _policy(only), Options(threads=threads or None))
     with progress("predicting and timing"):
         before = {c.device: c for c in devices.report(inputs).candidates}

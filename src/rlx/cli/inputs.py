@@ -22,18 +22,18 @@ DEFAULT_DIM = 16
 MAX_RANDOM_BYTES = 1 << 34
 
 
-def parse_dims(given: Sequence[str]) -> dict[str, int]:
+def parse_dims(options: Sequence[str]) -> dict[str, int]:
     """`batch=2` options. Raises BadParameter."""
-    found: dict[str, int] = {}
-    for text in given:
+    sizes: dict[str, int] = {}
+    for text in options:
         name, equals, number = text.partition("=")
         if not equals or not number.isdecimal() or not name.isidentifier():
             raise typer.BadParameter(f"expected NAME=NUMBER, got {text!r}", param_hint="--dim")
-        found[name] = int(number)
-    return found
+        sizes[name] = int(number)
+    return sizes
 
 
-def gather(graph: Graph, given: Sequence[str], sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+def gather(graph: Graph, input_options: Sequence[str], sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
     """Arrays for all inputs: those of `NAME=FILE` options, random ones for the rest.
 
     Dims are those of --dim, else of arrays from files, else the least that is allowed for the first axis, else 16.
@@ -45,7 +45,7 @@ def gather(graph: Graph, given: Sequence[str], sizes: Mapping[str, int], seed: i
         known = f"the model has {graph.symbols or 'none'}"
         raise typer.BadParameter(f"expected named dims of the model, got {unknown}; {known}", param_hint="--dim")
     arrays: dict[str, Array] = {}
-    for option in given:
+    for option in input_options:
         arrays |= _option(option, types)
     sizes = {**_seen(arrays, types), **sizes}
     random = np.random.default_rng(seed)
@@ -86,31 +86,31 @@ def _file(path: Path, name: str, of: TensorType) -> Array:
         key = name if name in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
             raise InputError(f"[input] expected an array {name!r} in {path.name!r}, got {archive.files}")
-        found: Array = archive[key]
-        return found
+        array: Array = archive[key]
+        return array
 
 
 def _json(path: Path, name: str, of: TensorType) -> Array:
     """Nested lists; they take the dtype that the model declares, if it can hold them."""
     try:
         array = np.array(json.loads(path.read_text("utf-8")))
-        made = array.astype(of.dtype.numpy)
+        converted = array.astype(of.dtype.numpy)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"[input] expected numbers for {name!r} ({of}) in {path.name!r}, got {error}") from None
-    if of.dtype.is_integer and array.size and not np.array_equal(made, array):
+    if of.dtype.is_integer and array.size and not np.array_equal(converted, array):
         raise InputError(f"[input] expected numbers that {of.dtype} holds for {name!r}, got others in {path.name!r}")
-    return made
+    return converted
 
 
 def _seen(arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> dict[str, int]:
     """Sizes of named dims that given arrays have."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, array in arrays.items():
         if name in types and array.ndim == types[name].rank:
             for dim, size in zip(types[name].shape, array.shape):
                 if isinstance(dim, Poly) and str(dim).isidentifier():
-                    found.setdefault(str(dim), size)
-    return found
+                    sizes.setdefault(str(dim), size)
+    return sizes
 
 
 def _shape(graph: Graph, of: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -132,5 +132,5 @@ def _random(name: str, of: TensorType, shape: tuple[int, ...], random: np.random
         return np.ones(shape, of.dtype.numpy)
     if of.dtype.is_integer:
         return random.integers(0, 2 if of.dtype.bits == 4 else 100, shape).astype(of.dtype.numpy)
-    made: Array = random.standard_normal(shape).astype(of.dtype.numpy)
-    return made
+    numbers: Array = random.standard_normal(shape).astype(of.dtype.numpy)
+    return numbers

@@ -28,11 +28,11 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool) -> None:
     inputs = gather(graph, [], chosen)
     binding = Signature(graph).binding(list(inputs.values()), graph.data)
     with progress("counting"):
-        told = {"model": str(path), "format": imported.format, "notes": imported.notes, **_told(graph, binding)}
+        report = {"model": str(path), "format": imported.format, "notes": imported.notes, **_told(graph, binding)}
     if as_json:
-        emit_json(told)
+        emit_json(report)
         return
-    _print(told)
+    _print(report)
 
 
 def _told(graph: Graph, binding: Mapping[str, int]) -> dict[str, Any]:
@@ -85,22 +85,25 @@ def peak_bytes(graph: Graph, binding: Mapping[str, int]) -> int:
     return most
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     console = out()
-    notes = {"format": told["format"], **told["notes"]}
-    console.print(table(told["model"], ("", ""), list(notes.items())))
+    notes = {"format": report["format"], **report["notes"]}
+    console.print(table(report["model"], ("", ""), list(notes.items())))
     for kind in ("inputs", "outputs", "dims"):
-        if told[kind]:
+        if report[kind]:
             console.print()
-            console.print(table(kind, ("name", "type" if kind != "dims" else "size"), list(told[kind].items())))
+            console.print(table(kind, ("name", "type" if kind != "dims" else "size"), list(report[kind].items())))
     console.print()
-    console.print(table(f"{told['nodes']} nodes", ("op", "count"), list(told["ops"].items()), right=(1,)))
-    at = ", ".join(f"{name} = {size}" for name, size in told["at"].items()) or "its one size"
+    console.print(table(f"{report['nodes']} nodes", ("op", "count"), list(report["ops"].items()), right=(1,)))
+    at = ", ".join(f"{name} = {size}" for name, size in report["at"].items()) or "its one size"
     totals = [
-        ("parameters", f"{told['param_elements']:,} in {told['params']} arrays, {human_bytes(told['param_bytes'])}"),
-        (f"flops at {at}", f"{told['flops']:,}"),
-        (f"transcendentals at {at}", f"{told['transcendentals']:,}"),
-        (f"activations at {at}", f"{human_bytes(told['activation_bytes'])} at most, without fusion"),
+        (
+            "parameters",
+            f"{report['param_elements']:,} in {report['params']} arrays, {human_bytes(report['param_bytes'])}",
+        ),
+        (f"flops at {at}", f"{report['flops']:,}"),
+        (f"transcendentals at {at}", f"{report['transcendentals']:,}"),
+        (f"activations at {at}", f"{human_bytes(report['activation_bytes'])} at most, without fusion"),
     ]
     console.print()
     console.print(table("", ("", ""), totals))

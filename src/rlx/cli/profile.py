@@ -15,7 +15,7 @@ from rlx.runtime.session import Session
 
 def profile_model(
     path: Path,
-    given: Sequence[str],
+    input_options: Sequence[str],
     device: str,
     sizes: Sequence[str],
     threads: int,
@@ -32,27 +32,31 @@ def profile_model(
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = read(path).graph
-    inputs = gather(graph, given, chosen, seed)
+    inputs = gather(graph, input_options, chosen, seed)
     session = Session(device, threads=threads or None)
     with progress("compiling and running"):
-        found = profile(graph, inputs, session, runs, apart=against)
+        profiled = profile(graph, inputs, session, runs, apart=against)
         bad = check_nan(graph, inputs, session) if nan else None
-        beside = compared(graph, inputs, session, found) if against else None
+        beside = compared(graph, inputs, session, profiled) if against else None
     if trace is not None:
-        found.save_trace(trace)
+        profiled.save_trace(trace)
     if as_json:
-        told = {"device": found.device, "total_ms": found.total_ns / 1e6, "kernels": [vars(k) for k in found.by_time()]}
+        document = {
+            "device": profiled.device,
+            "total_ms": profiled.total_ns / 1e6,
+            "kernels": [vars(k) for k in profiled.by_time()],
+        }
         if beside is not None:
-            told["against_prediction"] = {
+            document["against_prediction"] = {
                 "measured": beside.measured, "usual_ratio": beside.usual,
                 "kernels": [vars(k) | {"ratio": k.ratio} for k in beside.kernels],
             }  # fmt: skip
-        emit_json(told | ({"first_nan": vars(bad) if bad else None} if nan else {}))
+        emit_json(document | ({"first_nan": vars(bad) if bad else None} if nan else {}))
         return
     if beside is None:
-        _print(found, path.name, top)
+        _print(profiled, path.name, top)
     else:
-        _print_beside(beside, found, path.name, top)
+        _print_beside(beside, profiled, path.name, top)
     if nan:
         told_bad = f"{bad.op} at node {bad.node!r} makes the first NaN ({bad.nans} of them)" if bad else "no NaN"
         out().print(told_bad)
@@ -60,11 +64,11 @@ def profile_model(
         out().print(f"trace written to {trace}")
 
 
-def _print_beside(beside: Comparison, found: Profile, name: str, top: int) -> None:
+def _print_beside(beside: Comparison, profiled: Profile, name: str, top: int) -> None:
     """The longest kernels, and those whose predictions are off by most beside what they all are."""
     took, predicted = beside.took_ns / 1e6, beside.predicted_ns / 1e6
     by = "measured rates" if beside.measured else "a prior: `rlx devices --calibrate` measures the device"
-    title = f"{name} on {found.device}: {predicted:.3f} ms predicted by {by}, {took:.3f} ms taken"
+    title = f"{name} on {profiled.device}: {predicted:.3f} ms predicted by {by}, {took:.3f} ms taken"
     columns = ("predicted ms", "took ms", "ratio", "calls", "kernel", "nodes")
     out().print(table(title, columns, [_row(k) for k in beside.kernels[:top]], right=(0, 1, 2, 3)))
     worst = f"farthest from the usual ratio, which is {beside.usual:.2f}"
@@ -78,19 +82,19 @@ def _row(kernel: Compared) -> list[object]:
     return [predicted, f"{kernel.took_ns / 1e6:.4f}", ratio, kernel.calls, kernel.name, nodes]
 
 
-def _print(found: Profile, name: str, top: int) -> None:
-    kernels = found.by_time()
+def _print(profiled: Profile, name: str, top: int) -> None:
+    kernels = profiled.by_time()
     rows = [
         [
             f"{k.total_ns / 1e6:.3f}",
-            f"{k.total_ns / max(found.total_ns, 1):.1%}",
+            f"{k.total_ns / max(profiled.total_ns, 1):.1%}",
             k.calls,
             k.name,
             ", ".join(k.sources[:3]),
         ]
         for k in kernels[:top]
     ]
-    title = f"{name} on {found.device}: {found.total_ns / 1e6:.3f} ms in {len(kernels)} kernels"
+    title = f"{name} on {profiled.device}: {profiled.total_ns / 1e6:.3f} ms in {len(kernels)} kernels"
     out().print(table(title, ("ms", "share", "calls", "kernel", "nodes"), rows, right=(0, 1, 2)))
     rest = kernels[top:]
     if rest:

@@ -18,7 +18,7 @@ from rlx.ir.literal import Array
 
 def run_model(
     path: Path,
-    given: Sequence[str],
+    input_options: Sequence[str],
     folder: Path | None,
     device: str,
     sizes: Sequence[str],
@@ -30,7 +30,7 @@ def run_model(
     chosen = parse_dims(sizes)
     with progress("reading"):
         model = rlx.load(path, device=device, threads=threads or None)
-    inputs = gather(model.graph, given, chosen, seed)
+    inputs = gather(model.graph, input_options, chosen, seed)
     with progress("compiling"):
         compiled = model.compiled
     start_ns = time.perf_counter_ns()
@@ -38,7 +38,7 @@ def run_model(
         results = dict(zip(compiled.output_names, compiled.run(inputs)))
     run_ms = (time.perf_counter_ns() - start_ns) / 1e6
     files = _save(results, folder) if folder is not None else {}
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "model": str(path),
         "device": model.device,
         "tried_before": dict(compiled.attempts),
@@ -48,28 +48,28 @@ def run_model(
         "outputs": {name: {**summary(array), "file": files.get(name)} for name, array in results.items()},
     }
     if as_json:
-        emit_json(told)
+        emit_json(document)
         return
     console = out()
     for kind in ("inputs", "outputs"):
-        rows = [_row(name, entry) for name, entry in told[kind].items()]
+        rows = [_row(name, entry) for name, entry in document[kind].items()]
         console.print(table(kind, ("name", "type", "least", "mean", "greatest", "first", "file"), rows))
         console.print()
     for tried, why in compiled.attempts.items():
         console.print(f"tried {tried}: {why}", markup=False)
-    console.print(f"on {model.device}, compiled in {told['compile_ms']:.0f} ms, first run in {run_ms:.1f} ms")
+    console.print(f"on {model.device}, compiled in {document['compile_ms']:.0f} ms, first run in {run_ms:.1f} ms")
 
 
 def summary(array: Array) -> dict[str, Any]:
     """Type, range and first elements of an array."""
-    told: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    fields: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
     if array.size and array.dtype.kind not in "c":
         wide = array.astype(np.float64)
         with np.errstate(all="ignore"):
-            told |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
-        told["first"] = array.reshape(-1)[:4].tolist()
-        told["nan"] = int(np.isnan(wide).sum())
-    return told
+            fields |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+        fields["first"] = array.reshape(-1)[:4].tolist()
+        fields["nan"] = int(np.isnan(wide).sum())
+    return fields
 
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
@@ -85,10 +85,10 @@ def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     for name, array in results.items():
         stem = re.sub(r"[^\w.-]", "_", name).lstrip(".")[:100] or "output"
-        taken = set(files.values())
+        paths = set(files.values())
         number = 1
         path = folder / f"{stem}.npy"
-        while str(path) in taken:
+        while str(path) in paths:
             number += 1
             path = folder / f"{stem}_{number}.npy"
         np.save(path, array, allow_pickle=False)

@@ -118,7 +118,7 @@ class Runner:
             self.step(f"round {number + 1} of {ROUNDS}")
             for name, run in runs.items():
                 times[name] += times_ns(run, BUDGET_S / ROUNDS)
-        return {name: float(np.quantile(taken, TYPICAL)) for name, taken in times.items()}
+        return {name: float(np.quantile(samples, TYPICAL)) for name, samples in times.items()}
 
 
 def calibrate(device: Measurable, step: Callable[[str], None]) -> Rates:
@@ -130,24 +130,24 @@ def calibrate(device: Measurable, step: Callable[[str], None]) -> Rates:
     transform = probes.transform()
     if device.claims(transform.graph):
         able.append(transform)
-    taken = runner.run_ns([probes.call(), *copies, *able], short=True)
-    run = {probe.name: probe for probe in (*copies, *able) if probe.name in taken}
-    return _rates(run, taken, float(np.median(runner.compile_ns)))
+    ns_of = runner.run_ns([probes.call(), *copies, *able], short=True)
+    run = {probe.name: probe for probe in (*copies, *able) if probe.name in ns_of}
+    return _rates(run, ns_of, float(np.median(runner.compile_ns)))
 
 
-def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], compile_ns: float) -> Rates:
+def _rates(run: Mapping[str, probes.ProbeGraph], ns_of: Mapping[str, float], compile_ns: float) -> Rates:
     """From what each probe took."""
-    call_ns = taken["call"]
+    call_ns = ns_of["call"]
     rates: Rates = {"call_ns": call_ns, "compile_ns": compile_ns}
     for name in ("upload", "download"):
-        whole = taken[name]
+        whole = ns_of[name]
         rates[f"{name}_bytes_per_ns"] = run[name].amount / max(whole - call_ns, LEAST_PART * whole)
 
     def inside(name: str) -> float:
         """Without the call and the copies."""
         probe = run[name]
-        moved = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
-        return max(taken[name] - call_ns - moved, LEAST_PART * taken[name])
+        copies_ns = probe.bytes_in / rates["upload_bytes_per_ns"] + probe.bytes_out / rates["download_bytes_per_ns"]
+        return max(ns_of[name] - call_ns - copies_ns, LEAST_PART * ns_of[name])
 
     rates["launch_ns"] = inside("chain") / probes.CHAIN
     rates["weight_ns"] = max(inside("weights") - inside("chain"), 0.0) / (probes.CHAIN - 1)
@@ -183,11 +183,11 @@ def _rates(run: Mapping[str, probes.ProbeGraph], taken: Mapping[str, float], com
     return rates
 
 
-def _sharing(rates: Rates, taken: Mapping[int, float]) -> Rates:
+def _sharing(rates: Rates, ns_of: Mapping[int, float]) -> Rates:
     """From how much work on, in ns, a loop is shared among threads, and how many times as long one takes that is not:
     from loops of growing numbers of elements, each a few times as long as the one before."""
     alone, from_ns, last = 1.0, 0.0, 0.0
-    for count, ns in sorted(taken.items()):
+    for count, ns in sorted(ns_of.items()):
         work = count / rates["heavy_per_ns"]
         if last and abs(ns - rates["wake_ns"] - work) < abs(ns - last * work):
             break

@@ -154,7 +154,7 @@ def _trips(loop: Loop, binding: Binding) -> float:
 
 def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
     """The kernels in the order of `kernel.ir.program.leaves`, with how often each runs."""
-    found: list[Placed] = []
+    result: list[Placed] = []
 
     def visit(kernel: Kernel, times: float, chance: float) -> None:
         work = kernel.work
@@ -166,12 +166,12 @@ def placed(kernels: Iterable[Kernel], binding: Binding) -> list[Placed]:
             for inner in (*work.test, *work.body):
                 visit(inner, times * trips, chance)
         else:
-            found.append(Placed(kernel, times, chance, len(found)))
+            result.append(Placed(kernel, times, chance, len(result)))
 
     for kernel in kernels:
         visit(kernel, 1.0, 1.0)
-    assert [id(p.kernel) for p in found] == [id(k) for k in leaves(kernels)]
-    return found
+    assert [id(p.kernel) for p in result] == [id(k) for k in leaves(kernels)]
+    return result
 
 
 def host_syncs(kernels: Iterable[Kernel], binding: Binding) -> float:
@@ -183,8 +183,8 @@ def host_syncs(kernels: Iterable[Kernel], binding: Binding) -> float:
                 total += 1 + (host_syncs(work.yes, binding) + host_syncs(work.no, binding)) / 2
             case Loop() as work:
                 trips = _trips(work, binding)
-                asked = trips + 1 if work.condition is not None else 0.0
-                total += asked + trips * host_syncs((*work.test, *work.body), binding)
+                decisions = trips + 1 if work.condition is not None else 0.0
+                total += decisions + trips * host_syncs((*work.test, *work.body), binding)
     return total
 
 

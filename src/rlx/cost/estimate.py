@@ -62,10 +62,10 @@ class Estimate:
 
     def parts(self) -> dict[str, float]:
         """The ns of `run_ns` by kind of kernel; `call` and `copy` are what is around them."""
-        made = {"call": self.launch_ns, "copy": self.copy_ns}
+        ns_by_kind = {"call": self.launch_ns, "copy": self.copy_ns}
         for kernel in self.kernels:
-            made[kernel.kind] = made.get(kernel.kind, 0.0) + kernel.ns
-        return {kind: ns for kind, ns in made.items() if ns > 0}
+            ns_by_kind[kernel.kind] = ns_by_kind.get(kernel.kind, 0.0) + kernel.ns
+        return {kind: ns for kind, ns in ns_by_kind.items() if ns > 0}
 
     @property
     def fits(self) -> bool:

@@ -56,12 +56,12 @@ def fit(amounts: Array, sizes: Array, ns: Array) -> Surface:
     scale = np.maximum(rows.max(0), 1e-300)
     rows = rows / scale
     gram = rows.T @ rows + PULL * np.eye(rows.shape[1])
-    wanted = rows.sum(0)
-    found = np.zeros(rows.shape[1])
+    target = rows.sum(0)
+    scaled_costs = np.zeros(rows.shape[1])
     for _ in range(SWEEPS):
-        for i in range(len(found)):
-            found[i] = max(0.0, found[i] + (wanted[i] - gram[i] @ found) / gram[i, i])
-    costs = found / scale
+        for i in range(len(scaled_costs)):
+            scaled_costs[i] = max(0.0, scaled_costs[i] + (target[i] - gram[i] @ scaled_costs) / gram[i, i])
+    costs = scaled_costs / scale
     fitted = np.maximum(amounts @ costs, 1e-9)
     return Surface(costs, np.log2(np.maximum(sizes, 1.0)), np.log(ns / fitted))
 
@@ -93,13 +93,13 @@ SIZED = re.compile(r"([a-z]+)_(\d+(?:x\d+)*)_per_ns")
 
 def points_of(rates: Rates) -> dict[str, list[tuple[tuple[float, ...], float]]]:
     """Rates that were measured at several sizes: by kind, (size, rate)."""
-    found: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+    points: dict[str, list[tuple[tuple[float, ...], float]]] = {}
     for name, rate in rates.items():
         parts = SIZED.fullmatch(name)
         if parts:
             size = tuple(float(part) for part in parts[2].split("x"))
-            found.setdefault(parts[1], []).append((size, max(rate, 1e-9)))
-    return found
+            points.setdefault(parts[1], []).append((size, max(rate, 1e-9)))
+    return points
 
 
 def _sizes(kind: str, size: tuple[float, ...]) -> tuple[float, ...]:
@@ -115,10 +115,10 @@ def _sizes(kind: str, size: tuple[float, ...]) -> tuple[float, ...]:
 
 def surfaces_of(rates: Rates) -> dict[str, Surface]:
     """Of products by kind: gemm (m, n, k), batched (batch, m, n, k), conv (positions, channels out and in, taps)."""
-    made: dict[str, Surface] = {}
+    surfaces: dict[str, Surface] = {}
     for kind, points in points_of(rates).items():
         if kind in ("gemm", "batched", "conv"):
             sizes = np.array([_sizes(kind, size) for size, _ in points])
             amounts = np.array([product_amounts(*size) for size in sizes])
-            made[kind] = fit(amounts, sizes, amounts[:, 0] / np.array([rate for _, rate in points]))
-    return made
+            surfaces[kind] = fit(amounts, sizes, amounts[:, 0] / np.array([rate for _, rate in points]))
+    return surfaces

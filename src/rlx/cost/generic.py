@@ -47,7 +47,7 @@ class GenericEstimator(Estimator):
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
-        made: list[KernelEstimate] = []
+        estimates: list[KernelEstimate] = []
         launches, wakes = 0.0, False
         again = min(rates.get("looped_ns", rates["launch_ns"]), rates["launch_ns"])
         items = list(placed(program.main, binding))
@@ -65,7 +65,7 @@ class GenericEstimator(Estimator):
             launches += 0.0 if item.times > 1 else times
             shares = item.times == 1 and one.ns > rates.get("shared_from_ns", 0.0)
             wakes = wakes or (shares and not _single_row(item.kernel, binding))
-            made.append(
+            estimates.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, (one.ns + start) * times, one.compute_ns * times,
                     one.memory_ns * times, one.flops * times, one.nbytes * times, times,
@@ -78,7 +78,7 @@ class GenericEstimator(Estimator):
         weights = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in program.params)
         arena = sum(dims.evaluate(b.nbytes, binding) for b in program.buffers if b.kind == "temp")
         return Estimate(
-            kernels=tuple(made),
+            kernels=tuple(estimates),
             # threads that sleep between runs are woken once
             launch_ns=rates["call_ns"]
             + len(program.params) * rates.get("weight_ns", 0.0)
@@ -89,7 +89,7 @@ class GenericEstimator(Estimator):
             arena_bytes=arena,
             weight_bytes=weights,
             free_bytes=None,
-            compile_ns=rates["compile_ns"] * max(1.0, len(made) / 2),
+            compile_ns=rates["compile_ns"] * max(1.0, len(estimates) / 2),
         )
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
@@ -120,8 +120,8 @@ class GenericEstimator(Estimator):
     def _far(self, items: Sequence[Placed], binding: Binding) -> float:
         """ns a byte of weights of products: 0 while all of them stay in a cache, as those of most probes do; of twice
         as many bytes little stays."""
-        held = sum(_weight_bytes(item.kernel, binding) for item in items)
-        share = min(max(math.log2(max(held, 1.0) / probes.NEAR_BYTES), 0.0), 1.0)
+        weight_bytes = sum(_weight_bytes(item.kernel, binding) for item in items)
+        share = min(max(math.log2(max(weight_bytes, 1.0) / probes.NEAR_BYTES), 0.0), 1.0)
         return self.rates.get("dram_bytes_ns", 0.0) * share
 
     def _contraction(self, work: Contraction, binding: Binding) -> tuple[float, float, int]:

@@ -58,8 +58,8 @@ def _probe(
 def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, ...]) -> ProbeGraph:
     """Products with all the weights, one behind the other."""
 
-    def body(x: Value, *held: Value) -> Value:
-        for w in held:
+    def body(x: Value, *weights: Value) -> Value:
+        for w in weights:
             x = x @ w
         return x
 
@@ -260,9 +260,9 @@ def _gather(x: Value) -> Value:
 
 
 def _rank(x: Value) -> Value:
-    made = call_op("top_k", x, k=8, axis=1)
-    assert isinstance(made, tuple)
-    return made[0]
+    results = call_op("top_k", x, k=8, axis=1)
+    assert isinstance(results, tuple)
+    return results[0]
 
 
 def _sum_rows(x: Value) -> Value:
@@ -305,9 +305,9 @@ def nest(name: str, times: int = 1) -> ProbeGraph:
     if name in COUNTED:
         return _computed(name if times == 1 else f"{name}_again", body, (4 * shape[0], *shape[1:]), times)
 
-    def whole(x: Value, held: Value) -> Value:
-        made = body(build.abs(held - x))
-        return build.reduce_max(made, axes=(made.rank - 1,)) if math.prod(shape) == made.type.size else made
+    def whole(x: Value, weights: Value) -> Value:
+        product = body(build.abs(weights - x))
+        return build.reduce_max(product, axes=(product.rank - 1,)) if math.prod(shape) == product.type.size else product
 
     return _probe(name, math.prod(shape), whole, (1,), shape)
 
@@ -323,11 +323,11 @@ def shared(count: int) -> ProbeGraph:
 def _computed(name: str, body: Body, shape: tuple[int, ...], times: int) -> ProbeGraph:
     """The loop, and a product behind it, into which no compiler draws it."""
 
-    def whole(x: Value, held: Value, last: Value) -> Value:
-        made = held - x
+    def whole(x: Value, weights: Value, last: Value) -> Value:
+        product = weights - x
         for _ in range(times):
-            made = body(made)
-        return made @ last
+            product = body(product)
+        return product @ last
 
     return _probe(name, math.prod(shape), whole, (1,), shape, (shape[1], 1))
 
@@ -337,9 +337,9 @@ def transform() -> ProbeGraph:
     rows, length = 64, 1024
 
     def body(x: Value) -> Value:
-        made = call_op("rfft", x)
-        assert isinstance(made, tuple)
-        return build.reduce_max(made[0] + made[1], axes=(1,))
+        spectrum = call_op("rfft", x)
+        assert isinstance(spectrum, tuple)
+        return build.reduce_max(spectrum[0] + spectrum[1], axes=(1,))
 
     return _probe("transform", transform_flops(rows, length // 2), body, (rows, length))
 
@@ -358,9 +358,9 @@ def loop(op: str, state: int) -> ProbeGraph:
     """A recurrent net: trips with a small state do next to nothing but start, those with a larger one multiply."""
 
     def body(x: Value, *weights: Value) -> Value:
-        made = call_op(op, x, *weights)
-        assert isinstance(made, tuple)
-        return made[0]
+        results = call_op(op, x, *weights)
+        assert isinstance(results, tuple)
+        return results[0]
 
     gates = {"gru": 3, "lstm": 4}[op] * state
     states = [(1, 1, state)] * (2 if op == "lstm" else 1)

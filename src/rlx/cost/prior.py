@@ -58,8 +58,8 @@ def recorded(package: str) -> tuple[Profile, ...]:
     if not folder.is_dir():
         return ()
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    told = [json.loads(f.read_text(encoding="utf-8")) for f in files]
-    return tuple(Profile(t["machine"], Traits(t["sort"], t["amounts"]), t["rates"]) for t in told)
+    profiles = [json.loads(f.read_text(encoding="utf-8")) for f in files]
+    return tuple(Profile(t["machine"], Traits(t["sort"], t["amounts"]), t["rates"]) for t in profiles)
 
 
 def predict(profiles: Sequence[Profile], traits: Traits) -> Rates:
@@ -81,21 +81,21 @@ def predict_any(profiles: Sequence[Profile], traits: Traits) -> Rates:
 
 def _line(alike: Sequence[Profile], amounts: Mapping[str, float]) -> Rates:
     names = sorted(amounts)
-    seen = np.array([[math.log(p.traits.amounts[name]) for name in names] for p in alike])
+    amounts_of = np.array([[math.log(p.traits.amounts[name]) for name in names] for p in alike])
     at = np.array([math.log(amounts[name]) for name in names])
-    at = np.clip(at, seen.min(0) - BEYOND, seen.max(0) + BEYOND)
-    made: Rates = {}
+    at = np.clip(at, amounts_of.min(0) - BEYOND, amounts_of.max(0) + BEYOND)
+    line: Rates = {}
     for name in dict.fromkeys(name for p in alike for name in p.rates):
         having = [i for i, p in enumerate(alike) if p.rates.get(name, 0.0) > 0]
         if len(having) >= SHARE * len(alike):
-            made[name] = _rate([alike[i].rates[name] for i in having], seen[having], at)
-    return made
+            line[name] = _rate([alike[i].rates[name] for i in having], amounts_of[having], at)
+    return line
 
 
-def _rate(rates: Sequence[float], known: Reals, wanted: Reals) -> float:
+def _rate(rates: Sequence[float], known: Reals, target: Reals) -> float:
     """The rate at the amounts wanted, by those at known ones; all amounts as logarithms."""
     logs = np.log(rates)
     mean, centre = logs.mean(), known.mean(0)
     x = known - centre
     slopes = np.linalg.solve(x.T @ x + RIDGE * len(rates) * np.eye(x.shape[1]), x.T @ (logs - mean))
-    return float(np.exp(mean + (wanted - centre) @ slopes))
+    return float(np.exp(mean + (target - centre) @ slopes))

@@ -211,16 +211,26 @@ class Chooser:
             estimate, by = self.estimate(device, binding)
         except RlxError as error:
             return Candidate(device, name, str(error), ops=counts)
-        seen = observed.of(device)
-        sample = seen.measured(self.key(binding))
+        history = observed.of(device)
+        sample = history.measured(self.key(binding))
         if estimate is None:
             return Candidate(device, name, "", sample=sample, ops=counts)
         blocker = "" if estimate.fits else _too_large(estimate)
-        ratio = seen.ratio(self.program, estimate.parts())
+        ratio = history.ratio(self.program, estimate.parts())
         compiles = self.compiles(device, binding)
         return Candidate(
-            device, name, blocker, estimate, ratio, sample, by, seen.has(self.program), compiles, seen.drift, counts
-        )  # fmt: skip
+            device,
+            name,
+            blocker,
+            estimate,
+            ratio,
+            sample,
+            by,
+            history.has(self.program),
+            compiles,
+            history.drift,
+            counts,
+        )
 
     def decide(
         self, binding: Mapping[str, int], expected_runs: float = EXPECTED_RUNS, measure: Measure | None = None,
@@ -246,8 +256,8 @@ class Chooser:
         passed: list[tuple[str, Exception]] = []
         for device in self.policy.chain:
             if not blockers[device]:
-                listed = ", ".join(map(str, self.policy.chain))
-                about = f"the first of the chain {listed} that takes the graph"
+                chain = ", ".join(map(str, self.policy.chain))
+                about = f"the first of the chain {chain} that takes the graph"
                 return device, "; ".join([about, *(f"{tried}: {why}" for tried, why in passed)])
             kind = UnsupportedOp if registry.is_available(device) else DeviceUnavailable
             passed.append((str(device), kind(blockers[device])))
@@ -258,9 +268,9 @@ class Chooser:
     ) -> dict[Device, Candidate]:
         """With measurements, in turns. A device that fails is out, with its reason."""
         measured: dict[Device, Candidate] = {}
-        taken = measure([c.device for c in candidates])
+        measurements = measure([c.device for c in candidates])
         for c in candidates:
-            outcome = taken[c.device]
+            outcome = measurements[c.device]
             if isinstance(outcome, str):
                 measured[c.device] = replace(c, blocker=f"failed when measured: {outcome}")
                 continue
@@ -330,8 +340,8 @@ class _Question:
             return None
         able = self._open(self.candidates)
         turns = {c.sample.turn for c in able if c.sample} if all(c.sample for c in able) else set()
-        seen = {} if len(turns) == 1 else self.chooser.measured(able, self.binding, self.measure)
-        candidates = [seen.get(c.device, c) for c in self.candidates]
+        measured = {} if len(turns) == 1 else self.chooser.measured(able, self.binding, self.measure)
+        candidates = [measured.get(c.device, c) for c in self.candidates]
         best = min(self._open(candidates), key=self._total_ns)
         return self._decision(best, "the quickest of those measured", candidates)
 

@@ -84,8 +84,8 @@ class Device:
         kind = match and (_TOKENS.get(match[1]) or others.get(match[1]))
         if not match or not kind:
             known = list(dict.fromkeys(["auto", *KINDS, *HELPERS, *others.values()]))
-            said = str(text).strip().lower().partition(":")[0]
-            near = "" if not match or said in _TOKENS else did_you_mean(said, [*known, *_TOKENS])
+            kind_name = str(text).strip().lower().partition(":")[0]
+            near = "" if not match or kind_name in _TOKENS else did_you_mean(kind_name, [*known, *_TOKENS])
             among = "a device" if near else f"a device among {', '.join(known)}, or such as cuda:1"
             raise DeviceUnavailable(f"[device] expected {among}, got {text!r}{near}")
         return Device(kind, int(match[2] or 0))

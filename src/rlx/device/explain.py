@@ -85,13 +85,13 @@ def what_would_change(decision: Decision) -> str:
     if factor < 1:
         clear = f"A device must be {GAIN:g} times as fast by predictions, or measured so: rlx bench --devices"
         return f"{rival.device} is predicted {1 / factor:.2f} times as fast. {clear}."
-    said = f"{rival.device} would have to be {factor:.2f} times as fast as it is"
+    sentence = f"{rival.device} would have to be {factor:.2f} times as fast as it is"
     fixed = (rival.estimate.launch_ns + rival.estimate.copy_ns) if rival.estimate else 0.0
     if fixed > chosen.run_ns():
-        said += f" (calls and copies alone take {_time(fixed)} there)"
+        sentence += f" (calls and copies alone take {_time(fixed)} there)"
     elif rival.compile_ns(runs) > rival.run_ns():
-        said += f" (compiles alone take {_time(rival.compile_ns(runs))} of a run there)"
-    return said + "."
+        sentence += f" (compiles alone take {_time(rival.compile_ns(runs))} of a run there)"
+    return sentence + "."
 
 
 def as_text(decision: Decision, graph: str = "") -> str:

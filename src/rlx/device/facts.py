@@ -34,13 +34,13 @@ def digest() -> str:
 def _packages(root: str) -> list[tuple[object, ...]]:
     """What is installed in a folder of modules: packages that probes look for, and what tells of all others. The folder
     itself may change with every file that a program writes beside its script."""
-    found = [_stat(os.path.join(root, name)) for name in _LOOKED_FOR]
+    entries_of = [_stat(os.path.join(root, name)) for name in _LOOKED_FOR]
     try:
         with os.scandir(root) as entries:
-            told = [entry for entry in entries if entry.name.endswith(_METADATA)]
-            return found + sorted((entry.name, entry.stat().st_mtime_ns) for entry in told)
+            metadata = [entry for entry in entries if entry.name.endswith(_METADATA)]
+            return entries_of + sorted((entry.name, entry.stat().st_mtime_ns) for entry in metadata)
     except OSError:  # an archive, or nothing
-        return [*found, _stat(root)]
+        return [*entries_of, _stat(root)]
 
 
 def _folders() -> list[str]:
@@ -55,10 +55,10 @@ def _folders() -> list[str]:
 
 def _stat(path: str) -> tuple[object, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return (path,)
-    return (path, found.st_ino, found.st_mtime_ns)
+    return (path, status.st_ino, status.st_mtime_ns)
 
 
 def _listed(folder: str) -> list[str]:

@@ -223,8 +223,8 @@ class Observations:
     def forget(self, program: str | None = None) -> None:
         """Drops what is known of a program, or of all."""
         with self._lock:
-            kept = {key: sample for key, sample in self.samples.items() if program not in (None, sample.program)}
-            self.samples, self._factors = kept, None
+            remaining = {key: sample for key, sample in self.samples.items() if program not in (None, sample.program)}
+            self.samples, self._factors = remaining, None
             self._write()
 
 

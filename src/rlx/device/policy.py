@@ -110,7 +110,7 @@ class DevicePolicy:
         why = HIDDEN.get(device.kind, "")
         names = registry.probe(device.kind).devices
         if not why and device.ordinal < len(names):
-            why = next((said for word, said in HELPING.items() if names[device.ordinal].startswith(word)), "")
+            why = next((hint for word, hint in HELPING.items() if names[device.ordinal].startswith(word)), "")
         return f"{UNASKED} ({why}): name it to use it" if why else ""
 
     def preference(self, device: Device) -> int:
@@ -134,6 +134,6 @@ def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
     return tuple(dict.fromkeys(registry.parse(d) for d in devices))
 
 
-def _names(listed: Iterable[Device], device: Device) -> bool:
+def _names(devices: Iterable[Device], device: Device) -> bool:
     """Whether a list names the device: itself, or by its kind's first device if written without a number."""
-    return any(d == device or (d.ordinal == 0 and d.kind == device.kind) for d in listed)
+    return any(d == device or (d.ordinal == 0 and d.kind == device.kind) for d in devices)

@@ -144,5 +144,5 @@ def available() -> dict[str, tuple[str, ...]]:
 
 def available_text() -> str:
     """`available()` as a clause of an error message."""
-    listed = [f"{name} ({', '.join(devices)})" for name, devices in available().items()]
-    return f"available here: {'; '.join(listed) or 'none'}"
+    entries = [f"{name} ({', '.join(devices)})" for name, devices in available().items()]
+    return f"available here: {'; '.join(entries) or 'none'}"

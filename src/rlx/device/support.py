@@ -117,23 +117,23 @@ def _report(graph: Graph, device: Device, options: Options) -> DispatchReport:
         by_name.setdefault(_name(node), []).append(node)
     ops = []
     for node in nodes:
-        name, came = _name(node), by_name.get(_name(node), [])
+        name, replacements = _name(node), by_name.get(_name(node), [])
         if name in wrong:
             ops.append(OpReport(name, node.op.name, "unsupported", wrong.pop(name)))
-        elif not came:
+        elif not replacements:
             ops.append(OpReport(name, node.op.name, "merged"))
-        elif any(each.op.name == node.op.name for each in came):
+        elif any(each.op.name == node.op.name for each in replacements):
             ops.append(OpReport(name, node.op.name, "native"))
         else:
-            ops.append(_taken_apart(node, came, backend, options))
+            ops.append(_taken_apart(node, replacements, backend, options))
     rest = "; ".join(f"{name!r}: {reason}" for name, reason in wrong.items())
     return DispatchReport(str(device), tuple(ops), rest)
 
 
-def _taken_apart(node: Node, came: list[Node], backend: Backend, options: Options) -> OpReport:
+def _taken_apart(node: Node, replacements: list[Node], backend: Backend, options: Options) -> OpReport:
     """Of a node in whose place others came."""
-    names = tuple(dict.fromkeys(each.op.name for each in came if not isinstance(each.op, (*LEAVES, Movement))))
-    working = [each.op for each in came if not isinstance(each.op, SIMPLE)]
+    names = tuple(dict.fromkeys(each.op.name for each in replacements if not isinstance(each.op, (*LEAVES, Movement))))
+    working = [each.op for each in replacements if not isinstance(each.op, SIMPLE)]
     more = tuple(dict.fromkeys(op.name for op in working))
     # reductions over the same axes are one pass over rows
     kernels = {op.axes if isinstance(op, Reduction) else op.name for op in working}

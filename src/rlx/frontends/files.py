@@ -29,10 +29,10 @@ def map_file(path: Path) -> Array:
 
 def map_descriptor(descriptor: int, path: Path) -> Array:
     """As `map_file`, of an open file."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"[load] expected a regular file, got {str(path)!r}")
-    if found.st_size == 0:
+    if status.st_size == 0:
         raise ModelError(f"[load] expected a model, got the empty file {str(path)!r}")
     return np.frombuffer(mapped.Mapping.of(descriptor, path), np.uint8)
 
@@ -68,9 +68,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ModelError(f"[load] expected at most {MAX_CONFIG_BYTES} bytes, got more, in {path.name!r}")
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"[load] expected JSON, got what does not parse ({error}), in {path.name!r}") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"[load] expected a JSON object, got {type(found).__name__}, in {path.name!r}")
-    return found
+    if not isinstance(content, dict):
+        raise ModelError(f"[load] expected a JSON object, got {type(content).__name__}, in {path.name!r}")
+    return content

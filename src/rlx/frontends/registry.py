@@ -71,9 +71,9 @@ def read(source: Source, formats: Sequence[Format], mmap: bool = False, **option
             unknown = [name for name in options if name not in each.options]
             if unknown:
                 known = (*each.options, *LOADING)
-                wanted = f"options of {each.takes}: {', '.join(each.options) or 'there are none'}"
-                raise OptionError(f"[load] expected {wanted}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+                expected = f"options of {each.takes}: {', '.join(each.options) or 'there are none'}"
+                raise OptionError(f"[load] expected {expected}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}")
             with mapped.trusting(mmap):
                 return each.read(place, **options)
-    got = repr(str(place)) if isinstance(place, Path) else f"{len(place)} bytes"
-    raise ModelError(f"[load] expected {' or '.join(each.takes for each in formats)}, got {got}")
+    actual = repr(str(place)) if isinstance(place, Path) else f"{len(place)} bytes"
+    raise ModelError(f"[load] expected {' or '.join(each.takes for each in formats)}, got {actual}")

@@ -35,19 +35,19 @@ def read(path: Path) -> dict[str, Array]:
         raise _wrong(path, "a header that is no JSON object")
     header.pop("__metadata__", None)
     body = data[8 + size :]
-    found = {name: _array(path, name, entry, body) for name, entry in header.items()}
+    arrays = {name: _array(path, name, entry, body) for name, entry in header.items()}
     spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     ends = [0, *(end for _, end in spans)]
     if any(begin != end for (begin, _), end in zip(spans, ends)) or ends[-1] != body.size:
         raise _wrong(path, "tensors that overlap or leave gaps")
-    return found
+    return arrays
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a name twice")
-    return found
+    return entries
 
 
 def _array(path: Path, name: str, entry: Any, body: Array) -> Array:
@@ -63,8 +63,8 @@ def _array(path: Path, name: str, entry: Any, body: Array) -> Array:
     if not begin <= end <= body.size or end - begin != math.prod(shape) * dtype.itemsize:
         raise _wrong(path, f"{dtype}{shape} in bytes {begin} to {end} of {body.size} for the tensor {name!r}")
     raw = body[begin:end]
-    made = raw != 0 if dtype is dtypes.bool_ else raw.view(dtype.numpy.newbyteorder("<"))
-    array: Array = made.reshape(shape)
+    values = raw != 0 if dtype is dtypes.bool_ else raw.view(dtype.numpy.newbyteorder("<"))
+    array: Array = values.reshape(shape)
     return array
 
 
@@ -74,5 +74,5 @@ def _whole(numbers: Any) -> list[int] | None:
     return numbers if fine else None
 
 
-def _wrong(path: Path, got: str) -> ModelError:
-    return ModelError(f"[safetensors] expected a valid file, got {got}, in {path.name!r}")
+def _wrong(path: Path, actual: str) -> ModelError:
+    return ModelError(f"[safetensors] expected a valid file, got {actual}, in {path.name!r}")

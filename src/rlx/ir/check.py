@@ -18,10 +18,12 @@ class Violation:
     what: str
     source: str
 
-    def error(self, low: int, high: int, got: int) -> InputError:
-        wanted = f"[{low}, {high})" if high > low + 1 else str(low)
+    def error(self, low: int, high: int, actual: int) -> InputError:
+        expected = f"[{low}, {high})" if high > low + 1 else str(low)
         between = " in " if high > low + 1 else " of "
-        return InputError(f"[{self.label}] expected {self.what}{between}{wanted}, got {got}, at node {self.source!r}")
+        return InputError(
+            f"[{self.label}] expected {self.what}{between}{expected}, got {actual}, at node {self.source!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,5 +45,5 @@ class Check:
     def error(self, number: int, binding: Mapping[str, int]) -> InputError:
         """What to say of a result that is greater."""
         low, high = dims.evaluate(self.low, binding), dims.evaluate(self.high, binding)
-        got = (number + low + (1 << 63)) % (1 << 64) - (1 << 63)
-        return self.words.error(low, high, got)
+        actual = (number + low + (1 << 63)) % (1 << 64) - (1 << 63)
+        return self.words.error(low, high, actual)

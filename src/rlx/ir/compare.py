@@ -42,43 +42,43 @@ def spacing(array: Array, dtype: DType) -> Array:
     return np.where(size > 0, np.maximum(np.ldexp(epsilon(dtype), exponent - 1), least), least)
 
 
-def bound(wanted: Array, tolerance: Tolerance) -> Array:
+def bound(expected: Array, tolerance: Tolerance) -> Array:
     """How far each element may be off."""
-    dtype = dtypes.of(wanted.dtype)
-    wide = wanted.astype(np.complex128 if dtype.is_complex else np.float64)
+    dtype = dtypes.of(expected.dtype)
+    wide = expected.astype(np.complex128 if dtype.is_complex else np.float64)
     computed = epsilon(dtypes.f32 if dtype.itemsize < 4 else dtype)
     allowed = tolerance.ulps * computed * (np.abs(wide) + tolerance.scale)
     if dtype.itemsize < 4 and tolerance.ulps:
-        allowed = allowed + tolerance.stored * spacing(wanted, dtype)
+        allowed = allowed + tolerance.stored * spacing(expected, dtype)
     return np.asarray(allowed)
 
 
-def mismatch(got: Array, wanted: Array, tolerance: Tolerance) -> Mismatch | None:
-    """None if `got` has the dtype and shape of `wanted` and every element is within its bound; NaN equals NaN, an
+def mismatch(actual: Array, expected: Array, tolerance: Tolerance) -> Mismatch | None:
+    """None if `actual` has the dtype and shape of `expected` and every element is within its bound; NaN equals NaN, an
     infinity itself. Integers and bools must be equal."""
-    if got.dtype != wanted.dtype or got.shape != wanted.shape:
-        return Mismatch(f"expected {wanted.dtype}{list(wanted.shape)}, got {got.dtype}{list(got.shape)}")
-    dtype = dtypes.of(wanted.dtype)
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return Mismatch(f"expected {expected.dtype}{list(expected.shape)}, got {actual.dtype}{list(actual.shape)}")
+    dtype = dtypes.of(expected.dtype)
     if not dtype.is_inexact:
-        wrong = np.asarray(got != wanted)
-        return _describe(got, wanted, wrong, wrong.astype(np.float64)) if wrong.any() else None
+        wrong = np.asarray(actual != expected)
+        return _describe(actual, expected, wrong, wrong.astype(np.float64)) if wrong.any() else None
     wide = np.complex128 if dtype.is_complex else np.float64
-    a, b = got.astype(wide), wanted.astype(wide)
+    a, b = actual.astype(wide), expected.astype(wide)
     with np.errstate(all="ignore"):
         off = np.abs(a - b) / (epsilon(dtype) * (np.abs(b) + tolerance.scale))
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        wrong = ~(same | (np.abs(a - b) <= bound(wanted, tolerance)))
+        wrong = ~(same | (np.abs(a - b) <= bound(expected, tolerance)))
         # An infinite expectation admits any difference above; only the same infinity is right.
         wrong |= np.isinf(b) & ~same
-    return _describe(got, wanted, wrong, np.where(np.isnan(off), np.inf, off)) if wrong.any() else None
+    return _describe(actual, expected, wrong, np.where(np.isnan(off), np.inf, off)) if wrong.any() else None
 
 
-def _describe(got: Array, wanted: Array, wrong: Array, off: Array) -> Mismatch:
+def _describe(actual: Array, expected: Array, wrong: Array, off: Array) -> Mismatch:
     at = np.unravel_index(int(np.argmax(np.where(wrong, off, -1.0))), wrong.shape)
     index = tuple(int(i) for i in at)
     count = int(wrong.sum())
     text = (
         f"{count} of {wrong.size} elements differ, worst at {list(index)}: "
-        f"expected {wanted[index]}, got {got[index]} ({float(off[index]):.3g} ulps)"
+        f"expected {expected[index]}, got {actual[index]} ({float(off[index]):.3g} ulps)"
     )
     return Mismatch(text, count, index, float(off[index]))

@@ -129,12 +129,12 @@ Bounds = Mapping[str, tuple[int, int | None]]
 
 
 def _from_terms(terms: Mapping[Monomial, int]) -> Dim:
-    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
-    if not kept:
+    nonzero = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if not nonzero:
         return 0
-    if len(kept) == 1 and () in kept:
-        return kept[()]
-    return Poly(tuple(sorted(kept.items(), key=lambda item: _order(item[0]))))
+    if len(nonzero) == 1 and () in nonzero:
+        return nonzero[()]
+    return Poly(tuple(sorted(nonzero.items(), key=lambda item: _order(item[0]))))
 
 
 def _terms(dim: Dim) -> dict[Monomial, int]:
@@ -196,7 +196,7 @@ def _divide(dividend: Dim, divisor: Dim) -> tuple[Dim, Dim]:
     (lead, lead_coefficient), *_ = sorted(divisor_terms.items(), key=lambda item: _order(item[0]))
     quotient: Dim = 0
     rest = dividend
-    kept: Dim = 0
+    result: Dim = 0
     for _ in range(64):
         if rest == 0:
             break
@@ -214,9 +214,9 @@ def _divide(dividend: Dim, divisor: Dim) -> tuple[Dim, Dim]:
             rest = add(rest, mul(mul(step, divisor), -1))
         else:
             term = _from_terms({monomial: coefficient})
-            kept = add(kept, term)
+            result = add(result, term)
             rest = add(rest, mul(term, -1))
-    return quotient, add(kept, rest)
+    return quotient, add(result, rest)
 
 
 def exact_div(a: Dim, b: Dim) -> Dim | None:
@@ -298,10 +298,10 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         raise ShapeError(f"expected dims that broadcast, got {a} against {b}")
     if known or not parts:
         return known[0] if known else 1
-    *rest, made = sorted(parts, key=str)
+    *rest, result = sorted(parts, key=str)
     for part in reversed(rest):
-        made = _called("broadcast", part, made)
-    return made
+        result = _called("broadcast", part, result)
+    return result
 
 
 def _broadcast_parts(dim: Dim) -> list[Dim]:
@@ -342,11 +342,11 @@ def symbols(dim: Dim) -> set[str]:
     """Names of the symbols in a dim."""
     if isinstance(dim, int):
         return set()
-    found: set[str] = set()
+    names: set[str] = set()
     for monomial, _ in dim.terms:
         for factor in monomial:
-            found |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
-    return found
+            names |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
+    return names
 
 
 _CALLS: dict[str, Callable[[int, int], int]] = {

@@ -97,10 +97,10 @@ _ALIASES = {
 
 def parse(text: str) -> DType:
     """The dtype with this name or NumPy alias. Raises DTypeError."""
-    found = ALL.get(text) or _ALIASES.get(text)
-    if found is None:
+    dtype = ALL.get(text) or _ALIASES.get(text)
+    if dtype is None:
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {text!r}")
-    return found
+    return dtype
 
 
 def of(value: Any) -> DType:
@@ -113,10 +113,10 @@ def of(value: Any) -> DType:
         numpy_dtype = np.dtype(value)
     except TypeError:
         raise DTypeError(f"expected a dtype, got {value!r}") from None
-    found = _FROM_NUMPY.get(numpy_dtype) or _FROM_NUMPY.get(numpy_dtype.newbyteorder("="))
-    if found is None:
+    dtype = _FROM_NUMPY.get(numpy_dtype) or _FROM_NUMPY.get(numpy_dtype.newbyteorder("="))
+    if dtype is None:
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {numpy_dtype}")
-    return found
+    return dtype
 
 
 _INTS = [i2, i4, i8, i16, i32, i64]

@@ -85,10 +85,10 @@ def noting(assume_equal: bool = True) -> Iterator[list[Equality]]:
 
     assume_equal   what two open dims broadcast to is one of them; else it is `dims.broadcast` of both
     """
-    made = _Notes([], assume_equal)
-    token = _notes.set(made)
+    notes = _Notes([], assume_equal)
+    token = _notes.set(notes)
     try:
-        yield made.equalities
+        yield notes.equalities
     finally:
         _notes.reset(token)
 
@@ -122,9 +122,9 @@ def not_empty(extent: Dim, result: Dim, what: str) -> None:
 
 def spread(left: Dim, right: Dim, what: str) -> Dim:
     """What two dims that are not known to be 1 broadcast to; notes that they are equal, or one of them is 1."""
-    made = same_dim(left, right, what, "either")
+    dim = same_dim(left, right, what, "either")
     notes = _notes.get()
-    return made if notes is None or notes.assume_equal else dims.broadcast(left, right)
+    return dim if notes is None or notes.assume_equal else dims.broadcast(left, right)
 
 
 def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
@@ -132,18 +132,18 @@ def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Dim] = []
     for position in range(rank):
-        kept: Dim = 1
+        dim: Dim = 1
         for shape in shapes:
             index = position - rank + len(shape)
             if index < 0 or shape[index] == 1:
                 continue
             try:
-                kept = shape[index] if kept == 1 else spread(kept, shape[index], what)
+                dim = shape[index] if dim == 1 else spread(dim, shape[index], what)
             except ShapeError:
-                listed = " and ".join(str(list(s)) for s in shapes)
-                clash = f"{kept} against {shape[index]}"
-                raise ShapeError(f"expected shapes that broadcast, got {listed} ({clash})") from None
-        result.append(kept)
+                shapes_text = " and ".join(str(list(s)) for s in shapes)
+                clash = f"{dim} against {shape[index]}"
+                raise ShapeError(f"expected shapes that broadcast, got {shapes_text} ({clash})") from None
+        result.append(dim)
     return tuple(result)
 
 
@@ -180,8 +180,8 @@ def integer(of: TensorType, name: str = "x") -> None:
 
 def rank(of: TensorType, at_least: int, name: str = "x", at_most: int | None = None) -> None:
     if of.rank < at_least or (at_most is not None and of.rank > at_most):
-        wanted = f"{at_least}" if at_most == at_least else f"at least {at_least}"
-        raise ShapeError(f"expected {name} of rank {wanted}, got {of}")
+        expected = f"{at_least}" if at_most == at_least else f"at least {at_least}"
+        raise ShapeError(f"expected {name} of rank {expected}, got {of}")
 
 
 def axis(index: int, rank: int, name: str = "axis") -> int:
@@ -208,7 +208,7 @@ def broadcastable(of: TensorType, to: Shape, name: str) -> None:
         spreads_to(mine, target, what)
 
 
-def spreads_to(mine: Dim, target: Dim, what: str) -> None:
+def spreads_to(dim: Dim, target: Dim, what: str) -> None:
     """A dim must be 1 or `target`; notes which dims must be equal, or 1, for that."""
-    if mine != 1:
-        same_dim(mine, target, what, "left")
+    if dim != 1:
+        same_dim(dim, target, what, "left")

@@ -40,8 +40,8 @@ INSTRUCTIONS: dict[str, Instruction] = {}
 def _ins(
     name: str, arity: int, kinds: str, numpy: Callable[..., Any], result: str = "same", hard: bool = False
 ) -> None:
-    made = in_bytes(numpy) if result != "attr" and ("i" in kinds or "u" in kinds) else numpy
-    INSTRUCTIONS[name] = Instruction(name, arity, kinds, result, made, hard)
+    function = in_bytes(numpy) if result != "attr" and ("i" in kinds or "u" in kinds) else numpy
+    INSTRUCTIONS[name] = Instruction(name, arity, kinds, result, function, hard)
 
 
 def in_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,16 +52,16 @@ def in_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
         if small is None:
             return function(*arrays)
         wide = np.int8 if small.kind == "int" else np.uint8
-        made = np.asarray(function(*(a.astype(wide) if _small(a) else a for a in arrays)))
-        return made if made.dtype == np.bool_ else made.astype(small.numpy)
+        y = np.asarray(function(*(a.astype(wide) if _small(a) else a for a in arrays)))
+        return y if y.dtype == np.bool_ else y.astype(small.numpy)
 
     return run
 
 
 def _small(array: Any) -> DType | None:
     """The dtype of integers that share a byte; those of ml_dtypes call themselves void."""
-    found = getattr(array, "dtype", None)
-    dtype = dtypes.of(found) if found is not None and found.kind == "V" else None
+    numpy_dtype = getattr(array, "dtype", None)
+    dtype = dtypes.of(numpy_dtype) if numpy_dtype is not None and numpy_dtype.kind == "V" else None
     return dtype if dtype is not None and dtype.is_integer and dtype.bits < 8 else None
 
 
@@ -199,13 +199,13 @@ class Expr:
 
     def __new__(cls, kind: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
         key = (kind, dtype.name, args, attr, type(attr))
-        found = _interned.get(key)
-        if found is None:
-            made = object.__new__(cls)
-            made.kind, made.dtype, made.args, made.attr = kind, dtype, args, attr
-            made._hash = hash(key)
-            found = _interned.setdefault(key, made)  # of two threads that make it, one is first
-        return found
+        interned = _interned.get(key)
+        if interned is None:
+            node = object.__new__(cls)
+            node.kind, node.dtype, node.args, node.attr = kind, dtype, args, attr
+            node._hash = hash(key)
+            interned = _interned.setdefault(key, node)  # of two threads that make it, one is first
+        return interned
 
     def __hash__(self) -> int:
         return self._hash
@@ -353,11 +353,11 @@ def rewrite(root: Expr, rule: Callable[[Expr, tuple[Expr, ...]], Expr | None]) -
     memo: dict[int, Expr] = {}
     for node in walk([root]):
         args = tuple(memo[id(a)] for a in node.args)
-        made = rule(node, args)
-        if made is None:
+        replacement = rule(node, args)
+        if replacement is None:
             same = all(a is b for a, b in zip(args, node.args))
-            made = node if same else Expr(node.kind, node.dtype, args, node.attr)
-        memo[id(node)] = made
+            replacement = node if same else Expr(node.kind, node.dtype, args, node.attr)
+        memo[id(node)] = replacement
     return memo[id(root)]
 
 

@@ -130,8 +130,8 @@ class Graph:
         declared = TensorType.of(shape, dtype)
         if data is not None:
             if data.shape != declared.shape or dtypes.of(data.dtype) is not declared.dtype:
-                got = f"{dtypes.of(data.dtype)}{list(data.shape)}"
-                raise ShapeError(f"[param] expected data of {declared}, got {got}, at node {name!r}")
+                actual = f"{dtypes.of(data.dtype)}{list(data.shape)}"
+                raise ShapeError(f"[param] expected data of {declared}, got {actual}, at node {name!r}")
             self.data[name] = data
         return self._leaf(Param(declared), name)
 
@@ -292,16 +292,16 @@ class Graph:
     def prune(self) -> int:
         """Drops nodes that no output needs; inputs and params stay. Returns how many went."""
         needed = self.needed()
-        kept = [node for node in self.nodes if id(node) in needed]
-        gone = len(self.nodes) - len(kept)
-        if gone:
-            self.nodes = kept
-            self._names = {node.name for node in kept}
+        needed_nodes = [node for node in self.nodes if id(node) in needed]
+        dropped = len(self.nodes) - len(needed_nodes)
+        if dropped:
+            self.nodes = needed_nodes
+            self._names = {node.name for node in needed_nodes}
             self._uses = {}
-            for node in kept:
+            for node in needed_nodes:
                 for value in node.inputs:
                     self._uses.setdefault(value, []).append(node)
-        return gone
+        return dropped
 
     def drop_leaves(self, names: Collection[str]) -> None:
         """Takes out leaves that nothing takes, with the data of params; their names are free again."""
@@ -356,9 +356,9 @@ def infer(op: Op, types: tuple[TensorType, ...], regions: tuple[Graph, ...] = ()
 
 
 def _at(label: str | None, inputs: Sequence[Value]) -> str:
-    named = ", ".join(repr(v.name) for v in inputs)
+    input_names = ", ".join(repr(v.name) for v in inputs)
     place = f", at node {label!r}" if label else ""
-    return place + (f", inputs {named}" if named else "")
+    return place + (f", inputs {input_names}" if input_names else "")
 
 
 def build(name: str, *operands: Any, source: str | None = None, **attributes: Any) -> Value:
@@ -381,21 +381,21 @@ def call(
     cls = lookup(name)
     names = cls.operand_names
     by_name = [attributes.pop(operand, None) for operand in names[len(operands) :]]
-    given = [*operands, *by_name]
-    while given and given[-1] is None:
-        given.pop()
+    arguments = [*operands, *by_name]
+    while arguments and arguments[-1] is None:
+        arguments.pop()
     try:
         op = cls(**attributes)
     except TypeError as error:
         raise GraphError(f"[{name}] {error}") from None
-    if len(given) == 1 and isinstance(given[0], Graph):
-        return given[0].add(op, source=source, regions=regions)
-    model = next((o for o in given if isinstance(o, Value)), None)
+    if len(arguments) == 1 and isinstance(arguments[0], Graph):
+        return arguments[0].add(op, source=source, regions=regions)
+    model = next((o for o in arguments if isinstance(o, Value)), None)
     if model is None:
-        raise GraphError(f"[{name}] expected a value of a graph among the operands, got {given}")
+        raise GraphError(f"[{name}] expected a value of a graph among the operands, got {arguments}")
     if name == "select":
-        model = next((o for o in given[1:] if isinstance(o, Value)), model)
-    values = tuple(as_value(model, operand) for operand in given)
+        model = next((o for o in arguments[1:] if isinstance(o, Value)), model)
+    values = tuple(as_value(model, operand) for operand in arguments)
     return model.graph.add(op, *values, source=source, regions=regions)
 
 

@@ -10,19 +10,19 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 
 
-def resolve_reshape(shape: Shape, wanted: Shape) -> Shape:
-    """`wanted` with its one -1 worked out. Raises ShapeError."""
-    if wanted.count(-1) > 1:
-        raise ShapeError(f"[reshape] expected at most one -1, got {list(wanted)}")
+def resolve_reshape(shape: Shape, target: Shape) -> Shape:
+    """`target` with its one -1 worked out. Raises ShapeError."""
+    if target.count(-1) > 1:
+        raise ShapeError(f"[reshape] expected at most one -1, got {list(target)}")
     total = dims.product(shape)
-    if -1 in wanted:
-        rest = dims.product(d for d in wanted if d != -1)
-        found = dims.exact_div(total, rest) if rest != 0 else (0 if total == 0 else None)
-        if found is None and isinstance(total, int) and isinstance(rest, int):
-            raise ShapeError(f"[reshape] expected {list(wanted)} to divide {total} elements, got {list(shape)}")
-        missing: Dim = found if found is not None else dims.floordiv(total, rest)
-        return tuple(missing if d == -1 else d for d in wanted)
-    return wanted
+    if -1 in target:
+        rest = dims.product(d for d in target if d != -1)
+        inferred = dims.exact_div(total, rest) if rest != 0 else (0 if total == 0 else None)
+        if inferred is None and isinstance(total, int) and isinstance(rest, int):
+            raise ShapeError(f"[reshape] expected {list(target)} to divide {total} elements, got {list(shape)}")
+        missing: Dim = inferred if inferred is not None else dims.floordiv(total, rest)
+        return tuple(missing if d == -1 else d for d in target)
+    return target
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,11 @@ def _run_node(
         if node.name not in params:
             raise GraphError(f"[param] expected data for {node.name!r}: set_param gives it")
         return (params[node.name],)
-    made = bind_op(node.op, binding)
+    op = bind_op(node.op, binding)
     keywords: dict[str, Any] = {}
     if node.regions:
         keywords["regions"] = tuple(_Region(g, params, binding) for g in node.regions)
-    result = made.reference(*operands, **keywords)
+    result = op.reference(*operands, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
 

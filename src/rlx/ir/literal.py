@@ -21,11 +21,11 @@ class Literal:
 
     def __init__(self, array: Any) -> None:
         read = private(np.asarray(array))
-        kept = read if read.flags.c_contiguous and not read.flags.writeable else np.array(read, order="C", copy=True)
-        if kept.dtype.byteorder == ">":
-            kept = kept.astype(kept.dtype.newbyteorder("="))
-        kept.flags.writeable = False
-        self.array: Array = kept
+        copy = read if read.flags.c_contiguous and not read.flags.writeable else np.array(read, order="C", copy=True)
+        if copy.dtype.byteorder == ">":
+            copy = copy.astype(copy.dtype.newbyteorder("="))
+        copy.flags.writeable = False
+        self.array: Array = copy
         self._digest: str | None = None
 
     @property

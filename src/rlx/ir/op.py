@@ -90,13 +90,13 @@ class Op:
 
     def __post_init__(self) -> None:
         for field, annotation, how in self.fields:
-            made = convert(self.name, field, annotation, how, getattr(self, field))
-            object.__setattr__(self, field, made)
+            value = convert(self.name, field, annotation, how, getattr(self, field))
+            object.__setattr__(self, field, value)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """Default: one operation per output element, every operand read and every result written once."""
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=sum((t.size for t in outputs), start=0), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=sum((t.size for t in outputs), start=0), bytes=nbytes)
 
     def ranges(self, *inputs: TensorType) -> tuple[Range, ...]:
         """What data of a run must lie in for the op to mean anything; `passes.checks` sees to it."""
@@ -185,24 +185,24 @@ def op(cls: type[T]) -> type[T]:
     The arity comes from `infer`, or for an elementwise op from `scalar`. The type rule of an op with regions takes
     the keyword `regions`: the node's sub-graphs.
     """
-    made = dataclass(frozen=True)(cls)
-    made.name = snake(cls.__name__).rstrip("_")
-    known = dataclasses.fields(made)  # type: ignore[arg-type]  # `made` is a dataclass now
-    made.fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in known)
-    rule = made.scalar if issubclass(made, Elementwise) else made.infer
-    made.arity, made.operand_names = _operands(rule)
-    if made.name in REGISTRY:
-        raise GraphError(f"two ops are called {made.name!r}")
-    REGISTRY[made.name] = made
-    return made
+    decorated = dataclass(frozen=True)(cls)
+    decorated.name = snake(cls.__name__).rstrip("_")
+    known = dataclasses.fields(decorated)  # type: ignore[arg-type]  # `decorated` is a dataclass now
+    decorated.fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in known)
+    rule = decorated.scalar if issubclass(decorated, Elementwise) else decorated.infer
+    decorated.arity, decorated.operand_names = _operands(rule)
+    if decorated.name in REGISTRY:
+        raise GraphError(f"two ops are called {decorated.name!r}")
+    REGISTRY[decorated.name] = decorated
+    return decorated
 
 
 def lookup(name: str) -> type[Op]:
     """The op class of this name. Raises GraphError."""
-    found = REGISTRY.get(name)
-    if found is None:
+    cls = REGISTRY.get(name)
+    if cls is None:
         raise GraphError(f"expected the name of an op, got {name!r}")
-    return found
+    return cls
 
 
 class Leaf(Primitive):

@@ -151,8 +151,8 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
             raise ModelError(f"[load] expected a saved graph, got a file of {size} bytes: {path}")
-        found = Mapping.of(file.fileno(), Path(path))
-    return read_graph(memoryview(found), str(path))
+        mapping = Mapping.of(file.fileno(), Path(path))
+    return read_graph(memoryview(mapping), str(path))
 
 
 def read_graph(data: memoryview, name: str) -> Graph:
@@ -187,7 +187,7 @@ def _load(data: memoryview) -> Graph:
 
 
 def _read_tensors(entries: list[Any], data: memoryview) -> list[Array]:
-    found: list[Array] = []
+    arrays: list[Array] = []
     end = 0
     for entry in entries:
         dtype = dtypes.parse(entry["dtype"])
@@ -197,9 +197,9 @@ def _read_tensors(entries: list[Any], data: memoryview) -> list[Array]:
         if first < end or first % ALIGN or last - first != math.prod(shape) * dtype.itemsize or last > len(data):
             raise ModelError(f"[load] expected {dtype}{list(shape)} inside the file, got bytes {first} to {last}")
         flat = np.frombuffer(data[first:last], np.uint8) if last > first else np.empty(0, np.uint8)
-        found.append(flat.view(dtype.numpy).reshape(shape))
+        arrays.append(flat.view(dtype.numpy).reshape(shape))
         end = last
-    return found
+    return arrays
 
 
 def _dict(value: Any) -> Json:
@@ -262,16 +262,16 @@ class _Reader:
         graph.equalities = self.equalities(graph, _list(body["equalities"], MAX_NODES))
         return graph
 
-    def equalities(self, graph: Graph, given: list[Any]) -> list[Equality]:
+    def equalities(self, graph: Graph, entries: list[Any]) -> list[Equality]:
         """Those of the file, which say where they come from, and whatever else type rules noted."""
-        found = []
-        for left, right, reason, *spreads in given:
+        noted = []
+        for left, right, reason, *spreads in entries:
             kind = _text(*spreads) if spreads else ""
             if kind not in SPREADS:
                 raise ModelError(f"[load] expected one of {SPREADS}, got {kind!r}")
-            found.append(Equality(self.dim(left), self.dim(right), _text(reason), kind))
-        told = {replace(equality, reason="") for equality in found}
-        return found + [each for each in graph.equalities if replace(each, reason="") not in told]
+            noted.append(Equality(self.dim(left), self.dim(right), _text(reason), kind))
+        stated = {replace(equality, reason="") for equality in noted}
+        return noted + [each for each in graph.equalities if replace(each, reason="") not in stated]
 
     def node(self, graph: Graph, body: Json, depth: int) -> None:
         cls = lookup(_text(body["op"]))
@@ -292,11 +292,11 @@ class _Reader:
     def dim(self, value: Any) -> Dim:
         return dims.parse(value) if isinstance(value, str) else _int(value)
 
-    def op(self, cls: type[Op], given: Json) -> Op:
+    def op(self, cls: type[Op], attributes: Json) -> Op:
         kinds = {field: kind for field, kind, _ in cls.fields}
-        if set(given) != set(kinds):
-            raise ModelError(f"[load] expected the attributes {sorted(kinds)} of {cls.name}, got {sorted(given)}")
-        return cls(**{field: self.attribute(kinds[field], value) for field, value in given.items()})
+        if set(attributes) != set(kinds):
+            raise ModelError(f"[load] expected the attributes {sorted(kinds)} of {cls.name}, got {sorted(attributes)}")
+        return cls(**{field: self.attribute(kinds[field], value) for field, value in attributes.items()})
 
     def attribute(self, kind: str, value: Any) -> Any:
         if kind.endswith(" | None") and value is None:

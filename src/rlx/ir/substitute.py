@@ -14,8 +14,8 @@ from rlx.ir.type import TensorType
 def with_dims(op: Op, change: Callable[[Dim], Dim]) -> Op:
     """The op with `change` applied to each dim in its attributes that is no number; the op itself if it has none."""
     changed = {name: _changed(value, change) for name, value in op.attributes().items()}
-    kept = all(changed[name] is value for name, value in op.attributes().items())
-    return op if kept else dataclasses.replace(op, **changed)  # type: ignore[type-var]  # every op is a dataclass
+    unchanged = all(changed[name] is value for name, value in op.attributes().items())
+    return op if unchanged else dataclasses.replace(op, **changed)  # type: ignore[type-var]  # every op is a dataclass
 
 
 def type_with_dims(of: TensorType, change: Callable[[Dim], Dim]) -> TensorType:
@@ -27,8 +27,8 @@ def _changed(value: Any, change: Callable[[Dim], Dim]) -> Any:
     if isinstance(value, Poly):
         return change(value)
     if isinstance(value, tuple) and value:
-        made = tuple(_changed(part, change) for part in value)
-        return value if all(a is b for a, b in zip(made, value)) else made
+        parts = tuple(_changed(part, change) for part in value)
+        return value if all(a is b for a, b in zip(parts, value)) else parts
     if isinstance(value, TensorType):
         return type_with_dims(value, change)
     return value

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def symbols_of(node: Node) -> set[str]:
     """Names of all dims that must have a value before the node can run."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for value in (*node.types, *node.op.attributes().values()):
-        found |= _symbols(value)
+        symbols |= _symbols(value)
     for region in node.regions:
-        found |= symbols_within(region.nodes)
+        symbols |= symbols_within(region.nodes)
         for equality in region.equalities:
-            found |= equality.symbols
-    return found
+            symbols |= equality.symbols
+    return symbols
 
 
 def symbols_within(nodes: Iterable[Node]) -> set[str]:

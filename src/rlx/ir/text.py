@@ -60,19 +60,19 @@ class _Reader:
         return GraphError(f"[parse] {what}, at line {line}: {self.text[self.at : self.at + 40]!r}")
 
     def peek(self) -> str:
-        found = _TOKEN.match(self.text, self.at)
-        return found.group(1) if found else ""
+        match = _TOKEN.match(self.text, self.at)
+        return match.group(1) if match else ""
 
     def next(self) -> str:
-        found = _TOKEN.match(self.text, self.at)
-        if found is None:
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
             raise self.fail("expected a word, a number, a string or a mark")
-        self.at = found.end()
-        return found.group(1)
+        self.at = match.end()
+        return match.group(1)
 
-    def expect(self, wanted: str) -> None:
-        if self.peek() != wanted:
-            raise self.fail(f"expected {wanted!r}")
+    def expect(self, token: str) -> None:
+        if self.peek() != token:
+            raise self.fail(f"expected {token!r}")
         self.next()
 
     def end(self) -> None:
@@ -181,7 +181,7 @@ class _Reader:
         self.expect("=")
         cls = lookup(self.name())
         operands = self.operands(values)
-        made = self.attributes(cls)
+        op = self.attributes(cls)
         source = None
         if self.peek() == "from":
             self.next()
@@ -189,7 +189,7 @@ class _Reader:
         regions = self.regions(depth)
         if name in values:
             raise self.fail(f"expected a new name, got {name!r} twice")
-        graph.add(made, *operands, name=name, source=source, regions=regions)
+        graph.add(op, *operands, name=name, source=source, regions=regions)
         node = graph.nodes[-1]
         if ", ".join(map(str, node.types)) != types:
             raise self.fail(f"expected the types {', '.join(map(str, node.types))} of {name!r}, got {types}")
@@ -197,26 +197,26 @@ class _Reader:
 
     def operands(self, values: dict[str, Node]) -> list[Value]:
         self.expect("(")
-        found = []
+        operands = []
         while self.peek() != ")":
-            found.append(self.reference(values))
+            operands.append(self.reference(values))
             if self.peek() == ",":
                 self.next()
         self.expect(")")
-        return found
+        return operands
 
     def regions(self, depth: int) -> list[Graph]:
-        found: list[Graph] = []
+        regions: list[Graph] = []
         if self.peek() == "[":
             self.next()
             while self.peek() == "graph":
-                found.append(self.graph(depth + 1))
+                regions.append(self.graph(depth + 1))
             self.expect("]")
-        return found
+        return regions
 
     def attributes(self, cls: type[Op]) -> Op:
         kinds = {field: annotation for field, annotation, _ in cls.fields}
-        given: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         if self.peek() == "{":
             self.next()
             while self.peek() != "}":
@@ -224,12 +224,12 @@ class _Reader:
                 self.expect("=")
                 if field not in kinds:
                     raise self.fail(f"expected an attribute of {cls.name}, got {field!r}")
-                given[field] = self.attribute(kinds[field], self.raw(",}"))
+                attributes[field] = self.attribute(kinds[field], self.raw(",}"))
                 if self.peek() == ",":
                     self.next()
             self.expect("}")
         try:
-            return cls(**given)
+            return cls(**attributes)
         except TypeError:
             raise self.fail(f"expected the attributes {', '.join(kinds)} of {cls.name}") from None
 
@@ -252,11 +252,11 @@ def _parts(text: str) -> list[str]:
     if not (text.startswith("(") and text.endswith(")")):
         raise ValueError(text)
     reader = _Reader(text[1:-1] + ",")
-    found = []
+    parts = []
     while reader.text[reader.at :].strip(" ,"):
-        found.append(reader.raw(","))
+        parts.append(reader.raw(","))
         reader.expect(",")
-    return found
+    return parts
 
 
 def _read_bool(text: str) -> bool:

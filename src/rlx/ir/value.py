@@ -79,8 +79,8 @@ class Value:
 
     def reshape(self, *shape: Any) -> Value:
         """New shape of as many elements; one entry may be -1."""
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        target = indexing.resolve_reshape(self.shape, tuple(dims.of(d) for d in wanted))
+        target_shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        target = indexing.resolve_reshape(self.shape, tuple(dims.of(d) for d in target_shape))
         return self if target == self.shape else self.graph.build("reshape", self, shape=target)
 
     def transpose(self, *permutation: int) -> Value:
@@ -157,11 +157,11 @@ class Value:
 
     def __getitem__(self, key: Any) -> Value:
         """Ints, slices with int or dim ends, None and `...`, as in NumPy."""
-        wanted = indexing.plan(self.shape, key if isinstance(key, tuple) else (key,))
+        index = indexing.plan(self.shape, key if isinstance(key, tuple) else (key,))
         part = self
-        if not wanted.keeps_all(self.shape):
-            part = self.graph.build("slice", self, starts=wanted.starts, stops=wanted.stops, steps=wanted.steps)
-        return part if part.shape == wanted.shape else self.graph.build("reshape", part, shape=wanted.shape)
+        if not index.keeps_all(self.shape):
+            part = self.graph.build("slice", self, starts=index.starts, stops=index.stops, steps=index.steps)
+        return part if part.shape == index.shape else self.graph.build("reshape", part, shape=index.shape)
 
     def __iter__(self) -> Any:
         raise GraphError(f"[value] expected an index such as x[0], got iteration over {self!r}")

@@ -48,8 +48,8 @@ def verify(graph: Graph) -> None:
 
 
 def _fail(node: Node, what: str) -> GraphError:
-    came = f" (from {node.source})" if node.source else ""
-    return GraphError(f"[{node.op.name}] {what}, at node {node.name!r}{came}")
+    origin = f" (from {node.source})" if node.source else ""
+    return GraphError(f"[{node.op.name}] {what}, at node {node.name!r}{origin}")
 
 
 def _verify_place(graph: Graph, node: Node, seen: set[int], names: set[str]) -> None:
@@ -77,8 +77,8 @@ def _verify_types(node: Node) -> None:
         raise _fail(node, f"its type rule refuses it: {error}") from None
     several = types if isinstance(types, tuple) else (types,)
     if several != node.types:
-        wanted, got = (", ".join(map(str, t)) for t in (several, node.types))
-        raise _fail(node, f"expected results of {wanted}, got {got}")
+        expected, actual = (", ".join(map(str, t)) for t in (several, node.types))
+        raise _fail(node, f"expected results of {expected}, got {actual}")
 
 
 def _verify_uses(graph: Graph, uses: Counter[tuple[Value, int]]) -> None:
@@ -97,9 +97,9 @@ def _verify_data(graph: Graph) -> None:
     for name, array in graph.data.items():
         if name not in params:
             raise GraphError(f"data {name!r} belongs to no param of graph {graph.name!r}")
-        got = TensorType.of(array.shape, dtypes.of(array.dtype))
-        if got != params[name]:
-            raise GraphError(f"[param] expected data of {params[name]}, got {got}, at node {name!r}")
+        actual = TensorType.of(array.shape, dtypes.of(array.dtype))
+        if actual != params[name]:
+            raise GraphError(f"[param] expected data of {params[name]}, got {actual}, at node {name!r}")
 
 
 def check_states(graph: Graph) -> None:
@@ -112,8 +112,8 @@ def check_states(graph: Graph) -> None:
         if name not in known:
             raise GraphError(f"[set_next] expected states among {list(known)}, got {name!r}")
         if output not in graph.outputs or list(graph.states.values()).count(output) > 1:
-            wanted = f"an output of its own among {list(graph.outputs)} as the next value of the state {name!r}"
-            raise GraphError(f"[set_next] expected {wanted}, got {output!r}")
+            expected = f"an output of its own among {list(graph.outputs)} as the next value of the state {name!r}"
+            raise GraphError(f"[set_next] expected {expected}, got {output!r}")
         value = graph.outputs[output]
         if not value.type.flows_into(known[name].types[0]):
             raise _fail(known[name], f"expected a next value of {known[name].types[0]}, got {value!r}")
@@ -126,7 +126,7 @@ def _has_states(graph: Graph) -> bool:
 
 def _verify_measured(graph: Graph) -> None:
     coming = set(graph.measured)
-    taken = set(graph.symbols)
+    symbols = set(graph.symbols)
     if not coming:
         return
     for node in graph.nodes:
@@ -134,7 +134,7 @@ def _verify_measured(graph: Graph) -> None:
         if early:
             raise _fail(node, f"expected dims that earlier nodes measure, got {', '.join(sorted(early))}")
         if isinstance(node.op, Measured):
-            if node.op.symbol in taken:
+            if node.op.symbol in symbols:
                 raise _fail(node, f"expected a dim of its own, got {node.op.symbol!r}, which is taken")
-            taken.add(node.op.symbol)
+            symbols.add(node.op.symbol)
             coming.discard(node.op.symbol)

@@ -39,25 +39,25 @@ class Config:
     hidden_act: str = "gelu"
 
     @staticmethod
-    def of(given: Mapping[str, Any]) -> Config:
+    def of(json_object: Mapping[str, Any]) -> Config:
         """From the contents of a config.json. Raises ModelError."""
-        if given.get("model_type") != "bert":
-            raise _wrong("a model_type of bert", given.get("model_type"))
-        if given.get("position_embedding_type", "absolute") != "absolute" or given.get("is_decoder"):
+        if json_object.get("model_type") != "bert":
+            raise _wrong("a model_type of bert", json_object.get("model_type"))
+        if json_object.get("position_embedding_type", "absolute") != "absolute" or json_object.get("is_decoder"):
             raise _wrong("an encoder with absolute positions", "another kind")
         read: dict[str, Any] = {}
         for field in dataclasses.fields(Config):
-            value = given.get(field.name, field.default)
+            value = json_object.get(field.name, field.default)
             kinds = {"int": (int,), "float": (float, int), "str": (str,)}[str(field.type)]
             if type(value) not in kinds or (field.type == "int" and not 0 < value < 1 << 31):
                 raise _wrong(f"{field.name} to be of type {field.type} and positive", value)
             read[field.name] = value
-        made = Config(**read)
-        if made.hidden_size % made.num_attention_heads or made.num_hidden_layers > MAX_LAYERS:
-            raise _wrong("heads that divide the hidden size, and a sane number of layers", made)
-        if made.hidden_act not in _ACTIVATIONS and made.hidden_act not in _OTHERS:
-            raise _wrong(f"hidden_act among {[*_ACTIVATIONS, *_OTHERS]}", made.hidden_act)
-        return made
+        config = Config(**read)
+        if config.hidden_size % config.num_attention_heads or config.num_hidden_layers > MAX_LAYERS:
+            raise _wrong("heads that divide the hidden size, and a sane number of layers", config)
+        if config.hidden_act not in _ACTIVATIONS and config.hidden_act not in _OTHERS:
+            raise _wrong(f"hidden_act among {[*_ACTIVATIONS, *_OTHERS]}", config.hidden_act)
+        return config
 
 
 def read(source: Path, token_types: bool = False) -> Imported:
@@ -93,14 +93,14 @@ def encoder(config: Config, arrays: Mapping[str, Array], token_types: bool = Fal
     graph.bounds["seq"] = (1, config.max_position_embeddings)
     prefix = "bert." if "bert.embeddings.word_embeddings.weight" in arrays else ""
     weights = Weights(graph, arrays, prefix)
-    kept = ne(mask, 0)
+    attended = ne(mask, 0)
     x = _embeddings(config, weights, ids, types)
-    seen = kept[:, None, None, :]
+    mask_4d = attended[:, None, None, :]
     for index in range(config.num_hidden_layers):
-        x = _layer(config, weights, f"encoder.layer.{index}", x, seen)
+        x = _layer(config, weights, f"encoder.layer.{index}", x, mask_4d)
     graph.output(x, name="last_hidden_state")
     with named(graph, "pooling"):
-        graph.output(normalize(x[:, 0] if pool == "first" else _mean(x, kept), axis=-1), name="sentence_embedding")
+        graph.output(normalize(x[:, 0] if pool == "first" else _mean(x, attended), axis=-1), name="sentence_embedding")
     return graph
 
 
@@ -117,14 +117,14 @@ def _embeddings(config: Config, weights: Weights, ids: Value, types: Value | Non
     return norm(weights, "embeddings.LayerNorm", x, size, config.layer_norm_eps)
 
 
-def _layer(config: Config, weights: Weights, name: str, x: Value, seen: Value) -> Value:
+def _layer(config: Config, weights: Weights, name: str, x: Value, mask_4d: Value) -> Value:
     size, inner, epsilon = config.hidden_size, config.intermediate_size, config.layer_norm_eps
     q, k, v = (
         split_heads(linear(weights, f"{name}.attention.self.{part}", x, size, size), config.num_attention_heads)
         for part in ("query", "key", "value")
     )
     with named(weights.graph, f"{name}.attention.self"):
-        mixed = join_heads(attention(q, k, v, seen))
+        mixed = join_heads(attention(q, k, v, mask_4d))
     x = x + linear(weights, f"{name}.attention.output.dense", mixed, size, size)
     x = norm(weights, f"{name}.attention.output.LayerNorm", x, size, epsilon)
     wide = linear(weights, f"{name}.intermediate.dense", x, size, inner)
@@ -135,11 +135,11 @@ def _layer(config: Config, weights: Weights, name: str, x: Value, seen: Value) -
     return norm(weights, f"{name}.output.LayerNorm", x, size, epsilon)
 
 
-def _mean(x: Value, kept: Value) -> Value:
+def _mean(x: Value, mask: Value) -> Value:
     """The mean over the tokens that the mask keeps."""
-    share = kept.cast(x.dtype)[:, :, None]
+    share = mask.cast(x.dtype)[:, :, None]
     return reduce_sum(x * share, axes=(1,)) / maximum(reduce_sum(share, axes=(1,)), 1.0)
 
 
-def _wrong(wanted: str, got: Any) -> ModelError:
-    return ModelError(f"[bert] expected {wanted}, got {got!r}, in config.json")
+def _wrong(expected: str, actual: Any) -> ModelError:
+    return ModelError(f"[bert] expected {expected}, got {actual!r}, in config.json")

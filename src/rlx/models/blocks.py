@@ -26,8 +26,8 @@ class Weights:
         if name not in self._made:
             array = self._arrays.get(self._prefix + name)
             if array is None or array.shape != shape:
-                got = "none" if array is None else f"shape {list(array.shape)}"
-                raise ModelError(f"[weights] expected {self._prefix + name!r} of shape {list(shape)}, got {got}")
+                actual = "none" if array is None else f"shape {list(array.shape)}"
+                raise ModelError(f"[weights] expected {self._prefix + name!r} of shape {list(shape)}, got {actual}")
             data = flush_subnormals(array)
             self._made[name] = self.graph.param(name, data.shape, data.dtype, data)
         return self._made[name]

@@ -29,10 +29,10 @@ def recognises(source: Path | bytes) -> bool:
 def read(source: Path | bytes, **options: Any) -> Imported:
     """The model in a folder, its weights mapped. Options are those of its family. Raises ModelError."""
     assert isinstance(source, Path)
-    found = read_json(source / "config.json").get("model_type")
-    family = FAMILIES.get(found) if isinstance(found, str) else None
+    model_type = read_json(source / "config.json").get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        raise ModelError(f"[load] expected a model_type among {list(FAMILIES)}, got {found!r}, in config.json")
+        raise ModelError(f"[load] expected a model_type among {list(FAMILIES)}, got {model_type!r}, in config.json")
     return family(source, **options)
 
 

@@ -31,20 +31,20 @@ def parse(equation: str, ranks: tuple[int, ...]) -> tuple[list[str], str]:
         raise ShapeError(f"expected {len(terms)} operands for {equation!r}, got {len(ranks)}")
     most = max((rank - len(term) + 3 for term, rank in zip(terms, ranks) if "..." in term), default=0)
     hidden = "".join(chr(0x2460 + i) for i in range(max(most, 0)))
-    made = []
+    axes_of_operands = []
     for term, rank in zip(terms, ranks):
         rest = rank - len(term) + 3 if "..." in term else 0
-        named = term.replace("...", hidden[len(hidden) - rest :] if rest > 0 else "", 1)
-        if rest < 0 or len(named) != rank or not all(c.isalpha() or c in hidden for c in named):
+        axes = term.replace("...", hidden[len(hidden) - rest :] if rest > 0 else "", 1)
+        if rest < 0 or len(axes) != rank or not all(c.isalpha() or c in hidden for c in axes):
             raise ShapeError(f"expected {term!r} to name the axes of an operand of rank {rank}, in {equation!r}")
-        made.append(named)
-    names = "".join(made)
+        axes_of_operands.append(axes)
+    names = "".join(axes_of_operands)
     if not arrow:
-        return made, hidden + "".join(sorted(c for c in set(names) - set(hidden) if names.count(c) == 1))
+        return axes_of_operands, hidden + "".join(sorted(c for c in set(names) - set(hidden) if names.count(c) == 1))
     result = out.replace("...", hidden, 1)
     if len(set(result)) != len(result) or any(c not in names for c in result):
         raise ShapeError(f"expected a result of axes of the operands, each once, got {out!r}")
-    return made, result
+    return axes_of_operands, result
 
 
 @op
@@ -69,8 +69,8 @@ class Einsum(Composite):
     def reference(self, *operands: Array) -> Array:
         wide = np.float64 if dtypes.of(operands[0].dtype).is_float else operands[0].dtype
         with np.errstate(all="ignore"):
-            made = np.einsum(self.equation.replace(" ", ""), *(a.astype(wide) for a in operands))
-            return np.asarray(made).astype(operands[0].dtype)
+            result = np.einsum(self.equation.replace(" ", ""), *(a.astype(wide) for a in operands))
+            return np.asarray(result).astype(operands[0].dtype)
 
     def decompose(self, *operands: Value) -> Value:
         """The first two are joined until one is left; what nobody asks for any more is summed at once."""
@@ -78,8 +78,8 @@ class Einsum(Composite):
         sizes = _sizes(names, [v.shape for v in operands], self.equation)
         terms = [_plain(name, value, sizes) for name, value in zip(names, operands)]
         while len(terms) > 1:
-            kept = "".join(name for name, _ in terms[2:]) + out
-            terms[:2] = [_join(terms[0], terms[1], kept)]
+            needed = "".join(name for name, _ in terms[2:]) + out
+            terms[:2] = [_join(terms[0], terms[1], needed)]
         name, value = _summed(terms[0], out)
         order = tuple(name.index(c) for c in out)
         value = value if order == tuple(range(value.rank)) else value.transpose(*order)
@@ -102,8 +102,8 @@ def _plain(name: str, value: Value, sizes: dict[str, Dim]) -> Term:
         second = name.index(name[first], first + 1)
         value = _diagonal(value, first, second)
         name = name[:second] + name[second + 1 :]
-    kept = [i for i, c in enumerate(name) if value.shape[i] != 1 or sizes[c] == 1]
-    return "".join(name[i] for i in kept), value.reshape(tuple(value.shape[i] for i in kept))
+    axes = [i for i, c in enumerate(name) if value.shape[i] != 1 or sizes[c] == 1]
+    return "".join(name[i] for i in axes), value.reshape(tuple(value.shape[i] for i in axes))
 
 
 def _diagonal(x: Value, first: int, second: int) -> Value:
@@ -116,26 +116,26 @@ def _diagonal(x: Value, first: int, second: int) -> Value:
     return build.reduce_sum(build.select(build.eq(row, column), x, 0), axes=(second,))
 
 
-def _summed(term: Term, kept: str) -> Term:
+def _summed(term: Term, needed: str) -> Term:
     """Axes that nobody asks for any more are summed away."""
     name, value = term
-    axes = tuple(i for i, c in enumerate(name) if c not in kept)
-    return ("".join(c for c in name if c in kept), build.reduce_sum(value, axes=axes)) if axes else term
+    axes = tuple(i for i, c in enumerate(name) if c not in needed)
+    return ("".join(c for c in name if c in needed), build.reduce_sum(value, axes=axes)) if axes else term
 
 
-def _join(left: Term, right: Term, kept: str) -> Term:
-    (a, x), (b, y) = _summed(left, right[0] + kept), _summed(right, left[0] + kept)
-    batch = [c for c in a if c in b and c in kept]
-    inner = [c for c in a if c in b and c not in kept]
+def _join(left: Term, right: Term, needed: str) -> Term:
+    (a, x), (b, y) = _summed(left, right[0] + needed), _summed(right, left[0] + needed)
+    batch = [c for c in a if c in b and c in needed]
+    inner = [c for c in a if c in b and c not in needed]
     if not inner:
         return _product((a, x), (b, y))
-    made = build.dot_general(
+    product = build.dot_general(
         x, y,
         lhs_contract=tuple(a.index(c) for c in inner), rhs_contract=tuple(b.index(c) for c in inner),
         lhs_batch=tuple(a.index(c) for c in batch), rhs_batch=tuple(b.index(c) for c in batch),
     )  # fmt: skip
     shared = set(batch) | set(inner)
-    return "".join([*batch, *(c for c in a if c not in shared), *(c for c in b if c not in shared)]), made
+    return "".join([*batch, *(c for c in a if c not in shared), *(c for c in b if c not in shared)]), product
 
 
 def _product(left: Term, right: Term) -> Term:

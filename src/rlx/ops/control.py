@@ -36,11 +36,11 @@ def _types(values: Any) -> tuple[TensorType, ...]:
     return tuple(v.type for v in values)
 
 
-def _same_types(have: tuple[TensorType, ...], want: tuple[TensorType, ...], what: str) -> None:
+def _same_types(have: tuple[TensorType, ...], expected: tuple[TensorType, ...], what: str) -> None:
     """Types must be equal but for dims that may prove equal at run time. Raises ShapeError, DTypeError."""
-    if len(have) != len(want):
-        raise GraphError(f"expected {len(want)} {what}, got {len(have)}")
-    for i, (a, b) in enumerate(zip(have, want)):
+    if len(have) != len(expected):
+        raise GraphError(f"expected {len(expected)} {what}, got {len(have)}")
+    for i, (a, b) in enumerate(zip(have, expected)):
         expect.same_dtype(a, b)
         if a.rank != b.rank:
             raise ShapeError(f"expected {what} {i} to be {b}, got {a}")
@@ -56,8 +56,8 @@ class Control(Primitive):
     """An op with regions. Its cost is that of one pass through each of them."""
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(bytes=nbytes)
 
 
 @op

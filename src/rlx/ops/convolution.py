@@ -93,7 +93,7 @@ class Conv(Primitive):
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         expect.kind(x, "int", "uint", "float")
-        made = expect.product_dtype(x, w, self.sum_dtype)
+        dtype = expect.product_dtype(x, w, self.sum_dtype)
         expect.rank(x, 3)
         expect.rank(w, x.rank, "w", at_most=x.rank)
         rank = x.rank - 2
@@ -115,38 +115,38 @@ class Conv(Primitive):
             parts = (self.strides[i], self.dilations[i], self.low[i], self.high[i])
             space.append(window_extent(x.shape[2 + i], size, *parts))
         if self.channels_last:
-            return TensorType((x.shape[0], *space, w.shape[0]), made)
-        return TensorType((x.shape[0], w.shape[0], *space), made)
+            return TensorType((x.shape[0], *space, w.shape[0]), dtype)
+        return TensorType((x.shape[0], w.shape[0], *space), dtype)
 
     def reference(self, x: Array, w: Array) -> Array:
         if self.channels_last:
             plain = dataclasses.replace(self, channels_last=False)
-            turned = w.transpose(w.ndim - 1, w.ndim - 2, *range(w.ndim - 2))
-            return np.asarray(np.moveaxis(plain.reference(np.moveaxis(x, -1, 1), turned), 1, -1))
-        made = x.dtype if self.sum_dtype is None else self.sum_dtype.numpy
-        wide = np.float64 if dtypes.of(x.dtype).is_float else made
+            weight = w.transpose(w.ndim - 1, w.ndim - 2, *range(w.ndim - 2))
+            return np.asarray(np.moveaxis(plain.reference(np.moveaxis(x, -1, 1), weight), 1, -1))
+        dtype = x.dtype if self.sum_dtype is None else self.sum_dtype.numpy
+        wide = np.float64 if dtypes.of(x.dtype).is_float else dtype
         padded = _padded(x.astype(wide), self.low, self.high, 0)  # type: ignore[arg-type]  # dims are bound here
         grouped: Any = w.astype(wide).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
         shape = infer_shape(self, x, w)
         total = np.zeros((x.shape[0], self.groups, w.shape[0] // self.groups, *shape[2:]), wide)
         if total.size:
             with np.errstate(all="ignore"):
-                for tap, seen in _taps(padded, w.shape[2:], self.strides, self.dilations):
-                    parts = seen.reshape(x.shape[0], self.groups, w.shape[1], *seen.shape[2:])
+                for tap, window in _taps(padded, w.shape[2:], self.strides, self.dilations):
+                    parts = window.reshape(x.shape[0], self.groups, w.shape[1], *window.shape[2:])
                     total += np.einsum("ngc...,goc->ngo...", parts, grouped[(..., *tap)])
-        return total.reshape(shape).astype(made)
+        return total.reshape(shape).astype(dtype)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         w = inputs[1]
         taps = dims.product(w.shape[:-1] if self.channels_last else w.shape[1:])
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, taps)), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, taps)), bytes=nbytes)
 
 
 def infer_shape(conv_op: Any, *arrays: Array) -> tuple[int, ...]:
     """The result's shape for arrays (all dims are known then)."""
-    found = conv_op.infer(*(TensorType.of(a.shape, dtypes.of(a.dtype)) for a in arrays))
-    return tuple(found.shape)
+    result_type = conv_op.infer(*(TensorType.of(a.shape, dtypes.of(a.dtype)) for a in arrays))
+    return tuple(result_type.shape)
 
 
 @op
@@ -238,9 +238,9 @@ class ConvTranspose(Composite):
         return np.asarray(total[(..., *cut)]).reshape(shape).astype(x.dtype)
 
     def decompose(self, x: Value, w: Value) -> Value:
-        wanted = self.infer(x.type, w.type)
-        made = self._side_by_side(x, w) if self._is_tiling(x, w) else self._spread(x, w)
-        return made.reshape(wanted.shape)
+        result_type = self.infer(x.type, w.type)
+        y = self._side_by_side(x, w) if self._is_tiling(x, w) else self._spread(x, w)
+        return y.reshape(result_type.shape)
 
     def _is_tiling(self, x: Value, w: Value) -> bool:
         """Whether the windows of neighbouring elements touch and do not overlap: every result has one source."""
@@ -264,21 +264,21 @@ class ConvTranspose(Composite):
         rank = x.rank - 2
         spread = dilate(x, steps=(1, 1, *self.strides)) if any(s > 1 for s in self.strides) else x
         inputs, outputs = w.shape[0], w.shape[1]
-        turned = w[(slice(None), slice(None), *([slice(None, None, -1)] * rank))]
+        weight = w[(slice(None), slice(None), *([slice(None, None, -1)] * rank))]
         share = dims.floordiv(inputs, self.groups)
-        turned = turned.reshape(self.groups, share, outputs, *w.shape[2:])
-        turned = turned.transpose(0, 2, 1, *range(3, 3 + rank))
-        turned = turned.reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
+        weight = weight.reshape(self.groups, share, outputs, *w.shape[2:])
+        weight = weight.transpose(0, 2, 1, *range(3, 3 + rank))
+        weight = weight.reshape(dims.mul(self.groups, outputs), share, *w.shape[2:])
         sizes = [k for k in w.shape[2:] if isinstance(k, int)]  # the type rule asks for known kernels
         pads = [self._window_pads(i, size, rank) for i, size in enumerate(sizes)]
         low, high = tuple(a for a, _ in pads), tuple(b for _, b in pads)
         ones = (1,) * rank
-        return conv(spread, turned, strides=ones, dilations=self.dilations, low=low, high=high, groups=self.groups)
+        return conv(spread, weight, strides=ones, dilations=self.dilations, low=low, high=high, groups=self.groups)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         taps = dims.product(inputs[1].shape[1:])
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=dims.mul(2, dims.mul(inputs[0].size, taps)), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(2, dims.mul(inputs[0].size, taps)), bytes=nbytes)
 
 
 @op
@@ -319,13 +319,13 @@ class ReduceWindow(Primitive):
         join = {"add": np.add, "max": np.maximum, "min": np.minimum}[self.combine]
         if total.size:
             with np.errstate(all="ignore"):
-                for _, seen in _taps(padded, self.window, self.strides, self.dilations):
-                    total = join(total, seen)
+                for _, window in _taps(padded, self.window, self.strides, self.dilations):
+                    total = join(total, window)
         return total.astype(x.dtype)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=dims.mul(outputs[0].size, int(np.prod(self.window))), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(outputs[0].size, int(np.prod(self.window))), bytes=nbytes)
 
 
 @op
@@ -350,8 +350,8 @@ class AveragePool(Composite):
 
     def infer(self, x: TensorType) -> TensorType:
         expect.floating(x)
-        found: TensorType = self._window().infer(x)
-        return found
+        result_type: TensorType = self._window().infer(x)
+        return result_type
 
     def _counted(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         """Pads around the elements that count, inside of all pads."""

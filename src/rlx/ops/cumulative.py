@@ -37,16 +37,16 @@ class Cumulative(Primitive):
         wide = x if x.dtype.kind in "biu" else x.astype(np.float64)
         wide = np.flip(wide, self.axis) if self.reverse else wide
         with np.errstate(all="ignore"):
-            made = np.asarray(self.numpy.accumulate(wide, self.axis, dtype=wide.dtype)) if x.size else wide
+            totals = np.asarray(self.numpy.accumulate(wide, self.axis, dtype=wide.dtype)) if x.size else wide
             if self.exclusive:
-                made = self._shifted(made, x)
-            return np.asarray(np.flip(made, self.axis) if self.reverse else made).astype(x.dtype)
+                totals = self._shifted(totals, x)
+            return np.asarray(np.flip(totals, self.axis) if self.reverse else totals).astype(x.dtype)
 
-    def _shifted(self, made: Array, x: Array) -> Array:
+    def _shifted(self, totals: Array, x: Array) -> Array:
         """Everything one place further on, the identity in front."""
-        first = np.full([1 if i == self.axis % x.ndim else d for i, d in enumerate(x.shape)], 0, made.dtype)
+        first = np.full([1 if i == self.axis % x.ndim else d for i, d in enumerate(x.shape)], 0, totals.dtype)
         first[...] = identity(self.combine, x.dtype)
-        return np.concatenate([first, made], self.axis).take(range(x.shape[self.axis]), self.axis)
+        return np.concatenate([first, totals], self.axis).take(range(x.shape[self.axis]), self.axis)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return Cost(inputs[0].size, 0, super().cost(inputs, outputs).bytes)

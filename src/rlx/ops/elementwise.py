@@ -354,14 +354,14 @@ class IsInf(Elementwise):
     result = "bool"
 
     def scalar(self, x: Expr) -> Expr:
-        found = const(False, dtypes.bool_)
+        matches = const(False, dtypes.bool_)
         if x.dtype.bits < 16:  # some of these have no infinity for a constant to be
             x = cast(x, dtypes.f32)
         if self.positive:
-            found = apply("or", found, apply("eq", x, const(np.inf, x.dtype)))
+            matches = apply("or", matches, apply("eq", x, const(np.inf, x.dtype)))
         if self.negative:
-            found = apply("or", found, apply("eq", x, const(-np.inf, x.dtype)))
-        return found
+            matches = apply("or", matches, apply("eq", x, const(-np.inf, x.dtype)))
+        return matches
 
     def reference(self, x: Array) -> Array:
         return np.asarray(np.isinf(x) & np.where(np.signbit(x), self.negative, self.positive))

@@ -76,8 +76,8 @@ class GroupedMatmul(Composite):
         count = build.dims_tensor(x.graph, values=(rows,))
         operands = (x, weights, experts)
         regions = tuple(_region(name, body, operands) for name, body in (("few", _few), ("many", _many)))
-        made = call("if", build.le(count[0], FEW), *operands, regions=regions)
-        return made if isinstance(made, Value) else made[0]
+        results = call("if", build.le(count[0], FEW), *operands, regions=regions)
+        return results if isinstance(results, Value) else results[0]
 
 
 def _region(name: str, body: Any, operands: tuple[Value, ...]) -> Graph:
@@ -104,10 +104,10 @@ def _many(x: Value, weights: Value, experts: Value) -> Value:
     order = build.argsort(wide, axis=0)
     # how many rows and tiles each expert has, and where the first of them is
     every = build.iota(x.graph, shape=(1, count), axis=1, dtype="i64")
-    mine = build.eq(wide.reshape((rows, 1)), every).cast("i64")
-    held = build.reduce_sum(mine, axes=(0,))
-    tiles = build.div(held + (TILE - 1), TILE)
-    first_row = build.cumsum(held, axis=0, exclusive=True)
+    belongs = build.eq(wide.reshape((rows, 1)), every).cast("i64")
+    rows_of_expert = build.reduce_sum(belongs, axes=(0,))
+    tiles = build.div(rows_of_expert + (TILE - 1), TILE)
+    first_row = build.cumsum(rows_of_expert, axis=0, exclusive=True)
     upto = build.cumsum(tiles, axis=0)
     first_tile = upto - tiles
     # which expert each tile has, and which rows
@@ -120,14 +120,14 @@ def _many(x: Value, weights: Value, experts: Value) -> Value:
     end = build.dims_tensor(x.graph, values=(dims.add(rows, -1),))[0]
     place = build.minimum(start.reshape((most, 1)) + within, end)  # rows past the expert's own are computed for nobody
     tiled = build.gather(x, build.gather(order, place, axis=0), axis=0)
-    made = build.dot_general(
+    products = build.dot_general(
         tiled, build.gather(weights, owner, axis=0),
         lhs_contract=(2,), rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,),
     )  # fmt: skip
     # where each row's result lies
     at = build.argsort(order, axis=0) - build.gather(first_row, wide, axis=0)
     at = build.gather(first_tile, wide, axis=0) * TILE + at
-    return build.gather(made.reshape((dims.mul(most, TILE), out)), at, axis=0)
+    return build.gather(products.reshape((dims.mul(most, TILE), out)), at, axis=0)
 
 
 def _most_tiles(rows: Dim, count: Dim) -> Dim:
@@ -142,9 +142,9 @@ def route(logits: Value, k: int, renormalise: bool = True) -> tuple[Value, Value
     renormalise   the shares of the k add up to 1; else they are those among all experts
     results       shares like logits [tokens, k], experts i64 [tokens, k], the greatest first
     """
-    made = call("top_k", build.softmax(logits, axis=1), axis=1, k=k)
-    assert isinstance(made, tuple)
-    shares, chosen = made
+    results = call("top_k", build.softmax(logits, axis=1), axis=1, k=k)
+    assert isinstance(results, tuple)
+    shares, chosen = results
     if renormalise:
         shares = shares / build.reduce_sum(shares, axes=(1,), keepdims=True)
     return shares, chosen
@@ -165,5 +165,5 @@ def mixture(x: Value, shares: Value, experts: Value, gate: Value, up: Value, dow
     every = build.broadcast_to(x.reshape((tokens, 1, width)), shape=(tokens, k, width))
     every = every.reshape((dims.mul(tokens, k), width))
     inner = build.silu(build.grouped_matmul(every, gate, flat)) * build.grouped_matmul(every, up, flat)
-    made = build.grouped_matmul(inner, down, flat).reshape((tokens, k, width))
-    return build.reduce_sum(made * shares.reshape((tokens, k, 1)), axes=(1,))
+    outputs = build.grouped_matmul(inner, down, flat).reshape((tokens, k, width))
+    return build.reduce_sum(outputs * shares.reshape((tokens, k, 1)), axes=(1,))

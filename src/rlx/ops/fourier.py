@@ -72,8 +72,8 @@ class _Transform(Composite):
             depth: Dim = 5 * max(n.bit_length() - 1, 1)
         else:
             depth = dims.mul(4, n)
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=dims.mul(outputs[0].size, depth), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(outputs[0].size, depth), bytes=nbytes)
 
 
 @op
@@ -93,26 +93,26 @@ class Fft(_Transform):
     def infer(self, real: TensorType, imaginary: TensorType | None = None) -> tuple[TensorType, TensorType]:
         _same(real, imaginary)
         at = expect.axis(self.axis, real.rank)
-        made = self._with_axis(real, real.shape[at] if self.length is None else self.length)
-        return made, made
+        result_type = self._with_axis(real, real.shape[at] if self.length is None else self.length)
+        return result_type, result_type
 
     def reference(self, real: Array, imaginary: Array | None = None) -> tuple[Array, Array]:
         transform = np.fft.ifft if self.inverse else np.fft.fft
         x = _complex(real, imaginary)
-        made = _nan_rows(transform(x, self._count(), self.axis), x, self.axis)
-        return made.real.astype(real.dtype), made.imag.astype(real.dtype)
+        spectrum = _nan_rows(transform(x, self._count(), self.axis), x, self.axis)
+        return spectrum.real.astype(real.dtype), spectrum.imag.astype(real.dtype)
 
     def decompose(self, real: Value, imaginary: Value | None = None) -> Pair:
         length = self._extent(real.type)
         if not self.is_plain(real.type):
             re = _row(real, self.axis, length)
             im = None if imaginary is None else _row(imaginary, self.axis, length)
-            made = _fft(re, im, length, self.inverse)
-            return _back(made[0], real, self.axis), _back(made[1], real, self.axis)
-        made = _transform(real, imaginary, 1 if self.inverse else -1, length)
+            spectrum = _fft(re, im, length, self.inverse)
+            return _back(spectrum[0], real, self.axis), _back(spectrum[1], real, self.axis)
+        spectrum = _transform(real, imaginary, 1 if self.inverse else -1, length)
         if self.inverse:
-            made = (build.div(made[0], _number(real, length)), build.div(made[1], _number(real, length)))
-        return made
+            spectrum = (build.div(spectrum[0], _number(real, length)), build.div(spectrum[1], _number(real, length)))
+        return spectrum
 
 
 @op
@@ -132,18 +132,18 @@ class Rfft(_Transform):
         expect.floating(x)
         at = expect.axis(self.axis, x.rank)
         whole = self._with_axis(x, x.shape[at] if self.length is None else self.length)
-        made = self._with_axis(x, half(whole.shape[at]))
-        return made, made
+        result_type = self._with_axis(x, half(whole.shape[at]))
+        return result_type, result_type
 
     def reference(self, x: Array) -> tuple[Array, Array]:
-        made = _nan_rows(np.fft.rfft(x.astype(np.float64), self._count(), self.axis), x, self.axis)
-        return made.real.astype(x.dtype), made.imag.astype(x.dtype)
+        spectrum = _nan_rows(np.fft.rfft(x.astype(np.float64), self._count(), self.axis), x, self.axis)
+        return spectrum.real.astype(x.dtype), spectrum.imag.astype(x.dtype)
 
     def decompose(self, x: Value) -> Pair:
         length = self._extent(x.type)
         if not self.is_plain(x.type):
-            made: Any = call("rfft", _row(x, self.axis, length), length=length)
-            return _back(made[0], x, self.axis), _back(made[1], x, self.axis)
+            spectrum: Any = call("rfft", _row(x, self.axis, length), length=length)
+            return _back(spectrum[0], x, self.axis), _back(spectrum[1], x, self.axis)
         if not isinstance(length, int):
             return _at_run_time(x, None, -1, length, half(length))
         if not plan(length).factor:
@@ -174,8 +174,8 @@ class Irfft(_Transform):
         return dims.mul(dims.add(bins, -1), 2) if self.length is None else self.length
 
     def reference(self, real: Array, imaginary: Array | None = None) -> Array:
-        made: Array = np.fft.irfft(_complex(real, imaginary), self._count(), self.axis)
-        return made.astype(real.dtype)
+        signal: Array = np.fft.irfft(_complex(real, imaginary), self._count(), self.axis)
+        return signal.astype(real.dtype)
 
     def _extent(self, x: TensorType) -> Dim:
         return half(self._length(x))
@@ -203,16 +203,16 @@ def _same(real: TensorType, imaginary: TensorType | None) -> None:
             expect.same_dim(a, b, f"expected parts of one shape, got {real} and {imaginary}")
 
 
-def _nan_rows(made: Array, x: Array, axis: int) -> Array:
+def _nan_rows(spectrum: Array, x: Array, axis: int) -> Array:
     """A NaN reaches every bin, also where an algorithm would pass it by."""
-    return np.where(np.isnan(x).any(axis, keepdims=True), np.nan * (1 + 1j), made)
+    return np.where(np.isnan(x).any(axis, keepdims=True), np.nan * (1 + 1j), spectrum)
 
 
 def _complex(real: Array, imaginary: Array | None) -> Array:
-    made = real.astype(np.complex128)
+    numbers = real.astype(np.complex128)
     if imaginary is not None:
-        made.imag = imaginary
-    return made
+        numbers.imag = imaginary
+    return numbers
 
 
 # rows: the transformed axis last, of the right extent, in float32 or wider
@@ -254,8 +254,8 @@ def _constant(like: Value, array: Array) -> Value:
 
 def _fft(re: Value, im: Value | None, length: Dim, inverse: bool = False) -> Pair:
     """A transform of rows as an op of its own, which a backend may claim."""
-    made: Any = call("fft", re, im, length=length, inverse=inverse)
-    return made[0], made[1]
+    spectrum: Any = call("fft", re, im, length=length, inverse=inverse)
+    return spectrum[0], spectrum[1]
 
 
 def _times(re: Value, im: Value, factor: Pair) -> Pair:
@@ -271,8 +271,8 @@ def _transform(re: Value, im: Value | None, sign: int, length: Dim) -> Pair:
     if not isinstance(length, int):
         return _at_run_time(re, im, sign, length, length)
     column = _steps(re[..., None], None if im is None else im[..., None], plan(length), sign)
-    made = [part.reshape(re.shape) for part in column]
-    return made[0], made[1]
+    flat = [part.reshape(re.shape) for part in column]
+    return flat[0], flat[1]
 
 
 def _at_run_time(re: Value, im: Value | None, sign: int, length: Dim, bins: Dim) -> Pair:
@@ -336,12 +336,12 @@ def _steps(re: Value, im: Value | None, how: Plan, sign: int) -> Pair:
     factors = [_constant(re, part[:, None, :]) for part in twiddle]
     parts = _times(*parts, (factors[0], factors[1]))
     inner = [part.reshape(*lead, rest, dims.mul(count, first)) for part in parts]
-    done = _steps(inner[0], inner[1], plan(rest), sign)  # [..., m·k₁, k₂]
-    made = [
+    spectra = _steps(inner[0], inner[1], plan(rest), sign)  # [..., m·k₁, k₂]
+    columns = [
         shorthand.swap_axes(part.reshape(*lead, count, first, rest), -1, -2).reshape(*lead, count, how.length)
-        for part in done
+        for part in spectra
     ]
-    return made[0], made[1]
+    return columns[0], columns[1]
 
 
 def _bluestein(re: Value, im: Value | None, how: Plan, sign: int) -> Pair:
@@ -356,10 +356,10 @@ def _bluestein(re: Value, im: Value | None, how: Plan, sign: int) -> Pair:
     kernel[:n] = chirp[0] - 1j * chirp[1]
     kernel[size - n + 1 :] = kernel[1:n][::-1]
     spectrum = np.fft.fft(kernel)
-    moved = _fft(parts[0], parts[1], size)
-    product = _times(*moved, (_constant(re, spectrum.real), _constant(re, spectrum.imag)))
-    made = _fft(*product, size, inverse=True)
-    return _times(_cut(made[0], n), _cut(made[1], n), factor)
+    spectrum_of_x = _fft(parts[0], parts[1], size)
+    product = _times(*spectrum_of_x, (_constant(re, spectrum.real), _constant(re, spectrum.imag)))
+    signal = _fft(*product, size, inverse=True)
+    return _times(_cut(signal[0], n), _cut(signal[1], n), factor)
 
 
 def _made_matrix(like: Value, sign: int, length: Dim, bins: Dim) -> Pair:
@@ -402,8 +402,8 @@ def _halves_to_real(re: Value, im: Value, length: int) -> Value:
     re, im = _cut(re, count), _cut(im, count)
     cosine, sine = fourier_plan.roots(np.arange(count), length, 1)
     odd = _times(re - re_back, im + im_back, (_constant(re, -sine), _constant(re, cosine)))
-    made = _fft(re + re_back + odd[0], im - im_back + odd[1], count, inverse=True)
-    return shorthand.stack(made, -1).reshape(*re.shape[:-1], length) * 0.5
+    pairs = _fft(re + re_back + odd[0], im - im_back + odd[1], count, inverse=True)
+    return shorthand.stack(pairs, -1).reshape(*re.shape[:-1], length) * 0.5
 
 
 def _sum_to_real(re: Value, im: Value, length: Dim) -> Value:
@@ -421,8 +421,8 @@ def _sum_to_real(re: Value, im: Value, length: Dim) -> Value:
     weight = _weights(re, length, bins)
     cosine, sine = (build.mul(part, weight) for part in (cosine, sine))
     # sin(π·t) is 0 but for rounding where the middle bin is; a bin beyond it counts for nothing
-    made = build.dot_general(re, cosine, lhs_contract=(re.rank - 1,), rhs_contract=(1,))
-    return made - build.dot_general(im, sine, lhs_contract=(im.rank - 1,), rhs_contract=(1,))
+    cosines = build.dot_general(re, cosine, lhs_contract=(re.rank - 1,), rhs_contract=(1,))
+    return cosines - build.dot_general(im, sine, lhs_contract=(im.rank - 1,), rhs_contract=(1,))
 
 
 def _weights(like: Value, length: Dim, bins: Dim) -> Value:

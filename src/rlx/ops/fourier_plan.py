@@ -49,8 +49,8 @@ def _bluestein(length: int) -> Plan:
     """Two transforms of a smooth length that holds the convolution, and three products."""
     least = 2 * length - 1
     sizes = [base << (-(-least // base) - 1).bit_length() for base in (1, 3, 5, 15)]
-    made = [Plan(length, 2 * plan(size).cost * size / length + 3 * STAGE, -1, size) for size in sizes]
-    return min(made, key=lambda p: p.cost)
+    plans = [Plan(length, 2 * plan(size).cost * size / length + 3 * STAGE, -1, size) for size in sizes]
+    return min(plans, key=lambda p: p.cost)
 
 
 def roots(numerators: Array, length: int, sign: int) -> tuple[Array, Array]:

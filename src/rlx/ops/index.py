@@ -228,11 +228,11 @@ class ScatterNd(_Scatter):
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         self._check(x, updates)
         depth = _index_depth(x, indices, 0)
-        wanted = (*indices.shape[:-1], *x.shape[depth:])
-        if updates.rank != len(wanted):
-            raise ShapeError(f"expected updates of shape {list(wanted)}, got {updates}")
-        for a, b in zip(updates.shape, wanted):
-            expect.same_dim(a, b, f"expected updates of shape {list(wanted)}, got {updates}")
+        expected = (*indices.shape[:-1], *x.shape[depth:])
+        if updates.rank != len(expected):
+            raise ShapeError(f"expected updates of shape {list(expected)}, got {updates}")
+        for a, b in zip(updates.shape, expected):
+            expect.same_dim(a, b, f"expected updates of shape {list(expected)}, got {updates}")
         return x
 
     def ranges(self, x: TensorType, indices: TensorType, updates: TensorType) -> tuple[Range, ...]:

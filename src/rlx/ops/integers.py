@@ -50,11 +50,11 @@ def as_byte(x: Value, zero: Value, to: DType) -> tuple[Value, Value | None]:
     if x.dtype is to:
         return x, None if is_zero(zero) else zero.cast(dtypes.i32)
     shift = SIGN if to is dtypes.u8 else -SIGN
-    turned = build.bitwise_xor(build.bitcast(x, to=to), _sign_bit(x, to))
+    flipped = build.bitwise_xor(build.bitcast(x, to=to), _sign_bit(x, to))
     if zero.constant is not None:
-        moved = zero.constant.astype(np.int32) + np.int32(shift)
-        return turned, x.graph.constant(moved) if np.any(moved) else None
-    return turned, zero.cast(dtypes.i32) + shift
+        shifted_zero = zero.constant.astype(np.int32) + np.int32(shift)
+        return flipped, x.graph.constant(shifted_zero) if np.any(shifted_zero) else None
+    return flipped, zero.cast(dtypes.i32) + shift
 
 
 def _sign_bit(x: Value, to: DType) -> Value:
@@ -129,14 +129,14 @@ class IntegerConv(Composite):
         expect.same_dtype(w, w_zero)
         expect.rank(x_zero, 0, "x_zero", at_most=0)
         expect.rank(w_zero, 0, "w_zero", at_most=1)
-        made = self._plain.infer(x, w)
+        result_type = self._plain.infer(x, w)
         if w_zero.rank:
             expect.same_dim(w_zero.shape[0], w.shape[0], f"expected a zero point for each channel of {w}, got {w_zero}")
-        return made
+        return result_type
 
     def reference(self, x: Array, w: Array, x_zero: Array, w_zero: Array) -> Array:
-        moved = w_zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
-        return self._plain.reference(x.astype(np.int32) - x_zero.astype(np.int32), w.astype(np.int32) - moved)
+        zero_column = w_zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
+        return self._plain.reference(x.astype(np.int32) - x_zero.astype(np.int32), w.astype(np.int32) - zero_column)
 
     def decompose(self, x: Value, w: Value, x_zero: Value, w_zero: Value) -> Value:
         rank = x.rank - 2
@@ -194,7 +194,7 @@ class IntegerConv(Composite):
         return self._plain.cost(inputs, outputs)
 
 
-def _added(made: Conv, x: Value, w: Value) -> Value:
-    value = x.graph.add(made, x, w)
+def _added(op: Conv, x: Value, w: Value) -> Value:
+    value = x.graph.add(op, x, w)
     assert isinstance(value, Value)
     return value

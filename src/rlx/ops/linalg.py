@@ -36,7 +36,7 @@ class DotGeneral(Primitive):
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         expect.kind(lhs, "int", "uint", "float", "complex", name="lhs")
-        made = expect.product_dtype(lhs, rhs, self.sum_dtype)
+        dtype = expect.product_dtype(lhs, rhs, self.sum_dtype)
         left = expect.axes((*self.lhs_batch, *self.lhs_contract), lhs.rank, "lhs axes")
         right = expect.axes((*self.rhs_batch, *self.rhs_contract), rhs.rank, "rhs axes")
         if len(self.lhs_batch) != len(self.rhs_batch) or len(left) != len(right):
@@ -48,7 +48,7 @@ class DotGeneral(Primitive):
             paired.append(expect.same_dim(lhs.shape[a], rhs.shape[b], text))
         rows = [d for i, d in enumerate(lhs.shape) if i not in left]
         columns = [d for i, d in enumerate(rhs.shape) if i not in right]
-        return TensorType((*paired[: len(self.lhs_batch)], *rows, *columns), made)
+        return TensorType((*paired[: len(self.lhs_batch)], *rows, *columns), dtype)
 
     def reference(self, lhs: Array, rhs: Array) -> Array:
         letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -57,16 +57,16 @@ class DotGeneral(Primitive):
             right[b] = left[a]
         batch = [left[a] for a in self.lhs_batch]
         out = batch + [c for c in left if c not in right] + [c for c in right if c not in left]
-        made = lhs.dtype if self.sum_dtype is None else self.sum_dtype.numpy
-        wide = np.float64 if dtypes.of(lhs.dtype).is_float else made
+        dtype = lhs.dtype if self.sum_dtype is None else self.sum_dtype.numpy
+        wide = np.float64 if dtypes.of(lhs.dtype).is_float else dtype
         with np.errstate(all="ignore"):
             text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
-            return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(made)
+            return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(dtype)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         depth = dims.product(inputs[0].shape[a] for a in self.lhs_contract)
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, depth)), bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=dims.mul(2, dims.mul(outputs[0].size, depth)), bytes=nbytes)
 
 
 @op
@@ -152,8 +152,8 @@ class Det(Composite):
         square = (*x.shape[:-2], size, size)
         rest = wide if wide.shape == square else wide.reshape(*square)  # rows may go by another name than columns
         total = build("broadcast_to", rest.graph.constant(1, rest.dtype), shape=x.shape[:-2])
-        for left in range(size, 0, -1):
-            pivot, rest = _eliminated(rest, left)
+        for order in range(size, 0, -1):
+            pivot, rest = _eliminated(rest, order)
             total = total * pivot
         return total.cast(x.dtype)
 

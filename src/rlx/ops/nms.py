@@ -42,8 +42,8 @@ def non_max_suppression(
     expect.floating(boxes.type, "boxes")
     expect.same_dtype(boxes.type, scores.type)
     if boxes.rank != 3 or scores.rank != 3 or boxes.shape[2] != 4:
-        got = f"{boxes.type} and {scores.type}"
-        raise ShapeError(f"[nms] expected boxes [batch, n, 4] and scores [batch, classes, n], got {got}")
+        actual = f"{boxes.type} and {scores.type}"
+        raise ShapeError(f"[nms] expected boxes [batch, n, 4] and scores [batch, classes, n], got {actual}")
     for at, other in ((0, 0), (1, 2)):
         what = f"expected scores of the boxes {boxes.type}, got {scores.type}"
         boxes.graph.equal(boxes.shape[at], scores.shape[other], f"[nms] {what}")
@@ -71,9 +71,9 @@ def _candidates(scores: Value, threshold: Number | None) -> tuple[Value, Value]:
     by_class = build.reduce_sum(counts.cast("i64"), axes=(2,)).reshape(-1)
     first = build.concat(by_class, scores.graph.constant([0], "i64"), axis=0)  # there may be no class at all
     k = measure(build.reduce_max(first, axes=(0,)), upper=extent, name="candidates")
-    made = call("top_k", build.select(counts, scores, -math.inf), axis=2, k=k)
-    assert isinstance(made, tuple)  # the op has two results
-    return made[1], build.gather_elements(counts, made[1], axis=2)
+    results = call("top_k", build.select(counts, scores, -math.inf), axis=2, k=k)
+    assert isinstance(results, tuple)  # the op has two results
+    return results[1], build.gather_elements(counts, results[1], axis=2)
 
 
 def _sides(boxes: Value, centered: bool) -> list[Value]:
@@ -108,9 +108,9 @@ def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Valu
     best = [build.gather_elements(side, at, axis=2) for side in around]
     left = build.bitwise_and(left, build.bitwise_not(build.bitwise_or(here, _covers(best, around, ratio))))
     body.output(trip + 1, left, build.bitwise_or(kept, here))
-    made = call("while", *operands, regions=(test, body), carried=3)
-    assert isinstance(made, tuple)  # as many results as are carried
-    return made[2]
+    results = call("while", *operands, regions=(test, body), carried=3)
+    assert isinstance(results, tuple)  # as many results as are carried
+    return results[2]
 
 
 def _covers(best: list[Value], others: list[Value], ratio: Value) -> Value:

@@ -227,12 +227,12 @@ class GroupNorm(Composite):
         """The mean of its group, or one over its root, for each channel."""
         share = dims.floordiv(x.shape[1], self.groups)
         places = tuple(range(2, x.rank))
-        made = mean(x, places) if places else x
-        made = made if share == 1 else mean(made.reshape(x.shape[0], self.groups, share), (2,))
-        made = rsqrt(made + self.epsilon) if root else made
+        statistic = mean(x, places) if places else x
+        statistic = statistic if share == 1 else mean(statistic.reshape(x.shape[0], self.groups, share), (2,))
+        statistic = rsqrt(statistic + self.epsilon) if root else statistic
         if share == 1:
-            return made
-        spread = broadcast_to(made, shape=(x.shape[0], self.groups, share))
+            return statistic
+        spread = broadcast_to(statistic, shape=(x.shape[0], self.groups, share))
         return spread.reshape(x.shape[0], x.shape[1], *[1] * len(places))
 
 

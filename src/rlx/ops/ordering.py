@@ -26,8 +26,8 @@ def _order(x: Array, axis: int, largest: bool) -> Array:
     if not largest:
         return np.argsort(keys, axis, kind="stable")
     # sorting the axis backwards, stably, and turning the result around keeps equals in their order
-    turned = np.argsort(np.flip(keys, axis), axis, kind="stable")
-    return np.asarray(x.shape[axis] - 1 - np.flip(turned, axis))
+    places = np.argsort(np.flip(keys, axis), axis, kind="stable")
+    return np.asarray(x.shape[axis] - 1 - np.flip(places, axis))
 
 
 @op
@@ -104,6 +104,6 @@ class Argsort(Composite):
 
 
 def _sorted(x: Value, axis: int, descending: bool) -> tuple[Value, Value]:
-    made = call("top_k", x, axis=axis, k=x.shape[axis], largest=descending)
-    assert isinstance(made, tuple)  # the op has two results
-    return made[0], made[1]
+    results = call("top_k", x, axis=axis, k=x.shape[axis], largest=descending)
+    assert isinstance(results, tuple)  # the op has two results
+    return results[0], results[1]

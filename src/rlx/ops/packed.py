@@ -69,19 +69,19 @@ class PackedMatmul(Composite):
             if of is not None:
                 expect.same_dtype(scale, of)
                 expect.rank(of, 2, name, at_most=2)
-                for have, want in zip(of.shape, (w.shape[0], self.blocks)):
+                for have, expected in zip(of.shape, (w.shape[0], self.blocks)):
                     expect.same_dim(
-                        have, want, f"expected {name} for {self.blocks} blocks of each row of {w}, got {of}"
+                        have, expected, f"expected {name} for {self.blocks} blocks of each row of {w}, got {of}"
                     )
         return x.with_shape((*x.shape[:-1], w.shape[0]))
 
     def reference(self, x: Array, w: Array, scale: Array, zero: Array | None = None) -> Array:
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
         whole = (w[..., None] >> shifts & ((1 << self.bits) - 1)).reshape(w.shape[0], self.blocks, self.block)
-        moved = np.float64(1 << (self.bits - 1)) if zero is None else zero.astype(np.float64)[..., None]
+        zero_point = np.float64(1 << (self.bits - 1)) if zero is None else zero.astype(np.float64)[..., None]
         step = scale.astype(np.float64)[..., None]
         with np.errstate(all="ignore"):
-            weight = whole * step + moved if self.added else (whole - moved) * step
+            weight = whole * step + zero_point if self.added else (whole - zero_point) * step
             weight = weight.astype(scale.dtype).astype(x.dtype).astype(np.float64)
             rows = weight.reshape(w.shape[0], self.blocks * self.block)[:, : self.depth]
             return np.asarray(np.matmul(x.astype(np.float64), rows.T)).astype(x.dtype)
@@ -90,8 +90,8 @@ class PackedMatmul(Composite):
         rows = w.shape[0]
         whole = unpacked(w.reshape(rows, self.blocks, self.block * self.bits // 8), self.bits).cast(scale.dtype)
         step = scale.reshape(rows, self.blocks, 1)
-        moved = float(1 << (self.bits - 1)) if zero is None else zero.reshape(rows, self.blocks, 1)
-        weight = whole * step + moved if self.added else (whole - moved) * step
+        zero_point = float(1 << (self.bits - 1)) if zero is None else zero.reshape(rows, self.blocks, 1)
+        weight = whole * step + zero_point if self.added else (whole - zero_point) * step
         weight = weight.reshape(rows, self.blocks * self.block)
         return build.matmul(x, weight[:, : self.depth].transpose(1, 0).cast(x.dtype))
 
@@ -112,7 +112,7 @@ def packed(x: Value, bits: int) -> Value:
         return x
     count = 8 // bits
     parts = x.reshape(*x.shape[:-1], dims.floordiv(x.shape[-1], count), count)
-    made = parts[..., 0]
+    numbers = parts[..., 0]
     for i in range(1, count):
-        made = build.bitwise_or(made, build.shift_left(parts[..., i], i * bits))
-    return made
+        numbers = build.bitwise_or(numbers, build.shift_left(parts[..., i], i * bits))
+    return numbers

@@ -43,10 +43,10 @@ def check_parameters(x: TensorType, parameter: TensorType, axis: int, block: int
     if block:
         at = expect.axis(axis, x.rank)
         expect.rank(parameter, x.rank, name, at_most=x.rank)
-        for i, (have, want) in enumerate(zip(parameter.shape, x.shape)):
-            wanted = dims.ceildiv(want, block) if i == at else want
+        for i, (have, expected) in enumerate(zip(parameter.shape, x.shape)):
+            expected_blocks = dims.ceildiv(expected, block) if i == at else expected
             expect.same_dim(
-                have, wanted, f"expected {name} for blocks of {block} along axis {at} of {x}, got {parameter}"
+                have, expected_blocks, f"expected {name} for blocks of {block} along axis {at} of {x}, got {parameter}"
             )
         return
     expect.rank(parameter, 0, name, at_most=1)
@@ -120,11 +120,11 @@ class Quantize(Composite):
             if self.dtype.is_float:
                 ratio = ratio.astype(np.float32) if wide.bits < 32 else ratio
                 return (np.clip(ratio, least, most) if self.saturate else ratio).astype(self.dtype.numpy)
-            made = np.nan_to_num(np.rint(ratio.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+            rounded = np.nan_to_num(np.rint(ratio.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
             if zero is not None:
-                made = made + _spread_array(zero, x.shape, self.axis, self.block).astype(np.float64)
-            made = np.where(np.isnan(ratio.astype(np.float64)), 0, np.clip(made, least, most))
-        return made.astype(np.int64).astype(self.dtype.numpy)
+                rounded = rounded + _spread_array(zero, x.shape, self.axis, self.block).astype(np.float64)
+            rounded = np.where(np.isnan(ratio.astype(np.float64)), 0, np.clip(rounded, least, most))
+        return rounded.astype(np.int64).astype(self.dtype.numpy)
 
     def decompose(self, x: Value, scale: Value, zero: Value | None = None) -> Value:
         wide = promote(x.dtype, scale.dtype)
@@ -171,18 +171,18 @@ class Dequantize(Composite):
         if dtypes.of(x.dtype).is_float:
             return np.asarray(x.astype(wide) * step).astype(self.dtype.numpy)
         whole = np.int64 if x.dtype.itemsize == 8 else np.int32
-        moved = x.astype(whole)
+        centred = x.astype(whole)
         if zero is not None:
-            moved = moved - _spread_array(zero, x.shape, self.axis, self.block).astype(whole)
-        return np.asarray(moved.astype(wide) * step).astype(self.dtype.numpy)
+            centred = centred - _spread_array(zero, x.shape, self.axis, self.block).astype(whole)
+        return np.asarray(centred.astype(wide) * step).astype(self.dtype.numpy)
 
     def decompose(self, x: Value, scale: Value, zero: Value | None = None) -> Value:
         wide = accumulator(scale.dtype)
-        moved = x
+        centred = x
         if x.dtype.is_integer and zero is not None and not is_zero(zero):
             whole = dtypes.i64 if x.dtype.bits == 64 else dtypes.i32
-            moved = x.cast(whole) - spread(zero.cast(whole), x.shape, self.axis, self.block)
-        return (moved.cast(wide) * spread(scale.cast(wide), x.shape, self.axis, self.block)).cast(self.dtype)
+            centred = x.cast(whole) - spread(zero.cast(whole), x.shape, self.axis, self.block)
+        return (centred.cast(wide) * spread(scale.cast(wide), x.shape, self.axis, self.block)).cast(self.dtype)
 
 
 @op
@@ -209,8 +209,8 @@ class DynamicQuantize(Composite):
             one = np.asarray(1.0, np.float32)
             scale = np.asarray(one if least == most else (most - least) / np.float32(255), np.float32)
             zero = np.nan_to_num(np.rint(np.clip(np.float32(0) - least / scale, 0, 255)), nan=0.0)
-        moved = np.asarray(zero).astype(np.uint8)
-        return Quantize(dtypes.u8).reference(x, scale, moved), scale, moved
+        zero_point = np.asarray(zero).astype(np.uint8)
+        return Quantize(dtypes.u8).reference(x, scale, zero_point), scale, zero_point
 
     def decompose(self, x: Value) -> tuple[Value, ...]:
         axes = tuple(range(x.rank))

@@ -43,9 +43,9 @@ class DynamicQuantizeLstm(Lstm):
             expect.same_dtype(x, scale)
             for parameter in (scale, zero):
                 expect.rank(parameter, 2, f"{name}'s scale and zero point", at_most=2)
-                wanted = (of.shape[0], 1 if parameter.shape[1] == 1 else of.shape[2])
-                for have, want in zip(parameter.shape, wanted):
-                    expect.same_dim(have, want, f"expected a scale and zero point for {name} {of}, got {parameter}")
+                shape = (of.shape[0], 1 if parameter.shape[1] == 1 else of.shape[2])
+                for have, expected in zip(parameter.shape, shape):
+                    expect.same_dim(have, expected, f"expected a scale and zero point for {name} {of}, got {parameter}")
         w_, r_ = (TensorType((of.shape[0], of.shape[2], of.shape[1]), x.dtype) for of in (w, r))
         return super().infer(x, w_, r_, b, h, c, p, lengths)
 
@@ -63,10 +63,10 @@ class DynamicQuantizeLstm(Lstm):
             none = np.zeros((4 * h.shape[2], h.shape[2]))
             for t in reversed(range(steps)) if self.backwards(d) else range(steps):
                 both = projected[t] + _product(now[0].astype(x.dtype), r[d], r_scale[d], r_zero[d])
-                made = self.cell(d, both, none, bias, now, peep)
+                step = self.cell(d, both, none, bias, now, peep)
                 live = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
-                y[t, d] = np.where(live, made[0], 0)
-                now = (np.where(live, made[0], now[0]), np.where(live, made[1], now[1]))
+                y[t, d] = np.where(live, step[0], 0)
+                now = (np.where(live, step[0], now[0]), np.where(live, step[1], now[1]))
             last[0][d], last[1][d] = now
         return tuple(a.astype(x.dtype) for a in (y, *last))
 
@@ -78,15 +78,15 @@ class DynamicQuantizeLstm(Lstm):
 
     def product(self, x: Value, w: Weights) -> Value:
         """x [..., n] quantised, times bytes [n, g] and what they mean."""
-        made = call("dynamic_quantize", x)
-        assert isinstance(made, tuple)
-        quantised, scale, zero = made
-        weight, step, moved = (of.reshape() if of.shape == (1,) else of for of in w)
-        total = build.integer_matmul(quantised, weight, zero, moved)
+        results = call("dynamic_quantize", x)
+        assert isinstance(results, tuple)
+        quantised, scale, zero = results
+        weight, step, zero_point = (of.reshape() if of.shape == (1,) else of for of in w)
+        total = build.integer_matmul(quantised, weight, zero, zero_point)
         return total.cast(dtypes.f32) * (scale * step)
 
 
 def _product(x: Array, w: Array, scale: Array, zero: Array) -> Array:
-    quantised, step, moved = DynamicQuantize().reference(x)
-    total = IntegerMatmul().reference(quantised, w, moved, zero)
+    quantised, step, zero_point = DynamicQuantize().reference(x)
+    total = IntegerMatmul().reference(quantised, w, zero_point, zero)
     return np.asarray(total.astype(np.float32) * (step * scale)).astype(np.float64)

@@ -126,9 +126,9 @@ class _Draw(Composite):
         first = np.arange(int(np.prod(sizes)), dtype=np.uint32) * np.uint32(words)
         three, key = np.uint32(3), [state[i : i + 1] for i in range(4)]
         place = [np.full(1, self.stream, np.uint32), key[0], key[1]]
-        made = [first + np.uint32(i) for i in range(words)]
+        counters = [first + np.uint32(i) for i in range(words)]
         return [
-            Philox().reference(at >> np.uint32(2), key[2], key[3], *place, at & three).reshape(sizes) for at in made
+            Philox().reference(at >> np.uint32(2), key[2], key[3], *place, at & three).reshape(sizes) for at in counters
         ]
 
     def _bits(self, state: Value, shape: Shape, words: int = 1) -> list[Value]:
@@ -218,13 +218,13 @@ class RandomUniform(_Draw):
 
     def reference(self, state: Array) -> Array:
         unit = _unit(self._raw(state, self.shape, _words_of(self.dtype)), self.dtype).astype(np.float64)
-        made = (self.low + unit * (self.high - self.low)).astype(self.dtype.numpy)
-        return np.asarray(np.minimum(made, self.dtype.numpy.type(self._greatest())))
+        numbers = (self.low + unit * (self.high - self.low)).astype(self.dtype.numpy)
+        return np.asarray(np.minimum(numbers, self.dtype.numpy.type(self._greatest())))
 
     def decompose(self, state: Value) -> Value:
         unit = _unit_value(self._bits(state, self.shape, _words_of(self.dtype)), self.dtype)
-        made = (unit * (self.high - self.low) + self.low).cast(self.dtype)
-        return build.minimum(made, state.graph.constant(self._greatest(), self.dtype))
+        numbers = (unit * (self.high - self.low) + self.low).cast(self.dtype)
+        return build.minimum(numbers, state.graph.constant(self._greatest(), self.dtype))
 
 
 @op
@@ -253,8 +253,8 @@ class RandomNormal(_Draw):
         radius = np.sqrt(-2 * np.log((pairs[:, :1] + 1.0) * 2.0**-32))
         angle = pairs[:, 1:].view(np.int32) * (2 * np.pi * 2.0**-32)
         both = radius * np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
-        made: Array = self.mean + self.deviation * both.reshape(-1)[:count].reshape(sizes)
-        return made.astype(self.dtype.numpy)
+        numbers: Array = self.mean + self.deviation * both.reshape(-1)[:count].reshape(sizes)
+        return numbers.astype(self.dtype.numpy)
 
     def decompose(self, state: Value) -> Value:
         wide = accumulator(self.dtype)
@@ -265,8 +265,8 @@ class RandomNormal(_Draw):
         angle = build.bitcast(b, to=dtypes.i32).cast(wide) * (2 * np.pi * 2.0**-32)
         # the second of a pair is the sine: a cosine a quarter turn behind
         behind = build.bitwise_and(place, 1).cast(wide) * (np.pi / 2)
-        made = radius * build.cos(angle - behind) * self.deviation + self.mean
-        return made.reshape(self.shape).cast(self.dtype)
+        numbers = radius * build.cos(angle - behind) * self.deviation + self.mean
+        return numbers.reshape(self.shape).cast(self.dtype)
 
 
 @op
@@ -386,15 +386,15 @@ class Dropout(_Draw):
 
     def reference(self, x: Array, ratio: Array, state: Array) -> tuple[Array, Array]:
         share = ratio.astype(np.float32)
-        kept = _unit(self._raw(state, x.shape), dtypes.f32) >= share
+        mask = _unit(self._raw(state, x.shape), dtypes.f32) >= share
         wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
         with np.errstate(all="ignore"):
             scaled = wide * (1 / (1 - share)).astype(wide.dtype)
-            return np.where(kept, scaled, 0).astype(x.dtype), np.asarray(kept)
+            return np.where(mask, scaled, 0).astype(x.dtype), np.asarray(mask)
 
     def decompose(self, x: Value, ratio: Value, state: Value) -> tuple[Value, Value]:
         share = ratio.cast("f32")
-        kept = _unit_value(self._bits(state, x.shape), dtypes.f32) >= share
+        mask = _unit_value(self._bits(state, x.shape), dtypes.f32) >= share
         wide = accumulator(x.dtype)
         scaled = x.cast(wide) * (1.0 / (1.0 - share)).cast(wide)
-        return build.select(kept, scaled, 0.0).cast(x.dtype), kept
+        return build.select(mask, scaled, 0.0).cast(x.dtype), mask

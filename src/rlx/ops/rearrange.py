@@ -41,11 +41,11 @@ class ReverseSequence(Composite):
         return (Range(1, 0, dims.add(x.shape[self.time_axis], 1), "lengths"),)
 
     def reference(self, x: Array, lengths: Array) -> Array:
-        moved = np.moveaxis(x, (self.batch_axis, self.time_axis), (0, 1))
-        made = moved.copy()
-        for row, length in enumerate(np.clip(lengths.astype(np.int64), 0, moved.shape[1])):
-            made[row, :length] = moved[row, :length][::-1]
-        return np.moveaxis(made, (0, 1), (self.batch_axis, self.time_axis))
+        rows = np.moveaxis(x, (self.batch_axis, self.time_axis), (0, 1))
+        reversed_rows = rows.copy()
+        for row, length in enumerate(np.clip(lengths.astype(np.int64), 0, rows.shape[1])):
+            reversed_rows[row, :length] = rows[row, :length][::-1]
+        return np.moveaxis(reversed_rows, (0, 1), (self.batch_axis, self.time_axis))
 
     def decompose(self, x: Value, lengths: Value) -> Value:
         time, batch = expect.axes((self.time_axis, self.batch_axis), x.rank)

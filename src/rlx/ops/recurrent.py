@@ -67,13 +67,13 @@ class Recurrent(Composite):
         """The functions of a direction."""
         count = len(self.functions)
         names = self.activations or self.functions * self.directions
-        made = []
+        gates = []
         for i in range(number * count, (number + 1) * count):
             form = FORMS[names[i]]
             alpha = self.alphas[i] if self.alphas else form.alpha
             beta = self.betas[i] if self.betas else form.beta
-            made.append(Gate(names[i], alpha or 0.0, beta or 0.0, self.clip))
-        return tuple(made)
+            gates.append(Gate(names[i], alpha or 0.0, beta or 0.0, self.clip))
+        return tuple(gates)
 
     def _infer(
         self,
@@ -100,11 +100,11 @@ class Recurrent(Composite):
         steps, batch, size = x.shape
         hidden = r.shape[2]
         wide = dims.mul(hidden, self.gates)
-        for of, wanted in ((w, (self.directions, wide, size)), (r, (self.directions, wide, hidden)),
+        for of, expected_shape in ((w, (self.directions, wide, size)), (r, (self.directions, wide, hidden)),
                            (b, (self.directions, dims.mul(wide, 2))),
                            *((s, (self.directions, batch, hidden)) for s in states)):  # fmt: skip
-            for have, want in zip(of.shape, wanted):
-                expect.same_dim(have, want, f"expected a shape of {wanted}, got {of}")
+            for have, expected in zip(of.shape, expected_shape):
+                expect.same_dim(have, expected, f"expected a shape of {expected_shape}, got {of}")
         if lengths is not None:
             expect.kind(lengths, "int", "uint", name="lengths")
             expect.rank(lengths, 1, "lengths", at_most=1)
@@ -121,8 +121,8 @@ class Recurrent(Composite):
         steps, batch, size = inputs[0].shape
         hidden = inputs[2].shape[2]
         rows = dims.product((steps, batch, self.directions, hidden, self.gates))
-        moved = super().cost(inputs, outputs).bytes
-        return Cost(dims.mul(rows, dims.mul(dims.add(size, hidden), 2)), rows, moved)
+        nbytes = super().cost(inputs, outputs).bytes
+        return Cost(dims.mul(rows, dims.mul(dims.add(size, hidden), 2)), rows, nbytes)
 
     # NumPy
 
@@ -144,10 +144,10 @@ class Recurrent(Composite):
             now = tuple(s[d].astype(np.float64) for s in states)
             peep = None if p is None else p[d].astype(np.float64)
             for t in reversed(range(steps)) if self.backwards(d) else range(steps):
-                made = self.cell(d, x64[t] @ w64[d].T, r64[d], b64[d].reshape(2, -1), now, peep)
+                new = self.cell(d, x64[t] @ w64[d].T, r64[d], b64[d].reshape(2, -1), now, peep)
                 live = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
-                y[t, d] = np.where(live, made[0], 0)
-                now = tuple(np.where(live, a, old) for a, old in zip(made, now))
+                y[t, d] = np.where(live, new[0], 0)
+                now = tuple(np.where(live, a, old) for a, old in zip(new, now))
             for target, value in zip(last, now):
                 target[d] = value
         return tuple(a.astype(x.dtype) for a in (y, *last))
@@ -168,15 +168,15 @@ class Recurrent(Composite):
     ) -> tuple[Value, ...]:  # fmt: skip
         dtype = accumulator(x.dtype)
         x_, b_, *wide = (v.cast(dtype) for v in (x, b, *states))
-        found = [
+        per_direction = [
             self._one(d, x_, w, r, b_, wide, None if p is None else p.cast(dtype), lengths)
             for d in range(self.directions)
         ]
-        joined = [
+        results = [
             build.concat(*parts, axis=1 if i == 0 else 0) if len(parts) > 1 else parts[0]
-            for i, parts in enumerate(zip(*found))
+            for i, parts in enumerate(zip(*per_direction))
         ]
-        return tuple(v.cast(x.dtype) for v in joined)
+        return tuple(v.cast(x.dtype) for v in results)
 
     def _one(
         self, d: int, x: Value, w: Weights, r: Weights, b: Value, states: Sequence[Value], p: Value | None,
@@ -196,12 +196,12 @@ class Recurrent(Composite):
             rows.append(build.iota(x.graph, shape=(x.shape[0],), axis=0, dtype=dtypes.i64))
             stay.append(_as(lengths.cast(dtypes.i64), (x.shape[1], 1)))
         body = self._body(d, hidden, carried, rows, (own, stay[len(own) :]), lengths is not None)
-        made = call(
+        results = call(
             "scan", *carried, *rows, *stay, carried=len(carried), sequences=len(rows), length=x.shape[0],
             reverse=self.backwards(d), regions=(body,),
         )  # fmt: skip
-        assert isinstance(made, tuple)
-        *last, y = made
+        assert isinstance(results, tuple)
+        *last, y = results
         return [y.reshape(y.shape[0], 1, *y.shape[1:]), *(s.reshape(1, *s.shape) for s in last)]
 
     def _biases(self, wb: Value, rb: Value, hidden: Dim) -> tuple[Value, list[Value]]:
@@ -220,10 +220,10 @@ class Recurrent(Composite):
         ]  # fmt: skip
         inputs = [body.input(f"a{i}", of.shape, of.dtype) for i, of in enumerate(types)]
         states, rest = tuple(inputs[: len(carried)]), inputs[len(carried) :]
-        kept = tuple(rest[len(rows) : -1] if masked else rest[len(rows) :])
+        constants = tuple(rest[len(rows) : -1] if masked else rest[len(rows) :])
         # what is known of the weights, a zero point of 0 for example, stays known in the body
-        known = tuple(v if o.constant is None else body.constant(o.constant) for v, o in zip(kept, own))
-        made = self.step(d, hidden)(rest[0], states, known, kept[len(own) :])
+        known = tuple(v if o.constant is None else body.constant(o.constant) for v, o in zip(constants, own))
+        made = self.step(d, hidden)(rest[0], states, known, constants[len(own) :])
         y = made[0]
         if masked:
             live = build.lt(rest[1], rest[-1])

@@ -53,8 +53,8 @@ class Reduction(Primitive):
         return {"dtype": x.dtype} if x.dtype.kind in "iuc" else {}
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
-        moved = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
-        return Cost(flops=inputs[0].size, bytes=moved)
+        nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)
+        return Cost(flops=inputs[0].size, bytes=nbytes)
 
 
 @op
@@ -151,8 +151,10 @@ class _Argument(Primitive):
         wide = x.astype(np.float32) if x.dtype.kind == "V" else x
         pick = np.argmax if self.combine == "max" else np.argmin
         if self.last:
-            turned = np.flip(wide, self.axis)
-            return np.asarray(x.shape[self.axis] - 1 - pick(turned, self.axis, keepdims=self.keepdims)).astype(np.int64)
+            flipped = np.flip(wide, self.axis)
+            return np.asarray(x.shape[self.axis] - 1 - pick(flipped, self.axis, keepdims=self.keepdims)).astype(
+                np.int64
+            )
         return np.asarray(pick(wide, self.axis, keepdims=self.keepdims)).astype(np.int64)
 
 
@@ -336,10 +338,8 @@ class ReduceLogSumExp(Statistic):
         top = reduce_max(x, axes=self.axes, keepdims=True)
         # An infinite top would make inf - inf; without it, e^inf and log 0 give the right infinities.
         finite = select(abs(top) < float("inf"), top, 0)
-        joined = log(reduce_sum(exp(x - finite), axes=self.axes, keepdims=True)) + finite
-        return (
-            joined if self.keepdims else joined.reshape(reduced_shape(x.shape, expect.axes(self.axes, x.rank), False))
-        )
+        total = log(reduce_sum(exp(x - finite), axes=self.axes, keepdims=True)) + finite
+        return total if self.keepdims else total.reshape(reduced_shape(x.shape, expect.axes(self.axes, x.rank), False))
 
 
 class _Logical(Composite):

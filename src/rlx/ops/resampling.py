@@ -88,35 +88,35 @@ class Resize(Composite):
         return x.with_shape(changed.get(i, d) for i, d in enumerate(x.shape))
 
     def reference(self, x: Array) -> Array:
-        made = x if self.mode == "nearest" else x.astype(np.float64)
+        y = x if self.mode == "nearest" else x.astype(np.float64)
         with np.errstate(all="ignore"):
             for line in self._lines(x.shape):
-                made = line.resampled(made)
+                y = line.resampled(y)
             for line in self._lines(x.shape) if self.coordinates == "tf_crop_and_resize" else ():
                 outside = line.outside(*line.place(np.arange(dims.evaluate(line.size, {}))))
-                fill = np.asarray(self.extrapolation).astype(made.dtype)
-                made = np.where(outside.reshape(_along(line.axis, x.ndim)), fill, made)
-        return np.asarray(INSTRUCTIONS["cast"].numpy(made, dtypes.of(x.dtype)))
+                fill = np.asarray(self.extrapolation).astype(y.dtype)
+                y = np.where(outside.reshape(_along(line.axis, x.ndim)), fill, y)
+        return np.asarray(INSTRUCTIONS["cast"].numpy(y, dtypes.of(x.dtype)))
 
     def decompose(self, x: Value) -> Value:
-        made = x if self.mode == "nearest" else x.cast(_compute_dtype(x.dtype))
+        y = x if self.mode == "nearest" else x.cast(_compute_dtype(x.dtype))
         for line in self._lines(x.shape):
-            made = line.resampled_value(made)
+            y = line.resampled_value(y)
         for line in self._lines(x.shape) if self.coordinates == "tf_crop_and_resize" else ():
             outside = line.outside(*line.place(line.positions(x.graph)))
-            made = build.select(outside.reshape(_along(line.axis, x.rank)), self.extrapolation, made)
-        return made.cast(x.dtype)
+            y = build.select(outside.reshape(_along(line.axis, x.rank)), self.extrapolation, y)
+        return y.cast(x.dtype)
 
     def _lines(self, shape: Shape) -> list[Line]:
         """The axes in the order in which they are done: those that shrink first, the outer ones before the inner ones;
         then those that grow, from inside out. So the results on the way are small, and where most is done neighbours
         in memory are done together."""
-        made = []
+        lines = []
         for i, axis in enumerate(self.axes):
             part = (_fraction(self.start[i]), _fraction(self.end[i])) if self.start else (Fraction(0), Fraction(1))
-            made.append(Line(self, axis, shape[axis], self.sizes[i], self.up[i], self.down[i], part))
-        shrinking = [line for line in made if line.shrinks]
-        return [*shrinking, *(line for line in reversed(made) if not line.shrinks)]
+            lines.append(Line(self, axis, shape[axis], self.sizes[i], self.up[i], self.down[i], part))
+        shrinking = [line for line in lines if line.shrinks]
+        return [*shrinking, *(line for line in reversed(lines) if not line.shrinks)]
 
 
 def _fraction(number: float) -> Fraction:

@@ -79,15 +79,15 @@ class GridSample(Composite):
         with np.errstate(all="ignore"):
             flat = x.astype(np.float64).reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
             points = [grid[..., i].astype(np.float64) for i in reversed(range(x.ndim - 2))]
-            made = self._sum(flat, points, x.shape, accumulator(dtypes.of(x.dtype)))
-            return np.asarray(made).reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
+            sampled = self._sum(flat, points, x.shape, accumulator(dtypes.of(x.dtype)))
+            return np.asarray(sampled).reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
 
     def decompose(self, x: Value, grid: Value) -> Value:
         wide = accumulator(x.dtype)
         flat = x.cast(wide).reshape(*x.shape[:2], dims.product(x.shape[2:]))
         points = [grid[..., i].cast(wide) for i in reversed(range(x.rank - 2))]
-        made: Value = self._sum(flat, points, x.shape, wide)
-        return made.reshape(*x.shape[:2], *grid.shape[1:-1]).cast(x.dtype)
+        sampled: Value = self._sum(flat, points, x.shape, wide)
+        return sampled.reshape(*x.shape[:2], *grid.shape[1:-1]).cast(x.dtype)
 
     def _sum(self, flat: Any, points: list[Any], shape: Any, dtype: DType) -> Any:
         """All combinations of the axes' taps, weighted: [N, C, points]."""
@@ -142,11 +142,11 @@ class GridSample(Composite):
         if self.padding == "zeros":
             within = (at >= 0) & (at < extent)
         elif self.padding == "reflection" and self.corners:
-            turned = remainder(at, greatest((extent - 1) * 2, 1))
-            at = least(turned, (extent - 1) * 2 - turned)
+            reflected = remainder(at, greatest((extent - 1) * 2, 1))
+            at = least(reflected, (extent - 1) * 2 - reflected)
         elif self.padding == "reflection":  # in halves, since the edges lie between elements
-            turned = remainder(at * 2 + 1, extent * 4)
-            at = floor_divide(least(turned, extent * 4 - turned) - 1, 2)
+            reflected = remainder(at * 2 + 1, extent * 4)
+            at = floor_divide(least(reflected, extent * 4 - reflected) - 1, 2)
         return clamp(at, 0, extent - 1), within
 
 
@@ -197,8 +197,8 @@ class RoiAlign(Composite):
         if self.mode not in ("avg", "max") or min(self.samples, self.height, self.width) < 1:
             raise GraphError(f"expected avg or max of at least one sample, got {self.mode!r} of {self.samples}")
         if max(self.height, self.width) * self.samples > MAX_SAMPLES:
-            got = f"{self.height} by {self.width} of {self.samples} each"
-            raise GraphError(f"expected at most {MAX_SAMPLES} samples along an axis, got {got}")
+            actual = f"{self.height} by {self.width} of {self.samples} each"
+            raise GraphError(f"expected at most {MAX_SAMPLES} samples along an axis, got {actual}")
         expect.same_dim(regions.shape[1], 4, f"expected regions of 4 numbers, got {regions}")
         rows = expect.same_dim(regions.shape[0], batch.shape[0], "expected an image for each region")
         for i in (0, 2, 3):
@@ -212,16 +212,16 @@ class RoiAlign(Composite):
         with np.errstate(all="ignore"):
             n, c, h, w = x.shape
             flat = np.moveaxis(x.astype(np.float64), 1, 0).reshape(c, n * h * w)
-            made = self._pooled(
+            pooled = self._pooled(
                 flat, regions.astype(np.float64), batch.astype(np.int64), x.shape, accumulator(dtypes.of(x.dtype))
             )
-            return np.asarray(np.moveaxis(made, 0, 1)).astype(x.dtype)
+            return np.asarray(np.moveaxis(pooled, 0, 1)).astype(x.dtype)
 
     def decompose(self, x: Value, regions: Value, batch: Value) -> Value:
         wide = accumulator(x.dtype)
         flat = x.cast(wide).transpose(1, 0, 2, 3).reshape(x.shape[1], -1)
-        made: Value = self._pooled(flat, regions.cast(wide), batch.cast("i64"), x.shape, wide)
-        return made.transpose(1, 0, 2, 3).cast(x.dtype)
+        pooled: Value = self._pooled(flat, regions.cast(wide), batch.cast("i64"), x.shape, wide)
+        return pooled.transpose(1, 0, 2, 3).cast(x.dtype)
 
     def _pooled(self, flat: Any, regions: Any, batch: Any, shape: Any, dtype: DType) -> Any:
         """[C, R, height, width] of [C, N·H·W]."""

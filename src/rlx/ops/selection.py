@@ -45,8 +45,8 @@ class Positions(Composite):
 
     def reference(self, x: Array) -> Array:
         out = np.zeros((x.ndim, dims.evaluate(self.count, {})), np.int64)
-        found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)[: x.ndim, : out.shape[1]]
-        out[:, : found.shape[1]] = found
+        positions = np.array(np.nonzero(np.atleast_1d(x)), np.int64)[: x.ndim, : out.shape[1]]
+        out[:, : positions.shape[1]] = positions
         return out
 
     def decompose(self, x: Value) -> Value:
@@ -123,9 +123,9 @@ def compress(x: Value, condition: Value, axis: int | None = None) -> Value:
     if axis is None:
         x, axis = x.reshape(x.type.size), 0
     at = expect.axis(axis, x.rank)
-    given, extent = condition.shape[0], x.shape[at]
-    if isinstance(given, int) and isinstance(extent, int) and given > extent:
-        raise ShapeError(f"[compress] expected a condition of at most {extent} elements, got {given}")
+    length, extent = condition.shape[0], x.shape[at]
+    if isinstance(length, int) and isinstance(extent, int) and length > extent:
+        raise ShapeError(f"[compress] expected a condition of at most {extent} elements, got {length}")
     places = nonzero(condition)
     return build.gather(x, places.reshape(places.shape[1]), axis=at)
 
@@ -172,8 +172,8 @@ def _row_order(rows: Value) -> Value:
     order, column = step.input("order", (length,), "i64"), step.input("column", (length,), rows.dtype)
     step.output(build.gather(order, build.argsort(build.gather(column, order, axis=0), axis=0), axis=0), name="order")
     start = build.iota(rows.graph, shape=(length,), dtype="i64")
-    made = call("scan", start, rows.T, regions=(step,), carried=1, sequences=1, length=width, reverse=True)
-    return made[0] if isinstance(made, tuple) else made
+    results = call("scan", start, rows.T, regions=(step,), carried=1, sequences=1, length=width, reverse=True)
+    return results[0] if isinstance(results, tuple) else results
 
 
 def _groups(rows: Value, order: Value) -> tuple[Value, Value, Value]:

@@ -68,8 +68,8 @@ class BroadcastTo(Movement):
     def infer(self, x: TensorType) -> TensorType:
         if x.rank > len(self.shape):
             raise ShapeError(f"expected a shape of rank at least {x.rank}, got {list(self.shape)}")
-        for have, want in zip(reversed(x.shape), reversed(self.shape)):
-            expect.spreads_to(have, want, f"expected {x} to broadcast to {list(self.shape)}")
+        for have, expected in zip(reversed(x.shape), reversed(self.shape)):
+            expect.spreads_to(have, expected, f"expected {x} to broadcast to {list(self.shape)}")
         return x.with_shape(self.shape)
 
     def reference(self, x: Array) -> Array:

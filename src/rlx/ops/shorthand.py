@@ -51,8 +51,8 @@ def expand_dims(x: Value, axes: Sequence[int]) -> Value:
     """x with axes of 1 so that they lie at `axes` of the result. Raises ShapeError."""
     rank = x.rank + len(axes)
     at = expect.axes(axes, rank)
-    kept = iter(x.shape)
-    return x.reshape(tuple(1 if i in at else next(kept) for i in range(rank)))
+    dims_left = iter(x.shape)
+    return x.reshape(tuple(1 if i in at else next(dims_left) for i in range(rank)))
 
 
 def squeeze(x: Value, axes: Sequence[int] | None = None) -> Value:
@@ -166,8 +166,8 @@ def measure(value: Value, upper: Dim | None = None, lower: Dim = 0, name: str = 
     """
     expect.integer(value.type, "value")
     graph = value.graph
-    taken = {*graph.symbols, *graph.measured}
-    count = next(i for i in range(len(taken) + 1) if f"{name}_{i}" not in taken)
+    names = {*graph.symbols, *graph.measured}
+    count = next(i for i in range(len(names) + 1) if f"{name}_{i}" not in names)
     symbol = f"{name}_{count}"
     build.measured(value.cast("i64").reshape(()), symbol=symbol, lower=lower, upper=upper)
     return dims.symbol(symbol)
@@ -185,8 +185,8 @@ def cosine_window(
     period = size if periodic else dims.add(size, -1)
     if isinstance(size, int) and isinstance(period, int) and size <= MAX_WINDOW:
         turn = np.arange(size) / max(period, 1)
-        made = sum((-1) ** j * a * np.cos(2 * np.pi * j * turn) for j, a in enumerate(coefficients))
-        return graph.constant(np.broadcast_to(made, (size,)), dtype)
+        window = sum((-1) ** j * a * np.cos(2 * np.pi * j * turn) for j, a in enumerate(coefficients))
+        return graph.constant(np.broadcast_to(window, (size,)), dtype)
     wide = dtypes.accumulator(dtypes.of(dtype))
     place = build.iota(graph, shape=(size,), dtype=dtypes.i64)
     whole = build.dims_tensor(graph, values=(dims.maximum(1, period),)).reshape()

@@ -55,10 +55,10 @@ class OverlapAdd(Composite):
     def reference(self, x: Array) -> Array:
         count, length = x.shape[-2:]
         wide = x.astype(np.float64) if x.dtype.kind not in "iu" else x
-        made = np.zeros((*x.shape[:-2], (count - 1) * self.step + length), wide.dtype)
+        signal = np.zeros((*x.shape[:-2], (count - 1) * self.step + length), wide.dtype)
         for i in range(count):
-            made[..., i * self.step : i * self.step + length] += wide[..., i, :]
-        return made.astype(x.dtype)
+            signal[..., i * self.step : i * self.step + length] += wide[..., i, :]
+        return signal.astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         """Each frame is cut into parts of a step; all first parts lie side by side, all second ones a step on."""
@@ -93,10 +93,10 @@ class _Framed(Composite):
         expect.rank(x, 1)
         expect.same_dtype(x, window)
         expect.rank(window, 1, "window", at_most=1)
-        made = Frames(length=window.shape[0], step=self.step).infer(x)
-        if made.shape[-2] == 0:
+        result_type = Frames(length=window.shape[0], step=self.step).infer(x)
+        if result_type.shape[-2] == 0:
             raise ShapeError(f"expected a signal of at least one frame of {window.shape[0]}, got {x}")
-        return made
+        return result_type
 
     def _bins(self, x: TensorType, window: TensorType) -> Dim:
         return half(self._frames(x, window).shape[-1])
@@ -115,13 +115,13 @@ class Stft(_Framed):
     tolerance = Tolerance(64, scale=16)
 
     def infer(self, x: TensorType, window: TensorType) -> tuple[TensorType, TensorType]:
-        made = self._frames(x, window)
-        made = made.with_shape((*made.shape[:-1], half(made.shape[-1])))
-        return made, made
+        result_type = self._frames(x, window)
+        result_type = result_type.with_shape((*result_type.shape[:-1], half(result_type.shape[-1])))
+        return result_type, result_type
 
     def reference(self, x: Array, window: Array) -> tuple[Array, Array]:
-        made = _spectra(x, window, self.step)
-        return made.real.astype(x.dtype), made.imag.astype(x.dtype)
+        spectrum = _spectra(x, window, self.step)
+        return spectrum.real.astype(x.dtype), spectrum.imag.astype(x.dtype)
 
     def decompose(self, x: Value, window: Value) -> Pair:
         wide = x.cast(accumulator(x.dtype))
@@ -157,19 +157,19 @@ class Istft(Composite):
         wide = window.astype(np.float64)
         frames = np.fft.irfft(real.astype(np.float64) + 1j * imaginary, len(window), -1) * wide
         add = OverlapAdd(self.step)
-        seen = add.reference(np.broadcast_to(wide**2, (real.shape[-2], len(window))))
-        enough = seen > LEAST_SEEN
-        made: Array = np.where(enough, add.reference(frames) / np.where(enough, seen, 1), 0)
-        return made.astype(real.dtype)
+        weight = add.reference(np.broadcast_to(wide**2, (real.shape[-2], len(window))))
+        enough = weight > LEAST_SEEN
+        signal: Array = np.where(enough, add.reference(frames) / np.where(enough, weight, 1), 0)
+        return signal.astype(real.dtype)
 
     def decompose(self, real: Value, imaginary: Value, window: Value) -> Value:
         dtype = accumulator(real.dtype)
         shape = window.cast(dtype)
         frames = build.irfft(real.cast(dtype), imaginary.cast(dtype), length=window.shape[0]) * shape
         weights = build.broadcast_to(shape * shape, shape=frames.shape[-2:])
-        total, seen = (build.overlap_add(part, step=self.step) for part in (frames, weights))
-        enough = seen > LEAST_SEEN
-        return build.select(enough, total / build.select(enough, seen, 1.0), 0.0).cast(real.dtype)
+        total, weight = (build.overlap_add(part, step=self.step) for part in (frames, weights))
+        enough = weight > LEAST_SEEN
+        return build.select(enough, total / build.select(enough, weight, 1.0), 0.0).cast(real.dtype)
 
 
 @op
@@ -189,15 +189,15 @@ class LogMel(_Framed):
     def infer(self, x: TensorType, window: TensorType, filters: TensorType) -> TensorType:
         expect.same_dtype(x, filters)
         expect.rank(filters, 2, "filters", at_most=2)
-        made = self._frames(x, window)
-        bins = half(made.shape[-1])
+        result_type = self._frames(x, window)
+        bins = half(result_type.shape[-1])
         expect.same_dim(filters.shape[0], bins, f"expected filters of {bins} bins, got {filters}")
-        return made.with_shape((*made.shape[:-1], filters.shape[1]))
+        return result_type.with_shape((*result_type.shape[:-1], filters.shape[1]))
 
     def reference(self, x: Array, window: Array, filters: Array) -> Array:
         power = np.abs(_spectra(x, window, self.step)) ** 2
-        made: Array = np.log(np.maximum(power @ filters.astype(np.float64), self.floor))
-        return made.astype(x.dtype)
+        result: Array = np.log(np.maximum(power @ filters.astype(np.float64), self.floor))
+        return result.astype(x.dtype)
 
     def decompose(self, x: Value, window: Value, filters: Value) -> Value:
         wide = x.cast(accumulator(x.dtype))
@@ -232,15 +232,15 @@ class Welch(_Framed):
         count[0] = 1
         if len(window) % 2 == 0:
             count[-1] = 1
-        made: Array = power * count
-        return made.astype(x.dtype)
+        density: Array = power * count
+        return density.astype(x.dtype)
 
     def decompose(self, x: Value, window: Value) -> Value:
         wide, taper = x.cast(accumulator(x.dtype)), window.cast(accumulator(x.dtype))
         frames = build.frames(wide, length=window.shape[0], step=self.step)
         frames = (frames - build.reduce_mean(frames, axes=(-1,), keepdims=True)) * taper
-        made: Any = call("rfft", frames)
-        power = build.reduce_mean(build.square(made[0]) + build.square(made[1]), axes=(-2,))
+        spectrum: Any = call("rfft", frames)
+        power = build.reduce_mean(build.square(spectrum[0]) + build.square(spectrum[1]), axes=(-2,))
         bins = half(window.shape[0])
         place = build.iota(x.graph, shape=(bins,), dtype=dtypes.i64)
         size = build.dims_tensor(x.graph, values=(window.shape[0],)).reshape()
@@ -268,8 +268,8 @@ class WelchPeaks(_Framed):
         bins = self._bins(x, window)
         if self.count < 1 or (isinstance(bins, int) and self.count > bins):
             raise ShapeError(f"expected a count of peaks from 1 to {bins}, got {self.count}")
-        made = x.with_shape((*x.shape[:-1], self.count))
-        return made, made
+        result_type = x.with_shape((*x.shape[:-1], self.count))
+        return result_type, result_type
 
     def reference(self, x: Array, window: Array) -> tuple[Array, Array]:
         density = Welch(self.step, self.rate_hz).reference(x, window)
@@ -277,9 +277,9 @@ class WelchPeaks(_Framed):
         highest = np.zeros_like(density)
         highest[..., 1:-1] = np.where((middle > left) & (middle >= right), middle, 0)
         order = np.argsort(-highest.astype(np.float64), -1, kind="stable")[..., : self.count]
-        found = np.take_along_axis(highest, order, -1)
-        hertz = np.where(found > 0, order * (self.rate_hz / len(window)), 0)
-        return hertz.astype(x.dtype), found
+        peaks = np.take_along_axis(highest, order, -1)
+        hertz = np.where(peaks > 0, order * (self.rate_hz / len(window)), 0)
+        return hertz.astype(x.dtype), peaks
 
     def decompose(self, x: Value, window: Value) -> Pair:
         density = build.welch(x, window, step=self.step, rate_hz=self.rate_hz)
@@ -288,12 +288,12 @@ class WelchPeaks(_Framed):
         last = build.dims_tensor(x.graph, values=(dims.add(bins, -1),)).reshape()
         left, right = (_neighbour(density, by) for by in (-1, 1))
         is_peak = (density > left) & (density >= right) & (place > 0) & (place < last)
-        made: Any = call("top_k", build.select(is_peak, density, 0.0), axis=-1, k=self.count)
-        found, at = made
+        results: Any = call("top_k", build.select(is_peak, density, 0.0), axis=-1, k=self.count)
+        peaks, at = results
         length = build.dims_tensor(x.graph, values=(window.shape[0],)).reshape()
         wide = accumulator(x.dtype)
         hertz = at.cast(wide) * (self.rate_hz / length.cast(wide))
-        return build.select(found > 0.0, hertz, 0.0).cast(x.dtype), found
+        return build.select(peaks > 0.0, hertz, 0.0).cast(x.dtype), peaks
 
 
 def _neighbour(x: Value, by: int) -> Value:
@@ -304,8 +304,8 @@ def _neighbour(x: Value, by: int) -> Value:
 
 def _stft(x: Value, window: Value, step: int) -> Pair:
     frames = build.frames(x, length=window.shape[0], step=step) * window
-    made: Any = call("rfft", frames)
-    return made[0], made[1]
+    spectrum: Any = call("rfft", frames)
+    return spectrum[0], spectrum[1]
 
 
 def _spectra(x: Array, window: Array, step: int) -> Array:
@@ -332,8 +332,8 @@ def mel_filters(
     corners = to_hz(np.linspace(to_mel(np.array(low_hz)), to_mel(np.array(top)), bands + 2))
     at = np.arange(length // 2 + 1)[:, None] * (rate_hz / length)
     low, middle, high = corners[:-2], corners[1:-1], corners[2:]
-    made: Array = np.maximum(0, np.minimum((at - low) / (middle - low), (high - at) / (high - middle)))
-    return made * (2 / (high - low)) if slaney else made
+    triangles: Array = np.maximum(0, np.minimum((at - low) / (middle - low), (high - at) / (high - middle)))
+    return triangles * (2 / (high - low)) if slaney else triangles
 
 
 def _mel(hertz: Array) -> Array:

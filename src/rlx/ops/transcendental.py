@@ -165,9 +165,9 @@ class Pow(Elementwise):
     def reference(self, x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):
             if not dtypes.of(x.dtype).is_integer:
-                made = np.asarray(np.power(x, y))
+                powers = np.asarray(np.power(x, y))
                 # NumPy takes the root for one exponent of 0.5, which differs at -inf and -0
-                return np.where((y == 0.5) & (np.isinf(x) | (x == 0)), np.abs(x), made).astype(x.dtype, copy=False)
+                return np.where((y == 0.5) & (np.isinf(x) | (x == 0)), np.abs(x), powers).astype(x.dtype, copy=False)
             return np.asarray(in_bytes(_whole_power)(x, y))
 
 
@@ -185,13 +185,13 @@ def _integer_power(x: Expr, y: Expr) -> Expr:
     bits, but wrapping needs them all."""
     one, zero = const(1, x.dtype), const(0, x.dtype)
     negative = apply("lt", y, zero) if x.dtype.kind == "int" else const(False, dtypes.bool_)
-    left = select(negative, zero, y)
+    exponent = select(negative, zero, y)
     result, square = one, x
     for _ in range(x.dtype.bits):
-        odd = apply("ne", apply("and", left, one), zero)
+        odd = apply("ne", apply("and", exponent, one), zero)
         result = select(odd, result * square, result)
         square = square * square
-        left = apply("shr", left, one)
+        exponent = apply("shr", exponent, one)
     if x.dtype.kind == "uint":
         return result
     is_odd = apply("ne", apply("and", y, one), zero)

@@ -98,12 +98,12 @@ class Attention(Composite):
     def _kept(self, queries: int, keys: int, mask: Array | None) -> Array:
         at = np.arange(queries)[:, None] + dims.evaluate(self.offset, {})
         key = np.arange(keys)[None, :]
-        kept = np.ones((queries, keys), np.bool_)
+        admitted = np.ones((queries, keys), np.bool_)
         if self.causal:
-            kept = key <= at
+            admitted = key <= at
         if self.window is not None:
-            kept = kept & (np.abs(at - key) < self.window)
-        return kept & mask if mask is not None and mask.dtype == np.bool_ else kept
+            admitted = admitted & (np.abs(at - key) < self.window)
+        return admitted & mask if mask is not None and mask.dtype == np.bool_ else admitted
 
     def decompose(self, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         wide = accumulator(q.dtype)
@@ -122,13 +122,13 @@ class Attention(Composite):
     def _masked(self, scores: Value, mask: Value | None) -> Value:
         if self.softcap is not None:
             scores = tanh(scores / self.softcap) * self.softcap
-        kept = mask if mask is not None and mask.dtype.kind == "bool" else None
-        if mask is not None and kept is None:
+        admitted = mask if mask is not None and mask.dtype.kind == "bool" else None
+        if mask is not None and admitted is None:
             scores = scores + mask.cast(scores.dtype)
         near = self._near(scores)
         if near is not None:
-            kept = near if kept is None else kept & near
-        return scores if kept is None else select(kept, scores, self.fill)
+            admitted = near if admitted is None else admitted & near
+        return scores if admitted is None else select(admitted, scores, self.fill)
 
     def _near(self, scores: Value) -> Value | None:
         """What `causal` and `window` admit, bool [Sq, Sk]; None if that is all."""
@@ -139,11 +139,11 @@ class Attention(Composite):
         at = iota(graph, shape=shape, dtype="i32", axis=0)
         if self.offset != 0:
             at = at + dims_tensor(graph, values=(self.offset,), dtype="i32").reshape()
-        kept = key <= at if self.causal else None
+        admitted = key <= at if self.causal else None
         if self.window is None:
-            return kept
+            return admitted
         near = abs(at - key) < self.window
-        return near if kept is None else kept & near
+        return near if admitted is None else admitted & near
 
     def _weights(self, scores: Value) -> Value:
         if self.empty == "nan":
@@ -184,12 +184,12 @@ class RotaryEmbedding(Composite):
     def reference(self, x: Array, cos: Array, sin: Array) -> Array:
         half = cos.shape[-1]
         wide, c, s = (part.astype(np.float64) for part in (x, cos, sin))
-        turned, rest = wide[..., : 2 * half], wide[..., 2 * half :]
+        rotated, rest = wide[..., : 2 * half], wide[..., 2 * half :]
         if self.interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            out = np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(turned.shape)
+            a, b = rotated[..., 0::2], rotated[..., 1::2]
+            out = np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(rotated.shape)
         else:
-            a, b = turned[..., :half], turned[..., half:]
+            a, b = rotated[..., :half], rotated[..., half:]
             out = np.concatenate([a * c - b * s, a * s + b * c], axis=-1)
         return np.concatenate([out, rest], axis=-1).astype(x.dtype)
 

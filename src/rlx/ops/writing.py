@@ -84,7 +84,7 @@ def written_in_place(graph: Graph) -> dict[str, list[Node]]:
 
     Only those of which nothing else takes what is written over, so that no reader can come too late.
     """
-    found: dict[str, list[Node]] = {}
+    writers_of: dict[str, list[Node]] = {}
     for name, output in graph.states.items():
         value, writers = graph.outputs[output], list[Node]()
         while isinstance(value.op, UPDATES):
@@ -92,5 +92,5 @@ def written_in_place(graph: Graph) -> dict[str, list[Node]]:
             value = value.node.inputs[0]
         is_own = isinstance(value.op, State) and value.name == name
         if is_own and all(graph.use_count(node.inputs[0]) == 1 for node in writers):
-            found[name] = writers
-    return found
+            writers_of[name] = writers
+    return writers_of

@@ -32,8 +32,8 @@ class Affine:
 
     def __add__(self, other: Affine) -> Affine:
         axes = {*self.coefficients, *other.coefficients}
-        joined = {a: dims.add(self.coefficients.get(a, 0), other.coefficients.get(a, 0)) for a in axes}
-        return Affine(dims.add(self.constant, other.constant), {a: c for a, c in joined.items() if c != 0})
+        coefficients = {a: dims.add(self.coefficients.get(a, 0), other.coefficients.get(a, 0)) for a in axes}
+        return Affine(dims.add(self.constant, other.constant), {a: c for a, c in coefficients.items() if c != 0})
 
     def scaled(self, factor: Dim) -> Affine:
         if factor == 0:

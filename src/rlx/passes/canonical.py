@@ -25,9 +25,9 @@ x, y = Var("x"), Var("y")
 def _with(root: Value, graph: Graph, *operands: Value, **changes: object) -> Value:
     """The root's op with some attributes changed, on other operands."""
     op: Op = dataclasses.replace(root.op, **changes)  # type: ignore[type-var]  # every op is a dataclass
-    made = graph.add(op, *operands)
-    assert isinstance(made, Value)
-    return made
+    result = graph.add(op, *operands)
+    assert isinstance(result, Value)
+    return result
 
 
 def _negative_axis(root: Value) -> Found | None:

@@ -61,8 +61,8 @@ def add_checks(graph: Graph, indices: bool, most_trips: int) -> Checked:
     body.run()
     names = [_source(node) for node in _loops(graph)]
     if body.trips is not None:
-        told = " or ".join(names[:NAMED]) + (" or another" if len(names) > NAMED else "")
-        words = Violation("while", "trips (RLX_LOOP_TRIPS)", told)
+        loop_names = " or ".join(names[:NAMED]) + (" or another" if len(names) > NAMED else "")
+        words = Violation("while", "trips (RLX_LOOP_TRIPS)", loop_names)
         body.add(Check(0, most_trips + 1, words), body.trips)
     return body.finish()
 
@@ -127,25 +127,25 @@ class _Body:
 
     def finish(self) -> Checked:
         """The new graph, with the numbers behind its outputs."""
-        made = self.rebuild.finish() if not self.checks else self._with_outputs([self.vector()])
-        return Checked(made, tuple(self.checks), tuple(self.pieces))
+        finished = self.rebuild.finish() if not self.checks else self._with_outputs([self.vector()])
+        return Checked(finished, tuple(self.checks), tuple(self.pieces))
 
     def _with_outputs(self, more: Sequence[Value], at: int | None = None) -> Graph:
         """The new graph with more outputs: behind its own, or from number `at` on."""
         own = [(name, self.rebuild[value]) for name, value in self.graph.outputs.items()]
         position = len(own) if at is None else at
-        taken = set(self.graph.outputs)
-        named = []
+        used = set(self.graph.outputs)
+        extra_outputs = []
         for i, value in enumerate(more):
             name = f"{OUTPUT}.{i}"
-            while name in taken:
+            while name in used:
                 name += "_"
-            named.append((name, value))
-        self.new.outputs = dict([*own[:position], *named, *own[position:]])
+            extra_outputs.append((name, value))
+        self.new.outputs = dict([*own[:position], *extra_outputs, *own[position:]])
         self.new.prune()
-        kept = {id(v.node) for v in self.rebuild.map.values()}
+        copied = {id(v.node) for v in self.rebuild.map.values()}
         for node in self.new.nodes:
-            if id(node) not in kept and node.source is None:
+            if id(node) not in copied and node.source is None:
                 node.source = self.owner or self.checks[-1].words.source
         return self.new
 
@@ -183,8 +183,8 @@ class _Body:
         flat = self._shifted(numbers.reshape((numbers.type.size,)).cast("i64"), limit.low).cast("u64")
         self.checks.append(check)
         self.pieces.append(flat if flat.shape == (1,) else build.reduce_max(flat, axes=(0,), keepdims=True))
-        for made in self.new.nodes[first:]:
-            made.source = _source(node)
+        for added in self.new.nodes[first:]:
+            added.source = _source(node)
 
     def _shifted(self, numbers: Value, low: Dim) -> Value:
         """n - low, which may wrap."""
@@ -220,14 +220,14 @@ class _Body:
         bodies = [self._region(node, region, counts) for region in node.regions]
         match node.op:
             case If():
-                made = self._if(node, bodies)
+                extended = self._if(node, bodies)
             case Scan():
-                made = self._scan(node, node.op, bodies[0])
+                extended = self._scan(node, node.op, bodies[0])
             case While():
-                made = self._while(node, node.op, *bodies)
+                extended = self._while(node, node.op, *bodies)
             case _:
                 raise GraphError(f"[{node.op.name}] expected if, scan or while, at node {_source(node)!r}")
-        if made is None:
+        if extended is None:
             self.rebuild.keep(node, tuple(body.rebuild.finish() for body in bodies))
 
     def _region(self, node: Node, region: Graph, counts: bool) -> _Body:
@@ -250,15 +250,15 @@ class _Body:
 
     def input(self, name: str, of: TensorType) -> Value:
         """One more input, under a name that is free. `order` puts it where it belongs."""
-        made = self.new.add(Input(of), name=name)
-        assert isinstance(made, Value)  # an input has one result
-        self.extra.append(made)
-        return made
+        value = self.new.add(Input(of), name=name)
+        assert isinstance(value, Value)  # an input has one result
+        self.extra.append(value)
+        return value
 
     def order(self, at: int) -> None:
         """Puts inputs that were added before number `at` of those that there were."""
-        mine = {id(v.node) for v in self.extra}
-        own = [v for v in self.new.inputs if id(v.node) not in mine]
+        extra_ids = {id(v.node) for v in self.extra}
+        own = [v for v in self.new.inputs if id(v.node) not in extra_ids]
         ordered = [v.node for v in (*own[:at], *self.extra, *own[at:])]
         first = {id(n) for n in ordered}
         self.new.nodes[:] = [*ordered, *(n for n in self.new.nodes if id(n) not in first)]
@@ -291,10 +291,12 @@ class _Body:
     def _loop(self, node: Node, op: Scan | While, regions: Sequence[Graph], body: _Body) -> None:
         """The loop with more carried values."""
         carried = op.carried + bool(body.checks) + (body.trips is not None)
-        made = dataclasses.replace(op, carried=carried)
+        extended = dataclasses.replace(op, carried=carried)
         operands = [self.rebuild[v] for v in node.inputs]
         vector = self.nothing(len(body.checks))
-        self._put(node, made, operands, regions, op.carried, op.carried, body.checks, body.trips is not None, vector)
+        self._put(
+            node, extended, operands, regions, op.carried, op.carried, body.checks, body.trips is not None, vector
+        )
 
     def _while(self, node: Node, op: While, test: _Body, body: _Body) -> bool | None:
         """The condition is asked before every trip, and whether trips are left."""
@@ -302,18 +304,18 @@ class _Body:
             return None
         if body.trips is not None and _is_counted(node):
             body.trips = body.trips + 1
-        made = body.carry(op.carried)
+        extended = body.carry(op.carried)
         if test.trips is not None:
-            left = build.le(test.trips, self.most_trips)
+            within_limit = build.le(test.trips, self.most_trips)
             (going,) = test.graph.outputs.values()
-            both = build.bitwise_and(test.rebuild[going], left)
+            both = build.bitwise_and(test.rebuild[going], within_limit)
             both.node.source = _source(node)
             test.rebuild.map[going] = both
         if body.checks:
             test.input("rlx.checks", TensorType((len(body.checks),), dtypes.u64))
             test.extra.insert(0, test.extra.pop())
         test.order(op.carried)
-        self._loop(node, op, [test._with_outputs([]), made], body)
+        self._loop(node, op, [test._with_outputs([]), extended], body)
         return True
 
     def carry(self, at: int) -> Graph:
@@ -340,8 +342,8 @@ class _Body:
             more.append(self.trips)
         operands = [*operands[:operand_at], *more, *operands[operand_at:]]
         first = len(self.new.nodes)
-        made = self.new.add(op, *operands, source=node.source, regions=regions)
-        results = list(made) if isinstance(made, tuple) else [made]
+        outputs = self.new.add(op, *operands, source=node.source, regions=regions)
+        results = list(outputs) if isinstance(outputs, tuple) else [outputs]
         count = bool(checks) + trips
         extra = results[result_at : result_at + count]
         del results[result_at : result_at + count]
@@ -359,5 +361,5 @@ def _is_integer(value: Value) -> bool:
 
 
 def _joined(a: Bounds, b: Bounds) -> Bounds:
-    found: Mapping[str, tuple[int, int | None]] = {**a, **b}
-    return found
+    bounds: Mapping[str, tuple[int, int | None]] = {**a, **b}
+    return bounds

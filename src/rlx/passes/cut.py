@@ -24,20 +24,20 @@ def ending_at(graph: Graph, values: Sequence[Value], names: Sequence[str] = (), 
         rebuild.new.outputs[name] = rebuild[graph.outputs[output]]
         rebuild.new.states[state] = name
     rebuild.new.prune()
-    told = {value: name for name, value in graph.outputs.items()}
+    name_of = {value: name for name, value in graph.outputs.items()}
     anew = graph.anew
-    if anew is not None and all(value in told for value in values):
-        wanted = [told[value] for value in values]
-        rebuild.new.anew = partial(_outputs_anew, anew, wanted, tuple(names), advances)
+    if anew is not None and all(value in name_of for value in values):
+        outputs = [name_of[value] for value in values]
+        rebuild.new.anew = partial(_outputs_anew, anew, outputs, tuple(names), advances)
     return rebuild.new
 
 
 def _outputs_anew(
     anew: Callable[[Mapping[str, int]], Graph],
-    wanted: Sequence[str],
+    outputs: Sequence[str],
     names: Sequence[str],
     advances: bool,
     sizes: Mapping[str, int],
 ) -> Graph:
     graph = anew(sizes)
-    return ending_at(graph, [graph.outputs[name] for name in wanted], names, advances)
+    return ending_at(graph, [graph.outputs[name] for name in outputs], names, advances)

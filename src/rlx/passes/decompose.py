@@ -30,8 +30,10 @@ def decompose(graph: Graph, claims: Claims = no_claims) -> Graph:
         if not any(_open(node, claims) for node in graph.nodes):
             return graph
         graph = _expand(graph, claims)
-    left = next(node for node in graph.nodes if _open(node, claims))
-    raise GraphError(f"[{left.op.name}] expected a definition of at most {MAX_DEPTH} levels, at node {left.name!r}")
+    composite = next(node for node in graph.nodes if _open(node, claims))
+    raise GraphError(
+        f"[{composite.op.name}] expected a definition of at most {MAX_DEPTH} levels, at node {composite.name!r}"
+    )
 
 
 def _open(node: Node, claims: Claims) -> bool:
@@ -47,27 +49,27 @@ def _expand(graph: Graph, claims: Claims) -> Graph:
         operands = [rebuild[v] for v in node.inputs]
         first = len(rebuild.new.nodes)
         try:
-            made = node.op.decompose(*operands)
+            definition = node.op.decompose(*operands)
         except RlxError as error:  # sizes of what it is made of may be beyond reason
             raise type(error)(f"{error}, at node {node.source or node.name!r}") from None
-        results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
-        results = tuple(_as_typed(node, value, wanted) for value, wanted in zip(results, node.types, strict=True))
-        for fresh in rebuild.new.nodes[first:]:
-            rebuild.new.rename(fresh, f"{node.name}/{fresh.op.name}")
+        results: tuple[Value, ...] = definition if isinstance(definition, tuple) else (definition,)
+        results = tuple(_as_typed(node, value, declared) for value, declared in zip(results, node.types, strict=True))
+        for new_node in rebuild.new.nodes[first:]:
+            rebuild.new.rename(new_node, f"{node.name}/{new_node.op.name}")
         rebuild.replace(node, *results, first=first)
     return rebuild.finish()
 
 
-def _as_typed(node: Node, made: Value, wanted: TensorType) -> Value:
+def _as_typed(node: Node, value: Value, declared: TensorType) -> Value:
     """What a definition made, with dims as the node's type writes them: a definition may find an open dim to be equal
     to a known one. Raises GraphError where it made something else."""
-    if made.type == wanted:
-        return made
-    alike = made.dtype is wanted.dtype and made.rank == wanted.rank
-    unlike = [(d, w) for d, w in zip(made.shape, wanted.shape) if d != w]
+    if value.type == declared:
+        return value
+    alike = value.dtype is declared.dtype and value.rank == declared.rank
+    unlike = [(d, w) for d, w in zip(value.shape, declared.shape) if d != w]
     if not alike or any(d == 1 or isinstance(d, int) == isinstance(w, int) for d, w in unlike):
-        raise GraphError(f"[{node.op.name}] expected a definition of {wanted}, got {made.type}, at {node.name!r}")
-    return build.broadcast_to(made, shape=wanted.shape)
+        raise GraphError(f"[{node.op.name}] expected a definition of {declared}, got {value.type}, at {node.name!r}")
+    return build.broadcast_to(value, shape=declared.shape)
 
 
 class Decompose(Pass):

@@ -78,10 +78,10 @@ class Rebuild:
     def replace(self, node: Node, *values: Value, first: int) -> None:
         """Values of the new graph take the place of the node's results. New nodes from index `first` on get the node's
         provenance, the one that makes the first result its name. So do nodes of their regions, if the node had none."""
-        for fresh in self.new.nodes[first:]:
-            _inherit(fresh, node.source or node.name, within=not node.regions)
-            if fresh is values[0].node:
-                fresh.name = node.name
+        for new_node in self.new.nodes[first:]:
+            _inherit(new_node, node.source or node.name, within=not node.regions)
+            if new_node is values[0].node:
+                new_node.name = node.name
         self._done.add(id(node))
         self.map.update(zip(node.outputs, values))
 
@@ -208,8 +208,8 @@ class Rules(Pass):
             _as_matched(match[name], rebuild) for name in rule.pattern.named & set(rule.takes) if name != "root"
         ):
             return False  # the next sweep sees what is there now
-        taken = {name: match[name] for name in rule.takes}
-        mapped = {k: v if k == "root" else _mapped(v, rebuild) for k, v in taken.items()}
+        captures = {name: match[name] for name in rule.takes}
+        mapped = {k: v if k == "root" else _mapped(v, rebuild) for k, v in captures.items()}
         first = len(rebuild.new.nodes)
         result = rule.rewrite(**mapped)
         if result is None:
@@ -254,8 +254,8 @@ def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
         report.nodes[each.name] = len(graph.nodes)
         if logged:
-            done = report.total - before
-            log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {len(graph.nodes)} nodes")
+            count = report.total - before
+            log.tell(log.PASSES, "passes", f"pass {each.name}: {count} rewrites, {len(graph.nodes)} nodes")
         if check:
             verify(graph)
     return graph

@@ -35,8 +35,8 @@ class Fold(Pass):
                 result = node.op.reference(*known)
                 results = result if isinstance(result, tuple) else (result,)
                 first = len(rebuild.new.nodes)
-                made = [rebuild.new.constant(a, t.dtype) for a, t in zip(results, node.types)]
-                rebuild.replace(node, *made, first=first)
+                constants = [rebuild.new.constant(a, t.dtype) for a, t in zip(results, node.types)]
+                rebuild.replace(node, *constants, first=first)
                 applied += 1
             else:
                 rebuild.keep(node)
@@ -53,11 +53,11 @@ def _affordable(node: Node) -> bool:
         return False
     if any(_symbolic(value) for value in node.op.attributes().values()):
         return False
-    brought = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
-    made = sum(t.nbytes() for t in node.types)
+    operand_bytes = sum(v.type.nbytes() for v in node.inputs if v.type.is_static)
+    result_bytes = sum(t.nbytes() for t in node.types)
     if isinstance(node.op, (BroadcastTo, Iota)):
-        return made <= SPREAD_BYTES
-    return made <= max(BUDGET_BYTES, brought)
+        return result_bytes <= SPREAD_BYTES
+    return result_bytes <= max(BUDGET_BYTES, operand_bytes)
 
 
 def _symbolic(attribute: object) -> bool:

@@ -26,10 +26,10 @@ class Hoist(Pass):
         changed = False
         for node in graph.nodes:
             if isinstance(node.op, Scan):
-                made = _invariant(node)
-                ends = _ends(node.regions[0], made)
+                invariant = _invariant(node)
+                ends = _ends(node.regions[0], invariant)
                 if ends and context.spend(self.name, "invariant", node):
-                    _take_out(rebuild, node, made, ends)
+                    _take_out(rebuild, node, invariant, ends)
                     changed = True
         return rebuild.finish() if changed else graph
 
@@ -39,24 +39,24 @@ def _invariant(node: Node) -> list[Node]:
     op: Any = node.op
     body = node.regions[0]
     fixed = set(body.inputs[op.carried + op.sequences :])
-    found: list[Node] = []
+    invariant: list[Node] = []
     for each in body.nodes:
         decided = bool(each.inputs) and all(v in fixed for v in each.inputs)
         if isinstance(each.op, Constant) or (decided and not each.regions and not symbols_of(each)):
             fixed.update(each.outputs)
-            found.append(each)
-    return found
+            invariant.append(each)
+    return invariant
 
 
 def _ends(body: Graph, invariant: list[Node]) -> list[Node]:
     """Those of them, but for constants, of whose results others take some."""
-    mine = {id(each) for each in invariant}
-    given = {id(v.node) for v in body.outputs.values()}
+    ids = {id(each) for each in invariant}
+    outputs = {id(v.node) for v in body.outputs.values()}
     return [
         each
         for each in invariant
         if each.inputs
-        and (id(each) in given or any(id(user) not in mine for v in each.outputs for user in body.uses(v)))
+        and (id(each) in outputs or any(id(user) not in ids for v in each.outputs for user in body.uses(v)))
     ]
 
 
@@ -66,12 +66,12 @@ def _take_out(rebuild: Rebuild, node: Node, invariant: list[Node], ends: list[No
     outside = dict(zip(body.inputs, (rebuild[v] for v in node.inputs)))
     first = len(rebuild.new.nodes)
     for each in invariant:
-        made = rebuild.new.add(each.op, *(outside[v] for v in each.inputs))
-        outside.update(zip(each.outputs, made if isinstance(made, tuple) else (made,)))
+        copies = rebuild.new.add(each.op, *(outside[v] for v in each.inputs))
+        outside.update(zip(each.outputs, copies if isinstance(copies, tuple) else (copies,)))
     inner = Rebuild(body)
     for each in ends:
-        taken = [inner.new.input(f"{each.name}.{v.index}", v.shape, v.dtype) for v in each.outputs]
-        inner.replace(each, *taken, first=len(inner.new.nodes))
+        operands = [inner.new.input(f"{each.name}.{v.index}", v.shape, v.dtype) for v in each.outputs]
+        inner.replace(each, *operands, first=len(inner.new.nodes))
     more = [outside[v] for each in ends for v in each.outputs]
-    made = rebuild.new.add(node.op, *(rebuild[v] for v in node.inputs), *more, regions=(inner.finish(),))
-    rebuild.replace(node, *(made if isinstance(made, tuple) else (made,)), first=first)
+    scan = rebuild.new.add(node.op, *(rebuild[v] for v in node.inputs), *more, regions=(inner.finish(),))
+    rebuild.replace(node, *(scan if isinstance(scan, tuple) else (scan,)), first=first)

@@ -72,11 +72,11 @@ class Intervals:
     def of(self, value: Value, depth: int = 0) -> Interval:
         """That of an integer or bool value."""
         if value not in self._found:
-            made = self._of(value, depth) if depth < MAX_DEPTH else NOTHING
+            interval = self._of(value, depth) if depth < MAX_DEPTH else NOTHING
             narrow = _of_dtype(value)
-            made = _fitting(made, narrow)
-            low = narrow.low if made.low is None else made.low
-            self._found[value] = Interval(low, narrow.high if made.high is None else made.high)
+            interval = _fitting(interval, narrow)
+            low = narrow.low if interval.low is None else interval.low
+            self._found[value] = Interval(low, narrow.high if interval.high is None else interval.high)
         return self._found[value]
 
     def of_component(self, value: Value, place: int) -> Interval:
@@ -110,10 +110,10 @@ class Intervals:
             case Iota():
                 return Interval(0, dims.add(op.shape[op.axis], -1))
             case DimsTensor():
-                made = Interval(op.values[0], op.values[0]) if op.values else NOTHING
+                interval = Interval(op.values[0], op.values[0]) if op.values else NOTHING
                 for dim in op.values[1:]:
-                    made = made.joined(Interval(dim, dim))
-                return made
+                    interval = interval.joined(Interval(dim, dim))
+                return interval
             case Argmax() | Argmin() | Argsort() | TopK():
                 if value.index != isinstance(op, TopK):
                     return NOTHING
@@ -135,10 +135,10 @@ class Intervals:
             ):  # fmt: skip
                 return parts[0]
             case Concat():
-                made = parts[0]
+                interval = parts[0]
                 for part in parts[1:]:
-                    made = made.joined(part)
-                return made
+                    interval = interval.joined(part)
+                return interval
             case Select():
                 return parts[1].joined(parts[2])
             case ScatterElements(combine=None) | ScatterNd(combine=None):
@@ -207,16 +207,16 @@ def _may_wrap(x: Interval) -> bool:
     return any(end is None or (isinstance(end, int) and abs(end) >= 1 << 62) for end in (x.low, x.high))
 
 
-def _fitting(made: Interval, narrow: Interval) -> Interval:
+def _fitting(interval: Interval, narrow: Interval) -> Interval:
     """What is known if the value's dtype can hold it: integers wrap. Ends that are too long to reckon with are not."""
-    ends = [(made.low, narrow.low), (made.high, narrow.high)]
+    ends = [(interval.low, narrow.low), (interval.high, narrow.high)]
     for end, _ in ends:
         if isinstance(end, int) and isinstance(narrow.low, int) and isinstance(narrow.high, int):
             if not narrow.low <= end <= narrow.high:
                 return NOTHING
         elif end is not None and len(str(end)) > MAX_TEXT:
             return NOTHING
-    return made
+    return interval
 
 
 def with_elements(value: Value, bounds: Bounds) -> Bounds:

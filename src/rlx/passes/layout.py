@@ -63,13 +63,13 @@ class _Walk:
         for node in self.graph.nodes:
             operands = [self.rebuild[v] for v in node.inputs]
             first = len(self.rebuild.new.nodes)
-            made = self._made(node, operands)
-            if made is None:
+            result = self._made(node, operands)
+            if result is None:
                 self.rebuild.keep(node)
             else:
-                outer = made.transpose(*to_first(made.rank))
+                outer = result.transpose(*to_first(result.rank))
                 self.rebuild.replace(node, outer, first=first)
-                self.inner[outer] = made
+                self.inner[outer] = result
             self._note_static(node)
         return self.rebuild.finish()
 
@@ -92,10 +92,10 @@ class _Walk:
             return _convolution(node.op, self._last(operands[0]), operands[1])
         if not any(v in self.inner for v in operands):
             return None
-        made = self._follower(node, operands)
-        if made is not None and not self.context.spend("layout", "follow", node):
+        result = self._follower(node, operands)
+        if result is not None and not self.context.spend("layout", "follow", node):
             return None
-        return made
+        return result
 
     def _follower(self, node: Node, operands: list[Value]) -> Value | None:
         op, rank = node.op, node.types[0].rank
@@ -109,8 +109,8 @@ class _Walk:
                 return self._add(Gather(to_first(rank)[axis % rank]), self._last(operands[0]), operands[1])
         if operands[0] not in self.inner or operands[0].rank != rank:
             return None
-        turned = self._turned_op(op, rank)
-        return None if turned is None else self._add(turned, self._last(operands[0]))
+        follower = self._turned_op(op, rank)
+        return None if follower is None else self._add(follower, self._last(operands[0]))
 
     def _turned_op(self, op: Op, rank: int) -> Op | None:
         """Ops of one operand with an attribute entry per axis."""
@@ -127,43 +127,43 @@ class _Walk:
                 sizes = ((*op.window, 1), (*op.strides, 1), (*op.dilations, 1), (*op.low, 0), (*op.high, 0))
                 return ReduceWindow(op.combine, *sizes)
             case Reduction(axes=axes, keepdims=True):
-                made: Any = type(op)
-                reduction: Op = made(axes=tuple(to_first(rank)[a % rank] for a in axes), keepdims=True)
+                reduce_type: Any = type(op)
+                reduction: Op = reduce_type(axes=tuple(to_first(rank)[a % rank] for a in axes), keepdims=True)
                 return reduction
         return None
 
     def _elementwise(self, op: Elementwise, operands: list[Value], rank: int) -> Value | None:
-        turned = []
+        last = []
         for value in operands:
             if value.rank == 0:
-                turned.append(value)
+                last.append(value)
                 continue
             if value.rank < rank:
                 value = value.reshape(*([1] * (rank - value.rank)), *value.shape)
             elif value not in self.inner and not self._is_cheap(value):
                 return None
-            turned.append(self._last(value))
-        return self._add(op, *turned)
+            last.append(self._last(value))
+        return self._add(op, *last)
 
     def _is_cheap(self, value: Value) -> bool:
         """Whether a transpose costs nothing per run: the value is static, or only axes of 1 move."""
-        kept = [i for i in to_last(value.rank) if value.shape[i] != 1]
-        return value in self.static or kept == sorted(kept)
+        moved_axes = [i for i in to_last(value.rank) if value.shape[i] != 1]
+        return value in self.static or moved_axes == sorted(moved_axes)
 
     def _last(self, value: Value) -> Value:
         """A value with channels last; what goes around it goes around what is turned."""
-        found = self.inner.get(value)
-        if found is not None:
-            return found
+        inner = self.inner.get(value)
+        if inner is not None:
+            return inner
         op = value.op
         if isinstance(op, Pad) and all(p == 0 for p in (*op.low[:2], *op.high[:2])):
             return _padded(self._last(value.node.inputs[0]), op.low[2:], op.high[2:], op.value)
         return value.transpose(*to_last(value.rank))
 
     def _add(self, op: Op, *operands: Value) -> Value:
-        made = self.rebuild.new.add(op, *operands)
-        assert isinstance(made, Value)
-        return made
+        result = self.rebuild.new.add(op, *operands)
+        assert isinstance(result, Value)
+        return result
 
 
 def _convolution(op: Conv, x: Value, w: Value) -> Value:
@@ -178,9 +178,9 @@ def _convolution(op: Conv, x: Value, w: Value) -> Value:
     if single:
         columns = w.reshape(w.shape[0], w.shape[1])
         return dot_general(x, columns, lhs_contract=(x.rank - 1,), rhs_contract=(1,), sum_dtype=op.sum_dtype)
-    turned = w.transpose(*range(2, 2 + rank), 1, 0)
+    weight = w.transpose(*range(2, 2 + rank), 1, 0)
     return conv(
-        x, turned, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
+        x, weight, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
         sum_dtype=op.sum_dtype,
     )  # fmt: skip
 

@@ -30,8 +30,8 @@ FORBIDDING = -1e30
 
 
 def _constant(graph: Graph, flag: bool, shape: Shape) -> Value:
-    made = graph.constant(flag)
-    return made if shape == () else build.broadcast_to(made, shape=shape)
+    constant = graph.constant(flag)
+    return constant if shape == () else build.broadcast_to(constant, shape=shape)
 
 
 # comparisons
@@ -79,9 +79,9 @@ def is_true(value: Value) -> bool:
 
 def _one_side(root: Value) -> Found | None:
     a, b = root.node.inputs
-    for kept, other in ((a, b), (b, a)):
+    for condition, other in ((a, b), (b, a)):
         if root.dtype.kind == "bool" and is_true(other):
-            return {"kept": kept}
+            return {"kept": condition}
     return None
 
 
@@ -243,9 +243,9 @@ def attention_by_choice(
 
 
 def _attention(root: Value, graph: Graph, operands: tuple[Value, ...], **changes: object) -> Value:
-    made = graph.add(dataclasses.replace(root.op, **changes), *operands)  # type: ignore[type-var]  # a dataclass
-    assert isinstance(made, Value)
-    return made
+    result = graph.add(dataclasses.replace(root.op, **changes), *operands)  # type: ignore[type-var]  # a dataclass
+    assert isinstance(result, Value)
+    return result
 
 
 @rules.rule("attention-broadcasts-its-mask", Is(Attention, Var("q"), Var("k"), Var("v"), Is(BroadcastTo, x)))

@@ -59,14 +59,14 @@ class MergeDots(Pass):
 def prepared(graph: Graph, more: Iterable[Value] = ()) -> set[Value]:
     """Values that depend on params and constants alone, with a param among them; inputs `more` count as params."""
     fixed = set(more)
-    found = set(fixed)
+    values = set(fixed)
     for node in graph.nodes:
         if isinstance(node.op, Input) or not all(v in fixed for v in node.inputs) or node.regions:
             continue
         fixed.update(node.outputs)
-        if isinstance(node.op, Param) or any(v in found for v in node.inputs):
-            found.update(node.outputs)
-    return found
+        if isinstance(node.op, Param) or any(v in values for v in node.inputs):
+            values.update(node.outputs)
+    return values
 
 
 def find_groups(graph: Graph) -> list[list[Member]]:
@@ -106,8 +106,8 @@ def _merge(group: list[Member], rebuild: Rebuild) -> None:
     biases = [rebuild[member.bias] for member in group if member.bias is not None]
     first = len(rebuild.new.nodes)
     graph = rebuild.new
-    joined = build.concat(*weights, axis=1 - op.rhs_contract[0])
-    merged = graph.add(op, left, joined)
+    weight = build.concat(*weights, axis=1 - op.rhs_contract[0])
+    merged = graph.add(op, left, weight)
     assert isinstance(merged, Value)
     graph.rename(merged.node, "+".join(member.dot.name for member in group))
     if biases:

@@ -31,7 +31,7 @@ class Pattern(ABC):
     named: frozenset[str] = frozenset()
 
     @abstractmethod
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
         """Every way to match, given what is captured already."""
 
 
@@ -41,17 +41,17 @@ class Var(Pattern):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
-        captured = capture(found, self.name, value)
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
+        captured = capture(match, self.name, value)
         if captured is not None:
             yield captured
 
 
-def capture(found: Found, name: str, what: Any) -> Found | None:
+def capture(match: Found, name: str, what: Any) -> Found | None:
     """The match with one name more; None if the name stands for something else."""
-    if name in found:
-        return found if type(found[name]) is type(what) and found[name] == what else None
-    return {**found, name: what}
+    if name in match:
+        return match if type(match[name]) is type(what) and match[name] == what else None
+    return {**match, name: what}
 
 
 class Const(Pattern):
@@ -67,7 +67,7 @@ class Const(Pattern):
         self.name = name
         self.where = where
 
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
         array = value.constant
         if array is None or array.size == 0:
             return
@@ -75,7 +75,7 @@ class Const(Pattern):
             return
         if self.where is not None and not self.where(array):
             return
-        captured = found if self.name is None else capture(found, self.name, value)
+        captured = match if self.name is None else capture(match, self.name, value)
         if captured is not None:
             yield captured
 
@@ -109,22 +109,22 @@ class Is(Pattern):
         self.attributes = attributes
         self.named = frozenset([] if name is None else [name]).union(*(pattern.named for pattern in operands))
 
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
         op, inputs = value.op, value.node.inputs
         if not isinstance(op, self.roots) or (self.operands and len(inputs) != len(self.operands)):
             return
-        captured: Found | None = found
+        captured: Found | None = match
         if self.name is not None:
-            captured = capture(found, self.name, value)
+            captured = capture(match, self.name, value)
         if captured is None:
             return
-        for attribute, wanted in self.attributes.items():
+        for attribute, expected in self.attributes.items():
             have = getattr(op, attribute)
-            if isinstance(wanted, Var):
-                captured = capture(captured, wanted.name, have)
+            if isinstance(expected, Var):
+                captured = capture(captured, expected.name, have)
                 if captured is None:
                     return
-            elif type(have) is not type(wanted) or have != wanted:
+            elif type(have) is not type(expected) or have != expected:
                 return
         if self.once and value.graph.use_count(value) != 1:
             return
@@ -132,11 +132,11 @@ class Is(Pattern):
         if len(self.operands) == 2 and isinstance(op, COMMUTATIVE):
             yield from self._operands(inputs[::-1], captured, 0)
 
-    def _operands(self, inputs: tuple[Value, ...], found: Found, at: int) -> Iterator[Found]:
+    def _operands(self, inputs: tuple[Value, ...], match: Found, at: int) -> Iterator[Found]:
         if at == len(inputs):
-            yield found
+            yield match
             return
-        for captured in self.operands[at].find(inputs[at], found):
+        for captured in self.operands[at].find(inputs[at], match):
             yield from self._operands(inputs, captured, at + 1)
 
 
@@ -148,9 +148,9 @@ class Either(Pattern):
         self.roots = tuple(root for pattern in patterns for root in pattern.roots)
         self.named = frozenset().union(*(pattern.named for pattern in patterns))
 
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
         for pattern in self.patterns:
-            yield from pattern.find(value, found)
+            yield from pattern.find(value, match)
 
 
 class Where(Pattern):
@@ -160,8 +160,8 @@ class Where(Pattern):
         self.roots = ops if isinstance(ops, tuple) else (ops,)
         self.search = search
 
-    def find(self, value: Value, found: Found) -> Iterator[Found]:
+    def find(self, value: Value, match: Found) -> Iterator[Found]:
         if isinstance(value.op, self.roots):
-            made = self.search(value)
-            if made is not None:
-                yield {**found, **made}
+            captures = self.search(value)
+            if captures is not None:
+                yield {**match, **captures}

@@ -93,9 +93,9 @@ def names() -> list[str]:
 
 def switches(passes: Iterable[Pass]) -> list[str]:
     """Names of passes, and `pass/rewrite` of those that are lists of rules."""
-    found = dict.fromkeys(passes)
-    rewrites = [f"{each.name}/{rule.name}" for each in found if isinstance(each, Rules) for rule in each.rules]
-    return [*(each.name for each in found), *rewrites]
+    distinct = dict.fromkeys(passes)
+    rewrites = [f"{each.name}/{rule.name}" for each in distinct if isinstance(each, Rules) for rule in each.rules]
+    return [*(each.name for each in distinct), *rewrites]
 
 
 def optimise(
@@ -112,10 +112,10 @@ def optimise(
     Inputs, params, their order, output names, bounds, equalities and data stay. The graph given is not changed.
     """
     context = Context(disable, stop_at)
-    made = assume_equal(graph)
+    optimised = assume_equal(graph)
     for outermost, group in groupby(standard() if passes is None else passes, lambda each: each.outermost):
-        made = (run_passes if outermost else _within)(made, list(group), context)
-    return made, context.report
+        optimised = (run_passes if outermost else _within)(optimised, list(group), context)
+    return optimised, context.report
 
 
 def _within(graph: Graph, order: list[Pass], context: Context) -> Graph:

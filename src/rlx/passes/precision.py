@@ -34,8 +34,8 @@ class Precision(Pass):
                 raise DTypeError(f"[precision] expected a float dtype for node {node.name!r}, got {target}")
             operands = [rebuild[v] for v in node.inputs]
             first = len(rebuild.new.nodes)
-            made = rebuild.new.add(node.op, *(v.cast(target) if v.dtype.is_float else v for v in operands))
-            results = made if isinstance(made, tuple) else (made,)
+            outputs = rebuild.new.add(node.op, *(v.cast(target) if v.dtype.is_float else v for v in operands))
+            results = outputs if isinstance(outputs, tuple) else (outputs,)
             rebuild.replace(node, *(_back(v, t.dtype) for v, t in zip(results, node.types)), first=first)
             applied += 1
         return rebuild.finish() if applied else graph

@@ -51,22 +51,22 @@ def behind(graph: Graph, params: Collection[str]) -> Graph | None:
 
 def _split(graph: Graph, split_off: list[Graph], stays: tuple[type[Op], ...]) -> Graph:
     """The graph without what params decide, in it and in its bodies; adds graphs that work these out."""
-    kept = _frontier(graph, stays)
+    frontier = _frontier(graph, stays)
     bodies = {
         node: tuple(_split(region, split_off, stays) for region in node.regions) for node in graph.nodes if node.regions
     }
-    if not kept and all(new is old for node, parts in bodies.items() for new, old in zip(parts, node.regions)):
+    if not frontier and all(new is old for node, parts in bodies.items() for new, old in zip(parts, node.regions)):
         return graph
     rebuild = Rebuild(graph)
-    if kept:
+    if frontier:
         begin = sum(len(first.outputs) for first in split_off)
-        names = [f"{PREFIX}{begin + number}" for number in range(len(kept))]
-        first = ending_at(graph, kept, names)
+        names = [f"{PREFIX}{begin + number}" for number in range(len(frontier))]
+        first = ending_at(graph, frontier, names)
         first.nodes = [node for node in first.nodes if not isinstance(node.op, Input)]
         split_off.append(_without_idle_params(first))
-        taken = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, kept)}
-        for node in dict.fromkeys(value.node for value in kept):
-            rebuild.replace(node, *(taken[value] for value in node.outputs), first=len(rebuild.new.nodes))
+        param_of = {value: rebuild.new.param(name, value.shape, value.dtype) for name, value in zip(names, frontier)}
+        for node in dict.fromkeys(value.node for value in frontier):
+            rebuild.replace(node, *(param_of[value] for value in node.outputs), first=len(rebuild.new.nodes))
     for node, parts in bodies.items():
         rebuild.keep(node, parts)
     return _without_idle_params(rebuild.finish())
@@ -76,11 +76,11 @@ def _frontier(graph: Graph, stays: tuple[type[Op], ...]) -> list[Value]:
     """Results of nodes that params decide, of which others than such nodes take some. What lies between params and
     these may be larger than they are, it is not kept."""
     behind = _behind(graph, stays)
-    asked = {id(v.node) for node in graph.nodes if isinstance(node.op, stays) for v in node.inputs}
+    staying = {id(v.node) for node in graph.nodes if isinstance(node.op, stays) for v in node.inputs}
     while True:
         operands = [v for node in graph.nodes if not behind.get(id(node)) for v in node.inputs]
         nodes = dict.fromkeys(v.node for v in (*operands, *graph.outputs.values()) if behind.get(id(v.node)))
-        large = [node for node in nodes if id(node) not in asked and not _fits(node, behind[id(node)])]
+        large = [node for node in nodes if id(node) not in staying and not _fits(node, behind[id(node)])]
         if not large:
             return [value for node in nodes for value in node.outputs]
         for node in large:
@@ -105,10 +105,10 @@ def _behind(graph: Graph, stays: tuple[type[Op], ...]) -> dict[int, frozenset[No
 
 def _drop(graph: Graph, node: Node, behind: dict[int, frozenset[Node]]) -> None:
     """Leaves a node, and all that take its results, to every run."""
-    gone = {id(node)}
+    dropped = {id(node)}
     for each in graph.nodes:
-        if id(each) in gone or any(id(v.node) in gone for v in each.inputs):
-            gone.add(id(each))
+        if id(each) in dropped or any(id(v.node) in dropped for v in each.inputs):
+            dropped.add(id(each))
             behind.pop(id(each), None)
 
 
@@ -119,14 +119,14 @@ def _is_static(node: Node) -> bool:
 def _fits(node: Node, params: frozenset[Node]) -> bool:
     """Whether what a node makes may be kept: not much more than the params behind it."""
     result_bytes = sum(v.type.nbytes() for v in node.outputs)
-    taken = sum(p.types[0].nbytes() for p in params if p.types[0].is_static)
-    return result_bytes <= max(SMALL_BYTES, MOST_GROWTH * taken)
+    param_bytes = sum(p.types[0].nbytes() for p in params if p.types[0].is_static)
+    return result_bytes <= max(SMALL_BYTES, MOST_GROWTH * param_bytes)
 
 
 def _without_idle_params(graph: Graph) -> Graph:
     """Without params that nothing takes, by a value or, in the body of a region, by name."""
-    named = _params_of_regions(graph)
-    graph.drop_leaves({v.name for v in graph.params if not graph.use_count(v) and v.name not in named})
+    used = _params_of_regions(graph)
+    graph.drop_leaves({v.name for v in graph.params if not graph.use_count(v) and v.name not in used})
     return graph
 
 

@@ -159,12 +159,12 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 def _product(value: Value) -> Scores | None:
     inner, factor = scaled(value)
-    turned = isinstance(inner.op, Transpose) and inner.op.permutation == _swapped(inner.rank) and once(inner)
-    inner = inner.node.inputs[0] if turned else inner
-    found = sides(inner) if once(inner) else None
-    if found is None:
+    transposed = isinstance(inner.op, Transpose) and inner.op.permutation == _swapped(inner.rank) and once(inner)
+    inner = inner.node.inputs[0] if transposed else inner
+    operands = sides(inner) if once(inner) else None
+    if operands is None:
         return None
-    q, k = (unwrapped(side) for side in (reversed(found) if turned else found))
+    q, k = (unwrapped(side) for side in (reversed(operands) if transposed else operands))
     return Scores(q, k, factor * q.factor * k.factor)
 
 
@@ -185,16 +185,16 @@ def ungrouped(side: Side) -> Side:
 
 def search(root: Value) -> Found | None:
     """Attention whose last product is `root`, or its transpose, where the values stand on the left."""
-    found = sides(root)
-    if found is None or root.rank not in (2, 3, 4):
+    operands = sides(root)
+    if operands is None or root.rank not in (2, 3, 4):
         return None
-    (softmax, guarded), turned = _weights(found[0], root.rank), False
+    (softmax, guarded), turned = _weights(operands[0], root.rank), False
     if softmax is None:
-        (softmax, guarded), turned = _weights(found[1], root.rank), True
+        (softmax, guarded), turned = _weights(operands[1], root.rank), True
     scores = None if softmax is None else find_scores(softmax.node.inputs[0])
     if scores is None:
         return None
-    v = found[0 if turned else 1]
+    v = operands[0 if turned else 1]
     values = unwrapped(v)
     if values.factor != 1:
         values = v
@@ -264,23 +264,23 @@ def raise_attention(
     if operands:
         mask = build.bitwise_not(operands[0]) if scores.negated else operands[0]
         mask = _four_mask(mask, rank)
-    made = build.attention(
+    attended = build.attention(
         queries, keys, _four(v, order_v), mask,
         scale=scores.scale, softcap=scores.softcap, fill=scores.fill, empty=empty,
     )  # fmt: skip
     if not turned:
-        return made.reshape(root.shape)
+        return attended.reshape(root.shape)
     shape = (*root.shape[:-2], root.shape[-1], root.shape[-2])
-    return made.reshape(shape).transpose(*_swapped(rank))
+    return attended.reshape(shape).transpose(*_swapped(rank))
 
 
 def _four(x: Value, permutation: tuple[int, ...]) -> Value:
     """[B, H, S, D] of a side: one of rank 3 is a batch of single heads, one of rank 2 a single one."""
     if x.rank == 5:  # keys before they were repeated: [B, Hkv, 1, S, D]
         x = x.reshape(*x.shape[:2], *x.shape[3:])
-    moved = x if permutation == tuple(range(x.rank)) else x.transpose(*permutation)
-    lead, rest = moved.shape[:-2], moved.shape[-2:]
-    return moved if moved.rank == 4 else moved.reshape(*(lead or (1,)), 1, *rest)
+    x4 = x if permutation == tuple(range(x.rank)) else x.transpose(*permutation)
+    lead, rest = x4.shape[:-2], x4.shape[-2:]
+    return x4 if x4.rank == 4 else x4.reshape(*(lead or (1,)), 1, *rest)
 
 
 def _four_mask(mask: Value, rank: int) -> Value:

@@ -71,8 +71,8 @@ def _is_matmul(left: Value, right: Value) -> bool:
 def _parts(value: Value) -> tuple[Value, Value, Value]:
     """The bytes, the scale and the zero point of a dequantised value in the graph being built."""
     source, scale, *zero = value.node.inputs
-    made = zero[0] if zero else value.graph.constant(0, source.dtype)
-    flat = [part.reshape() if _is_number(part) else part for part in (scale, made)]
+    zero_point = zero[0] if zero else value.graph.constant(0, source.dtype)
+    flat = [part.reshape() if _is_number(part) else part for part in (scale, zero_point)]
     return source, flat[0].cast(dtypes.f32), flat[1]
 
 
@@ -113,9 +113,9 @@ def _again(left: Value, source: Value, axis: int | None = None) -> Value:
     op = left.op
     assert isinstance(op, Dequantize)
     changed = op if axis is None else dataclasses.replace(op, axis=axis)
-    made = source.graph.add(changed, source, *left.node.inputs[1:])
-    assert isinstance(made, Value)
-    return made
+    result = source.graph.add(changed, source, *left.node.inputs[1:])
+    assert isinstance(result, Value)
+    return result
 
 
 _once = Is(Dequantize, name="left", once=True)
@@ -123,9 +123,9 @@ _once = Is(Dequantize, name="left", once=True)
 
 @rules.rule("move", Is((Reshape, Slice), _once), when=lambda left: _of_bytes(left) and _has_one_scale(left))
 def move(left: Value, root: Value, graph: Graph) -> Value:
-    made = graph.add(root.op, left.node.inputs[0])
-    assert isinstance(made, Value)
-    return _again(left, made)
+    result = graph.add(root.op, left.node.inputs[0])
+    assert isinstance(result, Value)
+    return _again(left, result)
 
 
 @rules.rule("transpose", Is(Transpose, _once), when=lambda left: _of_bytes(left))
@@ -146,9 +146,9 @@ def _keeps_order(root: Value, left: Value) -> bool:
 
 @rules.rule("pool", Is(ReduceWindow, _once), when=_keeps_order)
 def pool(left: Value, root: Value, graph: Graph) -> Value:
-    made = graph.add(root.op, left.node.inputs[0])
-    assert isinstance(made, Value)
-    return _again(left, made)
+    result = graph.add(root.op, left.node.inputs[0])
+    assert isinstance(result, Value)
+    return _again(left, result)
 
 
 def _is_undone(root: Value, left: Value) -> bool:

@@ -153,8 +153,8 @@ p, q = Var("p"), Var("q")
 
 def _moves_only_ones(x: Value, p: tuple[int, ...]) -> bool:
     """Whether a permutation keeps the order of all axes that are not 1."""
-    kept = [i for i in p if x.shape[i] != 1]
-    return kept == sorted(kept)
+    order = [i for i in p if x.shape[i] != 1]
+    return order == sorted(order)
 
 
 rules.add("identity-reshape", Is(Reshape, x), _keep, when=_same_type)
@@ -238,20 +238,20 @@ def _joined(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
     """The shapes broadcast, if that needs no dims to be equal that are written differently."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    joined: list[Dim] = []
+    shape: list[Dim] = []
     for column in zip(*padded):
         wide = {d for d in column if d != 1}
         if len(wide) > 1:
             return None
-        joined.append(wide.pop() if wide else 1)
-    return tuple(joined)
+        shape.append(wide.pop() if wide else 1)
+    return tuple(shape)
 
 
 @rules.rule("operand-broadcasts-by-itself", Where(Elementwise, _spread_operand))
 def bare_operand(operands: tuple[Value, ...], root: Value, graph: Graph) -> Value:
-    made = graph.add(root.op, *operands)
-    assert isinstance(made, Value)
-    return made
+    result = graph.add(root.op, *operands)
+    assert isinstance(result, Value)
+    return result
 
 
 # numbers from dims
@@ -268,8 +268,8 @@ def _pick(root: Value, inner: Value, c: Value, graph: Graph) -> Value | None:
     at = [int(i) for i in c.constant.reshape(-1)]
     if any(not -size <= i < size for i in at):
         return None
-    made = build.dims_tensor(graph, values=tuple(inner.op.values[i] for i in at), dtype=inner.dtype)
-    return made.reshape(c.shape)
+    picked = build.dims_tensor(graph, values=tuple(inner.op.values[i] for i in at), dtype=inner.dtype)
+    return picked.reshape(c.shape)
 
 
 rules.add("gather-of-dims", Is(Gather, Is(DimsTensor, name="inner"), Const(name="c", where=_whole)), _pick)

@@ -27,14 +27,14 @@ def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         if name in sizes and (sizes[name] < low or (high is not None and sizes[name] > high)):
             limits = f"[{low}, {'inf' if high is None else high}]"
             raise ShapeError(f"[specialise] expected the dim {name!r} in {limits}, got {sizes[name]}")
-    made = _changed(graph, lambda dim: dims.substitute(dim, sizes), graph.assumes_equal)
+    specialised = _changed(graph, lambda dim: dims.substitute(dim, sizes), graph.assumes_equal)
     anew = graph.anew
     if anew is not None:
-        made.anew = partial(_anew_at, anew, dict(sizes))
-    for inner in _within(made):
+        specialised.anew = partial(_anew_at, anew, dict(sizes))
+    for inner in _within(specialised):
         inner.bounds = {name: pair for name, pair in inner.bounds.items() if name not in sizes}
         inner.given = tuple(name for name in inner.given if name not in sizes)
-    return made
+    return specialised
 
 
 def _anew_at(anew: Callable[[Mapping[str, int]], Graph], sizes: Mapping[str, int], more: Mapping[str, int]) -> Graph:
@@ -48,21 +48,21 @@ def assume_equal(graph: Graph) -> Graph:
 
 def _changed(graph: Graph, change: Callable[[Dim], Dim], assumes_equal: bool) -> Graph:
     """The graph with `change` applied to its dims; types are worked out anew."""
-    made = Graph(graph.name, assumes_equal)
-    made.bounds, made.given, made.data = dict(graph.bounds), graph.given, dict(graph.data)
+    changed = Graph(graph.name, assumes_equal)
+    changed.bounds, changed.given, changed.data = dict(graph.bounds), graph.given, dict(graph.data)
     map_: dict[Value, Value] = {}
     for node in graph.nodes:
         regions = [_changed(region, change, assumes_equal) for region in node.regions]
-        made.add(
+        changed.add(
             with_dims(node.op, change), *(map_[v] for v in node.inputs),
             name=node.name, source=node.source, regions=regions,
         )  # fmt: skip
-        map_.update(zip(node.outputs, made.nodes[-1].outputs))
-    made.states = dict(graph.states)
-    made.outputs = {name: map_[value] for name, value in graph.outputs.items()}
+        map_.update(zip(node.outputs, changed.nodes[-1].outputs))
+    changed.states = dict(graph.states)
+    changed.outputs = {name: map_[value] for name, value in graph.outputs.items()}
     equalities = [Equality(change(e.left), change(e.right), e.reason, e.spreads) for e in graph.equalities]
-    made.equalities = [e for e in dict.fromkeys([*equalities, *made.equalities]) if _is_open(e, assumes_equal)]
-    return made
+    changed.equalities = [e for e in dict.fromkeys([*equalities, *changed.equalities]) if _is_open(e, assumes_equal)]
+    return changed
 
 
 def _is_open(equality: Equality, assumes_equal: bool) -> bool:

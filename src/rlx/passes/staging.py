@@ -93,11 +93,11 @@ class _Cutter:
                 continue
             if isinstance(inputs[0].op, Input) or id(inputs[0].node) in light:
                 light.add(id(node))
-        kept = {id(v.node) for v in self.graph.outputs.values()}
+        outputs = {id(v.node) for v in self.graph.outputs.values()}
         for node in reversed(nodes):
             uses = [user for value in node.outputs for user in self.graph.uses(value)]
             users = [self.level[id(user)] for user in uses if id(user) in self.level]  # others no output needs
-            if id(node) in light and id(node) not in kept and users:
+            if id(node) in light and id(node) not in outputs and users:
                 self.level[id(node)] = max(self.level[id(node)], min(users))
 
     def _finish(self, builders: list[_Builder], nodes: list[Node]) -> None:
@@ -152,8 +152,8 @@ class _Builder:
             if top in self.map:
                 stack.pop()
             elif isinstance(top.op, Measured):
-                made = build.dims_tensor(self.graph, values=(dims.symbol(top.op.symbol),))
-                self.map[top] = made.reshape(())
+                tensor = build.dims_tensor(self.graph, values=(dims.symbol(top.op.symbol),))
+                self.map[top] = tensor.reshape(())
             elif isinstance(top.op, Input) or (id(top.node) not in self.cutter.free and self._is_earlier(top)):
                 self.map[top] = self._taken(top)
                 self.stage.takes.append(top)
@@ -171,9 +171,9 @@ class _Builder:
     def _taken(self, value: Value) -> Value:
         if isinstance(value.op, Input):
             return Value(self.graph.adopt(value.node, ()), 0)
-        made = self.graph.add(Input(value.type), name=value.name)
-        assert isinstance(made, Value)  # an input has one result
-        return made
+        symbol = self.graph.add(Input(value.type), name=value.name)
+        assert isinstance(symbol, Value)  # an input has one result
+        return symbol
 
     def give(self, value: Value) -> None:
         if value not in self.stage.gives:
@@ -193,18 +193,18 @@ class _Builder:
             graph.bounds[name] = (max(low, 0), high)
         unknown = cutter.level_of_symbol.keys() - known
         graph.equalities = [e for e in graph.equalities if not e.symbols & unknown]
-        mine = {name for name, level in cutter.level_of_symbol.items() if level == self.number}
-        self.stage.checks = [e for e in graph.equalities if e.symbols & mine]
+        own_symbols = {name for name, level in cutter.level_of_symbol.items() if level == self.number}
+        self.stage.checks = [e for e in graph.equalities if e.symbols & own_symbols]
         used = symbols_within(graph.nodes).union(*(e.symbols for e in graph.equalities))
         graph.given = tuple(sorted(used - set(graph.symbols)))
 
 
 def sizes(nodes: Iterable[Node], measured: set[str]) -> dict[tuple[Dim, ...], tuple[int, Node]]:
     """Shapes that hang on measured dims, each with the bytes of its widest element and a node that makes it."""
-    found: dict[tuple[Dim, ...], tuple[int, Node]] = {}
+    widest: dict[tuple[Dim, ...], tuple[int, Node]] = {}
     for node in nodes:
         for of in node.types:
             hangs = any(isinstance(d, Poly) and dims.symbols(d) & measured for d in of.shape)
-            if hangs and of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
-                found[of.shape] = (of.dtype.itemsize, node)
-    return found
+            if hangs and of.dtype.itemsize > widest.get(of.shape, (0, node))[0]:
+                widest[of.shape] = (of.dtype.itemsize, node)
+    return widest

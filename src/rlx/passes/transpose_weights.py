@@ -36,9 +36,9 @@ class TransposeWeights(Pass):
                 changed = True
             elif isinstance(node.op, Scan):
                 (body,) = node.regions
-                made = self._turned(body, body.inputs[node.op.carried + node.op.sequences :], context)
-                rebuild.keep(node, (made,))
-                changed = changed or made is not body
+                new_body = self._turned(body, body.inputs[node.op.carried + node.op.sequences :], context)
+                rebuild.keep(node, (new_body,))
+                changed = changed or new_body is not body
         return rebuild.finish() if changed else graph
 
 
@@ -56,6 +56,6 @@ def _turn(rebuild: Rebuild, node: Node) -> None:
     assert isinstance(op, DotGeneral)
     left, right = (rebuild[v] for v in node.inputs)
     first = len(rebuild.new.nodes)
-    made = rebuild.new.add(dataclasses.replace(op, rhs_contract=(0,)), left, right.transpose(1, 0))
-    assert isinstance(made, Value)
-    rebuild.replace(node, made, first=first)
+    dot = rebuild.new.add(dataclasses.replace(op, rhs_contract=(0,)), left, right.transpose(1, 0))
+    assert isinstance(dot, Value)
+    rebuild.replace(node, dot, first=first)

@@ -66,9 +66,9 @@ class Comparison:
         return [k for k, ratio in sorted(known, key=lambda pair: -abs(math.log(pair[1] / self.usual)))]
 
 
-def compared(graph: Graph, inputs: Mapping[str, Array], session: Session, found: Profile) -> Comparison:
+def compared(graph: Graph, inputs: Mapping[str, Array], session: Session, profiled: Profile) -> Comparison:
     """A profile of the graph on these inputs beside its prediction. Raises ProfileError where nothing predicts."""
-    device = registry.parse(found.device)
+    device = registry.parse(profiled.device)
     binding = Signature(graph).binding(list(inputs.values()), graph.data)
     estimate, by = Chooser(graph, DevicePolicy(), session.options).estimate(device, binding)
     if estimate is None or by is None:
@@ -77,7 +77,7 @@ def compared(graph: Graph, inputs: Mapping[str, Array], session: Session, found:
     for kernel in estimate.kernels:
         predicted[_key(kernel)] = predicted.get(_key(kernel), 0.0) + kernel.ns
     took: dict[Key, tuple[int, float]] = {}
-    for timed in found.kernels:
+    for timed in profiled.kernels:
         calls, ns = took.get(_key(timed), (0, 0.0))
         took[_key(timed)] = calls + timed.calls, ns + timed.total_ns
     kernels = [Compared(*key, calls, ns, predicted.get(key)) for key, (calls, ns) in took.items() if calls]

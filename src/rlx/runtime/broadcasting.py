@@ -120,12 +120,12 @@ def _key(sizes: Sizes) -> Key:
 
 def _origins(interface: Interface, binding: Sizes) -> str:
     """Which input each dim is of."""
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for name, of in interface.inputs.items():
         for axis, dim in enumerate(of.shape):
             if str(dim) in binding:
-                found.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {name!r} axis {axis}")
-    return ", ".join(found.values())
+                origins.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {name!r} axis {axis}")
+    return ", ".join(origins.values())
 
 
 class BroadcastExecutable(Executable):
@@ -147,11 +147,11 @@ class BroadcastExecutable(Executable):
     def set_params(self, params: Mapping[str, Array]) -> None:
         self.take(params, params)
 
-    def take(self, given: Mapping[str, Array], private: Mapping[str, Array]) -> None:
+    def take(self, params: Mapping[str, Array], private: Mapping[str, Array]) -> None:
         """Weights as they were given, which may lie in files, and the arrays that programs may keep."""
         with self._lock:
             self.equal.set_params(private)
-            self._given.update(given)
+            self._given.update(params)
             for graph, _, program in self._programs.values():
                 program.set_params(_of(graph, private))
 

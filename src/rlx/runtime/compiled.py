@@ -101,9 +101,9 @@ class CompiledGraph:
         """
         if self._owner is not None:
             return self._owner.set_params(params)
-        given = self.program.checked(params)
+        arrays = self.program.checked(params)
         self._pipeline.drain()
-        return self.program.set_params(given)
+        return self.program.set_params(arrays)
 
     def seed(self, seed: int | None) -> None:
         """Random numbers of the runs from here on follow from this seed (0 to 2⁶⁴ - 1); None draws a new key.
@@ -188,19 +188,19 @@ class CompiledGraph:
             return self._run_in_mode(inputs, outputs)
 
     def _run_in_mode(
-        self, inputs: Inputs, given: Sequence[Array] | None = None, wanted: Sequence[Where] | None = None
+        self, inputs: Inputs, outputs: Sequence[Array] | None = None, wanted: Sequence[Where] | None = None
     ) -> list[Any]:
         """A run with handles, feeds, active extents, observers, given outputs and places where these are wanted, as far
         as there are any."""
         return self._state.run(
-            lambda mode, where: run_once(self.program, mode, inputs, given, where), given is not None, wanted
+            lambda mode, where: run_once(self.program, mode, inputs, outputs, where), outputs is not None, wanted
         )
 
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
         """Runs, and tells how long each kernel took. Raises ProfileError unless it was compiled for that."""
         mode = self._state.now(copied=True)
-        given = mode.merge(inputs, self.input_names) if mode.handles else inputs
-        bound, arrays = self.program.ready(given, mode.extents, mode.states)
+        merged = mode.merge(inputs, self.input_names) if mode.handles else inputs
+        bound, arrays = self.program.ready(merged, mode.extents, mode.states)
         try:
             return bound.profile(arrays)
         except Exception as error:
@@ -368,8 +368,8 @@ class CompiledGraph:
         if positional:
             names = self.input_names
             if len(positional) > len(names) or any(name in named for name in names[: len(positional)]):
-                got = f"{len(positional)} by position and {list(named)}"
-                raise InputError(f"[run] expected each of the inputs {list(names)} once, got {got}")
+                actual = f"{len(positional)} by position and {list(named)}"
+                raise InputError(f"[run] expected each of the inputs {list(names)} once, got {actual}")
             inputs = {**dict(zip(names, positional)), **named}
         return dict(zip(self.output_names, self.run(inputs, **limits)))
 
@@ -428,11 +428,11 @@ class CompiledGraph:
         if self.closed:
             return f"<CompiledGraph {self.program.name!r} on {self.device}, closed>"
         signature = self.program.signature
-        takes = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
-        gives = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
+        inputs = ", ".join(f"{name}: {of}" for name, of in signature.types.items() if name not in signature.states)
+        outputs = ", ".join(f"{name}: {of}" for name, of in self.program.output_types.items())
         keeps = ", ".join(f"{name}: {of}" for name, of in signature.states.items())
-        kept = f", keeps {keeps}" if keeps else ""
-        return f"<CompiledGraph {self.program.name!r} on {self.device}: ({takes}) → ({gives}){kept}>"
+        states = f", keeps {keeps}" if keeps else ""
+        return f"<CompiledGraph {self.program.name!r} on {self.device}: ({inputs}) → ({outputs}){states}>"
 
 
 def _opened(pickled: Pickled) -> CompiledGraph:

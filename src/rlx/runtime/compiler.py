@@ -37,9 +37,9 @@ class Compiler:
         """
         executable = self.for_equal_dims(graph)
         if log.wanted(log.COMPILES, "compile"):
-            how = "taken from the cache" if executable.from_cache else "compiled"
+            origin = "taken from the cache" if executable.from_cache else "compiled"
             took = f"{executable.compile_ns / 1e6:.1f} ms"
-            log.tell(log.COMPILES, "compile", f"{how} in {took}: {graph.name!r} for {self.device}")
+            log.tell(log.COMPILES, "compile", f"{origin} in {took}: {graph.name!r} for {self.device}")
         return self.around(graph, executable)
 
     def around(self, graph: Graph, equal: Executable) -> Executable:

@@ -37,22 +37,22 @@ Sizes = Mapping[tuple[Dim, ...], tuple[int, Place]]
 Trips = Sequence[tuple[Dim, Place]]
 
 
-def places(found: Mapping[tuple[Dim, ...], tuple[int, Node]]) -> Sizes:
-    return {shape: (itemsize, Place.of(node)) for shape, (itemsize, node) in found.items()}
+def places(shapes: Mapping[tuple[Dim, ...], tuple[int, Node]]) -> Sizes:
+    return {shape: (itemsize, Place.of(node)) for shape, (itemsize, node) in shapes.items()}
 
 
 def sizes(
-    graph: Graph, found: dict[tuple[Dim, ...], tuple[int, Node]] | None = None
+    graph: Graph, shapes: dict[tuple[Dim, ...], tuple[int, Node]] | None = None
 ) -> Mapping[tuple[Dim, ...], tuple[int, Node]]:
     """Shapes of a graph and its regions, each with the bytes of its widest element and a node that makes it."""
-    found = {} if found is None else found
+    shapes = {} if shapes is None else shapes
     for node in graph.nodes:
         for of in node.types:
-            if of.dtype.itemsize > found.get(of.shape, (0, node))[0]:
-                found[of.shape] = (of.dtype.itemsize, node)
+            if of.dtype.itemsize > shapes.get(of.shape, (0, node))[0]:
+                shapes[of.shape] = (of.dtype.itemsize, node)
         for region in node.regions:
-            sizes(region, found)
-    return found
+            sizes(region, shapes)
+    return shapes
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Demands:
 
     @staticmethod
     def of(graph: Graph) -> Demands:
-        found = places(sizes(graph))
+        shapes = places(sizes(graph))
         known = set(graph.symbols)
         loops = [(trips, Place.of(node)) for trips, node in nested_trips(graph) if dims.symbols(trips) <= known]
-        fixed = {shape: of for shape, of in found.items() if all(isinstance(d, int) for d in shape)}
+        fixed = {shape: of for shape, of in shapes.items() if all(isinstance(d, int) for d in shape)}
         return Demands(
             fixed=fixed,
             open={
                 shape: of
-                for shape, of in found.items()
+                for shape, of in shapes.items()
                 if shape not in fixed and all(dims.symbols(d) <= known for d in shape)
             },
             fixed_trips=[(trips, place) for trips, place in loops if isinstance(trips, int)],
@@ -96,8 +96,10 @@ class Demands:
         known = [(shape, of) for shape, of in {**self.fixed, **self.open}.items() if _known(shape, binding)]
         if not known:
             return "it has no values of known size"
-        found = [(math.prod(dims.evaluate(d, binding) for d in shape) * of[0], shape, of[1]) for shape, of in known]
-        size, shape, place = max(found, key=lambda each: each[0])
+        candidates = [
+            (math.prod(dims.evaluate(d, binding) for d in shape) * of[0], shape, of[1]) for shape, of in known
+        ]
+        size, shape, place = max(candidates, key=lambda each: each[0])
         extents = [dims.evaluate(d, binding) for d in shape]
         return f"the largest value is of {size} bytes, {extents}, at node {place.label!r}"
 
@@ -139,8 +141,8 @@ def check_sizes(sizes: Sizes, binding: Mapping[str, int], most: int) -> None:
             raise InputError(f"[{place.op}] expected dims that are not negative, got {extents}, {at}")
         size = math.prod(extents) * itemsize
         if size > most:
-            wanted = f"[{place.op}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
-            raise OutOfMemory(f"{wanted}, got {size} for {extents}, {at}")
+            expected = f"[{place.op}] expected a value of at most {most} bytes (RLX_VALUE_BYTES)"
+            raise OutOfMemory(f"{expected}, got {size} for {extents}, {at}")
 
 
 def most_bytes() -> int:

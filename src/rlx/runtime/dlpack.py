@@ -42,16 +42,16 @@ class _AsBits:
     def __dlpack_device__(self) -> Any:
         return self.value.__dlpack_device__()
 
-    def __dlpack__(self, **asked: Any) -> Any:
-        capsule = self.value.__dlpack__(**asked)
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.value.__dlpack__(**options)
         name = _name_of(capsule)
         at = _PLACES.get(name)
         if at is not None:
             code = ctypes.c_uint8.from_address(_pointer_of(capsule, name) + at)
             bits = ctypes.c_uint8.from_address(ctypes.addressof(code) + 1)
-            found = CODES.get(code.value)
-            if found is not None and found.bits == bits.value:
-                self.dtype, code.value = found, UNSIGNED
+            dtype = CODES.get(code.value)
+            if dtype is not None and dtype.bits == bits.value:
+                self.dtype, code.value = dtype, UNSIGNED
         return capsule
 
 
@@ -59,7 +59,7 @@ def array_of(value: Any) -> Array:
     """What speaks DLPack as an array on the same memory. Raises whatever the exporter or NumPy raises: for a device
     that NumPy cannot read, a gradient, a dtype."""
     for lazy in _LAZY:
-        value = getattr(value, lazy, lambda kept=value: kept)()
+        value = getattr(value, lazy, lambda captured=value: captured)()
     exporter = _AsBits(value)
-    made: Array = np.from_dlpack(exporter)
-    return made if exporter.dtype is None else made.view(exporter.dtype.numpy)
+    array: Array = np.from_dlpack(exporter)
+    return array if exporter.dtype is None else array.view(exporter.dtype.numpy)

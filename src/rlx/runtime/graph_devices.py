@@ -463,13 +463,13 @@ def _rounds(
         for _ in range(max(runs, 1)):
             loads.append(observed.load_of_others())
             for device, program in programs.items():
-                taken = times[device]
-                if device in errors or (len(taken) >= 3 and sum(taken) > CALL_BUDGET_S * 1e9):
+                samples = times[device]
+                if device in errors or (len(samples) >= 3 and sum(samples) > CALL_BUDGET_S * 1e9):
                     continue
                 before = time.perf_counter_ns()
                 try:
                     program.run(inputs)
                 except (RlxError, MemoryError) as error:
                     errors[device] = f"{type(error).__name__}: {error}"
-                taken.append(float(time.perf_counter_ns() - before))
+                samples.append(float(time.perf_counter_ns() - before))
     return times, errors, statistics.median(loads)

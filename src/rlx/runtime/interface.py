@@ -124,9 +124,9 @@ class LateGraph:
     @staticmethod
     def of(graph: Graph) -> LateGraph:
         """A graph that is here."""
-        made = LateGraph(Interface.of(graph), lambda: graph)
-        made._graph, made._read = graph, None
-        return made
+        late = LateGraph(Interface.of(graph), lambda: graph)
+        late._graph, late._read = graph, None
+        return late
 
     @property
     def is_here(self) -> bool:

@@ -100,9 +100,11 @@ def check_feeds(interface: Interface, feeds: Mapping[str, str], handles: Mapping
             raise InputError(f"[set_feeds] expected inputs among {list(inputs)}, got {name!r}")
         if name not in handles:
             raise InputError(f"[set_feeds] expected a handle of input {name!r}, got none: bind_handle gives it a value")
-        given, taken = results[output], inputs[name]
-        if not given.flows_into(taken):
-            raise InputError(f"[set_feeds] expected {taken} for input {name!r}, got output {output!r} of {given}")
+        output_type, input_type = results[output], inputs[name]
+        if not output_type.flows_into(input_type):
+            raise InputError(
+                f"[set_feeds] expected {input_type} for input {name!r}, got output {output!r} of {output_type}"
+            )
     doubled = {name for name in feeds.values() if list(feeds.values()).count(name) > 1}
     if doubled:
         raise InputError(f"[set_feeds] expected one output for each input, got several for {sorted(doubled)}")

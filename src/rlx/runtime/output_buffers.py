@@ -19,18 +19,18 @@ def check_slots(
 ) -> list[Array]:
     """The given arrays, one for each output in order. Raises InputError if a result cannot be written into one."""
     if not isinstance(outputs, (list, tuple)) or len(outputs) != len(types):
-        got = len(outputs) if isinstance(outputs, (list, tuple)) else type(outputs).__name__
-        raise InputError(f"[run_slots] expected a list of {len(types)} arrays for {list(types)}, got {got}")
+        actual = len(outputs) if isinstance(outputs, (list, tuple)) else type(outputs).__name__
+        raise InputError(f"[run_slots] expected a list of {len(types)} arrays for {list(types)}, got {actual}")
     if shapes is None:
         raise InputError("[run_slots] expected outputs of shapes that are known before a run, got one that it measures")
-    for (name, of), given, shape in zip(types.items(), outputs, shapes):
-        wanted = f"[run_slots] expected an array of {of.dtype}{list(shape)} for output {name!r}"
-        if type(given) is not np.ndarray:
-            raise InputError(f"{wanted}, got {type(given).__name__}")
-        if given.dtype != of.dtype.numpy or given.shape != shape:
-            raise InputError(f"{wanted}, got {given.dtype.name}{list(given.shape)}")
-        if given.flags.num & _WRITEABLE_LAYOUT != _WRITEABLE_LAYOUT:
-            raise InputError(f"{wanted} that is writeable, contiguous and aligned, got one that is not")
+    for (name, of), array, shape in zip(types.items(), outputs, shapes):
+        expected = f"[run_slots] expected an array of {of.dtype}{list(shape)} for output {name!r}"
+        if type(array) is not np.ndarray:
+            raise InputError(f"{expected}, got {type(array).__name__}")
+        if array.dtype != of.dtype.numpy or array.shape != shape:
+            raise InputError(f"{expected}, got {array.dtype.name}{list(array.shape)}")
+        if array.flags.num & _WRITEABLE_LAYOUT != _WRITEABLE_LAYOUT:
+            raise InputError(f"{expected} that is writeable, contiguous and aligned, got one that is not")
     _check_apart(list(types), list(outputs), inputs)
     return list(outputs)
 
@@ -43,8 +43,10 @@ def _check_apart(names: Sequence[str], outputs: Sequence[Array], inputs: Sequenc
     end, output_end, owner = -1, -1, ""  # of all that begins before, of the outputs among it, and whose that is
     for first, last, name in spans:
         if first < (end if name else output_end):
-            taken = name or owner
-            raise InputError(f"[run_slots] expected memory of its own for output {taken!r}, got that of another array")
+            overlapping = name or owner
+            raise InputError(
+                f"[run_slots] expected memory of its own for output {overlapping!r}, got that of another array"
+            )
         end = max(end, last)
         if name and last > output_end:
             output_end, owner = last, name

@@ -60,14 +60,14 @@ class Pickled:
         backend, ordinal = registry.backend(self.device)
         compiler = Compiler(self.device, backend, self.options, ordinal)
         params: dict[str, Any] = {**self.graph.data, **self.params}
-        made = make(Program(self.graph, self.device, compiler.compile(self.graph), compiler, params))
-        made.attempts = self.attempts
+        compiled = make(Program(self.graph, self.device, compiler.compile(self.graph), compiler, params))
+        compiled.attempts = self.attempts
         for name, array in self.handles.items():
-            made.bind_handle(name, array)
-        made.set_feeds(self.feeds)
+            compiled.bind_handle(name, array)
+        compiled.set_feeds(self.feeds)
         for dim, extent in self.extents.items():
-            made.set_active_extent(dim, extent)
-        state = made.program.signature.random
+            compiled.set_active_extent(dim, extent)
+        state = compiled.program.signature.random
         if state is not None:
             state.place = self.random
-        return made
+        return compiled

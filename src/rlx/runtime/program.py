@@ -98,22 +98,22 @@ class Program:
             raise InputError(f"[set_param] expected names among {list(self.param_types)}, got {unknown}{near}")
         return {name: check_param(name, array, self.param_types[name]) for name, array in params.items()}
 
-    def set_params(self, given: Mapping[str, Array]) -> None:
+    def set_params(self, params: Mapping[str, Array]) -> None:
         """Gives weights arrays that were `checked`, here and in all parts: all of them, or after an error none."""
-        held = {name: mapped.private(array) for name, array in given.items()}
-        self._take(given, held)
+        private = {name: mapped.private(array) for name, array in params.items()}
+        self._take(params, private)
 
-    def _take(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> None:
+    def _take(self, params: Mapping[str, Array], private: Mapping[str, Array]) -> None:
         """The weights as they were given, and as the program gets them."""
         with self._lock:
             with translated("weights", self.device):
-                self.executable.take(given, held)
-            if any(not self.param_types[name].is_static for name in given):
+                self.executable.take(params, private)
+            if any(not self.param_types[name].is_static for name in params):
                 self._plans.clear()
-            self.params = {**self.params, **given}
-            self._missing = self._missing - given.keys()
+            self.params = {**self.params, **params}
+            self._missing = self._missing - params.keys()
             for part in self._parts.values():
-                part._take(given, held)
+                part._take(params, private)
 
     # runs
 
@@ -205,11 +205,11 @@ class Program:
         """A program with the same code and weights, which takes other weights without a change to this one; random
         numbers go on from the same place if they have a seed. Raises CapabilityError."""
         with self._lock:
-            made = Program(self._late, self.device, self.executable.clone(), self._compiler, None, self._demands)
-            made.params, made._missing = self.params, self._missing
-            if self.signature.random is not None and made.signature.random is not None:
-                made.signature.random.place = self.signature.random.place
-            return made
+            clone = Program(self._late, self.device, self.executable.clone(), self._compiler, None, self._demands)
+            clone.params, clone._missing = self.params, self._missing
+            if self.signature.random is not None and clone.signature.random is not None:
+                clone.signature.random.place = self.signature.random.place
+            return clone
 
     # what it is
 

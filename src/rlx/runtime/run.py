@@ -19,7 +19,7 @@ def run_once(
     program: Program,
     mode: Mode,
     inputs: Inputs,
-    given: Sequence[Array] | None = None,
+    out_arrays: Sequence[Array] | None = None,
     where: Sequence[Where] | None = None,
 ) -> list[Any]:
     """The program's outputs, next values of states among them, in the arrays given for the others if there are any.
@@ -31,9 +31,9 @@ def run_once(
     if mode.handles:
         inputs = _merged(program, mode, inputs)
     if mode.observers:
-        return _run_observed(program, mode, inputs, given, where)
+        return _run_observed(program, mode, inputs, out_arrays, where)
     bound, arrays = program.ready(inputs, mode.extents, mode.states)
-    out = None if given is None else _all_outputs(program, given, bound.shapes, arrays)
+    out = None if out_arrays is None else _all_outputs(program, out_arrays, bound.shapes, arrays)
     return _call(program, bound, arrays, out, where)
 
 
@@ -65,11 +65,11 @@ def _call(
 
 
 def _all_outputs(
-    program: Program, given: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None, arrays: Sequence[Any]
+    program: Program, out_arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None, arrays: Sequence[Any]
 ) -> Sequence[Array | None]:
     """The arrays given for outputs, with none for next values of states between them. Raises InputError."""
     known = shapes and [shapes[at] for at in program.output_at]
-    slots = check_slots(given, program.output_types, known, [a for a in arrays if not isinstance(a, DeviceArray)])
+    slots = check_slots(out_arrays, program.output_types, known, [a for a in arrays if not isinstance(a, DeviceArray)])
     if not program.next_at:
         return slots
     everything: list[Array | None] = [None] * len(program.interface.outputs)
@@ -95,15 +95,15 @@ def observed(program: Program, observers: Sequence[Observer]) -> Program:
 
 
 def _run_observed(
-    program: Program, mode: Mode, inputs: Inputs, given: Sequence[Array] | None, where: Sequence[Where] | None
+    program: Program, mode: Mode, inputs: Inputs, out_arrays: Sequence[Array] | None, where: Sequence[Where] | None
 ) -> list[Any]:
     part = observed(program, mode.observers)
     bound, arrays = part.ready(inputs, mode.extents, mode.states)
     count = len(program.output_names)
-    if given is not None:
+    if out_arrays is not None:
         shapes = bound.shapes and bound.shapes[:count]
         hosted = [a for a in arrays if not isinstance(a, DeviceArray)]
-        given = check_slots(given, program.output_types, shapes, hosted)
+        out_arrays = check_slots(out_arrays, program.output_types, shapes, hosted)
     there: list[Where] | None = None
     if where is not None:
         watched: list[Where] = ["host"] * (len(part.output_names) - count)
@@ -113,7 +113,7 @@ def _run_observed(
     for observer in mode.observers:
         observer.see([next(rest) for _ in observer.watched])
     everything: list[Any] = [None] * len(program.interface.outputs)
-    for at, result in zip(program.output_at, deliver(results[:count], given)):
+    for at, result in zip(program.output_at, deliver(results[:count], out_arrays)):
         everything[at] = result
     for (_, at), (_, number) in zip(program.next_at, part.next_at):
         everything[at] = results[number]

@@ -118,10 +118,10 @@ class Signature:
             missing = [n for n in self.names if n not in inputs]
             unknown = [n for n in inputs if n not in self._brought]
             if missing or unknown:
-                got = [f"{what} {', '.join(map(repr, which))}" for what, which in
+                actual = [f"{what} {', '.join(map(repr, which))}" for what, which in
                        (("missing", missing), ("unknown", unknown)) if which]  # fmt: skip
                 near = did_you_mean(str(unknown[0]), missing) if unknown else ""
-                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(got)}{near}")
+                raise InputError(f"[run] expected the inputs {list(self.names)}, got {' and '.join(actual)}{near}")
             return inputs
         if not isinstance(inputs, (list, tuple)):
             raise InputError(
@@ -133,12 +133,12 @@ class Signature:
 
     def refusal(self, count: int, handles: Iterable[str]) -> str:
         """What is said of so many inputs by position, where some have a handle."""
-        held = [name for name in self.names if name in set(handles)]
-        if not held:
+        handled = [name for name in self.names if name in set(handles)]
+        if not handled:
             return f"[run] expected {len(self.names)} inputs {list(self.names)}, got {count}"
-        open_ = [name for name in self.names if name not in held]
+        open_ = [name for name in self.names if name not in handled]
         return (
-            f"[run] expected {len(open_)} inputs {open_} (a handle stands for {held}), or all {len(self.names)} "
+            f"[run] expected {len(open_)} inputs {open_} (a handle stands for {handled}), or all {len(self.names)} "
             f"{list(self.names)}, got {count}"
         )
 
@@ -185,38 +185,40 @@ class _Solver:
         self.origin: dict[str, str] = {}
 
     def take(self, kind: str, name: str, of: TensorType, shape: tuple[int, ...]) -> None:
-        got = f"{of.dtype}[{', '.join(map(str, shape))}]"
+        actual = f"{of.dtype}[{', '.join(map(str, shape))}]"
         if len(shape) != of.rank:
-            raise InputError(f"[run] expected {kind} {name!r} of {of} (rank {of.rank}), got {got} (rank {len(shape)})")
-        for axis, (declared, came) in enumerate(zip(of.shape, shape)):
+            raise InputError(
+                f"[run] expected {kind} {name!r} of {of} (rank {of.rank}), got {actual} (rank {len(shape)})"
+            )
+        for axis, (declared, size) in enumerate(zip(of.shape, shape)):
             if isinstance(declared, Poly):
-                self.pairs.append((f"{kind} {name!r} axis {axis}", declared, came))
-            elif declared != came:
-                raise InputError(f"[run] expected {kind} {name!r} of {of}, got {got}: axis {axis} is {came}")
+                self.pairs.append((f"{kind} {name!r} axis {axis}", declared, size))
+            elif declared != size:
+                raise InputError(f"[run] expected {kind} {name!r} of {of}, got {actual}: axis {axis} is {size}")
 
     def solve(self) -> dict[str, int]:
         for plain in (True, False):
-            for where, declared, came in self.pairs:
-                self._learn(where, declared, came, plain)
-        for where, declared, came in self.pairs:
-            if dims.symbols(declared) <= self.found.keys() and dims.evaluate(declared, self.found) != came:
+            for where, declared, size in self.pairs:
+                self._learn(where, declared, size, plain)
+        for where, declared, size in self.pairs:
+            if dims.symbols(declared) <= self.found.keys() and dims.evaluate(declared, self.found) != size:
                 name = str(declared)
                 expected = dims.evaluate(declared, self.found)
                 origin = ", ".join(self.origin[s] for s in sorted(dims.symbols(declared)))
                 raise InputError(
-                    f"[run] expected the dim {name!r} to be one size, got {expected} in {origin} and {came} in {where}"
+                    f"[run] expected the dim {name!r} to be one size, got {expected} in {origin} and {size} in {where}"
                 )
         return self.found
 
-    def _learn(self, where: str, declared: Dim, came: int, plain: bool) -> None:
+    def _learn(self, where: str, declared: Dim, size: int, plain: bool) -> None:
         unknown = dims.symbols(declared) - self.found.keys()
         if len(unknown) != 1:
             return
         (name,) = unknown
         if not plain:
-            value = _solve_linear(declared, name, came, self.found)
+            value = _solve_linear(declared, name, size, self.found)
         else:
-            value = came if declared == dims.symbol(name) else None
+            value = size if declared == dims.symbol(name) else None
         if value is not None:
             self.found[name] = value
             self.origin[name] = where
@@ -225,14 +227,14 @@ class _Solver:
         return ", ".join(f"{n} = {self.found[n]} by {self.origin[n]}" for n in self.found)
 
 
-def _solve_linear(declared: Dim, name: str, came: int, known: Mapping[str, int]) -> int | None:
-    """The value ≥ 0 of `name` that makes `declared` equal to `came`, if it occurs linearly and there is one."""
+def _solve_linear(declared: Dim, name: str, size: int, known: Mapping[str, int]) -> int | None:
+    """The value ≥ 0 of `name` that makes `declared` equal to `size`, if it occurs linearly and there is one."""
     at = [dims.evaluate(declared, {**known, name: value}) for value in (0, 1, 2)]
     slope = at[1] - at[0]
-    if slope == 0 or at[2] - at[1] != slope or (came - at[0]) % slope:
+    if slope == 0 or at[2] - at[1] != slope or (size - at[0]) % slope:
         return None
-    value = (came - at[0]) // slope
-    return value if value >= 0 and dims.evaluate(declared, {**known, name: value}) == came else None
+    value = (size - at[0]) // slope
+    return value if value >= 0 and dims.evaluate(declared, {**known, name: value}) == size else None
 
 
 def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout: int = _GOOD_LAYOUT) -> Array:
@@ -241,9 +243,9 @@ def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout
     if array.dtype != of.dtype.numpy:
         if array.dtype.newbyteorder("=") == of.dtype.numpy:
             return array.astype(of.dtype.numpy)
-        got = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+        actual = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
         raise InputError(
-            f"[{where}] expected {kind} {name!r} of {of}, got {got}: "
+            f"[{where}] expected {kind} {name!r} of {of}, got {actual}: "
             f"dtypes are never cast silently, .astype({of.dtype.numpy.name!r}) does it"
         )
     if array.flags.num & layout != layout:
@@ -271,8 +273,8 @@ def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -
     try:
         return array_of(value)
     except Exception as error:  # whatever the exporter raises
-        got = f"{type(value).__name__}, which DLPack cannot hand over"
-        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {got}: {error}") from None
+        actual = f"{type(value).__name__}, which DLPack cannot hand over"
+        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {actual}: {error}") from None
 
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:

@@ -155,7 +155,7 @@ class _StagedBound(Bound):
         executable = self.executable
         values: dict[Value, Array] = dict(zip(executable.inputs, inputs))
         binding = self.binding
-        kept = set(executable.outputs)
+        outputs = set(executable.outputs)
         for stage, plans in zip(executable.stages, self._plans):
             key = (tuple(binding.values()),)
             bound = plans.get(key)
@@ -163,14 +163,14 @@ class _StagedBound(Bound):
                 stage.check(binding)
                 bound = stage.executable.bind(binding)
                 plans.put(key, bound)
-            taken = [values[value] for value in stage.takes]
+            operands = [values[value] for value in stage.takes]
             if times is not None:
                 start = max((time.first_ns + time.total_ns for time in times), default=0.0)
-                times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(taken)]
-            results = bound(taken)
+                times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(operands)]
+            results = bound(operands)
             values.update(zip(stage.gives, results))
             binding = stage.read(values, binding)
             for value in stage.drops:
-                if value not in kept:
+                if value not in outputs:
                     values.pop(value, None)
         return [values[value] for value in executable.outputs]

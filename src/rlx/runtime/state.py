@@ -121,10 +121,10 @@ class State:
         if name not in handles:
             known = [*handles, *self.mode.states]
             raise InputError(f"[read_handle] expected an input with a handle, or a state, among {known}, got {name!r}")
-        held = handles[name]
-        if not isinstance(held, DeviceArray):
-            return held
-        value = _host_copy(held)
+        handle = handles[name]
+        if not isinstance(handle, DeviceArray):
+            return handle
+        value = _host_copy(handle)
         value.flags.writeable = False
         return value
 
@@ -149,11 +149,11 @@ class State:
 
     def set_feeds(self, feeds: Mapping[str, str]) -> None:
         """Raises InputError for types that do not go together."""
-        given = dict(feeds)
+        new_feeds = dict(feeds)
 
         def with_feeds(mode: Mode) -> Mode:
-            check_feeds(self.program.interface, given, mode.handles)
-            return replace(mode, feeds=given)
+            check_feeds(self.program.interface, new_feeds, mode.handles)
+            return replace(mode, feeds=new_feeds)
 
         self._change(with_feeds)
 

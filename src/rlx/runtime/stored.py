@@ -80,11 +80,11 @@ class Record:
         from rlx.backends.cpu import build
 
         start_ns = time.perf_counter_ns()
-        made = build.stored(self.program, self.isa, options)
-        if made is None:
+        program = build.stored(self.program, self.isa, options)
+        if program is None:
             return None
-        made.checks = self.checks
-        made.compile_ns = time.perf_counter_ns() - start_ns
+        program.checks = self.checks
+        program.compile_ns = time.perf_counter_ns() - start_ns
         late = LateGraph(self.interface, read)
 
         def compiler() -> Compiler:
@@ -94,9 +94,9 @@ class Record:
             backend, ordinal = registry.backend(DEVICE)
             return Compiler(DEVICE, backend, options, ordinal)
 
-        executable = around(late, made, lambda graph: compiler().for_equal_dims(graph))
+        executable = around(late, program, lambda graph: compiler().for_equal_dims(graph))
         if log.wanted(log.COMPILES, "compile"):
-            took = f"{made.compile_ns / 1e6:.1f} ms"
+            took = f"{program.compile_ns / 1e6:.1f} ms"
             log.tell(log.COMPILES, "compile", f"taken from the cache in {took}: {self.interface.name!r} for {DEVICE}")
         return CompiledGraph(Program(late, DEVICE, executable, compiler, self.params, self.demands))
 
@@ -118,12 +118,12 @@ def key(path: Path, device: str, options: Options, reader: Mapping[str, Any]) ->
     if not options.cache or not flags.cache() or flags.debug() >= 3 or device not in ("auto", DEVICE) or not processor:
         return None
     try:
-        told = json.dumps(dict(reader), sort_keys=True)
+        reader_text = json.dumps(dict(reader), sort_keys=True)
     except (TypeError, ValueError):  # arrays
         return None
     variables = sorted(i for i in os.environ.items() if i[0].startswith(flags.PREFIX) and i[0] not in _NOT_IN_KEY)
     switches = [sorted(options.disable), *(getattr(options, f.name) for f in fields(options) if f.name != "disable")]
-    parts = [os.path.abspath(path), device, repr(switches), told, repr(variables), repr(flags.code_state())]
+    parts = [os.path.abspath(path), device, repr(switches), reader_text, repr(variables), repr(flags.code_state())]
     parts += [processor, _system(), sys.version, np.__version__, disk.source_digest(), repr(_packages())]
     if device == "auto":
         from rlx.device import facts
@@ -144,13 +144,13 @@ def _processor() -> str:
             first = file.read().partition("\n\n")[0]
     except OSError:
         return ""
-    wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
-    return "\n".join(line for line in first.splitlines() if line.startswith(wanted))
+    fields = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
+    return "\n".join(line for line in first.splitlines() if line.startswith(fields))
 
 
 def _packages() -> list[tuple[str, int, int]]:
     """Of packages that read models and write code: sizes and times of what changes with their versions."""
-    found = []
+    packages = []
     for package in _PACKAGES:
         for root in sys.path:
             folder = os.path.join(root or ".", package)
@@ -159,9 +159,9 @@ def _packages() -> list[tuple[str, int, int]]:
                 first = os.stat(os.path.join(folder, "__init__.py"))
             except OSError:
                 continue
-            found.append((folder, of.st_mtime_ns, first.st_mtime_ns))
+            packages.append((folder, of.st_mtime_ns, first.st_mtime_ns))
             break
-    return found
+    return packages
 
 
 # the record
@@ -217,7 +217,7 @@ def find(of: str) -> Record | None:
             about=header["about"],
             interface=_interface_in(header["interface"]),
             demands=Demands(fixed, open_, *(_trips_in(part) for part in header["trips"])),
-            checks=[_check_in(told) for told in header["checks"]],
+            checks=[_check_in(entry) for entry in header["checks"]],
             program=header["program"],
             isa=header["isa"],
             params=params,
@@ -235,17 +235,17 @@ def _read(path: Path, size: int, digest: str) -> tuple[Array, tuple[int, ...]] |
             before = mapped.state_of_open(file.fileno())
             if os.fstat(file.fileno()).st_size != size:
                 return None
-            made = np.empty(size, np.uint8)
-            hasher, left = _Hasher(beside=size > _READ_BYTES), made.data
+            memory = np.empty(size, np.uint8)
+            hasher, remaining = _Hasher(beside=size > _READ_BYTES), memory.data
             try:
-                while left and (got := file.readinto(left[:_READ_BYTES])):
-                    hasher.update(left[:got])
-                    left = left[got:]
+                while remaining and (count := file.readinto(remaining[:_READ_BYTES])):
+                    hasher.update(remaining[:count])
+                    remaining = remaining[count:]
             finally:
-                found = hasher.hexdigest()  # which ends its thread
+                actual_digest = hasher.hexdigest()  # which ends its thread
     except OSError:
         return None
-    return (made, before) if not left and found == digest else None
+    return (memory, before) if not remaining and actual_digest == digest else None
 
 
 class _Hasher:
@@ -311,9 +311,9 @@ def _param(memory: Array, offset: int, dtype: str, shape: list[int]) -> Array:
     count = 1
     for n in shape:
         count *= n
-    made = memory[offset : offset + count * of.itemsize].view(of).reshape(shape)
-    made.flags.writeable = False
-    return made
+    array = memory[offset : offset + count * of.itemsize].view(of).reshape(shape)
+    array.flags.writeable = False
+    return array
 
 
 @cache
@@ -327,40 +327,40 @@ def _type_out(of: TensorType) -> list[Any]:
     return [of.dtype.name, _shape_out(of.shape)]
 
 
-def _type_in(told: list[Any]) -> TensorType:
-    return TensorType(_shape_in(told[1]), dtypes.parse(told[0]))
+def _type_in(entry: list[Any]) -> TensorType:
+    return TensorType(_shape_in(entry[1]), dtypes.parse(entry[0]))
 
 
 def _shape_out(shape: Sequence[Dim]) -> list[int | str]:
     return [d if isinstance(d, int) else str(d) for d in shape]
 
 
-def _shape_in(told: Sequence[int | str]) -> tuple[Dim, ...]:
-    return tuple(_dim(d) for d in told)
+def _shape_in(entry: Sequence[int | str]) -> tuple[Dim, ...]:
+    return tuple(_dim(d) for d in entry)
 
 
 def _sizes_out(sizes: Sizes) -> list[Any]:
     return [[_shape_out(shape), nbytes, place.op, place.label] for shape, (nbytes, place) in sizes.items()]
 
 
-def _sizes_in(told: list[Any]) -> Sizes:
-    return {_shape_in(shape): (nbytes, Place(op, label)) for shape, nbytes, op, label in told}
+def _sizes_in(entry: list[Any]) -> Sizes:
+    return {_shape_in(shape): (nbytes, Place(op, label)) for shape, nbytes, op, label in entry}
 
 
 def _trips_out(trips: Trips) -> list[Any]:
     return [[str(count), place.op, place.label] for count, place in trips]
 
 
-def _trips_in(told: list[Any]) -> Trips:
-    return [(_dim(count), Place(op, label)) for count, op, label in told]
+def _trips_in(entry: list[Any]) -> Trips:
+    return [(_dim(count), Place(op, label)) for count, op, label in entry]
 
 
 def _check_out(of: Check) -> list[Any]:
     return [*_shape_out((of.low, of.high)), asdict(of.words), None if of.count is None else str(of.count)]
 
 
-def _check_in(told: list[Any]) -> Check:
-    low, high, words, count = told
+def _check_in(entry: list[Any]) -> Check:
+    low, high, words, count = entry
     return Check(_dim(low), _dim(high), Violation(**words), None if count is None else _dim(count))
 
 
@@ -368,8 +368,8 @@ def _equality_out(of: Equality) -> list[Any]:
     return [*_shape_out((of.left, of.right)), of.reason, of.spreads]
 
 
-def _equality_in(told: list[Any]) -> Equality:
-    return Equality(_dim(told[0]), _dim(told[1]), told[2], told[3])
+def _equality_in(entry: list[Any]) -> Equality:
+    return Equality(_dim(entry[0]), _dim(entry[1]), entry[2], entry[3])
 
 
 def _interface_out(of: Interface) -> Json:
@@ -383,12 +383,12 @@ def _interface_out(of: Interface) -> Json:
     }  # fmt: skip
 
 
-def _interface_in(told: Json) -> Interface:
-    inputs, params, outputs = ({n: _type_in(t) for n, t in told[p].items()} for p in ("inputs", "params", "outputs"))
+def _interface_in(entry: Json) -> Interface:
+    inputs, params, outputs = ({n: _type_in(t) for n, t in entry[p].items()} for p in ("inputs", "params", "outputs"))
     return Interface(
-        name=told["name"], inputs=inputs, states=tuple(told["states"]), following=told["following"], params=params,
-        outputs=outputs, symbols=tuple(told["symbols"]), measured=tuple(told["measured"]),
-        bounds={name: (low, high) for name, (low, high) in told["bounds"].items()},
-        equalities=tuple(map(_equality_in, told["equalities"])), within=tuple(map(_equality_in, told["within"])),
-        assumes_equal=told["assumes_equal"],
+        name=entry["name"], inputs=inputs, states=tuple(entry["states"]), following=entry["following"], params=params,
+        outputs=outputs, symbols=tuple(entry["symbols"]), measured=tuple(entry["measured"]),
+        bounds={name: (low, high) for name, (low, high) in entry["bounds"].items()},
+        equalities=tuple(map(_equality_in, entry["equalities"])), within=tuple(map(_equality_in, entry["within"])),
+        assumes_equal=entry["assumes_equal"],
     )  # fmt: skip

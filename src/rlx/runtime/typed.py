@@ -36,14 +36,14 @@ class Typed:
             dtype = dtypes.of(self.dtype)
         except DTypeError as error:
             raise InputError(f"[{where}] expected {kind} {name!r} with a dtype: {error}") from None
-        made = self._typed(where, kind, name, of, dtype)
+        array = self._typed(where, kind, name, of, dtype)
         if dtype is of.dtype:
-            return made
+            return array
         if not widens(dtype, of.dtype):
             raise InputError(
                 f"[{where}] expected {kind} {name!r} of {of}, got {dtype}, which does not widen to it without loss"
             )
-        return made.astype(of.dtype.numpy)
+        return array.astype(of.dtype.numpy)
 
     def _typed(self, where: str, kind: str, name: str, of: TensorType, dtype: DType) -> Array:
         if not isinstance(self.data, (bytes, bytearray, memoryview)):
@@ -59,8 +59,8 @@ class Typed:
             shape[shape.index(-1)] = count // known
         wanted = int(np.prod(shape, dtype=np.int64)) if -1 not in shape else -1
         if wanted < 0 or (wanted * dtype.bits + 7) // 8 != raw.size:
-            told = f"{raw.size} bytes of {dtype}"
-            raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {told} for the shape {shape}")
+            actual = f"{raw.size} bytes of {dtype}"
+            raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {actual} for the shape {shape}")
         return _decoded(raw, dtype, wanted).reshape(shape)
 
     def _shape(self, of: TensorType) -> Sequence[int]:

@@ -15,9 +15,9 @@ here = pytest.mark.skipif(bool(why_absent("ane")), reason=why_absent("ane"))
 
 
 def compiled(graph: Graph, **params: Array) -> rlx.CompiledGraph:
-    made = rlx.Session("ane").compile(graph)
-    made.set_params(params)
-    return made
+    program = rlx.Session("ane").compile(graph)
+    program.set_params(params)
+    return program
 
 
 def entry(name: str) -> Any:

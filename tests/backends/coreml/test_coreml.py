@@ -50,30 +50,30 @@ def test_a_package_says_what_was_asked_for(
     precision: str, product: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RLX_COREML_PRECISION", precision)
-    made = compiled(net(), w=np.eye(4, dtype=np.float32))
+    program = compiled(net(), w=np.eye(4, dtype=np.float32))
     for _ in range(2):  # the second takes the place of the first
-        made.save(tmp_path / "net.mlpackage", {"n": 3})
+        program.save(tmp_path / "net.mlpackage", {"n": 3})
     assert [p.name for p in tmp_path.iterdir()] == ["net.mlpackage"]
     spec = backend.library.tools().models.utils.load_spec(str(tmp_path / "net.mlpackage"))
-    told = package.contents(spec)
-    assert told.inputs == {"x": entry("fp32[3,4]")} and told.outputs == {"y": entry("fp32[3,4]")}
-    assert (told.ops["softmax"], told.ops["cast"]) == (1, 0 if precision == "f32" else 2)
+    contents = package.contents(spec)
+    assert contents.inputs == {"x": entry("fp32[3,4]")} and contents.outputs == {"y": entry("fp32[3,4]")}
+    assert (contents.ops["softmax"], contents.ops["cast"]) == (1, 0 if precision == "f32" else 2)
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
-    want = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
-    np.testing.assert_allclose(made.run([x])[0], want, rtol=1e-6 if precision == "f32" else 2e-3)
+    expected = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    np.testing.assert_allclose(program.run([x])[0], expected, rtol=1e-6 if precision == "f32" else 2e-3)
 
 
 @here
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
-    made = compiled(net(), w=np.eye(4, dtype=np.float32))
+    program = compiled(net(), w=np.eye(4, dtype=np.float32))
     for sizes in (None, {}, {"n": 3, "m": 1}):
         with pytest.raises(InputError, match="sizes of the dims n"):
-            made.save(tmp_path / "net.mlpackage", sizes)
+            program.save(tmp_path / "net.mlpackage", sizes)
     with pytest.raises(CompileError, match=r"ends in \.mlpackage"):
-        made.save(tmp_path / "net.onnx", {"n": 3})
+        program.save(tmp_path / "net.onnx", {"n": 3})
     (tmp_path / "mine.mlpackage").mkdir()
     with pytest.raises(FileExistsError, match="something else"):
-        made.save(tmp_path / "mine.mlpackage", {"n": 3})
+        program.save(tmp_path / "mine.mlpackage", {"n": 3})
     with pytest.raises(InputError, match="params to be set"):
         rlx.Session("ane").compile(net()).save(tmp_path / "net.mlpackage", {"n": 3})
     assert [p.name for p in tmp_path.iterdir()] == ["mine.mlpackage"]
@@ -83,16 +83,16 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
 def test_conversions_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "saved").mkdir()
-    made = compiled(net(), w=np.eye(4, dtype=np.float32))
+    program = compiled(net(), w=np.eye(4, dtype=np.float32))
     for n in range(1, 4):
-        made.run([np.ones((n, 4), np.float32)])
-    made.save(tmp_path / "saved" / "net.mlpackage", {"n": 2})
+        program.run([np.ones((n, 4), np.float32)])
+    program.save(tmp_path / "saved" / "net.mlpackage", {"n": 2})
     assert len([p for p in tmp_path.iterdir() if p.name.startswith("rlx-coreml-")]) == 3
-    made.set_param("w", np.ones((4, 4), np.float32))  # other weights are other models
+    program.set_param("w", np.ones((4, 4), np.float32))  # other weights are other models
     gc.collect()
     assert [p.name for p in tmp_path.iterdir()] == ["saved"]
-    made.run([np.ones((1, 4), np.float32)])
-    del made
+    program.run([np.ones((1, 4), np.float32)])
+    del program
     gc.collect()
     assert [p.name for p in tmp_path.iterdir()] == ["saved"]
 
@@ -111,11 +111,11 @@ def test_conversions_that_fail_leave_nothing_behind(monkeypatch: pytest.MonkeyPa
 
 
 def test_other_devices_have_no_packages(tmp_path: Path) -> None:
-    made = rlx.Session("cpu").compile(net())
+    program = rlx.Session("cpu").compile(net())
     with pytest.raises(InputError, match="expected no sizes"):
-        made.save(tmp_path / "net", {"n": 3})
+        program.save(tmp_path / "net", {"n": 3})
     with pytest.raises(CapabilityError, match="package"):
-        made.executable.write_package(tmp_path / "net.mlpackage", {"n": 3})
+        program.executable.write_package(tmp_path / "net.mlpackage", {"n": 3})
 
 
 @here
@@ -126,8 +126,8 @@ def test_the_command_converts_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
     line = ["convert", str(tmp_path / "net.rlx"), "-o", str(tmp_path / "net.mlpackage")]
     assert main(line) == 1 and "expected sizes of the dims n" in capsys.readouterr().err
     assert main([*line, "--dim", "n=2"]) == 0
-    told = capsys.readouterr()
-    assert "softmax" in told.out and "fp32[2, 4]" in told.out and not told.err
+    output = capsys.readouterr()
+    assert "softmax" in output.out and "fp32[2, 4]" in output.out and not output.err
     assert main([*line, "--dim", "n=2", "--device", "cpu"]) == 1
     assert "models of its own" in capsys.readouterr().err
 
@@ -138,10 +138,10 @@ def test_names_are_those_of_core_ml() -> None:
     assert [p.name for p in ports(listed, set())] == ["x_1", "state_", "x_1_2", "_1st", "value", "gr__e"]
     graph = Graph()
     graph.output(**{"x.1": graph.input("x.1", (), "f32"), "state": graph.input("state", (2,), "bool")})
-    made = compiled(graph)
-    got = made.run([np.float32(3), np.array([True, False])])
-    assert got[0].shape == () and got[0] == 3 and got[1].tolist() == [True, False]
-    model = next(iter(made.executable._models.values()))
+    program = compiled(graph)
+    actual = program.run([np.float32(3), np.array([True, False])])
+    assert actual[0].shape == () and actual[0] == 3 and actual[1].tolist() == [True, False]
+    model = next(iter(program.executable._models.values()))
     assert [p.name for p in (*model.inputs, *model.outputs)] == ["x_1", "state_", "x_1_2", "state__2"]
 
 
@@ -153,8 +153,8 @@ def test_masks_of_huge_numbers_are_no_infinities_in_f16(monkeypatch: pytest.Monk
     graph.output(ops.softmax(x + (1.0 - mask) * float(np.finfo(np.float32).min)), name="y")
     graph.output(x * float("-inf"), name="infinite")
     mask_ = np.array([[1, 1, 0, 0], [0, 0, 0, 0]], np.float32)
-    got = compiled(graph).run([np.ones((2, 4), np.float32), mask_])
-    assert got[0].tolist() == [[0.5, 0.5, 0, 0], [0.25] * 4] and np.isneginf(got[1]).all()
+    actual = compiled(graph).run([np.ones((2, 4), np.float32), mask_])
+    assert actual[0].tolist() == [[0.5, 0.5, 0, 0], [0.25] * 4] and np.isneginf(actual[1]).all()
 
 
 # weights, sizes, integers
@@ -164,21 +164,21 @@ def test_masks_of_huge_numbers_are_no_infinities_in_f16(monkeypatch: pytest.Monk
 def test_other_weights_are_other_models() -> None:
     graph = Graph()
     graph.output(graph.input("x", ("n", 2), "f32") * graph.param("w", (2,), "f32"), name="y")
-    made = compiled(graph, w=np.ones(2, np.float32))
+    program = compiled(graph, w=np.ones(2, np.float32))
     for n, factor in ((2, 1), (3, 1), (2, 5)):
-        made.set_param("w", np.full(2, factor, np.float32))
-        np.testing.assert_array_equal(made.run([np.ones((n, 2), np.float32)])[0], np.full((n, 2), factor))
-    assert made.executable.compile_count == 3
+        program.set_param("w", np.full(2, factor, np.float32))
+        np.testing.assert_array_equal(program.run([np.ones((n, 2), np.float32)])[0], np.full((n, 2), factor))
+    assert program.executable.compile_count == 3
 
 
 @here
 def test_integers_have_32_bits() -> None:
     graph = Graph()
     graph.output(graph.input("x", (2,), "i64") + graph.param("w", (2,), "i64"), name="y")
-    made = compiled(graph, w=np.array([1, 2]))
-    assert made.run([np.array([-(1 << 31), (1 << 31) - 3])])[0].tolist() == [-(1 << 31) + 1, (1 << 31) - 1]
+    program = compiled(graph, w=np.array([1, 2]))
+    assert program.run([np.array([-(1 << 31), (1 << 31) - 3])])[0].tolist() == [-(1 << 31) + 1, (1 << 31) - 1]
     with pytest.raises(InputError, match=r"\[run\] expected integers in"):
-        made.run([np.array([0, 1 << 31])])
+        program.run([np.array([0, 1 << 31])])
     with pytest.raises(InputError, match="weights whose integers have 32 bits"):
         compiled(graph, w=np.array([1, 1 << 40])).run([np.array([0, 0])])
     with pytest.raises(UnsupportedOp, match="a constant needs more"):
@@ -192,8 +192,8 @@ def test_arrays_without_elements_are_left_out_inside() -> None:
     graph = Graph()
     x = graph.input("x", ("n", 2), "f32")
     graph.output(joined=ops.concat(x[:0] * 2, x, axis=0), total=ops.reduce_sum(x[:0], axes=(0,)))
-    got = compiled(graph).run([np.ones((3, 2), np.float32)])
-    assert got[0].tolist() == np.ones((3, 2)).tolist() and got[1].tolist() == [0, 0]
+    actual = compiled(graph).run([np.ones((3, 2), np.float32)])
+    assert actual[0].tolist() == np.ones((3, 2)).tolist() and actual[1].tolist() == [0, 0]
     with pytest.raises(UnsupportedOp, match="no arrays without elements"):
         compiled(graph).run([np.ones((0, 2), np.float32)])
 
@@ -208,8 +208,8 @@ def stepped(length: int, reverse: bool) -> Graph:
     step.output(ops.add(carried, element * factor), carried, carried > 2.0)
     graph = Graph()
     inputs = graph.input("c", (3,)), graph.input("x", (length, 3)), graph.input("f", (3,))
-    made = ops.scan(*inputs, carried=1, sequences=1, length=length, reverse=reverse, regions=(step,))
-    graph.output(**{f"y{i}": value for i, value in enumerate(made)})
+    results = ops.scan(*inputs, carried=1, sequences=1, length=length, reverse=reverse, regions=(step,))
+    graph.output(**{f"y{i}": value for i, value in enumerate(results)})
     return graph
 
 
@@ -220,11 +220,11 @@ def test_long_scans_are_loops(length: int, op: str, reverse: bool) -> None:
     graph = stepped(length, reverse)
     random = np.random.default_rng(0)
     inputs = {v.name: random.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    got, want = (run_on(device, graph, inputs) for device in ("ane", "reference"))
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
-    made = compiled(graph)
-    ops_ = package.contents(made.executable.model({}).model.get_spec()).ops
+    actual, expected = (run_on(device, graph, inputs) for device in ("ane", "reference"))
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)
+    program = compiled(graph)
+    ops_ = package.contents(program.executable.model({}).model.get_spec()).ops
     assert ops_["while_loop"] == (1 if op else 0)
 
 
@@ -237,12 +237,12 @@ def test_a_conditional_has_both_sides_in_it() -> None:
     plain = Graph("plain")
     plain.output(ops.broadcast_to(ops.reduce_sum(plain.input("a", ("n", 2)), axes=(0, 1)), shape=(4,)))
     graph.output(*ops.if_(p, x, regions=(narrow, plain)), name="y")
-    made = compiled(graph)
+    program = compiled(graph)
     ones = np.ones((2, 2), np.float32)
-    assert made.run([np.array(True), ones])[0].tolist() == [1] * 4
-    assert made.run([np.array(False), ones])[0].tolist() == [4] * 4
+    assert program.run([np.array(True), ones])[0].tolist() == [1] * 4
+    assert program.run([np.array(False), ones])[0].tolist() == [4] * 4
     with pytest.raises(UnsupportedOp, match="both sides fit"):
-        made.run([np.array(False), np.ones((3, 2), np.float32)])
+        program.run([np.array(False), np.ones((3, 2), np.float32)])
 
 
 # composites
@@ -284,8 +284,8 @@ CLAIMED: list[tuple[Callable[[], Graph], str]] = [
 
 @pytest.mark.parametrize("make, words", CLAIMED)
 def test_what_mil_has_ops_for_and_why_not(make: Callable[[], Graph], words: str) -> None:
-    said = backend.CoremlBackend().claim(make().nodes[-1])
-    assert said == "" if not words else words in str(said)
+    reason = backend.CoremlBackend().claim(make().nodes[-1])
+    assert reason == "" if not words else words in str(reason)
 
 
 @here
@@ -308,14 +308,14 @@ def test_masked_attention_is_the_references(mask: str | None, attributes: Any) -
     random = np.random.default_rng(0)
     inputs = {v.name: random.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
     if mask is not None:
-        kept = random.integers(0, 2, (5, 7)).astype(np.bool_)
-        kept[1:3] = False
-        inputs["mask"] = kept if mask == "bool" else np.where(kept, inputs["mask"], -np.inf).astype(np.float32)
-    made = compiled(graph)
-    told = package.contents(made.executable.model({}).model.get_spec()).ops
-    assert told["scaled_dot_product_attention"] == 1 and not told["softmax"]
-    want = run_on("reference", graph, inputs)["y"]
-    np.testing.assert_allclose(made.run(inputs)[0], want, rtol=1e-5, atol=1e-6)
+        admitted = random.integers(0, 2, (5, 7)).astype(np.bool_)
+        admitted[1:3] = False
+        inputs["mask"] = admitted if mask == "bool" else np.where(admitted, inputs["mask"], -np.inf).astype(np.float32)
+    program = compiled(graph)
+    contents = package.contents(program.executable.model({}).model.get_spec()).ops
+    assert contents["scaled_dot_product_attention"] == 1 and not contents["softmax"]
+    expected = run_on("reference", graph, inputs)["y"]
+    np.testing.assert_allclose(program.run(inputs)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 @here
@@ -328,9 +328,9 @@ def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
     q, k = (random.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[:2])
     mask = random.integers(0, 2, (5, 7)).astype(np.bool_)
     mask[2] = False
-    made = backend.CoremlBackend().compile(graph, Options(dispatch=Dispatch(policy)))
-    want = run_on("reference", graph, {"q": q, "k": k, "mask": mask})["y"]
-    np.testing.assert_allclose(made.bind({})([q, k, mask])[0], want, rtol=1e-5, atol=1e-6)
+    executable = backend.CoremlBackend().compile(graph, Options(dispatch=Dispatch(policy)))
+    expected = run_on("reference", graph, {"q": q, "k": k, "mask": mask})["y"]
+    np.testing.assert_allclose(executable.bind({})([q, k, mask])[0], expected, rtol=1e-5, atol=1e-6)
 
 
 # who runs it
@@ -340,9 +340,9 @@ def test_fused_and_decomposed_give_the_same(policy: Any) -> None:
 def test_elsewhere_models_are_saved_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_COREML_RUN", "device")
     monkeypatch.setattr("sys.platform", "linux")
-    made = compiled(net(), w=np.eye(4, dtype=np.float32))
+    program = compiled(net(), w=np.eye(4, dtype=np.float32))
     with pytest.raises(DeviceUnavailable, match=r"\[run\] expected macOS, whose Core ML runs models"):
-        made.run([np.ones((2, 4), np.float32)])
+        program.run([np.ones((2, 4), np.float32)])
     with pytest.raises(DeviceUnavailable, match=r"\[calibrate\] expected macOS"):
         calibration.calibration(ANE)
     assert registry.probe("ane").devices == (backend.CONVERTER,)
@@ -354,12 +354,12 @@ def test_elsewhere_models_are_saved_and_not_run(monkeypatch: pytest.MonkeyPatch)
 @here
 def test_on_macos_core_ml_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for Core ML, which is given what coremltools' pages ask for."""
-    seen: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
 
     def loaded(path: str, compute_units: Any) -> Any:
-        def predict(given: dict[str, Array]) -> dict[str, Array]:
-            seen.append({"path": path, "units": compute_units.name, **given})
-            return {"y": given["x"].astype(np.float32) + 1, "more": 1 - given["p"]}
+        def predict(features: dict[str, Array]) -> dict[str, Array]:
+            predictions.append({"path": path, "units": compute_units.name, **features})
+            return {"y": features["x"].astype(np.float32) + 1, "more": 1 - features["p"]}
 
         return SimpleNamespace(predict=predict)
 
@@ -367,14 +367,18 @@ def test_on_macos_core_ml_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executable, "on_macos", lambda: True)
     graph = Graph()
     graph.output(y=graph.input("x", (2,), "f16") + 1.0, more=ops.logical_not(graph.input("p", (), "bool")))
-    made = compiled(graph)
-    made.executable.model({})
+    program = compiled(graph)
+    program.executable.model({})
     monkeypatch.setattr(backend.library.tools().models, "MLModel", loaded)
     for _ in range(2):
-        got = made.run([np.ones(2, np.float16), np.array(True)])
-    assert [a.dtype for a in got] == [np.float16, np.bool_] and got[0].tolist() == [2, 2] and not got[1]
-    assert len(seen) == 2 and seen[0]["units"] == "CPU_AND_GPU" and seen[0]["path"].endswith(".mlpackage")
-    assert seen[0]["p"].dtype == np.int32 and seen[0]["p"].shape == (1,)
+        actual = program.run([np.ones(2, np.float16), np.array(True)])
+    assert [a.dtype for a in actual] == [np.float16, np.bool_] and actual[0].tolist() == [2, 2] and not actual[1]
+    assert (
+        len(predictions) == 2
+        and predictions[0]["units"] == "CPU_AND_GPU"
+        and predictions[0]["path"].endswith(".mlpackage")
+    )
+    assert predictions[0]["p"].dtype == np.int32 and predictions[0]["p"].shape == (1,)
 
 
 @here
@@ -386,13 +390,13 @@ def test_folding_says_what_it_has_no_values_for(monkeypatch: pytest.MonkeyPatch)
 
     graph = Graph()
     graph.output(ops.erf(graph.input("x", (4,))), name="y")
-    made = compiled(graph)
-    made.run([np.ones(4, np.float32)])
-    program = made.executable.model({}).model._mil_program
+    compiled_graph = compiled(graph)
+    compiled_graph.run([np.ones(4, np.float32)])
+    program = compiled_graph.executable.model({}).model._mil_program
     (op,) = [op for op in program.functions["main"].operations if op.op_type == "erf"]
     monkeypatch.setattr(type(op), "value_inference", untold)
     with pytest.raises(UnsupportedOp, match="ops that coremltools has values for, got erf"):
-        made.run([np.ones(4, np.float32)])
+        compiled_graph.run([np.ones(4, np.float32)])
 
 
 @pytest.mark.parametrize(
@@ -413,5 +417,5 @@ def test_what_a_probe_finds(
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr("platform.mac_ver", lambda: (version, ("", "", ""), machine))
     monkeypatch.setattr("platform.machine", lambda: machine)
-    found = backend.CoremlBackend().probe()
-    assert found.devices == devices and reason in found.reason
+    probe = backend.CoremlBackend().probe()
+    assert probe.devices == devices and reason in probe.reason

@@ -27,9 +27,9 @@ def test_bits_by_arithmetic(dtype: str) -> None:
     """Integers of the whole range, amounts of shifts beyond it, and masks that are known."""
     graph = Graph()
     x, y, by = (graph.input(name, (64,), dtype) for name in ("x", "y", "by"))
-    made = [ops.bitwise_and(x, y), ops.bitwise_or(x, y), ops.bitwise_xor(x, y), ops.shift_right(x, by)]
-    made += [ops.bitwise_and(x, mask) for mask in (0, 1, 7, 6)] + [ops.shift_left(x, 2), ops.shift_right(x, 1)]
-    graph.output(*made)
+    values = [ops.bitwise_and(x, y), ops.bitwise_or(x, y), ops.bitwise_xor(x, y), ops.shift_right(x, by)]
+    values += [ops.bitwise_and(x, mask) for mask in (0, 1, 7, 6)] + [ops.shift_left(x, 2), ops.shift_right(x, 1)]
+    graph.output(*values)
     of, width = x.dtype, min(x.dtype.bits, 32)
     graph.output(ops.shift_left(x, by) if of.bits < 64 else x, name="left")  # i64 has 32 bits here
     low, high = (-(1 << width - 1), 1 << width - 1) if of.kind == "int" else (0, 1 << width)
@@ -40,9 +40,9 @@ def test_bits_by_arithmetic(dtype: str) -> None:
         numbers = [a // 8 for a in numbers]  # what is shifted up stays within them
     amounts = random.integers(max(low, -3), min(high, width + 3), 64)
     inputs = {v.name: a.astype(of.numpy) for v, a in zip((x, y, by), (*numbers, amounts))}
-    got, want = (run_on(device, graph, inputs) for device in ("ane", "reference"))
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    actual, expected = (run_on(device, graph, inputs) for device in ("ane", "reference"))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 # bf16
@@ -64,16 +64,16 @@ def test_bf16_is_rounded_by_arithmetic() -> None:
     bits[::3] = (bits[::3] & 0xFFFF0000) | 0x8000
     bits[1::7] &= 0x80FFFFFF
     inputs = {"x": (bits >> 16).astype(np.uint16).view(graph.inputs[0].dtype.numpy), "y": bits.view(np.float32)}
-    made = {}
+    results = {}
     for device in ("ane", "reference"):
         one = rlx.Session(device).compile(graph)
         one.set_param("w", np.asarray(1.0078125, graph.params[0].dtype.numpy))
-        made[device] = one.run(inputs)
-    for got, want in zip(made["ane"], made["reference"]):
-        assert got.dtype == want.dtype
-        numbers = ~np.isnan(want.astype(np.float32))
-        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), ~numbers)
-        np.testing.assert_array_equal(got.view(np.uint16)[numbers], want.view(np.uint16)[numbers])
+        results[device] = one.run(inputs)
+    for actual, expected in zip(results["ane"], results["reference"]):
+        assert actual.dtype == expected.dtype
+        numbers = ~np.isnan(expected.astype(np.float32))
+        np.testing.assert_array_equal(np.isnan(actual.astype(np.float32)), ~numbers)
+        np.testing.assert_array_equal(actual.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
 
 
 @here
@@ -82,10 +82,10 @@ def test_bf16_has_more_digits_in_f16(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph()
     x = graph.input("x", (4,), "bf16")
     graph.output((x + 1.0) - x, name="y")
-    made = compiled(graph)
-    (got,) = made.run([np.array([1, 300, 1000, -1000], x.dtype.numpy)])
-    assert got.dtype == x.dtype.numpy and got.tolist() == [1, 1, 1, 1]  # in bf16 300 + 1 is 300
-    assert package.contents(made.executable.model({}).model.get_spec()).inputs == {"x": entry("fp32[4]")}
+    program = compiled(graph)
+    (actual,) = program.run([np.array([1, 300, 1000, -1000], x.dtype.numpy)])
+    assert actual.dtype == x.dtype.numpy and actual.tolist() == [1, 1, 1, 1]  # in bf16 300 + 1 is 300
+    assert package.contents(program.executable.model({}).model.get_spec()).inputs == {"x": entry("fp32[4]")}
 
 
 # quantised weights
@@ -128,14 +128,14 @@ def weighted(kind: str) -> Graph:
 
 def weights_of(graph: Graph, scale: float = 0.01) -> dict[str, Array]:
     random = np.random.default_rng(0)
-    made: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     for value in graph.params:
         shape, of = [int(n) for n in value.shape], value.dtype
         least, most = (-(1 << of.bits - 1), 1 << of.bits - 1) if of.kind == "int" else (0, 1 << min(of.bits, 8))
         numbers = random.uniform(scale / 9, scale, shape) if value.name == "scale" else random.integers(0, 16, shape)
         numbers = random.integers(least, most, shape) if of.is_integer else numbers
-        made[value.name] = np.asarray(numbers).astype(of.numpy)
-    return made
+        weights[value.name] = np.asarray(numbers).astype(of.numpy)
+    return weights
 
 
 KINDS = ("one-scale", "f16", "columns", "turned", "blocks", "broken-blocks", "gather", "conv", "4x32", "4x48", "2x16",
@@ -145,22 +145,24 @@ KINDS = ("one-scale", "f16", "columns", "turned", "blocks", "broken-blocks", "ga
 def as_reference(graph: Graph, params: dict[str, Array], scale: float = 1.0) -> rlx.CompiledGraph:
     """Compiled for the converter, its results compared with the reference's."""
     inputs = {v.name: np.random.default_rng(1).standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
-    made, wanted = compiled(graph, **params), rlx.Session("reference").compile(graph)
-    wanted.set_params(params)
-    for got, want in zip(made.run(inputs), wanted.run(inputs)):
-        close = 1e-2 * scale if want.dtype == np.float16 else 1e-5 * scale
-        np.testing.assert_allclose(got.astype("f4"), want.astype("f4"), rtol=close, atol=close * np.abs(want).max())
-    return made
+    program, expected = compiled(graph, **params), rlx.Session("reference").compile(graph)
+    expected.set_params(params)
+    for actual, theirs in zip(program.run(inputs), expected.run(inputs)):
+        close = 1e-2 * scale if theirs.dtype == np.float16 else 1e-5 * scale
+        np.testing.assert_allclose(
+            actual.astype("f4"), theirs.astype("f4"), rtol=close, atol=close * np.abs(theirs).max()
+        )
+    return program
 
 
 @here
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantised_weights_stay_integers(kind: str) -> None:
     graph = weighted(kind)
-    made = as_reference(graph, weights_of(graph))
-    told = package.contents(made.executable.model({}).model.get_spec()).ops
-    assert told["constexpr_blockwise_shift_scale"] == (kind != "broken-blocks")
-    assert not told["transpose"]
+    program = as_reference(graph, weights_of(graph))
+    contents = package.contents(program.executable.model({}).model.get_spec()).ops
+    assert contents["constexpr_blockwise_shift_scale"] == (kind != "broken-blocks")
+    assert not contents["transpose"]
 
 
 @here
@@ -169,9 +171,9 @@ def test_scales_that_f16_does_not_hold_make_dense_weights(monkeypatch: pytest.Mo
     for kind in ("blocks", "4x32"):
         graph = weighted(kind)
         for scale, compressed in ((0.01, 1), (2e-5, 0)):
-            made = as_reference(graph, weights_of(graph, scale), scale=100)
-            told = package.contents(made.executable.model({}).model.get_spec()).ops
-            assert told["constexpr_blockwise_shift_scale"] == compressed
+            program = as_reference(graph, weights_of(graph, scale), scale=100)
+            contents = package.contents(program.executable.model({}).model.get_spec()).ops
+            assert contents["constexpr_blockwise_shift_scale"] == compressed
 
 
 @here
@@ -189,8 +191,8 @@ def test_a_package_is_about_as_large_as_its_weights(
     graph.output(ops.packed_matmul(hidden, w, scale, zero, depth=1024, bits=4, block=128), name="y")
     params = weights_of(graph)
     params["scale4"] = np.full((512, 8), 0.01, np.float32)
-    made = as_reference(graph, params, 1e3 if precision == "f16" else 10)
-    made.save(tmp_path / "mlp.mlpackage", {})
+    program = as_reference(graph, params, 1e3 if precision == "f16" else 10)
+    program.save(tmp_path / "mlp.mlpackage", {})
     size = sum(file.stat().st_size for file in (tmp_path / "mlp.mlpackage").rglob("*") if file.is_file())
     weights = sum(array.nbytes for array in params.values())
     assert weights > 500_000 and size < 1.1 * weights
@@ -202,5 +204,5 @@ def test_weights_that_a_run_decides_are_computed() -> None:
     w, scale = graph.input("w", (4, 3), "i8"), graph.input("scale", ())
     graph.output(ops.dequantize(w, scale, dtype="f32"), name="y")
     assert backend.CoremlBackend().claim(graph.nodes[-1]) == "what a run decides"
-    got = compiled(graph).run([np.arange(12, dtype=np.int8).reshape(4, 3), np.float32(0.5)])[0]
-    np.testing.assert_array_equal(got, np.arange(12).reshape(4, 3) / 2)
+    actual = compiled(graph).run([np.arange(12, dtype=np.int8).reshape(4, 3), np.float32(0.5)])[0]
+    np.testing.assert_array_equal(actual, np.arange(12).reshape(4, 3) / 2)

@@ -45,18 +45,18 @@ def conv(
     rank, groups = x.ndim - 2, int(groups)
     wide = np.pad(x.astype(np.float64), _pads(pad_type, pad, rank))
     parts: Any = weight.astype(np.float64).reshape(groups, -1, *weight.shape[1:])
-    made: Any = 0.0
-    for tap, seen in _taps(wide, weight.shape[2:], strides, dilations):
-        grouped = seen.reshape(x.shape[0], groups, -1, *seen.shape[2:])
-        made = made + np.einsum("ngc...,goc->ngo...", grouped, parts[(..., *tap)])
-    made = made.reshape(x.shape[0], weight.shape[0], *made.shape[3:])
-    return made if bias is None else made + bias.astype(np.float64).reshape(-1, *([1] * rank))
+    sums: Any = 0.0
+    for tap, patch in _taps(wide, weight.shape[2:], strides, dilations):
+        grouped = patch.reshape(x.shape[0], groups, -1, *patch.shape[2:])
+        sums = sums + np.einsum("ngc...,goc->ngo...", grouped, parts[(..., *tap)])
+    sums = sums.reshape(x.shape[0], weight.shape[0], *sums.shape[3:])
+    return sums if bias is None else sums + bias.astype(np.float64).reshape(-1, *([1] * rank))
 
 
 def _pooled(x: Array, fill: float, kernel_sizes: Any, strides: Any, pad_type: str, pad: Any) -> list[Array]:
     rank = x.ndim - 2
     wide = np.pad(x.astype(np.float64), _pads(pad_type, pad, rank), constant_values=fill)
-    return [seen for _, seen in _taps(wide, kernel_sizes, strides, [1] * rank)]
+    return [patch for _, patch in _taps(wide, kernel_sizes, strides, [1] * rank)]
 
 
 def max_pool(
@@ -76,14 +76,14 @@ def avg_pool(
 
 def scatter(data: Array, indices: Array, updates: Array, axis: int, mode: str, validate_indices: bool = False) -> Array:
     assert axis == 0
-    made = data.copy()
+    scattered = data.copy()
     if mode == "update":
         for place, row in zip(indices, updates):  # the last of several stays
-            made[place] = row
-        return made
+            scattered[place] = row
+        return scattered
     join = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[mode]
-    join.at(made, indices, updates)
-    return made
+    join.at(scattered, indices, updates)
+    return scattered
 
 
 def topk(x: Array, k: Any, axis: Any, ascending: bool, **rest: Any) -> tuple[Array, Array]:
@@ -105,6 +105,6 @@ def batch_norm(x: Array, mean: Array, variance: Array, gamma: Any = None, beta: 
     def spread(a: Any) -> Array:
         return np.asarray(a, np.float64).reshape(1, -1, *([1] * (x.ndim - 2)))
 
-    made = (x - spread(mean)) / np.sqrt(spread(variance) + epsilon)
-    made = made if gamma is None else made * spread(gamma)
-    return made if beta is None else made + spread(beta)
+    normed = (x - spread(mean)) / np.sqrt(spread(variance) + epsilon)
+    normed = normed if gamma is None else normed * spread(gamma)
+    return normed if beta is None else normed + spread(beta)

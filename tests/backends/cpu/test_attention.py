@@ -43,10 +43,10 @@ def test_any_number_of_queries(features: int, values: int, known: bool, device: 
             "q": numbers(2, 4, queries, features), "k": numbers(2, 2, 21, features, seed=1),
             "v": numbers(2, 2, 21, values, seed=2), "mask": numbers(queries, 21, seed=3),
         }  # fmt: skip
-        got = run_on(device, graph, inputs, {})
-        wanted = evaluate(graph, inputs, {}, {"queries": queries, "keys": 21})
-        for name, want in zip(graph.outputs, wanted):
-            np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5)
+        actual = run_on(device, graph, inputs, {})
+        expected = evaluate(graph, inputs, {}, {"queries": queries, "keys": 21})
+        for name, reference in zip(graph.outputs, expected):
+            np.testing.assert_allclose(actual[name], reference, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -72,10 +72,10 @@ def test_windows(window: int, causal: bool, device: str) -> None:
                 "q": numbers(1, 2, queries, 16), "k": numbers(1, 2, 101, 16, seed=1),
                 "v": numbers(1, 2, 101, 9, seed=2), "mask": numbers(queries, 101, seed=3) > 0,
             }  # fmt: skip
-            got = run_on(device, graph, inputs, {})
-            wanted = evaluate(graph, inputs, {}, {"queries": queries, "keys": 101})
-            for name, want in zip(graph.outputs, wanted):
-                np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5, err_msg=f"{name} {queries}")
+            actual = run_on(device, graph, inputs, {})
+            expected = evaluate(graph, inputs, {}, {"queries": queries, "keys": 101})
+            for name, reference in zip(graph.outputs, expected):
+                np.testing.assert_allclose(actual[name], reference, rtol=2e-5, atol=2e-5, err_msg=f"{name} {queries}")
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -86,9 +86,9 @@ def test_what_causal_leaves_out_counts_where_it_is_a_number(queries: int, device
     graph.output(build.attention(q, k, k, causal=True, fill=0.5), name="some")
     graph.output(build.attention(q, k, k, causal=True, fill=-1e30, offset=-5), name="all")
     inputs = {"q": numbers(1, 1, queries, 8), "k": numbers(1, 1, 60, 8, seed=1)}
-    got = run_on(device, graph, inputs, {})
-    for name, want in zip(graph.outputs, evaluate(graph, inputs, {}, {})):
-        np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-5)
+    actual = run_on(device, graph, inputs, {})
+    for name, expected in zip(graph.outputs, evaluate(graph, inputs, {}, {})):
+        np.testing.assert_allclose(actual[name], expected, rtol=2e-5, atol=2e-5)
 
 
 def test_keys_outside_of_the_window_are_not_looked_at() -> None:
@@ -98,8 +98,8 @@ def test_keys_outside_of_the_window_are_not_looked_at() -> None:
     graph.output(build.attention(q, k, k, causal=True, window=10), name="y")
     keys = numbers(1, 1, 300, 8, seed=1)
     keys[:, :, :100] = np.nan
-    got = run_on("cpu", graph, {"q": numbers(1, 1, 300, 8), "k": keys}, {})["y"]
-    assert np.isfinite(got[0, 0, 200:]).all() and np.isnan(got[0, 0, :110]).all()
+    actual = run_on("cpu", graph, {"q": numbers(1, 1, 300, 8), "k": keys}, {})["y"]
+    assert np.isfinite(actual[0, 0, 200:]).all() and np.isnan(actual[0, 0, :110]).all()
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -107,8 +107,8 @@ def test_no_keys(device: str) -> None:
     graph = Graph()
     q, k = graph.input("q", (1, 2, 1, 8)), graph.input("k", (1, 2, "keys", 8))
     graph.output(build.attention(q, k, k), name="y")
-    got = run_on(device, graph, {"q": numbers(1, 2, 1, 8), "k": numbers(1, 2, 0, 8)}, {})
-    assert (got["y"] == 0).all()
+    actual = run_on(device, graph, {"q": numbers(1, 2, 1, 8), "k": numbers(1, 2, 0, 8)}, {})
+    assert (actual["y"] == 0).all()
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -120,13 +120,13 @@ def test_features_behind_the_last_do_not_count(device: str) -> None:
     inside = numbers(1, 1, 7, 12)
     inside[..., :2], inside[..., 8:] = np.nan, np.nan
     inputs = {"q": numbers(1, 1, 1, 5, seed=1), "rows": inside}
-    got = run_on(device, graph, inputs, {})["y"]
-    np.testing.assert_allclose(got, evaluate(graph, inputs, {}, {})[0], rtol=1e-5, atol=1e-6)
-    assert np.isfinite(got).all()
+    actual = run_on(device, graph, inputs, {})["y"]
+    np.testing.assert_allclose(actual, evaluate(graph, inputs, {}, {})[0], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(actual).all()
 
 
 def test_only_the_code_that_may_run_is_made() -> None:
-    found = {}
+    variants = {}
     for queries in (1, "n", 9):
         graph = rlx.Graph()
         q, k = graph.input("q", (1, 2, queries, 8)), graph.input("k", (1, 2, 30, 8))
@@ -135,5 +135,5 @@ def test_only_the_code_that_may_run_is_made() -> None:
         (kernel,) = [k for k in program.main if isinstance(k.work, FusedAttention)]
         scheduled = schedule_of(kernel, isa.detect())
         assert isinstance(scheduled, attention.ScheduledAttention)
-        found[queries] = scheduled.may_be_few, scheduled.may_be_many
-    assert found == {1: (True, False), "n": (True, True), 9: (False, True)}
+        variants[queries] = scheduled.may_be_few, scheduled.may_be_many
+    assert variants == {1: (True, False), "n": (True, True), 9: (False, True)}

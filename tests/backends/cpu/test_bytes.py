@@ -42,8 +42,8 @@ def test_products(shape: tuple[int, int, int], device: str) -> None:
     total = ops.dot_general(x, w, lhs_contract=(1,), rhs_contract=(0,), sum_dtype="i32")
     g.output(total.cast("f32") * 0.5 + 1.0, name="y")
     a, b = whole("u8", m, k), whole("i8", k, n, seed=1)
-    wanted = (a.astype(np.int32) @ b.astype(np.int32)).astype(np.float32) * np.float32(0.5) + np.float32(1)
-    np.testing.assert_array_equal(run_on(device, g, {"x": a}, {"w": b})["y"], wanted)
+    expected = (a.astype(np.int32) @ b.astype(np.int32)).astype(np.float32) * np.float32(0.5) + np.float32(1)
+    np.testing.assert_array_equal(run_on(device, g, {"x": a}, {"w": b})["y"], expected)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -68,8 +68,8 @@ def test_convolutions(channels: int, stride: int, device: str) -> None:
     zero = (g.constant(np.uint8(77)), g.constant(np.int8(0)))
     g.output(ops.integer_conv(x, w, *zero, **sizes), name="y")
     a, b = whole("u8", 2, channels, 7, 9), whole("i8", 20, channels, 3, 2, seed=1)
-    wanted = g.outputs["y"].op.reference(a, b, np.uint8(77), np.int8(0))
-    np.testing.assert_array_equal(run_on(device, g, {"x": a}, {"w": b})["y"], wanted)
+    expected = g.outputs["y"].op.reference(a, b, np.uint8(77), np.int8(0))
+    np.testing.assert_array_equal(run_on(device, g, {"x": a}, {"w": b})["y"], expected)
 
 
 def disassembled(level: isa.Isa) -> str:

@@ -25,14 +25,14 @@ SWITCHES = ("nothing", "fuse/epilogue", "fuse/row", "pack", "memory-reuse")
 
 
 def runnable() -> list[str]:
-    found = []
+    levels = []
     for name in isa.LEVELS:
         try:
             isa.forced(name)
         except DeviceUnavailable:
             continue
-        found.append(name)
-    return found
+        levels.append(name)
+    return levels
 
 
 ISAS = runnable()
@@ -55,20 +55,20 @@ def test_random_graphs(graph: Graph, level: str, rows: int) -> None:
     inputs = {"x": numbers(3, 4, seed=1), "y": numbers(rows, 4, seed=2)}
     inputs["x"][0, :3] = np.nan, np.inf, -np.inf
     inputs = {v.name: inputs[v.name] for v in graph.inputs}
-    wanted = run_on("reference", graph, inputs)
-    got = run(graph, inputs, level)
-    for name, array in wanted.items():
+    expected = run_on("reference", graph, inputs)
+    actual = run(graph, inputs, level)
+    for name, array in expected.items():
         if np.isfinite(array).all() and np.abs(array).max(initial=0) > 1e4:
             continue  # sums of huge numbers of both signs say nothing
-        assert_close(got[name], array, Tolerance(4096, scale=1))
+        assert_close(actual[name], array, Tolerance(4096, scale=1))
 
 
 @pytest.mark.parametrize("level", ISAS)
 @pytest.mark.parametrize("off", SWITCHES)
 def test_encoder_with_each_optimisation_off(off: str, level: str) -> None:
     graph = encoder(layers=2)
-    wanted = run_on("reference", graph, encoder_inputs())["y"]
-    assert_close(run(graph, encoder_inputs(), level, off)["y"], wanted, LOOSE)
+    expected = run_on("reference", graph, encoder_inputs())["y"]
+    assert_close(run(graph, encoder_inputs(), level, off)["y"], expected, LOOSE)
 
 
 def test_one_object_serves_every_size() -> None:
@@ -80,8 +80,8 @@ def test_one_object_serves_every_size() -> None:
         batch, length = int(random.integers(1, 6)), int(random.integers(1, 90))
         inputs = {"x": numbers(batch, length, 32, seed=length), "mask": np.ones((batch, length), np.int64)}
         inputs["mask"][0, length // 2 + 1 :] = 0
-        got = executable.bind({"b": batch, "s": length})([inputs["x"], inputs["mask"]])[0]
-        assert_close(got, run_on("reference", graph, inputs)["y"], LOOSE)
+        actual = executable.bind({"b": batch, "s": length})([inputs["x"], inputs["mask"]])[0]
+        assert_close(actual, run_on("reference", graph, inputs)["y"], LOOSE)
     assert executable.compile_count == 1
 
 
@@ -117,8 +117,8 @@ def test_attention(queries: int, keys: int, size: int, groups: int, mask: str, l
         extra = [graph.input("m", (2, 1, 1, "sk"), "f32" if mask == "added" else "bool")]
         chosen = np.random.default_rng(4).random((2, 1, 1, keys)) < (0.6 if mask == "bool" else 0)
         inputs["m"] = numbers(2, 1, 1, keys, seed=5) if mask == "added" else chosen
-    made = ops.attention(q, k, v, *extra, causal=mask == "causal")
-    graph.output(made.transpose(0, 2, 1, 3), name="y")
+    mixed = ops.attention(q, k, v, *extra, causal=mask == "causal")
+    graph.output(mixed.transpose(0, 2, 1, 3), name="y")
     assert_close(run(graph, inputs, level)["y"], run_on("reference", graph, inputs)["y"], LOOSE)
 
 
@@ -126,14 +126,14 @@ def test_sixteen_threads_share_an_executable() -> None:
     graph = encoder(layers=1)
     executable = BACKEND().compile(graph, Options(cache=False))
     executable.set_params(graph.data)
-    wanted = run_on("reference", graph, encoder_inputs())["y"]
+    expected = run_on("reference", graph, encoder_inputs())["y"]
     bound = executable.bind({"b": 2, "s": 5})
     failures: list[str] = []
 
     def work() -> None:
         inputs = encoder_inputs()
         for _ in range(50):
-            if not np.allclose(bound([inputs["x"], inputs["mask"]])[0], wanted, rtol=1e-4, atol=1e-5):
+            if not np.allclose(bound([inputs["x"], inputs["mask"]])[0], expected, rtol=1e-4, atol=1e-5):
                 failures.append("a wrong result")
 
     threads = [threading.Thread(target=work) for _ in range(16)]
@@ -212,8 +212,8 @@ def test_convolutions_with_stride_one(
     weight = graph.param("w", (outputs, channels, 3, 3), data=numbers(outputs, channels, 3, 3, seed=2) / 10)
     bias = graph.param("b", (outputs, 1, 1), data=numbers(outputs, 1, 1, seed=3))
     ones = (1, 1)
-    made = ops.conv(x, weight, strides=ones, dilations=ones, low=ones, high=ones)
-    graph.output(ops.relu(made + bias), name="y")
+    convolved = ops.conv(x, weight, strides=ones, dilations=ones, low=ones, high=ones)
+    graph.output(ops.relu(convolved + bias), name="y")
     inputs = {"x": numbers(2, channels, height, width, seed=1)}
     assert_close(run(graph, inputs, level, off)["y"], run_on("reference", graph, inputs)["y"], LOOSE)
 
@@ -225,5 +225,5 @@ def test_long_sums_lose_nothing(axes: tuple[int, ...]) -> None:
     x = graph.input("x", ("n", "h", "w", 24))
     graph.output(ops.reduce_mean(x, axes=axes))
     array = np.random.default_rng(0).random((1, 160, 250, 24), np.float32)
-    got = run_on("cpu", graph, {"x": array})[next(iter(graph.outputs))]
-    np.testing.assert_allclose(got, array.mean(axes, dtype=np.float64), rtol=2e-6)
+    actual = run_on("cpu", graph, {"x": array})[next(iter(graph.outputs))]
+    np.testing.assert_allclose(actual, array.mean(axes, dtype=np.float64), rtol=2e-6)

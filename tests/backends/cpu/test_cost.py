@@ -53,8 +53,8 @@ def test_far_rows_and_far_updates_cost_more() -> None:
     def work(axis: int) -> KernelWork:
         g = Graph()
         g.output(rlx.reduce_sum(g.input("x", (2048, 2048)), axes=(axis,), keepdims=True))
-        (made,) = works(g)
-        return made
+        (measured_work,) = works(g)
+        return measured_work
 
     assert work(0).slowness > work(1).slowness == 1
 
@@ -151,17 +151,17 @@ def test_threads_help_what_is_worth_sharing() -> None:
 
 def test_rates_are_found_again_from_the_times_they_make() -> None:
     """The suite's works priced with made-up rates, with noise: the fit predicts the times of each kernel again."""
-    made = calibrate.suite()
-    measured = rates.works(made.graph, OPTIONS, {})
+    suite = calibrate.suite()
+    measured = rates.works(suite.graph, OPTIONS, {})
     truth = {name: ns * 1.7 for name, ns in USUAL.items()}
     noise = np.random.default_rng(0).normal(1, 0.02, len(measured))
     times = np.array([_whole(w, truth) for w in measured]) * noise
     known = {name: ns for name, ns in truth.items() if name.startswith(("gemm_", "read_", "warm_"))}
-    found = rates.fit(measured, times, known)
-    again = np.array([_whole(w, found) for w in measured])
+    fitted = rates.fit(measured, times, known)
+    again = np.array([_whole(w, fitted) for w in measured])
     assert np.median(np.abs(again / times - 1)) < 0.1
-    assert all(ns >= 0 for ns in found.values())
-    assert all(found[name] == ns for name, ns in known.items()), "what was measured alone stays"
+    assert all(ns >= 0 for ns in fitted.values())
+    assert all(fitted[name] == ns for name, ns in known.items()), "what was measured alone stays"
 
 
 def _whole(work: KernelWork, of: dict[str, float]) -> float:
@@ -181,7 +181,7 @@ def test_memory_is_as_near_as_the_program_is_small() -> None:
 def test_an_estimate_tells_memory_and_goes_on_at_any_size() -> None:
     graph = Graph("sized")
     graph.output(rlx.exp(graph.input("x", ("n", 8), "f32") @ graph.param("w", (8, 8), "f32")))
-    made = rates.CpuEstimator(graph, OPTIONS, USUAL)
-    small, large = made({"n": 1}), made({"n": 10_000})
+    estimator = rates.CpuEstimator(graph, OPTIONS, USUAL)
+    small, large = estimator({"n": 1}), estimator({"n": 10_000})
     assert large.run_ns > small.run_ns and large.arena_bytes >= small.arena_bytes
     assert small.weight_bytes == 256 and small.fits and small.total_ns(1) > small.total_ns(1000)

@@ -58,9 +58,9 @@ def objects(*texts: str) -> list[bytes]:
     return jit.emit_objects(texts, isa.detect())
 
 
-def call(image: Image, name: str, *given: int) -> int:
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(given))(image.symbols[name])
-    return int(function(*given))
+def call(image: Image, name: str, *arguments: int) -> int:
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))(image.symbols[name])
+    return int(function(*arguments))
 
 
 def test_code_constants_data_and_the_c_library() -> None:
@@ -115,10 +115,10 @@ def test_llvm_loads_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = rlx.Graph()
     x = graph.input("x", ("n", 64))
     graph.output(rlx.softmax(x @ graph.param("w", (64, 64), data=np.eye(64, dtype="f4")), axis=-1), name="y")
-    made = rlx.Session("cpu", cache=False).compile(graph)
-    code = from_bytes(made.executable.code()).code
-    given = [np.linspace(0, 1, 3 * 64, dtype="f4").reshape(3, 64)]
-    ours = made.run(given)[0]
+    program = rlx.Session("cpu", cache=False).compile(graph)
+    code = from_bytes(program.executable.code()).code
+    inputs = [np.linspace(0, 1, 3 * 64, dtype="f4").reshape(3, 64)]
+    ours = program.run(inputs)[0]
     assert jit.Loaded(code, isa.detect())._image is not None
 
     def refuse(objects: object) -> Image:
@@ -127,7 +127,7 @@ def test_llvm_loads_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "Image", refuse)
     loaded = jit.Loaded(code, isa.detect())
     assert loaded._image is None and loaded.address("rlx_main")
-    np.testing.assert_array_equal(rlx.Session("cpu", cache=False).compile(graph).run(given)[0], ours)
+    np.testing.assert_array_equal(rlx.Session("cpu", cache=False).compile(graph).run(inputs)[0], ours)
 
 
 def test_relocations_of_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,42 +28,42 @@ def noise(*shape: int, dtype: str = "f32", seed: int = 0) -> Array:
 
 def run(graph: Graph, inputs: dict[str, Array], level: str | None = None, threads: int = 1) -> dict[str, Array]:
     executable = BACKEND().compile(graph, Options(isa=level, cache=False, threads=threads))
-    made = executable.bind(binding_of(graph, inputs))([inputs[v.name] for v in graph.inputs])
-    return dict(zip(graph.outputs, made, strict=True))
+    results = executable.bind(binding_of(graph, inputs))([inputs[v.name] for v in graph.inputs])
+    return dict(zip(graph.outputs, results, strict=True))
 
 
-def give(graph: Graph, name: str, made: Value | tuple[Value, ...]) -> None:
-    for part, value in enumerate(made if isinstance(made, tuple) else (made,)):
+def give(graph: Graph, name: str, outputs: Value | tuple[Value, ...]) -> None:
+    for part, value in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
         graph.output(value, name=f"{name}.{part}")
 
 
-def joined(got: dict[str, Array], name: str) -> Array:
-    if f"{name}.1" not in got:
-        return got[f"{name}.0"]
-    return got[f"{name}.0"].astype(np.float64) + 1j * got[f"{name}.1"].astype(np.float64)
+def joined(actual: dict[str, Array], name: str) -> Array:
+    if f"{name}.1" not in actual:
+        return actual[f"{name}.0"]
+    return actual[f"{name}.0"].astype(np.float64) + 1j * actual[f"{name}.1"].astype(np.float64)
 
 
 def check_lengths(lengths: list[int], dtype: str, level: str) -> None:
     """All kinds of transforms of some lengths in one graph, against NumPy in float64."""
-    graph, inputs, wanted = Graph("lengths"), {}, {}
+    graph, inputs, expected = Graph("lengths"), {}, {}
     for n in lengths:
         for name, shape in (("x", (3, n)), ("y", (3, n)), ("u", (3, n // 2 + 1)), ("v", (3, n // 2 + 1))):
             inputs[f"{name}{n}"] = noise(*shape, dtype=dtype, seed=len(inputs))
         x, y, u, v = (graph.input(f"{name}{n}", inputs[f"{name}{n}"].shape, dtype) for name in "xyuv")
         whole = inputs[f"x{n}"] + 1j * inputs[f"y{n}"].astype(np.float64)
         bins = inputs[f"u{n}"] + 1j * inputs[f"v{n}"].astype(np.float64)
-        for kind, made, right in (
+        for kind, values, right in (
             ("fft", ops.fft(x, y), np.fft.fft(whole)),
             ("ifft", ops.fft(x, y, inverse=True), np.fft.ifft(whole)),
             ("rfft", ops.rfft(x), np.fft.rfft(whole.real)),
             ("irfft", ops.irfft(u, v, length=n), np.fft.irfft(bins, n)),
         ):
-            give(graph, f"{kind}{n}", made)
-            wanted[f"{kind}{n}"] = right
-    got = run(graph, inputs, level)
-    for name, right in wanted.items():
+            give(graph, f"{kind}{n}", values)
+            expected[f"{kind}{n}"] = right
+    actual = run(graph, inputs, level)
+    for name, right in expected.items():
         length = max(right.shape[-1], 2)
-        error = np.abs(joined(got, name) - right).max() / np.sqrt(np.mean(np.abs(right) ** 2))
+        error = np.abs(joined(actual, name) - right).max() / np.sqrt(np.mean(np.abs(right) ** 2))
         assert error < 4 * np.finfo(f"f{BYTES[dtype]}").eps * (math.log2(length) + 1), name
 
 
@@ -97,13 +97,13 @@ def test_what_is_not_finite_stays_in_its_row(n: int, level: str) -> None:
     clean = run(graph, {"x": values[0], "y": values[1]}, level)
     for row, number in ((1, np.nan), (3, np.inf), (6, -np.inf)):
         values[0][row, n // 3] = number
-    got = run(graph, {"x": values[0], "y": values[1]}, level)
+    actual = run(graph, {"x": values[0], "y": values[1]}, level)
     sound = [0, 2, 4, 5]
     for name in clean:
-        np.testing.assert_array_equal(got[name][sound], clean[name][sound])
-        assert not np.isfinite(got[name][[1, 3, 6]]).all(-1).any() or name.startswith("irfft")
+        np.testing.assert_array_equal(actual[name][sound], clean[name][sound])
+        assert not np.isfinite(actual[name][[1, 3, 6]]).all(-1).any() or name.startswith("irfft")
     for name in ("fft.0", "fft.1", "rfft.0", "rfft.1"):
-        assert np.isnan(got[name][1]).all()
+        assert np.isnan(actual[name][1]).all()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
@@ -132,19 +132,19 @@ def test_what_lies_before_is_done_on_the_way(n: int, level: str) -> None:
     give(graph, "padded", ops.fft(x[:, : n - 5], length=n)[0])
     give(graph, "across", ops.fft(x[:, :n].transpose(1, 0), axis=0)[1])
     inputs = {"x": noise(4, 3 * n), "w": np.hanning(n).astype(np.float16)}
-    got = run(graph, inputs, level)
+    actual = run(graph, inputs, level)
     windows = np.lib.stride_tricks.sliding_window_view(inputs["x"].astype(np.float64), n, 1)[:, :: n // 4]
     framed_right = np.fft.rfft(np.expm1(windows * inputs["w"] * 0.1)).imag
-    np.testing.assert_allclose(got["framed.0"], framed_right, atol=1e-4)
-    np.testing.assert_allclose(got["padded.0"], np.fft.fft(inputs["x"][:, : n - 5], n).real, atol=1e-4)
-    np.testing.assert_allclose(got["across.0"], np.fft.fft(inputs["x"][:, :n]).imag.T, atol=1e-4)
+    np.testing.assert_allclose(actual["framed.0"], framed_right, atol=1e-4)
+    np.testing.assert_allclose(actual["padded.0"], np.fft.fft(inputs["x"][:, : n - 5], n).real, atol=1e-4)
+    np.testing.assert_allclose(actual["across.0"], np.fft.fft(inputs["x"][:, :n]).imag.T, atol=1e-4)
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_steps_cover_a_length(lanes: int) -> None:
     for n in range(2, 3000):
-        found = fourier.radices(n)
-        assert n % math.prod(found) == 0
+        factors = fourier.radices(n)
+        assert n % math.prod(factors) == 0
         if fourier.gains(n):
             steps = fourier.steps(n, lanes)
             assert all(step.before * step.radix * step.after == n for step in steps)
@@ -167,8 +167,8 @@ def test_steps_cover_a_length(lanes: int) -> None:
 )
 def test_claims(make: Any, taken: bool) -> None:
     graph = Graph("claims")
-    made = make(graph.input("x", (64, 64)))
-    answer = claim((made[0] if isinstance(made, tuple) else made).node)
+    results = make(graph.input("x", (64, 64)))
+    answer = claim((results[0] if isinstance(results, tuple) else results).node)
     assert (answer == "") is taken and answer is not None
 
 
@@ -190,13 +190,13 @@ def test_transforms_of_weights_and_in_loops() -> None:
     step = ops.rfft(row)[0] + total
     body.output(step, name="next")
     body.output(step * 2, name="row")
-    made = call("scan", start, x, regions=(body,), carried=1, sequences=1, length=5)
-    assert isinstance(made, tuple)
-    graph.output(made[0] + ops.rfft(weight)[0], name="y")
+    results = call("scan", start, x, regions=(body,), carried=1, sequences=1, length=5)
+    assert isinstance(results, tuple)
+    graph.output(results[0] + ops.rfft(weight)[0], name="y")
     values, weights = noise(5, 64), noise(64, seed=1)
     executable = BACKEND().compile(graph, Options(cache=False))
     executable.set_params({"w": weights})
-    (got,) = executable.bind({})([values])
+    (actual,) = executable.bind({})([values])
     right = np.fft.rfft(values).real.sum(0) + np.fft.rfft(weights).real
-    np.testing.assert_allclose(got, right, atol=1e-4)
+    np.testing.assert_allclose(actual, right, atol=1e-4)
     assert "rfft" in executable.artifact.report["prepare_kernels"]

@@ -19,29 +19,29 @@ def host(monkeypatch: pytest.MonkeyPatch, arch: str, *features: str) -> None:
 
 
 def test_this_host_is_detected() -> None:
-    found = detect()
-    assert found.triple_arch == isa.host_arch()
-    assert found.cpu == llvm.get_host_cpu_name()
-    assert found.l1_bytes <= found.l2_bytes and found.line_bytes in (32, 64, 128, 256)
+    level_isa = detect()
+    assert level_isa.triple_arch == isa.host_arch()
+    assert level_isa.cpu == llvm.get_host_cpu_name()
+    assert level_isa.l1_bytes <= level_isa.l2_bytes and level_isa.line_bytes in (32, 64, 128, 256)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_matrix_block_fits_the_registers(name: str) -> None:
-    found = forced(name, for_codegen_only=True)
-    operands = found.gemm_vectors + 1
-    assert found.gemm_rows * found.gemm_vectors + operands <= found.vector_registers
-    assert found.vector_bytes in (16, 32, 64) and found.vector_bytes == 4 * found.lanes
+    level_isa = forced(name, for_codegen_only=True)
+    operands = level_isa.gemm_vectors + 1
+    assert level_isa.gemm_rows * level_isa.gemm_vectors + operands <= level_isa.vector_registers
+    assert level_isa.vector_bytes in (16, 32, 64) and level_isa.vector_bytes == 4 * level_isa.lanes
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_llvm_makes_code_for_every_level(name: str) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    found = forced(name, for_codegen_only=True)
-    vector = f"<{found.lanes} x float>"
+    level_isa = forced(name, for_codegen_only=True)
+    vector = f"<{level_isa.lanes} x float>"
     text = f"define {vector} @f({vector} %a, {vector} %b) {{\n %c = fmul {vector} %a, %b\n ret {vector} %c\n}}"
-    triple = f"{found.triple_arch}-linux-gnu"
-    target = llvm.Target.from_triple(triple).create_target_machine(cpu=found.cpu, features=found.features)
+    triple = f"{level_isa.triple_arch}-linux-gnu"
+    target = llvm.Target.from_triple(triple).create_target_machine(cpu=level_isa.cpu, features=level_isa.features)
     code = target.emit_assembly(llvm.parse_assembly(f'target triple = "{triple}"\n{text}'))
     register = {"avx512": "%zmm0", "avx2": "%ymm0", "sse": "%xmm0", "neon": "v0.4s"}[name]
     assert register in code and code.count("mul") == 1

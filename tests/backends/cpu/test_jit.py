@@ -53,6 +53,6 @@ print(rlx.Session("cpu").compile(graph).run([np.ones((64, 64), "f4")])[0].mean()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for memory")
 def test_a_crowded_address_space() -> None:
-    made = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0, made.stderr
-    assert float(made.stdout) == pytest.approx(1.7, rel=1e-6)
+    completed = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    assert float(completed.stdout) == pytest.approx(1.7, rel=1e-6)

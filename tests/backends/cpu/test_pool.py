@@ -94,24 +94,24 @@ def kernels() -> dict[str, int]:
 @pytest.fixture
 def shared() -> Iterator[ThreadPool]:
     """The pool with at least two threads."""
-    found = ThreadPool.shared()
-    before = found.threads
-    found.set_threads(max(2, before))
-    yield found
-    found.set_threads(before)
+    pool = ThreadPool.shared()
+    before = pool.threads
+    pool.set_threads(max(2, before))
+    yield pool
+    pool.set_threads(before)
 
 
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-def call(found: ThreadPool, function: int, frame: Any, chunks: int, most: int = 64) -> None:
-    PARALLEL(found.parallel_address)(function, frame.ctypes.data, chunks, most)
+def call(pool: ThreadPool, function: int, frame: Any, chunks: int, most: int = 64) -> None:
+    PARALLEL(pool.parallel_address)(function, frame.ctypes.data, chunks, most)
 
 
-def count(found: ThreadPool, kernels: dict[str, int], chunks: int, rounds: int) -> None:
+def count(pool: ThreadPool, kernels: dict[str, int], chunks: int, rounds: int) -> None:
     frame = np.zeros(64 + max(chunks, 0), np.int64)
     for _ in range(rounds):
-        call(found, kernels["rlx_test_count"], frame, chunks)
+        call(pool, kernels["rlx_test_count"], frame, chunks)
     assert not frame[:64].any(), "a thread number was used twice at once"
     assert (frame[64:] == rounds).all()
 
@@ -158,13 +158,13 @@ def test_programs_of_few_threads_on_a_pool_of_many(shared: ThreadPool) -> None:
     graph = rlx.Graph("rows")
     graph.output(rlx.softmax(graph.input("x", (400, 500)), axis=-1), name="y")
     data = np.random.default_rng(0).normal(size=(400, 500)).astype(np.float32)
-    wanted = np.exp(data - data.max(-1, keepdims=True))
-    wanted /= wanted.sum(-1, keepdims=True)
+    expected = np.exp(data - data.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
     shared.set_threads(7)
     for threads in (7, 2, 3, 1):
-        made = rlx.Session("cpu", threads=threads, cache=False).compile(graph)
+        program = rlx.Session("cpu", threads=threads, cache=False).compile(graph)
         for _ in range(50):
-            np.testing.assert_allclose(made.run([data])[0], wanted, rtol=1e-5)
+            np.testing.assert_allclose(program.run([data])[0], expected, rtol=1e-5)
 
 
 def test_more_chunks_than_the_counter_holds(shared: ThreadPool, kernels: dict[str, int]) -> None:
@@ -271,9 +271,9 @@ def test_why_serial(shared: ThreadPool) -> None:
 
 def in_new_process(code: str, **environment: str) -> str:
     """What Python prints for the code; a hang at its exit fails."""
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, timeout=60,
+    completed = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, timeout=60,
                           capture_output=True, text=True, check=True)  # fmt: skip
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 SHOW = "from rlx.backends.cpu.pool import ThreadPool; print(ThreadPool.shared().threads)"

@@ -33,10 +33,10 @@ def numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(parse(dtype).numpy)
 
 
-def check(got: Any, a: Any, b: Any, dtype: str) -> None:
+def check(actual: Any, a: Any, b: Any, dtype: str) -> None:
     a, b = a.astype(np.float64), b.astype(np.float64)
-    assert got.dtype == parse(dtype).numpy
-    np.testing.assert_allclose(got.astype(np.float64), a @ b, atol=ROUNDS[dtype] * (abs(a) @ abs(b)).max())
+    assert actual.dtype == parse(dtype).numpy
+    np.testing.assert_allclose(actual.astype(np.float64), a @ b, atol=ROUNDS[dtype] * (abs(a) @ abs(b)).max())
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -50,9 +50,9 @@ def test_products(shape: tuple[int, int, int], dtype: str, device: str) -> None:
     g.output(x @ w, name="weight")
     g.output(x @ y, name="value")
     a, b = numbers(dtype, m, k), numbers(dtype, k, n, seed=1)
-    made = run_on(device, g, {"x": a, "y": b}, {"w": b})
+    outputs = run_on(device, g, {"x": a, "y": b}, {"w": b})
     for name in ("weight", "value"):
-        check(made[name], a, b, dtype)
+        check(outputs[name], a, b, dtype)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -85,17 +85,17 @@ def test_every_order_of_axes(order: str, weight: bool, m: int, k: int, n: int, d
     x = g.input("x", tuple(sizes[c] for c in left))
     shape = tuple(sizes[c] for c in right)
     y = g.param("y", shape) if weight else g.input("y", shape)
-    made = ops.einsum(x, y, equation=f"{order}->{out}")
+    product = ops.einsum(x, y, equation=f"{order}->{out}")
     bias, rows = g.input("bias", (n,)), g.input("rows", (m, 1))
-    g.output(made + bias, name="columns")
+    g.output(product + bias, name="columns")
     g.output(ops.einsum(x, y, equation=f"{order}->{out}") * rows, name="rows times")
-    given = {"x": numbers("f32", *x.shape), "bias": numbers("f32", n), "rows": numbers("f32", m, 1)}
+    inputs = {"x": numbers("f32", *x.shape), "bias": numbers("f32", n), "rows": numbers("f32", m, 1)}
     b = numbers("f32", *shape, seed=1)
-    got = run_on(device, g, given if weight else given | {"y": b}, {"y": b} if weight else {})
-    sides = given["x"].astype(np.float64), b.astype(np.float64)
-    want, most = np.einsum(f"{order}->{out}", *sides), np.einsum(f"{order}->{out}", *map(abs, sides)).max()
-    for name, expected in (("columns", want + given["bias"]), ("rows times", want * given["rows"])):
-        np.testing.assert_allclose(got[name], expected, atol=4 * ROUNDS["f32"] * most)
+    actual = run_on(device, g, inputs if weight else inputs | {"y": b}, {"y": b} if weight else {})
+    sides = inputs["x"].astype(np.float64), b.astype(np.float64)
+    exact_product, most = np.einsum(f"{order}->{out}", *sides), np.einsum(f"{order}->{out}", *map(abs, sides)).max()
+    for name, expected in (("columns", exact_product + inputs["bias"]), ("rows times", exact_product * inputs["rows"])):
+        np.testing.assert_allclose(actual[name], expected, atol=4 * ROUNDS["f32"] * most)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -143,14 +143,16 @@ def test_convolutions(channels: int, dilation: int, dtype: str, device: str) -> 
     sizes = {"strides": (2, 1), "dilations": (1, dilation), "low": (1, 0), "high": (1, 1)}
     g.output(ops.conv(x, w, **sizes), name="y")
     a, b = numbers(dtype, 2, channels, 9, 11), numbers(dtype, 20, channels, 3, 2, seed=1)
-    got = run_on(device, g, {"x": a}, {"w": b})["y"]
+    actual = run_on(device, g, {"x": a}, {"w": b})["y"]
     padded = np.pad(a.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)])
-    want = np.zeros(got.shape)
+    expected = np.zeros(actual.shape)
     for i in range(3):
         for j in range(2):
-            part = padded[:, :, i : i + 2 * got.shape[2] - 1 : 2, j * dilation : j * dilation + got.shape[3]]
-            want += np.einsum("bchw,oc->bohw", part, b[:, :, i, j].astype(np.float64))
-    np.testing.assert_allclose(got.astype(np.float64), want, atol=ROUNDS[dtype] * 6 * channels * 4, rtol=ROUNDS[dtype])
+            part = padded[:, :, i : i + 2 * actual.shape[2] - 1 : 2, j * dilation : j * dilation + actual.shape[3]]
+            expected += np.einsum("bchw,oc->bohw", part, b[:, :, i, j].astype(np.float64))
+    np.testing.assert_allclose(
+        actual.astype(np.float64), expected, atol=ROUNDS[dtype] * 6 * channels * 4, rtol=ROUNDS[dtype]
+    )
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -166,18 +168,18 @@ def test_grouped_convolutions(groups: int, share: int, outputs: int, dtype: str,
     g.output(ops.conv(x, w, **form) + bias, name="weight")
     g.output(ops.conv(x, v, **form) * bias, name="value")
     a, b, c = numbers(dtype, 2, groups * share, 9, 11), numbers(dtype, *shape, seed=1), numbers(dtype, *bias.shape)
-    got = run_on(device, g, {"x": a, "v": b, "bias": c}, {"w": b})
+    actual = run_on(device, g, {"x": a, "v": b, "bias": c}, {"w": b})
     padded = np.pad(a.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)]).reshape(2, groups, share, 11, 12)
     kernel = b.astype(np.float64).reshape(groups, outputs, share, 3, 2)
-    want = np.zeros((2, groups, outputs, 5, 10))
+    expected = np.zeros((2, groups, outputs, 5, 10))
     for i in range(3):
         for j in range(2):
             part = padded[..., i : i + 9 : 2, 2 * j : 2 * j + 10]
-            want += np.einsum("bgchw,goc->bgohw", part, kernel[..., i, j])
-    want = want.reshape(got["weight"].shape)
+            expected += np.einsum("bgchw,goc->bgohw", part, kernel[..., i, j])
+    expected = expected.reshape(actual["weight"].shape)
     limit = ROUNDS[dtype] * 6 * share * 4
-    np.testing.assert_allclose(got["weight"].astype(np.float64), want + c, atol=limit, rtol=2 * ROUNDS[dtype])
-    np.testing.assert_allclose(got["value"].astype(np.float64), want * c, atol=limit, rtol=2 * ROUNDS[dtype])
+    np.testing.assert_allclose(actual["weight"].astype(np.float64), expected + c, atol=limit, rtol=2 * ROUNDS[dtype])
+    np.testing.assert_allclose(actual["value"].astype(np.float64), expected * c, atol=limit, rtol=2 * ROUNDS[dtype])
 
 
 def test_groups_and_batches_of_weights_are_packed() -> None:
@@ -187,8 +189,8 @@ def test_groups_and_batches_of_weights_are_packed() -> None:
     g.output(ops.conv(g.input("x", (1, 32, 9, 9)), g.param("w", (64, 8, 3, 3)), **form))
     g.output(ops.einsum(g.input("y", (3, 20, 40)), g.param("v", (3, 40, 50)), equation="bmk,bkn->bmn"))
     program, _ = program_of(g, level, Options())
-    found = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
-    assert [(work.packed > 0, work.batch[0], len(work.b.axes)) for work in found] == [(True, 4, 1), (True, 3, 1)]
+    contractions = [k.work for k in leaves(program.main) if isinstance(k.work, Contraction)]
+    assert [(work.packed > 0, work.batch[0], len(work.b.axes)) for work in contractions] == [(True, 4, 1), (True, 3, 1)]
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -198,9 +200,9 @@ def test_infinities_and_nan_stay_in_their_rows(dtype: str, device: str) -> None:
     g.output(g.input("x", (10, 20), dtype) @ g.param("w", (20, 17), dtype), name="y")
     a, b = abs(numbers(dtype, 10, 20)), abs(numbers(dtype, 20, 17, seed=1))
     a[1, 2], a[3, 4], a[5, 6], a[5, 7] = np.inf, np.nan, np.inf, -np.inf
-    got = run_on(device, g, {"x": a}, {"w": b})["y"].astype(np.float64)
-    assert np.isposinf(got[1]).all() and np.isnan(got[3]).all() and np.isnan(got[5]).all()
-    assert np.isfinite(np.delete(got, (1, 3, 5), 0)).all()
+    actual = run_on(device, g, {"x": a}, {"w": b})["y"].astype(np.float64)
+    assert np.isposinf(actual[1]).all() and np.isnan(actual[3]).all() and np.isnan(actual[5]).all()
+    assert np.isfinite(np.delete(actual, (1, 3, 5), 0)).all()
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -215,11 +217,11 @@ def test_sums_are_wide_and_rounded_once(dtype: str, device: str) -> None:
     smallest = np.array([1], np.uint16).view(kind)[0]
     a[1, :3] = smallest
     a[2, :2] = 1.0, np.ldexp(1.0, -12 if dtype == "f16" else -9)
-    got = run_on(device, g, {"x": a}, {"w": b})["y"]
-    assert (got[0].astype(np.float64) == 512).all()
+    actual = run_on(device, g, {"x": a}, {"w": b})["y"]
+    assert (actual[0].astype(np.float64) == 512).all()
     if dtype == "f16":  # a bf16 of that size is below what f32 arithmetic keeps
-        assert (got[1].astype(np.float64) == 3 * float(smallest)).all()
-    assert (got[2].astype(np.float64) == 1).all()
+        assert (actual[1].astype(np.float64) == 3 * float(smallest)).all()
+    assert (actual[2].astype(np.float64) == 1).all()
 
 
 def test_forms_by_dtype() -> None:
@@ -249,9 +251,9 @@ def test_matrices_that_rows_choose(rows: int, dtype: str, device: str) -> None:
         g.output(ops.grouped_matmul(x, g.param("w", (experts, k, n), dtype), chosen), name="y")
         a, b = numbers(dtype, rows, k), numbers(dtype, experts, k, n, seed=1)
         which = np.random.default_rng(2).integers(-7, 9, rows)
-        got = run_on(device, g, {"x": a, "chosen": which}, {"w": b})["y"]
+        actual = run_on(device, g, {"x": a, "chosen": which}, {"w": b})["y"]
         for row, expert in enumerate(np.clip(np.where(which < 0, which + experts, which), 0, experts - 1)):
-            check(got[row : row + 1], a[row : row + 1], b[expert], dtype)
+            check(actual[row : row + 1], a[row : row + 1], b[expert], dtype)
 
 
 @pytest.mark.parametrize("shape", [64, "rows"])
@@ -281,7 +283,7 @@ def test_nothing_to_choose_from(shape: tuple[int, int, int], disable: tuple[str,
     picked = ops.gather(g.param("w", shape), chosen, axis=0)
     axes = {"lhs_contract": (2,), "rhs_contract": (1,), "lhs_batch": (0,), "rhs_batch": (0,)}
     g.output(ops.dot_general(x, picked, **axes), name="y")
-    made = rlx.Session("cpu", disable=disable, check_indices=False).compile(g)
-    made.set_params({"w": np.ones(shape, np.float32)})
-    (got,) = made.run([np.ones((20, 2, k), np.float32), np.arange(20)])
-    np.testing.assert_array_equal(got, np.zeros((20, 2, n), np.float32))
+    compiled = rlx.Session("cpu", disable=disable, check_indices=False).compile(g)
+    compiled.set_params({"w": np.ones(shape, np.float32)})
+    (actual,) = compiled.run([np.ones((20, 2, k), np.float32), np.arange(20)])
+    np.testing.assert_array_equal(actual, np.zeros((20, 2, n), np.float32))

@@ -26,8 +26,10 @@ DTYPES = ("f32", "f64", "bf16", "i8", "bool")
 
 def numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
     """Few different ones, so that many are equal."""
-    made = np.random.default_rng(seed).integers(-3, 4, shape)
-    return (abs(made) if dtype == "u8" else made > 0 if dtype == "bool" else made).astype(parse(dtype).numpy)
+    integers = np.random.default_rng(seed).integers(-3, 4, shape)
+    return (abs(integers) if dtype == "u8" else integers > 0 if dtype == "bool" else integers).astype(
+        parse(dtype).numpy
+    )
 
 
 def extrema(x: Value, axis: int) -> dict[str, Value]:
@@ -51,9 +53,9 @@ def test_places_of_extrema(axis: int, dtype: str, device: str) -> None:
         v = g.input("x", ("a", "b", "c") if symbolic else shape, dtype)
         for name, value in extrema(v, axis).items():
             g.output(value, name=name)
-        got, wanted = run_on(device, g, {"x": x}), evaluate(g, {"x": x}, {}, dict(zip("abc", shape)))
-        for name, want in zip(g.outputs, wanted):
-            np.testing.assert_array_equal(got[name], want, err_msg=f"{name} {shape}")
+        actual, expected = run_on(device, g, {"x": x}), evaluate(g, {"x": x}, {}, dict(zip("abc", shape)))
+        for name, reference in zip(g.outputs, expected):
+            np.testing.assert_array_equal(actual[name], reference, err_msg=f"{name} {shape}")
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -75,9 +77,9 @@ def test_long_columns(shape: tuple[int, int], symbolic: bool, device: str) -> No
         "x": np.random.default_rng(0).standard_normal(shape).astype(np.float32),
         "y": np.random.default_rng(1).standard_normal((1, shape[1])).astype(np.float32),
     }
-    got = run_on(device, g, inputs)
-    for name, want in zip(g.outputs, evaluate(g, inputs, {}, dict(zip(("rows", "columns"), shape)))):
-        np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-4)
+    actual = run_on(device, g, inputs)
+    for name, expected in zip(g.outputs, evaluate(g, inputs, {}, dict(zip(("rows", "columns"), shape)))):
+        np.testing.assert_allclose(actual[name], expected, rtol=2e-5, atol=2e-4)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -86,9 +88,9 @@ def test_a_nan_stays_in_its_column(device: str) -> None:
     g.output(ops.reduce_sum(g.input("x", (100, 300)), axes=(0,)), name="sum")
     x = np.ones((100, 300), np.float32)
     x[57, 131], x[3, 17] = np.nan, np.inf
-    got = run_on(device, g, {"x": x})["sum"]
-    assert np.isnan(got[131]) and np.isposinf(got[17])
-    assert (np.delete(got, (17, 131)) == 100).all()
+    actual = run_on(device, g, {"x": x})["sum"]
+    assert np.isnan(actual[131]) and np.isposinf(actual[17])
+    assert (np.delete(actual, (17, 131)) == 100).all()
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -106,9 +108,9 @@ def test_one_long_row_in_parts(device: str) -> None:
     random = np.random.default_rng(0)
     inputs = {"x": random.standard_normal(400_003).astype(np.float32),
               "y": random.standard_normal((3, 5, 30_000)).astype(np.float32)}  # fmt: skip
-    got = run_on(device, g, inputs)
-    for name, want in zip(g.outputs, evaluate(g, inputs, {}, {})):
-        np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=2e-3)
+    actual = run_on(device, g, inputs)
+    for name, expected in zip(g.outputs, evaluate(g, inputs, {}, {})):
+        np.testing.assert_allclose(actual[name], expected, rtol=1e-5, atol=2e-3)
 
 
 def test_parts_are_the_same_for_any_number_of_threads() -> None:

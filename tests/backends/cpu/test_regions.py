@@ -18,8 +18,8 @@ Body = Callable[..., Any]
 def region(body: Body, *like: Value) -> Graph:
     """A region whose inputs are typed as these values."""
     graph = Graph("region")
-    made = body(*(graph.input(f"a{i}", v.shape, v.dtype) for i, v in enumerate(like)))
-    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    results = body(*(graph.input(f"a{i}", v.shape, v.dtype) for i, v in enumerate(like)))
+    graph.output(*(results if isinstance(results, tuple) else (results,)))
     return graph
 
 
@@ -84,8 +84,8 @@ def branch_in_a_loop(graph: Graph, x: Value, p: Value) -> Any:
             region(lambda a, b, n: ((a.reshape(1, 6) @ n).reshape(6), b), c, e, m),
             region(lambda a, b, n: (b * 2, a), c, e, m),
         )
-        made, other = ops.if_(ops.reduce_sum(e, axes=(0,)) > 0, c, e, m, regions=sides)
-        return made, ops.reduce_max(all_, axes=(0,)) + other
+        chosen, other = ops.if_(ops.reduce_sum(e, axes=(0,)) > 0, c, e, m, regions=sides)
+        return chosen, ops.reduce_max(all_, axes=(0,)) + other
 
     body = region(step, x[0], x[0], y, w)
     last, rows = ops.scan(x[1], x, y, w, carried=1, sequences=1, length=x.shape[0], regions=(body,))
@@ -116,6 +116,6 @@ def test_regions(build: Body, off: frozenset[str], truth: bool, length: int) -> 
         graph.output(value, name=f"y{i}")
     data = np.random.default_rng(length).standard_normal((length, 6)).astype(np.float32)
     inputs = {"x": data, "p": np.array(truth)}
-    wanted, got = (run_on(device, graph, inputs, disable=off) for device in ("reference", "cpu"))
-    for name in wanted:
-        np.testing.assert_allclose(got[name], wanted[name], rtol=2e-4, atol=2e-5)
+    expected, actual = (run_on(device, graph, inputs, disable=off) for device in ("reference", "cpu"))
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=2e-4, atol=2e-5)

@@ -21,9 +21,9 @@ CLOSE = Tolerance(256, scale=1)
 
 def check(graph: Graph, inputs: dict[str, Array], level: str, tolerance: Tolerance = CLOSE) -> None:
     executable = BACKEND().compile(graph, Options(isa=level, cache=False))
-    got = executable.bind(binding_of(graph, inputs))([inputs[v.name] for v in graph.inputs])
-    for made, wanted in zip(got, run_on("reference", graph, inputs).values(), strict=True):
-        assert_close(made, wanted, tolerance)
+    actual = executable.bind(binding_of(graph, inputs))([inputs[v.name] for v in graph.inputs])
+    for result, expected in zip(actual, run_on("reference", graph, inputs).values(), strict=True):
+        assert_close(result, expected, tolerance)
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
@@ -115,8 +115,8 @@ def test_only_what_is_asked_for_is_written() -> None:
     _, at = ops.top_k(graph.input("x", (50,)), axis=0, k=3)
     graph.output(at, name="at")
     program = BACKEND().compile(graph, Options(cache=False))
-    (got,) = program.bind({})([numbers(50)])
-    assert got.tolist() == np.argsort(-numbers(50), kind="stable")[:3].tolist()
+    (actual,) = program.bind({})([numbers(50)])
+    assert actual.tolist() == np.argsort(-numbers(50), kind="stable")[:3].tolist()
 
 
 def test_k_greater_than_the_row_is_refused() -> None:

@@ -41,8 +41,8 @@ def net() -> Graph:
 
 
 def entries(folder: Path) -> list[str]:
-    found = [path.name for path in folder.glob(f"*{disk.SUFFIX}") if not path.name.startswith("pool-")]
-    return sorted("quick" if "quick" in name else "full" for name in found)
+    names = [path.name for path in folder.glob(f"*{disk.SUFFIX}") if not path.name.startswith("pool-")]
+    return sorted("quick" if "quick" in name else "full" for name in names)
 
 
 @pytest.mark.parametrize("cached", ["0", "1"])
@@ -67,7 +67,7 @@ def test_a_process_that_ends_early_leaves_its_quick_code(monkeypatch: pytest.Mon
     monkeypatch.setenv("RLX_CACHE", "1")
     monkeypatch.setattr(tiers.Promotion, "_work", lambda self: None)
     quick = Session("cpu").compile(net())
-    wanted = quick.run([X])[0]
+    expected = quick.run([X])[0]
     promotion = quick.program.executable.loaded.promotion  # type: ignore[attr-defined]
     key = promotion._key
     disk.write(tiers.quick_key(key), tiers.pack(promotion._artifact, promotion._texts, promotion._isa))
@@ -78,12 +78,12 @@ def test_a_process_that_ends_early_leaves_its_quick_code(monkeypatch: pytest.Mon
     program = "import rlx, numpy as np, sys; sys.path.insert(0, sys.argv[1]); from test_tiers import X, net; " \
               "c = rlx.Session('cpu').compile(net()); c.finish(); print(c.describe()['from_cache']); " \
               "np.save(sys.argv[2], c.run([X])[0])"  # fmt: skip
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path / "y.npy")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.strip() == "True", done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), wanted)
+    assert completed.stdout.strip() == "True", completed.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
     assert entries(tmp_path) == ["full"]
 
 
@@ -119,15 +119,15 @@ def test_runs_in_many_threads_see_one_tier_or_the_other() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     compiled = Session("cpu").compile(net())
-    wanted = compiled.run([X])[0]
+    expected = compiled.run([X])[0]
 
     def work(_: int) -> list[Array]:
         return [compiled.run([X])[0] for _ in range(200)]
 
     with ThreadPoolExecutor(4) as pool:
         for results in pool.map(work, range(4)):
-            for got in results:
-                np.testing.assert_array_equal(got, wanted)
+            for actual in results:
+                np.testing.assert_array_equal(actual, expected)
     compiled.finish()
 
 
@@ -157,8 +157,8 @@ def test_a_fork_waits_for_threads_that_write_code() -> None:
         thread.start()
     child = os.fork()
     if child == 0:
-        made = jit.emit_objects(["define i64 @g() {\n  ret i64 1\n}\n"], detect())
-        os._exit(0 if made else 1)
+        objects = jit.emit_objects(["define i64 @g() {\n  ret i64 1\n}\n"], detect())
+        os._exit(0 if objects else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for thread in threads:
         thread.join()

@@ -31,10 +31,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def compiled(kind: str, graph: Graph, params: Mapping[str, Array] | None = None) -> WgpuExecutable:
-    made = BACKENDS[kind]().compile(graph, Options())
-    assert isinstance(made, WgpuExecutable)
-    made.set_params({**graph.data, **(params or {})})
-    return made
+    executable = BACKENDS[kind]().compile(graph, Options())
+    assert isinstance(executable, WgpuExecutable)
+    executable.set_params({**graph.data, **(params or {})})
+    return executable
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def check(kind: str) -> Check:
         params: Mapping[str, Array] | None = None,
         tolerance: Tolerance | None = None,
     ) -> list[Array]:
-        made = compiled(kind, graph, params)
+        executable = compiled(kind, graph, params)
         results: list[Array] = []
         for binding, inputs in calls:
-            results = made.bind(binding)([inputs[v.name] for v in graph.inputs])
-            wanted = evaluate(graph, inputs, {**graph.data, **(params or {})}, binding)
-            for got, want in zip(results, wanted, strict=True):
-                assert_close(got, want, tolerance or Tolerance(64, scale=1))
+            results = executable.bind(binding)([inputs[v.name] for v in graph.inputs])
+            expected = evaluate(graph, inputs, {**graph.data, **(params or {})}, binding)
+            for actual, reference in zip(results, expected, strict=True):
+                assert_close(actual, reference, tolerance or Tolerance(64, scale=1))
         return results
 
     return run

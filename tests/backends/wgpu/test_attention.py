@@ -36,11 +36,11 @@ def attention(shape: tuple[int, ...], keys: int, groups: int = 1, dtype: str = "
 
 
 def inputs_of(graph: Graph) -> dict[str, Array]:
-    made = {}
+    inputs = {}
     for seed, value in enumerate(graph.inputs):
         shape = tuple(d for d in value.shape if isinstance(d, int))
-        made[value.name] = numbers(*shape, seed=seed).astype(value.dtype.numpy)
-    return made
+        inputs[value.name] = numbers(*shape, seed=seed).astype(value.dtype.numpy)
+    return inputs
 
 
 def works(plan: Plan) -> list[FusedAttention]:
@@ -70,9 +70,9 @@ def masks(graph: Graph, sides: list[Value], kind: str, queries: int, keys: int) 
         return {}
     if kind == "added":
         sides.append(graph.input("m", (queries, keys), "f32"))
-        made = np.where(random.random((queries, keys)) < 0.3, -np.inf, numbers(queries, keys)).astype(np.float32)
-        made[3] = -np.inf
-        return {"m": made}
+        added = np.where(random.random((queries, keys)) < 0.3, -np.inf, numbers(queries, keys)).astype(np.float32)
+        added[3] = -np.inf
+        return {"m": added}
     sides.append(graph.input("m", (2, 1, queries, keys), "bool"))
     return {"m": random.random((2, 1, queries, keys)) < 0.5}
 
@@ -131,8 +131,8 @@ def test_lengths_that_only_a_run_knows(check: Check) -> None:
     graph = Graph("lengths")
     q = graph.input("q", ("b", "s", 4, 16)).transpose(0, 2, 1, 3)
     k, v = (graph.input(name, ("b", "t", 2, 16)).transpose(0, 2, 1, 3) for name in "kv")
-    seen = graph.input("seen", ("b", "t"), "bool")
-    graph.output(ops.attention(q, k, v, seen[:, None, None, :]).transpose(0, 2, 1, 3))
+    mask = graph.input("seen", ("b", "t"), "bool")
+    graph.output(ops.attention(q, k, v, mask[:, None, None, :]).transpose(0, 2, 1, 3))
     graph.output(ops.attention(q, k, v, causal=True, empty="nan"))
     calls = []
     for b, s, t in ((1, 1, 1), (2, 7, 30), (1, 130, 16), (3, 64, 65), (1, 3, 0), (0, 3, 3), (1, 0, 3)):
@@ -228,9 +228,9 @@ def test_scores_take_no_memory(kind: str) -> None:
     """The arena holds the operands and the result alone."""
     graph, sides = attention((1, 2, 512, 16), 512)
     graph.output(ops.attention(*sides))
-    made = compiled(kind, graph)
-    assert len(works(made.plan)) == 1
-    assert made.bind({}).nbytes == 4 * 4 * 2 * 512 * 16
+    executable = compiled(kind, graph)
+    assert len(works(executable.plan)) == 1
+    assert executable.bind({}).nbytes == 4 * 4 * 2 * 512 * 16
 
 
 @pytest.mark.parametrize(

@@ -32,22 +32,22 @@ class Moved:
         self.up = self.down = 0
 
     def told(self) -> tuple[int, int]:
-        found = (self.up, self.down)
+        counts = (self.up, self.down)
         self.up = self.down = 0
-        return found
+        return counts
 
 
 @contextmanager
-def counting(made: CompiledGraph) -> Iterator[Moved]:
+def counting(program: CompiledGraph) -> Iterator[Moved]:
     """Counts what the device's library is given to write, and what of its buffers is mapped to be read."""
-    executable = getattr(made.executable, "inner", made.executable)
+    executable = getattr(program.executable, "inner", program.executable)
     assert isinstance(executable, WgpuExecutable)
-    device, moved = executable.device, Moved()
+    device, traffic = executable.device, Moved()
     queue = type(device.raw.queue)
     write, mapped = queue.write_buffer, None
 
     def write_buffer(self: object, buffer: object, offset: int, data: object) -> None:
-        moved.up += memoryview(data).nbytes  # type: ignore[arg-type]
+        traffic.up += memoryview(data).nbytes  # type: ignore[arg-type]
         write(self, buffer, offset, data)
 
     probe = device.buffer(16, "probe", "MAP_READ")
@@ -56,13 +56,13 @@ def counting(made: CompiledGraph) -> Iterator[Moved]:
 
     def read_mapped(self: object, *args: object, **options: object) -> object:
         view = mapped(self, *args, **options)
-        moved.down += memoryview(view).nbytes  # type: ignore[arg-type]
+        traffic.down += memoryview(view).nbytes  # type: ignore[arg-type]
         return view
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue, "write_buffer", write_buffer)
         patch.setattr(buffers, "read_mapped", read_mapped)
-        yield moved
+        yield traffic
 
 
 def cache_graph() -> Graph:
@@ -77,23 +77,23 @@ def cache_graph() -> Graph:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_moves_inputs_and_outputs(kind: str) -> None:
-    made = rlx.Session(kind).compile(cache_graph())
+    program = rlx.Session(kind).compile(cache_graph())
     row = np.ones((1, 64), "f4")
-    made.run([row, np.array(0)])
-    with counting(made) as moved:
+    program.run([row, np.array(0)])
+    with counting(program) as traffic:
         for i in range(1, 4):
-            assert made.run([row, np.array(i)])[0][0] == i + 1
-            up, down = moved.told()
+            assert program.run([row, np.array(i)])[0][0] == i + 1
+            up, down = traffic.told()
             assert up <= 256 + 64, "a row, a number, and what lies between them"
             assert down <= 256 + 64, "a sum, and a number for each check"
-        assert made.read_handle("cache")[:5, 0].tolist() == [1, 1, 1, 1, 0]
-        assert moved.told() == (0, LENGTH * 64 * 4)
-        other = made.clone()
+        assert program.read_handle("cache")[:5, 0].tolist() == [1, 1, 1, 1, 0]
+        assert traffic.told() == (0, LENGTH * 64 * 4)
+        other = program.clone()
         other.run([row, np.array(4)])
-        up, _ = moved.told()
+        up, _ = traffic.told()
         assert up < 2048, "neither the state nor weights: only numbers of dispatches beside inputs"
     assert other.read_handle("cache")[4, 0] == 1
-    assert made.read_handle("cache")[4, 0] == 0
+    assert program.read_handle("cache")[4, 0] == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,20 +102,20 @@ def test_a_handle_that_is_fed_stays_on_the_device(kind: str) -> None:
     past, x = graph.input("past", (LENGTH, 64)), graph.input("x", (64,))
     graph.output(past * 0.5 + x, name="present")
     graph.output(rlx.reduce_sum(past, axes=(0,)), name="sum")
-    made = rlx.Session(kind).compile(graph)
-    made.bind_handle("past", np.zeros((LENGTH, 64), "f4"))
-    made.set_feeds({"present": "past"})
+    program = rlx.Session(kind).compile(graph)
+    program.bind_handle("past", np.zeros((LENGTH, 64), "f4"))
+    program.set_feeds({"present": "past"})
     x = np.ones(64, "f4")
-    made.run([x], outputs=["sum"])
-    with counting(made) as moved:
+    program.run([x], outputs=["sum"])
+    with counting(program) as traffic:
         for total in (1.0, 1.5):
-            assert made.run([x], outputs=["sum"])[0].tolist() == [total * LENGTH] * 64
-            assert moved.told() == (256, 256)
-        made.run([x], outputs="device")
-        assert moved.told() == (256, 0)
-        present, _ = made.run([x])
-        assert moved.told() == (256, present.nbytes + 256), "who asks for it gets it"
-    assert np.array_equal(made.read_handle("past"), present)
+            assert program.run([x], outputs=["sum"])[0].tolist() == [total * LENGTH] * 64
+            assert traffic.told() == (256, 256)
+        program.run([x], outputs="device")
+        assert traffic.told() == (256, 0)
+        present, _ = program.run([x])
+        assert traffic.told() == (256, present.nbytes + 256), "who asks for it gets it"
+    assert np.array_equal(program.read_handle("past"), present)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,18 +124,18 @@ def test_results_on_the_device_are_inputs_without_a_copy(kind: str) -> None:
     x, y = graph.input("x", ("n", 64)), graph.input("y", (64,))
     graph.output(x + y, name="out")
     graph.output((x > 1.0).cast("i8"), name="more")
-    made = rlx.Session(kind).compile(graph)
+    program = rlx.Session(kind).compile(graph)
     one = np.ones(64, "f4")
-    with counting(made) as moved:
-        value, _ = made.run([np.zeros((LENGTH, 64), "f4"), one], outputs="device")
-        moved.told()
+    with counting(program) as traffic:
+        value, _ = program.run([np.zeros((LENGTH, 64), "f4"), one], outputs="device")
+        traffic.told()
         for _ in range(3):
-            value, flags = made.run([value, one], outputs="device")
-        assert moved.told() == (3 * 256, 0)
+            value, flags = program.run([value, one], outputs="device")
+        assert traffic.told() == (3 * 256, 0)
         assert value.read((7,)).tolist() == [4] * 64
-        assert moved.told() == (0, 256), "a row"
-        assert made.read_output_row("out", (-1, 3), [value, one]) == 5
-        assert moved.down == 4
+        assert traffic.told() == (0, 256), "a row"
+        assert program.read_output_row("out", (-1, 3), [value, one]) == 5
+        assert traffic.down == 4
     assert value.shape == (LENGTH, 64) and value.dtype == np.float32 and "LENGTH" not in repr(value)
     assert np.array_equal(np.asarray(value), np.full((LENGTH, 64), 4, "f4"))
     assert np.array_equal(np.from_dlpack(value), np.asarray(value))
@@ -150,12 +150,12 @@ def test_results_that_nobody_asks_for_stay_where_they_are(kind: str) -> None:
     x = graph.input("x", (LENGTH,))
     graph.output(x * 2.0, name="much")
     graph.output(rlx.reduce_sum(x, axes=(0,)), name="sum")
-    made = rlx.Session(kind).compile(graph)
+    program = rlx.Session(kind).compile(graph)
     x = np.ones(LENGTH, "f4")
-    made.run([x])
-    with counting(made) as moved:
-        assert made.run([x], outputs=["sum"])[0] == LENGTH
-        assert moved.told() == (4 * LENGTH, 4)
+    program.run([x])
+    with counting(program) as traffic:
+        assert program.run([x], outputs=["sum"])[0] == LENGTH
+        assert traffic.told() == (4 * LENGTH, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,33 +171,33 @@ def test_one_weight_is_one_weights_bytes(kind: str) -> None:
         w = graph.param(f"w{i}", (64, 64))
         y = y @ (rlx.transpose(w * 2.0, permutation=(1, 0)) if i % 2 else w) + graph.param(f"b{i}", (64,))
     graph.output(y, name="y")
-    made = rlx.Session(kind).compile(graph)
+    program = rlx.Session(kind).compile(graph)
     reference = rlx.Session("reference").compile(graph)
-    for each in (made, reference):
+    for each in (program, reference):
         each.set_params(arrays)
     x = rng.normal(size=(4, 64)).astype("f4")
 
     def same(a: CompiledGraph, b: CompiledGraph) -> bool:
         return np.allclose(a.run([x])[0], b.run([x])[0], rtol=1e-4, atol=1e-4)
 
-    assert same(made, reference)
-    with counting(made) as moved:
+    assert same(program, reference)
+    with counting(program) as traffic:
         for name in ("w0", "w1", "b3"):
             new = {name: (rng.normal(size=arrays[name].shape) / 16).astype("f4")}
-            made.set_params(new)
+            program.set_params(new)
             reference.set_params(new)
-            moved.told()
-            made.run([x])
-            up, _ = moved.told()
+            traffic.told()
+            program.run([x])
+            up, _ = traffic.told()
             assert up <= arrays[name].nbytes + x.nbytes + 4096, "and numbers of dispatches"
-            assert same(made, reference)
-        other, before = made.clone(), made.run([x])[0]
-        moved.told()
+            assert same(program, reference)
+        other, before = program.clone(), program.run([x])[0]
+        traffic.told()
         other.run([x])
-        assert moved.told()[0] <= x.nbytes + 4096, "a clone has the weights that are there"
+        assert traffic.told()[0] <= x.nbytes + 4096, "a clone has the weights that are there"
         other.set_params({"w2": arrays["w3"]})
         assert not np.array_equal(other.run([x])[0], before)
-        assert np.array_equal(made.run([x])[0], before), "those of one are its own from then on"
-        assert same(made, reference)
+        assert np.array_equal(program.run([x])[0], before), "those of one are its own from then on"
+        assert same(program, reference)
         reference.set_params({"w2": arrays["w3"]})
         assert same(other, reference)

@@ -59,10 +59,10 @@ def test_scatters_have_two_ways_and_are_no_gathers() -> None:
 
 def test_attention_is_priced_by_its_pairs() -> None:
     def graph(causal: bool) -> Graph:
-        made = Graph("attention")
-        q = made.input("q", (1, 2, 100, 8))
-        made.output(ops.attention(q, q, q, causal=causal))
-        return made
+        new = Graph("attention")
+        q = new.input("q", (1, 2, 100, 8))
+        new.output(ops.attention(q, q, q, causal=causal))
+        return new
 
     whole, half = (estimate(graph(causal), attention_1x64x64x8_per_ns=1.0) for causal in (False, True))
     assert whole.run_ns == pytest.approx(2 * 2 * 100 * 100 * 16)
@@ -74,9 +74,9 @@ def test_attention_of_few_queries_is_priced_by_its_pairs() -> None:
     graph = Graph("decoder")
     q, k = graph.input("q", (1, 4, 1, 8)), graph.input("k", (1, 2, 300, 8))
     graph.output(ops.attention(q, k, k))
-    made = estimate(graph, attention_1x64x64x8_per_ns=1.0)
-    assert made.run_ns == pytest.approx(2 * 4 * 300 * 16)
-    assert [kernel.kind for kernel in made.kernels] == ["attention", "attention"]
+    attention_estimate = estimate(graph, attention_1x64x64x8_per_ns=1.0)
+    assert attention_estimate.run_ns == pytest.approx(2 * 4 * 300 * 16)
+    assert [kernel.kind for kernel in attention_estimate.kernels] == ["attention", "attention"]
 
 
 def test_a_way_that_a_run_does_not_take_costs_nothing() -> None:
@@ -90,8 +90,8 @@ def test_a_way_that_a_run_does_not_take_costs_nothing() -> None:
 
 def region(body: Callable[..., Any], *types: tuple[tuple[int, ...], str]) -> Graph:
     graph = Graph("region")
-    made = body(*(graph.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
-    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    results = body(*(graph.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
+    graph.output(*(results if isinstance(results, tuple) else (results,)))
     return graph
 
 
@@ -131,8 +131,8 @@ def test_memory_is_that_of_the_arena(kind: str) -> None:
     """With temporaries that share places, and scores of attention that are never there."""
     graph = Graph("memory")
     x = graph.input("x", (2, 3, 64, 8))
-    held = ops.attention(x, x, x)
+    value = ops.attention(x, x, x)
     for _ in range(3):
-        held = ops.cumsum(ops.sort(held, axis=3), axis=2)
-    graph.output(held)
+        value = ops.cumsum(ops.sort(value, axis=3), axis=2)
+    graph.output(value)
     assert estimate(graph, running_per_ns=FREE).arena_bytes == compiled(kind, graph).bind({}).nbytes

@@ -22,8 +22,8 @@ def test_a_probe_imports_nothing_heavy() -> None:
         "import sys; from rlx.backends.wgpu import BACKENDS; [b().probe() for b in BACKENDS.values()]; "
         "print(sorted({'wgpu', 'numpy.linalg.lapack_lite', 'rlx.codegen.simt', 'cffi'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "wgpu" not in done.stdout and "wgsl" not in done.stdout and "cffi" not in done.stdout
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "wgpu" not in completed.stdout and "wgsl" not in completed.stdout and "cffi" not in completed.stdout
 
 
 def test_each_backend_has_devices_or_a_reason() -> None:
@@ -89,11 +89,11 @@ def test_devices_are_known_by_their_adapter_and_its_driver() -> None:
     if not backend.probe().devices:
         pytest.skip("no Vulkan here")
     adapter = adapters("Vulkan")[0]
-    told = backend.identity()
-    assert told["device"] == adapter.info["device"] and told["driver"] == adapter.info["description"]
-    assert told["wgpu"] == version("wgpu") and told["interface"] == "Vulkan"
-    assert told["device"] in backend.full_name() and told["driver"] in backend.full_name()
-    assert told["device"] in calibration.identity(Device("vulkan")).values()
-    assert told["device"] in registry.full_name("vulkan")
+    identity = backend.identity()
+    assert identity["device"] == adapter.info["device"] and identity["driver"] == adapter.info["description"]
+    assert identity["wgpu"] == version("wgpu") and identity["interface"] == "Vulkan"
+    assert identity["device"] in backend.full_name() and identity["driver"] in backend.full_name()
+    assert identity["device"] in calibration.identity(Device("vulkan")).values()
+    assert identity["device"] in registry.full_name("vulkan")
     with pytest.raises(DeviceUnavailable, match="adapter number 7"):
         backend.identity(7)

@@ -27,9 +27,9 @@ def small() -> Graph:
     """Stores, reductions, gathers, products with weights, and other dtypes beside."""
     graph = Graph("small")
     x, at = graph.input("x", ("n", 7), "f16"), graph.input("at", (3,), "i64")
-    held = ops.softmax(ops.gelu(x * 1.7 + 0.1), axis=-1)
-    made = held @ graph.param("w", (7, 5), "f16")
-    graph.output(held, made, made.cast("f32") * 2.0, ops.gather(x, at, axis=0), ops.gt(x, 0.0))
+    softmax = ops.softmax(ops.gelu(x * 1.7 + 0.1), axis=-1)
+    product = softmax @ graph.param("w", (7, 5), "f16")
+    graph.output(softmax, product, product.cast("f32") * 2.0, ops.gather(x, at, axis=0), ops.gt(x, 0.0))
     graph.output(ops.reduce_sum(x, axes=(0,)), ops.sort(x, axis=0), ops.cumsum(x, axis=1), (at * 2).cast("f16"))
     return graph
 
@@ -50,21 +50,23 @@ def native(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return kind
 
 
-def run(made: WgpuExecutable, graph: Graph, inputs: dict[str, Array], **binding: int) -> tuple[WgpuBound, list[Array]]:
-    bound = made.bind(binding)
+def run(
+    executable: WgpuExecutable, graph: Graph, inputs: dict[str, Array], **binding: int
+) -> tuple[WgpuBound, list[Array]]:
+    bound = executable.bind(binding)
     assert isinstance(bound, WgpuBound)
     return bound, bound([inputs[v.name] for v in graph.inputs])
 
 
-def texts(made: WgpuExecutable) -> list[str]:
-    return [step.shader.text for step in (*made.plan.prepare, *made.plan.main)]
+def texts(executable: WgpuExecutable) -> list[str]:
+    return [step.shader.text for step in (*executable.plan.prepare, *executable.plan.main)]
 
 
 def test_results_are_those_without_to_the_bit(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = small()
-    made = compiled(native, graph, SMALL_PARAMS)
-    bound, with_halves = run(made, graph, SMALL_INPUTS, n=33)
-    assert any(text.startswith("enable f16;") for text in texts(made))
+    executable = compiled(native, graph, SMALL_PARAMS)
+    bound, with_halves = run(executable, graph, SMALL_INPUTS, n=33)
+    assert any(text.startswith("enable f16;") for text in texts(executable))
     assert set(bound.arena.pieces) == {ARENA, HALVES}
     monkeypatch.setenv("RLX_WGPU_HALVES", "0")
     plain = compiled(native, graph, SMALL_PARAMS)
@@ -120,19 +122,19 @@ def test_pieces(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one binding does not hold the arena, words and halves lie in pieces of their own."""
     graph = Graph("pieces")
     x, y = graph.input("x", ("n", 24), "f16"), graph.input("y", ("n", 24))
-    held = ops.softmax(ops.gelu(x @ graph.param("w", (24, 24), "f16")), axis=-1)
-    graph.output(held, held.cast("f32") * y, x + y.cast("f16"), y * 2.0)
+    hidden = ops.softmax(ops.gelu(x @ graph.param("w", (24, 24), "f16")), axis=-1)
+    graph.output(hidden, hidden.cast("f32") * y, x + y.cast("f16"), y * 2.0)
     params = {"w": numbers(24, 24)}
     arrays = {n: {"x": numbers(n, 24), "y": numbers(n, 24).astype(np.float32)} for n in (3, 80)}
-    wanted = {n: run(compiled(native, graph, params), graph, arrays[n], n=n)[1] for n in arrays}
-    made = compiled(native, graph, params)
-    monkeypatch.setattr(made.device, "max_binding", 8192)
+    expected = {n: run(compiled(native, graph, params), graph, arrays[n], n=n)[1] for n in arrays}
+    executable = compiled(native, graph, params)
+    monkeypatch.setattr(executable.device, "max_binding", 8192)
     counts = []
     for n in (3, 80, 3):
-        bound, results = run(made, graph, arrays[n], n=n)
+        bound, results = run(executable, graph, arrays[n], n=n)
         counts.append(len(bound.arena.pieces))
         assert bound.arena.largest <= 8192
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(results, wanted[n], strict=True))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(results, expected[n], strict=True))
     assert counts[0] == counts[2] == 2 and counts[1] > 4
 
 

@@ -34,10 +34,10 @@ def run(program: str, devices: str, path: Path | None = None) -> str:
         if why_absent(device):
             pytest.skip(f"{device}: {why_absent(device)}")
     searched = os.pathsep.join(map(str, [*([path] if path else []), *sys.path]))
-    done = subprocess.run([sys.executable, "-c", RUN + program, devices], capture_output=True, text=True,
+    completed = subprocess.run([sys.executable, "-c", RUN + program, devices], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": searched})  # fmt: skip
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
-    return done.stdout
+    assert completed.returncode == 0, f"{completed.returncode}: {completed.stderr}"
+    return completed.stdout
 
 
 @linux

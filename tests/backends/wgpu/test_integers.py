@@ -75,8 +75,8 @@ def test_every_code_of_narrow_floats(dtype: dtypes.DType, kind: str) -> None:
     with np.errstate(all="ignore"):
         ties = (steps[1:] + steps[:-1]) / 2
         near = np.concatenate([ties * factor for factor in (1, 1 + 1e-6, 1 - 1e-6)])
-    given = skips.of(kind).prepared(np.concatenate([random, near, edges]).astype(np.float32))
-    assert_equal(kind, REGISTRY["cast"](to=dtype), [given])  # type: ignore[call-arg]
+    inputs = skips.of(kind).prepared(np.concatenate([random, near, edges]).astype(np.float32))
+    assert_equal(kind, REGISTRY["cast"](to=dtype), [inputs])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("dtype", [dtypes.i4, dtypes.u4, dtypes.i2, dtypes.u2], ids=str)
@@ -90,9 +90,9 @@ def test_integers_below_a_byte(dtype: dtypes.DType, name: str, kind: str) -> Non
 
 def assert_equal(kind: str, op: Op, arrays: list[Array]) -> None:
     graph = Graph(op.name)
-    made = graph.add(op, *(graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)))
-    assert not isinstance(made, tuple)
-    graph.output(made)
-    (got,) = BACKENDS[kind]().compile(graph, Options()).bind({})(arrays)
+    result = graph.add(op, *(graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)))
+    assert not isinstance(result, tuple)
+    graph.output(result)
+    (actual,) = BACKENDS[kind]().compile(graph, Options()).bind({})(arrays)
     flushed = skips.of(kind).prepared
-    assert_close(flushed(got), flushed(np.asarray(op.reference(*arrays))))
+    assert_close(flushed(actual), flushed(np.asarray(op.reference(*arrays))))

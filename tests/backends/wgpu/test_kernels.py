@@ -170,9 +170,9 @@ def test_gathers_with_wild_indices(dtype: str, kind: str) -> None:
     if info.min < 0:
         wild[1:3] = [-1, -100]
     rows = floats(4, 5)
-    (got,) = compiled(kind, graph).bind({"rows": 4})([rows, np.array(wild, indices.dtype.numpy)])
+    (actual,) = compiled(kind, graph).bind({"rows": 4})([rows, np.array(wild, indices.dtype.numpy)])
     inside = [min(max(i + 4 if i < 0 else i, 0), 3) for i in wild]
-    assert np.array_equal(got, rows[inside])
+    assert np.array_equal(actual, rows[inside])
 
 
 def test_indices_beyond_32_bits_are_not_cut(check: Check) -> None:
@@ -220,41 +220,41 @@ def test_params_with_named_dims(kind: str) -> None:
     x, w = graph.input("x", ("b", 4)), graph.param("w", (4, "n"))
     bias = graph.param("bias", ("n",))
     graph.output(x @ w + bias, x @ ops.slice(w, starts=(0, 0), stops=(4, 2), steps=(1, 1)) @ graph.param("v", (2, 3)))
-    made = compiled(kind, graph)
+    executable = compiled(kind, graph)
     for n in (3, 50):
         params = {"w": floats(4, n), "bias": floats(n), "v": floats(2, 3)}
-        made.set_params(params)
-        given = floats(2, 4)
-        first, second = made.bind({"b": 2, "n": n})([given])
-        np.testing.assert_allclose(first, given @ params["w"] + params["bias"], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(second, given @ params["w"][:, :2] @ params["v"], rtol=1e-4, atol=1e-5)
+        executable.set_params(params)
+        rows = floats(2, 4)
+        first, second = executable.bind({"b": 2, "n": n})([rows])
+        np.testing.assert_allclose(first, rows @ params["w"] + params["bias"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(second, rows @ params["w"][:, :2] @ params["v"], rtol=1e-4, atol=1e-5)
 
 
 def test_weights_can_be_swapped(kind: str) -> None:
     graph, x = graph_of((2, 8))
     graph.output(x @ graph.param("w", (8, 4)) + graph.param("b", (4,)))
-    made = compiled(kind, graph, {"w": np.zeros((8, 4), np.float32), "b": floats(4)})
-    bound = made.bind({})
-    given = floats(2, 8)
-    before = bound([given])[0]
+    executable = compiled(kind, graph, {"w": np.zeros((8, 4), np.float32), "b": floats(4)})
+    bound = executable.bind({})
+    rows = floats(2, 8)
+    before = bound([rows])[0]
     weight = floats(8, 4)
-    made.set_params({"w": weight})
-    after = bound([given])[0]
-    np.testing.assert_allclose(after - before, given @ weight, rtol=1e-5, atol=1e-5)
+    executable.set_params({"w": weight})
+    after = bound([rows])[0]
+    np.testing.assert_allclose(after - before, rows @ weight, rtol=1e-5, atol=1e-5)
 
 
 def test_many_threads(kind: str) -> None:
     graph, x = graph_of(("n", 16))
     graph.output(ops.softmax(x @ graph.param("w", (16, 16)), axis=-1))
-    made: WgpuExecutable = compiled(kind, graph, {"w": np.eye(16, dtype=np.float32)})
+    executable: WgpuExecutable = compiled(kind, graph, {"w": np.eye(16, dtype=np.float32)})
     wrong: list[str] = []
 
     def work(seed: int) -> None:
         for n in (1, 5, 3):
-            given = np.random.default_rng(seed).standard_normal((n, 16)).astype(np.float32)
-            (got,) = made.bind({"n": n})([given])
-            power = np.exp(given)
-            if not np.allclose(got, power / power.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6):
+            x = np.random.default_rng(seed).standard_normal((n, 16)).astype(np.float32)
+            (actual,) = executable.bind({"n": n})([x])
+            power = np.exp(x)
+            if not np.allclose(actual, power / power.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6):
                 wrong.append(f"thread {seed}, n {n}")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]

@@ -20,21 +20,21 @@ def test_a_buffer_that_is_too_large(kind: str) -> None:
     graph = Graph("large")
     x = graph.input("x", ("n", 1024))
     graph.output(x + 1.0)
-    made = compiled(kind, graph)
+    executable = compiled(kind, graph)
     with pytest.raises(OutOfMemory, match="buffers of at most"):
-        made.bind({"n": made.device.max_binding // 1024})
+        executable.bind({"n": executable.device.max_binding // 1024})
 
 
 def test_indices_that_need_64_bits(kind: str) -> None:
     graph = Graph("large")
     x = graph.input("x", ("n",), "i64")
     graph.output(ops.iota(graph, shape=("n",), dtype="i64") * (1 << 30) + x)
-    made = compiled(kind, graph)
-    given = np.zeros(2, np.int64)
-    (got,) = made.bind({"n": 2})([given])
-    assert got.tolist() == [0, 1 << 30]
+    executable = compiled(kind, graph)
+    rows = np.zeros(2, np.int64)
+    (actual,) = executable.bind({"n": 2})([rows])
+    assert actual.tolist() == [0, 1 << 30]
     with pytest.raises(UnsupportedOp, match="32-bit indices"):
-        made.bind({"n": 3})
+        executable.bind({"n": 3})
 
 
 def test_loops_that_the_driver_would_end(kind: str) -> None:
@@ -43,14 +43,14 @@ def test_loops_that_the_driver_would_end(kind: str) -> None:
     x, y = graph.input("x", (2, "n")), graph.input("y", (2, "k"))
     weight = graph.input("w", ("k", 3))
     graph.output(ops.reduce_sum(x, axes=(1,)), y @ weight)
-    made = compiled(kind, graph)
-    if made.device.max_iterations > 1 << 17:
-        pytest.skip(f"{made.device.name} has no such limit")
+    executable = compiled(kind, graph)
+    if executable.device.max_iterations > 1 << 17:
+        pytest.skip(f"{executable.device.name} has no such limit")
     for n, k in ((1, 70_000), (10_000_000, 1)):
         with pytest.raises(UnsupportedOp, match="ends loops"):
-            made.bind({"n": n, "k": k})
+            executable.bind({"n": n, "k": k})
     long, deep = np.ones((2, 1_000_000), np.float32), np.ones((2, 50_000), np.float32)
-    sums, product = made.bind({"n": 1_000_000, "k": 50_000})([long, deep, np.ones((50_000, 3), np.float32)])
+    sums, product = executable.bind({"n": 1_000_000, "k": 50_000})([long, deep, np.ones((50_000, 3), np.float32)])
     assert sums.tolist() == [1e6, 1e6]
     assert product.tolist() == [[5e4] * 3] * 2
 
@@ -58,11 +58,11 @@ def test_loops_that_the_driver_would_end(kind: str) -> None:
 def test_missing_weights(kind: str) -> None:
     graph = Graph("weights")
     graph.output(graph.input("x", (3,)) + graph.param("w", (3,)))
-    made = compiled(kind, graph)
+    executable = compiled(kind, graph)
     with pytest.raises(InputError, match="got none for"):
-        made.bind({})([np.zeros(3, np.float32)])
-    made.set_params({"w": np.ones(3, np.float32)})
-    assert made.bind({})([np.zeros(3, np.float32)])[0].tolist() == [1, 1, 1]
+        executable.bind({})([np.zeros(3, np.float32)])
+    executable.set_params({"w": np.ones(3, np.float32)})
+    assert executable.bind({})([np.zeros(3, np.float32)])[0].tolist() == [1, 1, 1]
 
 
 def test_an_adapter_that_is_not_there(kind: str) -> None:
@@ -77,11 +77,11 @@ def test_limits_of_the_standard(kind: str) -> None:
     graph = Graph("portable")
     x = graph.input("x", (4, 8))
     graph.output(ops.softmax(x @ graph.param("w", (8, 8)), axis=-1))
-    made = BACKENDS["webgpu"]().compile(graph, Options())
-    made.set_params({"w": np.eye(8, dtype=np.float32)})
-    given = np.arange(32, dtype=np.float32).reshape(4, 8)
-    power = np.exp(given - given.max(-1, keepdims=True))
-    np.testing.assert_allclose(made.bind({})([given])[0], power / power.sum(-1, keepdims=True), rtol=1e-5)
+    executable = BACKENDS["webgpu"]().compile(graph, Options())
+    executable.set_params({"w": np.eye(8, dtype=np.float32)})
+    rows = np.arange(32, dtype=np.float32).reshape(4, 8)
+    power = np.exp(rows - rows.max(-1, keepdims=True))
+    np.testing.assert_allclose(executable.bind({})([rows])[0], power / power.sum(-1, keepdims=True), rtol=1e-5)
 
 
 def many_weights(count: int) -> Graph:

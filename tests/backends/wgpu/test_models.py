@@ -41,10 +41,10 @@ def small_encoder() -> tuple[Graph, dict[str, Array]]:
     ids = graph.input("ids", ("batch", "seq"), "i64")
     mask = graph.input("mask", ("batch", "seq"), "i64")
     x = norm("embed", ops.gather(param("words", WORDS, WIDTH), ids, axis=0))
-    seen = ops.ne(mask, 0)[:, None, None, :]
+    mask_4d = ops.ne(mask, 0)[:, None, None, :]
     for i in range(LAYERS):
         q, k, v = (heads(dense(f"{i}.{part}", x, WIDTH)) for part in "qkv")
-        mixed = ops.attention(q, k, v, seen).transpose(0, 2, 1, 3).reshape(x.shape)
+        mixed = ops.attention(q, k, v, mask_4d).transpose(0, 2, 1, 3).reshape(x.shape)
         x = norm(f"{i}.first", x + dense(f"{i}.mix", mixed, WIDTH))
         x = norm(f"{i}.second", x + dense(f"{i}.down", ops.gelu(dense(f"{i}.up", x, 4 * WIDTH)), WIDTH))
     graph.output(x, ops.tanh(dense("pool", x[:, 0], WIDTH)))
@@ -54,7 +54,7 @@ def small_encoder() -> tuple[Graph, dict[str, Array]]:
 def compare(
     kind: str, graph: Graph, params: dict[str, Array], sizes: list[tuple[int, int]], words: int, off: float
 ) -> None:
-    made = compiled(kind, graph, params)
+    executable = compiled(kind, graph, params)
     random = np.random.default_rng(1)
     for batch, seq in sizes:
         ids = random.integers(1, words, (batch, seq))
@@ -62,10 +62,10 @@ def compare(
         mask[-1, seq // 2 + 1 :] = 0
         binding = {"batch": batch, "seq": seq}
         inputs = dict(zip((v.name for v in graph.inputs), (ids, mask)))
-        wanted = evaluate(graph, inputs, {**graph.data, **params}, binding)
-        for got, want in zip(made.bind(binding)([ids, mask]), wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=0, atol=off * np.abs(want).max())
-    assert made.compile_count == 1
+        expected = evaluate(graph, inputs, {**graph.data, **params}, binding)
+        for actual, reference in zip(executable.bind(binding)([ids, mask]), expected, strict=True):
+            np.testing.assert_allclose(actual, reference, rtol=0, atol=off * np.abs(reference).max())
+    assert executable.compile_count == 1
 
 
 def test_small_encoder(kind: str) -> None:

@@ -37,14 +37,14 @@ def small(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield kind
 
 
-def run(made: WgpuExecutable, graph: Graph, binding: dict[str, int], inputs: dict[str, Array]) -> WgpuBound:
+def run(executable: WgpuExecutable, graph: Graph, binding: dict[str, int], inputs: dict[str, Array]) -> WgpuBound:
     """Compares with the reference, twice, because a second run finds what the first left."""
-    bound = made.bind(binding)
+    bound = executable.bind(binding)
     assert isinstance(bound, WgpuBound)
-    wanted = evaluate(graph, inputs, made._params, binding)
+    expected = evaluate(graph, inputs, executable._params, binding)
     for _ in range(2):
-        for got, want in zip(bound([inputs[v.name] for v in graph.inputs]), wanted, strict=True):
-            assert_close(got, want, Tolerance(64, scale=1))
+        for actual, reference in zip(bound([inputs[v.name] for v in graph.inputs]), expected, strict=True):
+            assert_close(actual, reference, Tolerance(64, scale=1))
     assert bound.arena.largest <= LIMIT
     return bound
 
@@ -53,14 +53,14 @@ def test_pieces_as_dims_demand(small: str) -> None:
     """One program: in one piece at small sizes, in several at larger ones, and back."""
     graph = Graph("pieces")
     x, y = graph.input("x", ("n", 24)), graph.input("y", ("n", 5), "i64")
-    held = ops.softmax(ops.gelu(x @ graph.param("w", (24, 24))), axis=-1)
-    graph.output(held, held @ graph.param("v", (24, 8)), y * 3, ops.reduce_sum(held, axes=(0,)))
-    made = compiled(small, graph, {"w": floats(24, 24), "v": floats(24, 8)})
-    found = []
+    hidden = ops.softmax(ops.gelu(x @ graph.param("w", (24, 24))), axis=-1)
+    graph.output(hidden, hidden @ graph.param("v", (24, 8)), y * 3, ops.reduce_sum(hidden, axes=(0,)))
+    executable = compiled(small, graph, {"w": floats(24, 24), "v": floats(24, 8)})
+    pieces = []
     for n in (3, 40, 20, 3, 40):
-        given = {"x": floats(n, 24), "y": RANDOM.integers(-9, 9, (n, 5))}
-        found.append(len(run(made, graph, {"n": n}, given).arena.pieces))
-    assert found[0] == found[3] == 1 and found[1] == found[4] > found[2] > 1
+        inputs = {"x": floats(n, 24), "y": RANDOM.integers(-9, 9, (n, 5))}
+        pieces.append(len(run(executable, graph, {"n": n}, inputs).arena.pieces))
+    assert pieces[0] == pieces[3] == 1 and pieces[1] == pieces[4] > pieces[2] > 1
 
 
 def test_sizes_that_the_graph_knows(small: str) -> None:
@@ -70,9 +70,9 @@ def test_sizes_that_the_graph_knows(small: str) -> None:
     for number in range(4):
         x = ops.transpose(x, permutation=(1, 0)) @ graph.param(f"w{number}", (30, 30))
     graph.output(x, ops.tanh(x))
-    made = compiled(small, graph, {f"w{n}": floats(30, 30) / 6 for n in range(4)})
-    bound = run(made, graph, {}, {"x": floats(30, 30)})
-    assert bound.plan is made.plan and len(bound.arena.pieces) >= 3
+    executable = compiled(small, graph, {f"w{n}": floats(30, 30) / 6 for n in range(4)})
+    bound = run(executable, graph, {}, {"x": floats(30, 30)})
+    assert bound.plan is executable.plan and len(bound.arena.pieces) >= 3
 
 
 def test_scatters_and_rankings(small: str) -> None:
@@ -80,9 +80,9 @@ def test_scatters_and_rankings(small: str) -> None:
     x, at = graph.input("x", ("n",), "i32"), graph.input("at", ("n", 1), "i32")
     graph.output(ops.scatter_nd(x, at, x, combine="add"), ops.sort(x, axis=0))
     graph.output(ops.scatter_nd(x.cast("f32"), at, x.cast("f32"), combine="add"))
-    given = {"x": RANDOM.integers(-99, 99, 450).astype(np.int32), "at": RANDOM.integers(0, 450, (450, 1))}
-    given["at"] = given["at"].astype(np.int32)
-    assert len(run(compiled(small, graph), graph, {"n": 450}, given).arena.pieces) > 4
+    inputs = {"x": RANDOM.integers(-99, 99, 450).astype(np.int32), "at": RANDOM.integers(0, 450, (450, 1))}
+    inputs["at"] = inputs["at"].astype(np.int32)
+    assert len(run(compiled(small, graph), graph, {"n": 450}, inputs).arena.pieces) > 4
 
 
 def test_loops_and_branches(small: str) -> None:
@@ -99,19 +99,19 @@ def test_loops_and_branches(small: str) -> None:
         sides.append(side)
     (chosen,) = ops.if_(graph.input("p", (), "bool"), rows, regions=tuple(sides))
     graph.output(chosen, last, chosen + rows)
-    made = compiled(small, graph, {name: floats(*shape) * 0.3 for name, shape in shapes.items()})
+    executable = compiled(small, graph, {name: floats(*shape) * 0.3 for name, shape in shapes.items()})
     for n, chosen_side in ((4, True), (40, True), (40, False)):
-        bound = run(made, graph, {"n": n}, {"x": floats(n, 1, 8), "p": np.array(chosen_side)})
+        bound = run(executable, graph, {"n": n}, {"x": floats(n, 1, 8), "p": np.array(chosen_side)})
         assert (len(bound.arena.pieces) > 1) == (n > 4)
 
 
 def test_what_no_pieces_hold(small: str) -> None:
     graph = Graph("large")
     graph.output(graph.input("x", ("n",)) + 1.0)
-    made = compiled(small, graph)
+    executable = compiled(small, graph)
     with pytest.raises(OutOfMemory, match="buffers of at most 4096 bytes"):
-        made.bind({"n": 1025})
-    assert made.bind({"n": 1024})([np.zeros(1024, np.float32)])[0].sum() == 1024
+        executable.bind({"n": 1025})
+    assert executable.bind({"n": 1024})([np.zeros(1024, np.float32)])[0].sum() == 1024
 
 
 def test_a_kernel_with_too_many_pieces() -> None:

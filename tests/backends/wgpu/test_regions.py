@@ -19,8 +19,8 @@ Body = Callable[..., Value | tuple[Value, ...]]
 
 def region(body: Body, *types: tuple[tuple[int | str, ...], str]) -> Graph:
     graph = Graph("region")
-    made = body(*(graph.input(f"a{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
-    graph.output(*(made if isinstance(made, tuple) else (made,)))
+    results = body(*(graph.input(f"a{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)))
+    graph.output(*(results if isinstance(results, tuple) else (results,)))
     return graph
 
 
@@ -86,8 +86,8 @@ def test_where_a_loop_leaves_its_values(trips: int, check: Check) -> None:
     test = region(lambda i, a, m: i < m, number, whole, number)
     body = region(lambda i, a, m: (i + 1, a * 3), number, whole, number)
     zero = graph.constant(np.int64(0))
-    made = ops.while_(zero, one, n, carried=2, regions=(test, body))
-    graph.output(made[1] + 1, made[0])
+    results = ops.while_(zero, one, n, carried=2, regions=(test, body))
+    graph.output(results[1] + 1, results[0])
     check(graph, [({}, {"n": np.array(t, np.int64)}) for t in (trips, 2, trips)], tolerance=EXACT)
 
 
@@ -95,8 +95,8 @@ def test_where_a_loop_leaves_its_values(trips: int, check: Check) -> None:
 def test_predicates_from_everywhere(source: str, check: Check) -> None:
     graph = Graph("if")
     x = graph.input("x", (3,))
-    given = graph.param("p", (), "bool") if source == "param" else graph.input("p", (), "bool")
-    predicate = ops.logical_not(given) if source == "computed" else given
+    flag = graph.param("p", (), "bool") if source == "param" else graph.input("p", (), "bool")
+    predicate = ops.logical_not(flag) if source == "computed" else flag
     vector = ((3,), "f32")
     sides = (region(lambda a: a * 2.0, vector), region(lambda a: ops.cumsum(a, axis=0), vector))
     graph.output(ops.if_(predicate, x, regions=sides)[0] - 1.0)
@@ -131,9 +131,9 @@ def test_a_selected_weight_may_change(kind: str) -> None:
     vector = ((2,), "f32")
     sides = (region(lambda a, w: a * w, vector, vector), region(lambda a, w: a, vector, vector))
     graph.output(*ops.if_(p, x, graph.param("w", (2,)), regions=sides))
-    made = compiled(kind, graph, {"w": np.full(2, 3, np.float32)})
-    bound = made.bind({})
-    given = [np.array(True), np.ones(2, np.float32)]
-    assert bound(given)[0].tolist() == [3, 3]
-    made.set_params({"w": np.full(2, 5, np.float32)})
-    assert bound(given)[0].tolist() == [5, 5]
+    executable = compiled(kind, graph, {"w": np.full(2, 3, np.float32)})
+    bound = executable.bind({})
+    inputs = [np.array(True), np.ones(2, np.float32)]
+    assert bound(inputs)[0].tolist() == [3, 3]
+    executable.set_params({"w": np.full(2, 5, np.float32)})
+    assert bound(inputs)[0].tolist() == [5, 5]

@@ -31,12 +31,12 @@ def points(dtype: str, combine: str | None, shape: tuple[int, ...], length: int 
 
 def whole_numbers(graph: Graph, binding: dict[str, int], least: int = -9) -> dict[str, Array]:
     """Small whole numbers, and places that meet often, some of which are outside."""
-    made = {}
+    numbers = {}
     for value in graph.inputs:
         shape = tuple(binding.get(str(d), 0) if not isinstance(d, int) else d for d in value.shape)
         low = -20 if value.name == "at" else 0 if value.dtype.kind == "uint" else least
-        made[value.name] = RANDOM.integers(low, 25, shape).astype(value.dtype.numpy)
-    return made
+        numbers[value.name] = RANDOM.integers(low, 25, shape).astype(value.dtype.numpy)
+    return numbers
 
 
 @pytest.mark.parametrize("combine", [None, "add", "min", "max"])
@@ -67,9 +67,9 @@ def test_a_hundred_thousand(check: Check) -> None:
     for combine in (None, "add"):
         graph = points("f32", combine, (1000,), 100_000)
         x, updates = RANDOM.integers(-9, 9, 1000), RANDOM.integers(-9, 9, 100_000)
-        given = {"x": x.astype(np.float32), "updates": updates.astype(np.float32)}
+        inputs = {"x": x.astype(np.float32), "updates": updates.astype(np.float32)}
         many, one = RANDOM.integers(0, 1000, (100_000, 1)), np.full((100_000, 1), 7)
-        check(graph, [({}, {**given, "at": at.astype(np.int32)}) for at in (many, one)], tolerance=EXACT)
+        check(graph, [({}, {**inputs, "at": at.astype(np.int32)}) for at in (many, one)], tolerance=EXACT)
 
 
 def test_sums_of_floats_are_exact_and_the_same_in_every_run(kind: str) -> None:
@@ -77,15 +77,15 @@ def test_sums_of_floats_are_exact_and_the_same_in_every_run(kind: str) -> None:
     bound = compiled(kind, points("f32", "add", (40,), 20_000)).bind({})
     x, at = RANDOM.standard_normal(40).astype(np.float32), RANDOM.integers(0, 40, (20_000, 1)).astype(np.int32)
     updates = (RANDOM.standard_normal(20_000) * np.exp2(RANDOM.integers(-60, 40, 20_000))).astype(np.float32)
-    wanted = x.astype(np.float64)
-    np.add.at(wanted, at[:, 0], updates.astype(np.float64))
+    expected = x.astype(np.float64)
+    np.add.at(expected, at[:, 0], updates.astype(np.float64))
     (first,) = bound([x, at, updates])
     greatest = np.abs(updates).max()
-    assert (np.abs(first - wanted) <= np.abs(wanted) * 2.0**-24 + 20_000 * greatest * 2.0**-31).all()
+    assert (np.abs(first - expected) <= np.abs(expected) * 2.0**-24 + 20_000 * greatest * 2.0**-31).all()
     for _ in range(3):
         assert bound([x, at, updates])[0].tobytes() == first.tobytes()
-    turned = RANDOM.permutation(20_000)
-    assert bound([x, at[turned], updates[turned]])[0].tobytes() == first.tobytes()
+    order = RANDOM.permutation(20_000)
+    assert bound([x, at[order], updates[order]])[0].tobytes() == first.tobytes()
 
 
 @pytest.mark.parametrize("combine", ["add", "min", "max"])
@@ -133,8 +133,8 @@ def test_inside_of_loops(combine: str | None, check: Check) -> None:
     for inner in (test, body):
         count, x = inner.input("count", (), "i32"), inner.input("x", (40,))
         at = inner.input("at", (MANY, 1), "i32")
-        made = ops.scatter_nd(x, at, ops.gather(x, at[::-1, 0], axis=0) + 1.0, combine=combine)
-        inner.output(*((ops.lt(count, 3),) if inner is test else (count + 1, made)))
+        scattered = ops.scatter_nd(x, at, ops.gather(x, at[::-1, 0], axis=0) + 1.0, combine=combine)
+        inner.output(*((ops.lt(count, 3),) if inner is test else (count + 1, scattered)))
     operands = graph.input("count", (), "i32"), graph.input("x", (40,)), graph.input("at", (MANY, 1), "i32")
     graph.output(*ops.while_(*operands, carried=2, regions=(test, body)))
     at = RANDOM.integers(0, 40, (MANY, 1)).astype(np.int32)

@@ -85,8 +85,8 @@ def test_running_reductions_of_long_rows(dtype: str, turned: bool, check: Check)
     """The lanes of a workgroup share a row: blocks that are whole, and ones that are not."""
     graph = Graph("long")
     x = graph.input("x", (2, "n"), dtype)
-    given = {"axis": 1, "exclusive": turned, "reverse": turned}
-    graph.output(ops.cumsum(x, **given), ops.cummax(x, **given), ops.cummin(x, **given))
+    attributes = {"axis": 1, "exclusive": turned, "reverse": turned}
+    graph.output(ops.cumsum(x, **attributes), ops.cummax(x, **attributes), ops.cummin(x, **attributes))
     calls = []
     for n in (0, 1, 63, 512, 513, 2000):
         array = numbers(dtype, 2, n)

@@ -32,9 +32,11 @@ def test_dawn_takes_what_is_written() -> None:
     """Without the package that brings Dawn the check says so, and is no failure."""
     command = [sys.executable, str(ROOT / "tools" / "check_dawn.py"), "--only", "concat", "--compile-only"]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    said = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+    completed = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, check=False
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     if importlib.util.find_spec("wgpudawn") is None:
-        assert "wgpudawn is not installed" in said.stdout
+        assert "wgpudawn is not installed" in completed.stdout
         pytest.skip("wgpudawn is not installed: nothing was compiled")
-    assert "compiled, not run" in said.stdout
+    assert "compiled, not run" in completed.stdout

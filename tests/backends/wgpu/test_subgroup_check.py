@@ -64,10 +64,10 @@ def test_nan_and_infinities(grouped: str, check: Check) -> None:
 
 def test_every_run_gives_the_same(grouped: str) -> None:
     graph, inputs = rows()
-    made = compiled(grouped, graph, PARAMS)
-    first = [array.tobytes() for array in made.bind({})([inputs["x"]])]
+    executable = compiled(grouped, graph, PARAMS)
+    first = [array.tobytes() for array in executable.bind({})([inputs["x"]])]
     for _ in range(3):
-        assert [array.tobytes() for array in made.bind({})([inputs["x"]])] == first
+        assert [array.tobytes() for array in executable.bind({})([inputs["x"]])] == first
 
 
 def test_attention_of_few_queries(grouped: str, check: Check) -> None:

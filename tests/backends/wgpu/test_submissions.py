@@ -12,12 +12,12 @@ from rlx.ir.graph import Graph
 from .conftest import compiled
 
 
-def submissions(made: WgpuExecutable, graph: Graph, monkeypatch: pytest.MonkeyPatch, runs: int = 3) -> float:
+def submissions(executable: WgpuExecutable, graph: Graph, monkeypatch: pytest.MonkeyPatch, runs: int = 3) -> float:
     """Calls of `submit` in a run, after a first one that makes everything ready."""
-    queue = type(made.device.raw.queue)
+    queue = type(executable.device.raw.queue)
     counted: list[int] = []
     submit = queue.submit
-    bound, inputs = made.bind({}), [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
+    bound, inputs = executable.bind({}), [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
     bound(inputs)
     monkeypatch.setattr(queue, "submit", lambda self, lists: (counted.append(len(lists)), submit(self, lists))[1])
     for _ in range(runs):
@@ -33,9 +33,9 @@ def test_a_run_is_submitted_once(length: int, kind: str, monkeypatch: pytest.Mon
     for number in range(length):
         x = x @ graph.param(f"w{number}", (16, 16))
     graph.output(x)
-    made = compiled(kind, graph, {f"w{n}": np.eye(16, dtype=np.float32) for n in range(length)})
-    assert len(made.plan.main) == length
-    assert submissions(made, graph, monkeypatch) == 1
+    executable = compiled(kind, graph, {f"w{n}": np.eye(16, dtype=np.float32) for n in range(length)})
+    assert len(executable.plan.main) == length
+    assert submissions(executable, graph, monkeypatch) == 1
 
 
 def test_a_loop_of_known_length_is_submitted_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_a_loop_of_known_length_is_submitted_once(kind: str, monkeypatch: pytest
     shapes = {"w": (1, 8, 8), "r": (1, 8, 8), "b": (1, 16), "h": (1, 1, 8)}
     weights = [graph.param(name, shape) for name, shape in shapes.items()]
     graph.output(ops.rnn(graph.input("x", (60, 1, 8)), *weights)[0])
-    made = compiled(kind, graph, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
-    assert submissions(made, graph, monkeypatch) == 1
+    executable = compiled(kind, graph, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    assert submissions(executable, graph, monkeypatch) == 1
 
 
 def test_each_question_is_a_submission_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,27 +26,27 @@ def chain(length: int) -> Graph:
 
 
 def timed(kind: str, graph: Graph) -> WgpuExecutable:
-    made = BACKENDS[kind]().compile(graph, Options(profile=True))
-    assert isinstance(made, WgpuExecutable)
-    return made
+    executable = BACKENDS[kind]().compile(graph, Options(profile=True))
+    assert isinstance(executable, WgpuExecutable)
+    return executable
 
 
 def test_programs_that_are_not_timed_ask_for_no_timestamps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = compiled(kind, chain(3))
-    assert not made.capabilities.profiling
-    raw = type(made.device.raw)
+    executable = compiled(kind, chain(3))
+    assert not executable.capabilities.profiling
+    raw = type(executable.device.raw)
     monkeypatch.setattr(raw, "create_query_set", lambda *_, **__: pytest.fail("a query set was made"))
-    bound = made.bind({})
+    bound = executable.bind({})
     bound([np.eye(4, dtype=np.float32)])
     with pytest.raises(ProfileError, match=r"\[profile\] expected a program compiled for profiling"):
         bound.profile([np.eye(4, dtype=np.float32)])
 
 
 def test_more_dispatches_than_a_query_set_holds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = timed(kind, chain(9))
-    assert made.capabilities.profiling
+    executable = timed(kind, chain(9))
+    assert executable.capabilities.profiling
     monkeypatch.setattr(timers, "TIMED_TOGETHER", 4)
-    times = made.bind({}).profile([np.eye(4, dtype=np.float32)])
+    times = executable.bind({}).profile([np.eye(4, dtype=np.float32)])
     assert [k.calls for k in times] == [1] * 9
     starts = [k.first_ns for k in times]
     assert starts == sorted(starts)

@@ -32,20 +32,22 @@ def everything(dtype: DType) -> Array:
 def through_carriers(body: Expr, *arrays: Array) -> Array:
     """The carried expression's result, of stored arrays and stored again."""
     types = [dtypes.of(a.dtype) for a in arrays]
-    held = [emulation.loaded(Expr("stored", emulation.stored(d), (), i), d) for i, d in enumerate(types)]
-    whole = ex.rewrite(emulation.carried(body), lambda node, args: held[node.attr] if node.kind == "operand" else None)
+    operands = [emulation.loaded(Expr("stored", emulation.stored(d), (), i), d) for i, d in enumerate(types)]
+    whole = ex.rewrite(
+        emulation.carried(body), lambda node, args: operands[node.attr] if node.kind == "operand" else None
+    )
     stored = [emulation.to_stored(a) for a in arrays]
-    made = ex.evaluate(emulation.to_store(whole, body.dtype), lambda leaf: stored[leaf.attr])
-    return emulation.from_stored(np.asarray(made), body.dtype)
+    result = ex.evaluate(emulation.to_store(whole, body.dtype), lambda leaf: stored[leaf.attr])
+    return emulation.from_stored(np.asarray(result), body.dtype)
 
 
 def assert_same(body: Expr, *arrays: Array) -> None:
-    wanted = np.asarray(ex.evaluate(body, lambda leaf: arrays[leaf.attr]))
-    got = through_carriers(body, *arrays)
-    assert got.dtype == wanted.dtype
-    a, b = (x.astype(np.float64) for x in (got, wanted))
+    expected = np.asarray(ex.evaluate(body, lambda leaf: arrays[leaf.attr]))
+    actual = through_carriers(body, *arrays)
+    assert actual.dtype == expected.dtype
+    a, b = (x.astype(np.float64) for x in (actual, expected))
     different = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    assert not different.any(), f"{body}: {wanted[different][:5]} came out as {got[different][:5]}"
+    assert not different.any(), f"{body}: {expected[different][:5]} came out as {actual[different][:5]}"
 
 
 @pytest.mark.parametrize("dtype", CARRIED, ids=str)

@@ -35,15 +35,15 @@ def signed(values: list[float]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 def assert_like_numpy(subject: Subject, *inputs: Any) -> None:
     """Equal NaNs, infinities and signs (of zeros too); finite values within the bound."""
-    got = run(legal(subject.name), *inputs)
+    actual = run(legal(subject.name), *inputs)
     with np.errstate(all="ignore"):
         exact = np.asarray(subject.exact(*(x.astype(np.float64) for x in inputs)))
         rounded = exact.astype(np.float32)
-    shown = list(zip(*inputs, got, rounded))
-    for same in (np.isnan(got) == np.isnan(rounded), np.isnan(got) | (np.signbit(got) == np.signbit(rounded))):
+    shown = list(zip(*inputs, actual, rounded))
+    for same in (np.isnan(actual) == np.isnan(rounded), np.isnan(actual) | (np.signbit(actual) == np.signbit(rounded))):
         assert same.all(), [row for row, ok in zip(shown, same) if not ok]
     with np.errstate(all="ignore"):
-        close = np.isnan(rounded) | (got == rounded) | (ulps(got, exact) <= subject.bound)
+        close = np.isnan(rounded) | (actual == rounded) | (ulps(actual, exact) <= subject.bound)
     assert close.all(), [row for row, ok in zip(shown, close) if not ok]
 
 
@@ -88,10 +88,10 @@ def test_never_beyond_one(name: str, rounding: Any) -> None:
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_huge_angles_are_finite_and_roughly_right_until_two_to_the_22(name: str) -> None:
     x = np.linspace(1e5, 4e6, 1 << 16).astype(np.float32)
-    got = run(legal(name), x)
-    assert np.isfinite(got).all()
+    actual = run(legal(name), x)
+    assert np.isfinite(actual).all()
     if name != "tan":
-        assert np.abs(got - getattr(np, name)(x.astype(np.float64))).max() < 0.3
+        assert np.abs(actual - getattr(np, name)(x.astype(np.float64))).max() < 0.3
         with fused():
             assert np.abs(run(legal(name), x) - getattr(np, name)(x.astype(np.float64))).max() < 1e-6
     beyond = run(legal(name), np.array([2.0**22, 1e30, -3e38], np.float32))
@@ -109,12 +109,12 @@ def test_erf_and_tanh_are_accurate_absolutely() -> None:
 def test_narrow_floats_round_the_exact_value(subject: Subject, dtype: dtypes.DType) -> None:
     x = np.linspace(-3, 3, 1001).astype(dtype.numpy)
     root = maths.legalise(apply(subject.name, Expr("leaf", dtype, (), "a")))
-    got = np.asarray(evaluate(root, lambda leaf: x))
-    assert got.dtype == dtype.numpy
+    actual = np.asarray(evaluate(root, lambda leaf: x))
+    assert actual.dtype == dtype.numpy
     with np.errstate(all="ignore"):
         expected = subject.exact(x.astype(np.float64)).astype(np.float32)
     tolerance = 2.0**-7 if dtype is dtypes.bf16 else 2.0**-10
-    np.testing.assert_allclose(got.astype(np.float32), expected, rtol=tolerance, atol=1e-6)
+    np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=tolerance, atol=1e-6)
 
 
 def test_native_instructions_and_f64_stay() -> None:

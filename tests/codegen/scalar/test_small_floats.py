@@ -35,10 +35,10 @@ def test_conversions_give_the_bits_of_ml_dtypes(device: str, dtype: DType) -> No
         halves = ((ordered[1:].astype(np.float64) + ordered[:-1]) / 2).astype(np.float32)
         beside = [np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf)]
         x = np.concatenate([numbers(), ordered, halves, *beside])
-        wanted = x.astype(dtype.numpy)
-    got, back = run_on(device, graph, {"wide": x, "short": codes.view(dtype.numpy)}).values()
-    same = (got.view(codes.dtype) == wanted.view(codes.dtype)) | (
-        np.isnan(got.astype(np.float32)) & np.isnan(wanted.astype(np.float32))
+        expected = x.astype(dtype.numpy)
+    actual, back = run_on(device, graph, {"wide": x, "short": codes.view(dtype.numpy)}).values()
+    same = (actual.view(codes.dtype) == expected.view(codes.dtype)) | (
+        np.isnan(actual.astype(np.float32)) & np.isnan(expected.astype(np.float32))
     )
-    assert same.all(), f"{x[~same][:5]} gave {got[~same][:5]}, expected {wanted[~same][:5]}"
+    assert same.all(), f"{x[~same][:5]} gave {actual[~same][:5]}, expected {expected[~same][:5]}"
     np.testing.assert_array_equal(back, values)

@@ -44,9 +44,9 @@ def run(proto: onnx.ModelProto, *arrays: Any, **options: Any) -> list[Any]:
 def one(op: str, *arrays: Any, opset: int = 18, outputs: int = 1, fixed: Sequence[int] = (), **attributes: Any) -> Any:
     """The first output of one node; inputs at the positions in `fixed` become initialisers, None ones are left out."""
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
-    given = {n: np.asarray(a) for n, a in zip(names, arrays) if n}
+    inputs = {n: np.asarray(a) for n, a in zip(names, arrays) if n}
     frozen = {f"x{i}" for i in fixed}
-    made = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
-    kinds = {n: (helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given.items() if n not in frozen}
-    proto = model([made], kinds, {"y0": 0}, {n: given[n] for n in sorted(frozen)}, opset)
-    return run(proto, *(a for n, a in given.items() if n not in frozen))[0]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
+    kinds = {n: (helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items() if n not in frozen}
+    proto = model([node], kinds, {"y0": 0}, {n: inputs[n] for n in sorted(frozen)}, opset)
+    return run(proto, *(a for n, a in inputs.items() if n not in frozen))[0]

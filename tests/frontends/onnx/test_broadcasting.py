@@ -27,8 +27,8 @@ def f(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype("f4")
 
 
-def same(got: list[Any], wanted: list[Any]) -> None:
-    for a, b in zip(got, wanted, strict=True):
+def same(actual: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -97,8 +97,8 @@ def test_models(name: str, device: str) -> None:
         known = dict(zip("nmk", sizes))
         arrays = {}
         for i, (key, (code, shape)) in enumerate(inputs.items()):
-            made = f(*(known.get(d, d) for d in shape), seed=i)
-            arrays[key] = made > 0 if code == BOOL else made
+            array = f(*(known.get(d, d) for d in shape), seed=i)
+            arrays[key] = array > 0 if code == BOOL else array
         same(loaded.run(arrays), session.run(None, arrays))
 
 
@@ -152,8 +152,8 @@ def test_weights_that_were_set_and_outputs_that_were_selected() -> None:
     compiled = rlx.load(two().SerializeToString(), device="cpu").compiled
     x, y, w = f(5, 4), f(1, 4, seed=1), f(4, 6, seed=3)
     compiled.set_param("w", w)
-    wanted = [((x + y) @ w).reshape(-1, 2, 3)]
-    same(compiled.run([x, y]), wanted)
+    expected = [((x + y) @ w).reshape(-1, 2, 3)]
+    same(compiled.run([x, y]), expected)
     nodes = [node("Add", ["x", "y"], "s"), node("Exp", ["s"], "e"), node("Neg", ["e"], "z")]
     proto = model(nodes, {"x": (F, ("n", 4)), "y": (F, ("m", 4))}, {"e": F, "z": F})
     part = rlx.load(proto.SerializeToString(), device="cpu").compiled.select(["z"])
@@ -217,8 +217,8 @@ def test_what_is_left_of_a_model_says_why_it_cannot(tmp_path: Path) -> None:
     x, y = f(3, 4), f(3, 4, seed=1)
     for opened in (rlx.load(tmp_path / "m.rlx", device="cpu").compiled, rlx.load_compiled(tmp_path / "m.bin")):
         same(opened.run([x, y]), loaded.run([x, y]))
-        told = r"m = 1; n = 3 by input 'x' axis 0, m = 1 by input 'y' axis 0; this program was made for equal dims"
-        with pytest.raises(InputError, match=told):
+        pattern = r"m = 1; n = 3 by input 'x' axis 0, m = 1 by input 'y' axis 0; this program was made for equal dims"
+        with pytest.raises(InputError, match=pattern):
             opened.run([x, y[:1]])
         same(opened.run([x, y]), loaded.run([x, y]))
 
@@ -246,13 +246,13 @@ def test_a_file_that_was_written_to_since_is_not_read_anew(tmp_path: Path) -> No
     path.write_bytes(two().SerializeToString())
     loaded = rlx.load(path, device="cpu")
     x, y = f(3, 4), f(3, 4, seed=1)
-    wanted = loaded.run([x, y])
+    expected = loaded.run([x, y])
     with open(path, "r+b") as file:
         file.write(b"\0")
     os.utime(path, (1, 1))
     with pytest.raises(ModelError, match="written to since"):
         loaded.run([x, y[:1]])
-    same(loaded.run([x, y]), wanted)
+    same(loaded.run([x, y]), expected)
 
 
 def test_weights_stay_in_their_file(tmp_path: Path) -> None:
@@ -261,11 +261,11 @@ def test_weights_stay_in_their_file(tmp_path: Path) -> None:
     path.write_bytes(two().SerializeToString())
     loaded = rlx.load(path, device="cpu")
     x, y = f(3, 4), f(1, 4, seed=1)
-    wanted = [((x + y) @ f(4, 6, seed=9)).reshape(-1, 2, 3)]
-    same(loaded.run([x, y]), wanted)
-    kept = loaded.compiled.executable._given  # type: ignore[attr-defined]
-    assert kept.keys() == {"w"} and kept["w"] is loaded.compiled.params["w"] and kept["w"].base is not None
-    same(loaded.compiled.clone().run([x, y]), wanted)
+    expected = [((x + y) @ f(4, 6, seed=9)).reshape(-1, 2, 3)]
+    same(loaded.run([x, y]), expected)
+    params = loaded.compiled.executable._given  # type: ignore[attr-defined]
+    assert params.keys() == {"w"} and params["w"] is loaded.compiled.params["w"] and params["w"].base is not None
+    same(loaded.compiled.clone().run([x, y]), expected)
 
 
 def test_shapes_that_the_caller_gives() -> None:

@@ -228,8 +228,8 @@ def test_a_list_of_known_length_is_an_output() -> None:
     ort = pytest.importorskip("onnxruntime")
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     x = f(2, 3)
-    _, got = rlx.load(proto.SerializeToString(), device="cpu").run([x])
-    np.testing.assert_allclose(got, session.run(None, {"x": x})[1], rtol=1e-5)
+    _, actual = rlx.load(proto.SerializeToString(), device="cpu").run([x])
+    np.testing.assert_allclose(actual, session.run(None, {"x": x})[1], rtol=1e-5)
 
 
 def test_lists_that_change_places_are_refused() -> None:
@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_else_a_body_does_with_a_list_is_refused(name: str) -> None:
-    steps, told = REFUSED[name]
+    steps, pattern = REFUSED[name]
     inside = body(steps, ONE, ["list_out"], zero=np.array(0), zero_f=np.float32(0))
     nodes = [
         node("SequenceEmpty", [], "none"),
@@ -280,7 +280,7 @@ def test_what_else_a_body_does_with_a_list_is_refused(name: str) -> None:
         node("SequenceLength", ["all"], "count"),
     ]
     proto = model(nodes, {"x": (F, ("n", 3)), "k": (I64, ())}, {"count": I64})
-    with pytest.raises(UnsupportedOp, match=told):
+    with pytest.raises(UnsupportedOp, match=pattern):
         rlx.load(proto.SerializeToString(), device="cpu")
 
 
@@ -304,7 +304,7 @@ def test_lists_whose_length_only_a_run_knows_are_refused_where_it_matters() -> N
         ([node("Loop", ["k", "", "x", "none"], "h1", "all", body=APPEND), node("Identity", ["all"], "z")],
          "how many elements a sequence has .* only when the graph runs"),
     ]  # fmt: skip
-    for nodes, told in cases:
+    for nodes, pattern in cases:
         proto = model([node("SequenceEmpty", [], "none"), *nodes], inputs, {"z": I64})
-        with pytest.raises(UnsupportedOp, match=told):
+        with pytest.raises(UnsupportedOp, match=pattern):
             rlx.load(proto.SerializeToString(), device="cpu")

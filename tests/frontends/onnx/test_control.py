@@ -37,9 +37,9 @@ def check(proto: onnx.ModelProto, device: str, *arrays: Any, rtol: float = 1e-5)
     ort = pytest.importorskip("onnxruntime")
     names = [i.name for i in proto.graph.input]
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, dict(zip(names, arrays)))
-    got = rlx.load(proto.SerializeToString(), device=device).run(list(arrays))
-    for a, b in zip(got, wanted, strict=True):
+    expected = session.run(None, dict(zip(names, arrays)))
+    actual = rlx.load(proto.SerializeToString(), device=device).run(list(arrays))
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
 
@@ -185,8 +185,8 @@ def test_loop_ends_by_its_condition_alone_after_however_many_trips(monkeypatch: 
         {"one": np.array(1), "yes": np.array(True)},
     )
     trips = (1 << 16) + 5
-    made = rlx.load(proto.SerializeToString(), device="cpu").run([np.array(0), np.array(trips)])
-    assert made[0] == trips
+    loaded_model = rlx.load(proto.SerializeToString(), device="cpu").run([np.array(0), np.array(trips)])
+    assert loaded_model[0] == trips
 
 
 def collecting(*condition: onnx.NodeProto) -> onnx.ModelProto:
@@ -258,8 +258,8 @@ def test_squeeze_of_a_dim_that_may_be_one(device: str) -> None:
         {"z": F},
         {"one": np.array([1])},
     )
-    made = rlx.load(proto.SerializeToString(), device=device)
+    loaded_model = rlx.load(proto.SerializeToString(), device=device)
     x = f(3, 1)
-    np.testing.assert_array_equal(made.run([x])[0], x[:, 0])
+    np.testing.assert_array_equal(loaded_model.run([x])[0], x[:, 0])
     with pytest.raises(rlx.InputError, match="was taken to be on import"):
-        made.run([f(3, 2)])
+        loaded_model.run([f(3, 2)])

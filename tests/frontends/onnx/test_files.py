@@ -83,12 +83,12 @@ SMALL = _small()
 
 def test_weights_are_views_of_the_file(tmp_path: Path) -> None:
     onnx.save(linear(), tmp_path / "m.onnx")
-    made = rlx.load(tmp_path / "m.onnx", device="reference")
-    data = made.graph.data["w"]
+    model = rlx.load(tmp_path / "m.onnx", device="reference")
+    data = model.graph.data["w"]
     assert not data.flags.owndata and not data.flags.writeable
     np.testing.assert_array_equal(data, W)
     x = np.ones((3, 64), "f4")
-    np.testing.assert_allclose(made(x)["y"], x @ W, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model(x)["y"], x @ W, rtol=1e-5, atol=1e-5)
 
 
 def test_lift_leaves_a_small_rest_that_parses() -> None:
@@ -137,8 +137,8 @@ def test_tensors_that_lie_about_their_size(tensor: TensorProto, words: str) -> N
 def test_packed_and_narrow_tensors(code: int, raw: list[int]) -> None:
     proto = model([helper.make_node("Identity", ["w"], ["y"])], {}, {"y": 0})
     proto.graph.initializer.append(TensorProto(name="w", data_type=code, dims=[3], raw_data=bytes(raw)))
-    want = {21: [1, 2, 3], 22: [1, -1, -8], 9: [False, True, True], 16: [1, 1, 1]}[code]
-    assert run(proto)[0].astype("f4").tolist() == want
+    expected = {21: [1, 2, 3], 22: [1, -1, -8], 9: [False, True, True], 16: [1, 1, 1]}[code]
+    assert run(proto)[0].astype("f4").tolist() == expected
 
 
 def test_every_dtype_in_every_storage() -> None:
@@ -150,8 +150,8 @@ def test_every_dtype_in_every_storage() -> None:
             tensor = numpy_helper.from_array(array, "w") if raw else helper.make_tensor("w", code, [2], array.tolist())
             proto = model([helper.make_node("Identity", ["w"], ["y"])], {}, {"y": 0})
             proto.graph.initializer.append(tensor)
-            (got,) = run(proto)
-            assert got.dtype == dtype and got.tolist() == array.tolist(), code
+            (actual,) = run(proto)
+            assert actual.dtype == dtype and actual.tolist() == array.tolist(), code
 
 
 def test_subnormal_weights_become_zero_unless_told_otherwise() -> None:
@@ -162,8 +162,8 @@ def test_subnormal_weights_become_zero_unless_told_otherwise() -> None:
     flushed = rlx.load(data, device="reference").graph.data["w"]
     assert flushed[0, :2].tolist() == [0, 0] and flushed[0, 2] == np.float32(2e-38)
     np.testing.assert_array_equal(flushed[1:], tiny[1:])
-    kept = rlx.load(data, device="reference", keep_subnormals=True).graph.data["w"]
-    np.testing.assert_array_equal(kept, tiny)
+    subnormal = rlx.load(data, device="reference", keep_subnormals=True).graph.data["w"]
+    np.testing.assert_array_equal(subnormal, tiny)
 
 
 def test_flush_copies_only_what_it_must() -> None:
@@ -193,9 +193,9 @@ def save_external(folder: Path, location: str, content: bytes | None = None, off
 
 
 def test_external_data_is_mapped(tmp_path: Path) -> None:
-    made = rlx.load(save_external(tmp_path, "weights.bin", offset=4096), device="reference")
-    np.testing.assert_array_equal(made.graph.data["w"], W)
-    assert not made.graph.data["w"].flags.owndata
+    model = rlx.load(save_external(tmp_path, "weights.bin", offset=4096), device="reference")
+    np.testing.assert_array_equal(model.graph.data["w"], W)
+    assert not model.graph.data["w"].flags.owndata
 
 
 def test_external_data_that_onnx_writes(tmp_path: Path) -> None:
@@ -307,25 +307,28 @@ def test_opsets_out_of_range() -> None:
 def test_names_of_dims_become_identifiers() -> None:
     node = helper.make_node("Add", ["x", "z"], ["y"])
     proto = model([node], {"x": (F, ["batch-size", "class", 4]), "z": (F, ["batch-size", None, "2x"])}, {"y": F})
-    made = rlx.load(proto.SerializeToString(), device="reference")
-    assert [str(v.type) for v in made.graph.inputs] == ["f32[batch_size, class_, 4]", "f32[batch_size, z_1, d2x]"]
-    assert made.notes["dim 'batch-size'"] == "batch_size"
+    loaded_model = rlx.load(proto.SerializeToString(), device="reference")
+    assert [str(v.type) for v in loaded_model.graph.inputs] == [
+        "f32[batch_size, class_, 4]",
+        "f32[batch_size, z_1, d2x]",
+    ]
+    assert loaded_model.notes["dim 'batch-size'"] == "batch_size"
     with pytest.raises(rlx.InputError, match="batch_size"):
-        made.run([np.zeros((2, 1, 4), "f4"), np.zeros((3, 1, 4), "f4")])
+        loaded_model.run([np.zeros((2, 1, 4), "f4"), np.zeros((3, 1, 4), "f4")])
 
 
 def test_shapes_can_be_given() -> None:
     graph = linear()
-    made = rlx.load(graph.SerializeToString(), device="reference", shapes={"x": (2, 64)})
-    assert str(made.graph.inputs[0].type) == "f32[2, 64]"
+    model = rlx.load(graph.SerializeToString(), device="reference", shapes={"x": (2, 64)})
+    assert str(model.graph.inputs[0].type) == "f32[2, 64]"
     with pytest.raises(rlx.GraphError, match="inputs among"):
         rlx.load(graph.SerializeToString(), device="reference", shapes={"nobody": (2,)})
 
 
 def test_values_can_be_fixed() -> None:
     proto = model([helper.make_node("Reshape", ["x", "to"], ["y"])], {"x": (F, [4]), "to": (I64, [2])}, {"y": F})
-    (got,) = run(proto, np.zeros(4, "f4"), values={"to": np.array([2, 2])})
-    assert got.shape == (2, 2)
+    (actual,) = run(proto, np.zeros(4, "f4"), values={"to": np.array([2, 2])})
+    assert actual.shape == (2, 2)
 
 
 # functions and branches
@@ -347,9 +350,9 @@ def test_functions_of_the_model() -> None:
         helper.make_node("Scaled", ["h"], ["y"], domain="local", by=2.0, name="second"),
     ]
     proto = model(nodes, {"x": (F, [2])}, {"y": F}, functions=[scaled()], domains=["local"])
-    made = rlx.load(proto.SerializeToString(), device="reference")
-    assert made(np.array([1, 2], "f4"))["y"].tolist() == [6, 12]
-    assert "second/inner" in {n.source for n in made.graph.nodes}
+    loaded_model = rlx.load(proto.SerializeToString(), device="reference")
+    assert loaded_model(np.array([1, 2], "f4"))["y"].tolist() == [6, 12]
+    assert "second/inner" in {n.source for n in loaded_model.graph.nodes}
 
 
 def test_functions_that_call_themselves_are_refused() -> None:
@@ -365,10 +368,10 @@ def test_an_if_with_a_known_condition_is_its_branch() -> None:
         out = helper.make_tensor_value_info("b", F, [2])
         return helper.make_graph([helper.make_node(op, ["x"], ["b"])], op, [], [out])
 
-    for condition, want in ((True, [1, 2]), (False, [-1, -2])):
+    for condition, expected in ((True, [1, 2]), (False, [-1, -2])):
         node = helper.make_node("If", ["c"], ["y"], then_branch=branch("Identity"), else_branch=branch("Neg"))
         proto = model([node], {"x": (F, [2])}, {"y": F}, {"c": np.array(condition)})
-        assert run(proto, np.array([1, 2], "f4"))[0].tolist() == want
+        assert run(proto, np.array([1, 2], "f4"))[0].tolist() == expected
 
 
 def test_outputs_that_are_inputs_weights_or_shapes() -> None:

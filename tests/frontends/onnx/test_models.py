@@ -20,12 +20,12 @@ DEVICES = [name for name in registry.BUILT_IN if name != "null" and registry.pro
 
 def answers_of_onnxruntime(path: Path, inputs: dict[str, Any]) -> list[Any]:
     runtime = pytest.importorskip("onnxruntime")
-    found: list[Any] = runtime.InferenceSession(str(path)).run(None, inputs)
-    return found
+    outputs: list[Any] = runtime.InferenceSession(str(path)).run(None, inputs)
+    return outputs
 
 
-def assert_close(got: Any, want: Any) -> None:
-    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * float(np.abs(want).max()))
+def assert_close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4 * float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "legacy"])

@@ -45,9 +45,9 @@ def test_attributes_that_became_inputs() -> None:
         old("PRelu", x, np.array([1, 2, 3], np.float32)), np.where(x < 0, x * [[1], [2], [3]], x), rtol=1e-6
     )
     statistics = noise(3), noise(3, seed=1), noise(3, seed=2), np.abs(noise(3, seed=3)) + 1
-    made = old("BatchNormalization", x, *statistics, is_test=1)
+    y = old("BatchNormalization", x, *statistics, is_test=1)
     scale, bias, mean, variance = (part[:, None] for part in statistics)
-    np.testing.assert_allclose(made, (x - mean) / np.sqrt(variance + 1e-5) * scale + bias, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, (x - mean) / np.sqrt(variance + 1e-5) * scale + bias, rtol=1e-4, atol=1e-5)
 
 
 def test_an_axis_beyond_the_operand_is_an_error() -> None:
@@ -65,15 +65,15 @@ def test_scan_with_a_batch(opset: int) -> None:
     state, rows = noise(3, 2), noise(3, 5, 2, seed=1)
     if opset == 8:
         node = helper.make_node("Scan", ["", "s0", "x"], ["s1", "y"], body=body, num_scan_inputs=1, directions=[1])
-        given = model([node], {"s0": (F, state.shape), "x": (F, rows.shape)}, {"s1": F, "y": F}, opset=opset)
-        last, collected = run(given, state, rows)
+        proto = model([node], {"s0": (F, state.shape), "x": (F, rows.shape)}, {"s1": F, "y": F}, opset=opset)
+        last, collected = run(proto, state, rows)
         np.testing.assert_allclose(last, state + rows.sum(1), rtol=1e-5)
         np.testing.assert_allclose(collected, state[:, None] + np.cumsum(rows[:, ::-1], 1), rtol=1e-4, atol=1e-5)
     else:
         node = helper.make_node("Scan", ["s0", "x"], ["s1", "y"], body=body, num_scan_inputs=1)
-        given = model([node], {"s0": (F, (2,)), "x": (F, (5, 2))}, {"s1": F, "y": F}, opset=opset)
+        proto = model([node], {"s0": (F, (2,)), "x": (F, (5, 2))}, {"s1": F, "y": F}, opset=opset)
         for a, b in zip(
-            run(given, state[0], rows[0]), ReferenceEvaluator(given).run(None, {"s0": state[0], "x": rows[0]})
+            run(proto, state[0], rows[0]), ReferenceEvaluator(proto).run(None, {"s0": state[0], "x": rows[0]})
         ):
             np.testing.assert_allclose(a, b, rtol=1e-5)
 

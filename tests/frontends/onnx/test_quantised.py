@@ -45,24 +45,24 @@ def check(
     """One node; inputs at the positions in `fixed` are initialisers, None ones are left out. Bytes may be `step`s off,
     floats `close` of the greatest."""
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
-    given = {n: np.asarray(a) for n, a in zip(names, arrays) if n}
-    frozen = {f"x{i}": given[f"x{i}"] for i in fixed if f"x{i}" in given}
-    made = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
-    fed = {n: a for n, a in given.items() if n not in frozen}
+    inputs = {n: np.asarray(a) for n, a in zip(names, arrays) if n}
+    frozen = {f"x{i}": inputs[f"x{i}"] for i in fixed if f"x{i}" in inputs}
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
+    fed = {n: a for n, a in inputs.items() if n not in frozen}
     kinds = {n: (helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()}
     results = [f"y{i}" for i in range(outputs)]
     domains = [domain] if domain else []
-    untold = model([made], kinds, dict.fromkeys(results, 0), frozen, version, domains=domains)
-    got = rlx.load(untold.SerializeToString(), device=device).run(list(fed.values()))
-    codes = [helper.np_dtype_to_tensor_dtype(a.dtype) for a in got]  # onnxruntime refuses a model that tells others
-    proto = model([made], kinds, dict(zip(results, codes)), frozen, version, domains=domains)
+    untold = model([node], kinds, dict.fromkeys(results, 0), frozen, version, domains=domains)
+    actual = rlx.load(untold.SerializeToString(), device=device).run(list(fed.values()))
+    codes = [helper.np_dtype_to_tensor_dtype(a.dtype) for a in actual]  # onnxruntime refuses a model that tells others
+    proto = model([node], kinds, dict(zip(results, codes)), frozen, version, domains=domains)
     if op in BY_REFERENCE:
-        wanted = ReferenceEvaluator(proto).run(None, fed)
+        expected = ReferenceEvaluator(proto).run(None, fed)
     else:
         for array in (arrays[at] for at in WEIGHTS.get(op, ())):
             assert array.dtype == np.uint8 or np.abs(array.astype(int)).max() < 64, "onnxruntime may saturate"
-        wanted = answers(proto, fed)
-    for a, b in zip(got, wanted, strict=True):
+        expected = answers(proto, fed)
+    for a, b in zip(actual, expected, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         if a.dtype.kind == "f":
             np.testing.assert_allclose(a, b, rtol=0, atol=close * max(1.0, float(np.abs(b).max(initial=0))))
@@ -76,8 +76,8 @@ def answers(proto: ModelProto, fed: Mapping[str, Any]) -> list[Any]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found: list[Any] = session.run(None, fed)
-    return found
+    outputs: list[Any] = session.run(None, fed)
+    return outputs
 
 
 def floats(*shape: int, seed: int = 0) -> Any:
@@ -233,10 +233,10 @@ def test_dynamic_products(right: str, where: str) -> None:
 def test_qgemm(left: str, where: str) -> None:
     a, b, c = whole(left, 5, 37), weights("i1", 19, 37), whole("i2", 19).astype(np.int32)
     zero = edges(left)[2]
-    given = (b, scale(19), np.zeros(19, "i1"))
-    check("QGemm", where, a, scale(), zero, *given, c, scale(size=0.9), zero, domain=MICROSOFT, transB=1, step=1,
+    operands = (b, scale(19), np.zeros(19, "i1"))
+    check("QGemm", where, a, scale(), zero, *operands, c, scale(size=0.9), zero, domain=MICROSOFT, transB=1, step=1,
           fixed=(1, 2, 3, 4, 5, 6, 7, 8))  # fmt: skip
-    check("QGemm", where, a, scale(), zero, *given, domain=MICROSOFT, transB=1, fixed=(1, 2, 3, 4, 5))
+    check("QGemm", where, a, scale(), zero, *operands, domain=MICROSOFT, transB=1, fixed=(1, 2, 3, 4, 5))
 
 
 # elementwise ops and pools

@@ -21,25 +21,25 @@ def f(*values: Any) -> Any:
 def test_softmax_before_opset_13_runs_over_the_whole_right_part() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("f4")
     flat = np.exp(x.reshape(2, 12))
-    want = (flat / flat.sum(1, keepdims=True)).reshape(x.shape)
-    np.testing.assert_allclose(one("Softmax", x, opset=11), want, rtol=1e-5)
-    np.testing.assert_allclose(one("Softmax", x, opset=12, axis=1), want, rtol=1e-5)
+    expected = (flat / flat.sum(1, keepdims=True)).reshape(x.shape)
+    np.testing.assert_allclose(one("Softmax", x, opset=11), expected, rtol=1e-5)
+    np.testing.assert_allclose(one("Softmax", x, opset=12, axis=1), expected, rtol=1e-5)
     last = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
     np.testing.assert_allclose(one("Softmax", x, opset=13), last, rtol=1e-5)
 
 
 def test_pad_reflects_and_crops() -> None:
     x = np.array([[1, 1.2], [2.3, 3.4], [4.5, 5.7]], "f4")
-    want = [[1, 1.2, 1, 1.2], [2.3, 3.4, 2.3, 3.4], [4.5, 5.7, 4.5, 5.7]]
-    np.testing.assert_allclose(one("Pad", x, np.array([0, 2, 0, 0]), fixed=[1], mode="reflect"), want)
+    expected = [[1, 1.2, 1, 1.2], [2.3, 3.4, 2.3, 3.4], [4.5, 5.7, 4.5, 5.7]]
+    np.testing.assert_allclose(one("Pad", x, np.array([0, 2, 0, 0]), fixed=[1], mode="reflect"), expected)
     image = np.ones((1, 1, 4, 4), "f4")
-    moved = one("Pad", image, np.array([0, 0, 4, 1, 0, 0, -4, -1]), fixed=[1])
-    assert moved.shape == (1, 1, 4, 4) and not moved.any()
+    padded = one("Pad", image, np.array([0, 0, 4, 1, 0, 0, -4, -1]), fixed=[1])
+    assert padded.shape == (1, 1, 4, 4) and not padded.any()
 
 
-@pytest.mark.parametrize("mode, want", [("edge", [0, 0, 0, 1, 2, 2]), ("wrap", [1, 2, 0, 1, 2, 0])])
-def test_pad_modes(mode: str, want: list[float]) -> None:
-    assert one("Pad", f(0, 1, 2), np.array([2, 1]), fixed=[1], mode=mode, opset=19).tolist() == want
+@pytest.mark.parametrize("mode, expected", [("edge", [0, 0, 0, 1, 2, 2]), ("wrap", [1, 2, 0, 1, 2, 0])])
+def test_pad_modes(mode: str, expected: list[float]) -> None:
+    assert one("Pad", f(0, 1, 2), np.array([2, 1]), fixed=[1], mode=mode, opset=19).tolist() == expected
 
 
 def test_clip_takes_the_maximum_where_ends_cross_and_keeps_nan() -> None:
@@ -63,14 +63,14 @@ def test_extrema_hand_nan_on() -> None:
 
 def test_log_sum_exp_of_big_numbers() -> None:
     x = f([100, 88, 50], [200, -10, 1])
-    got = one("ReduceLogSumExp", x, np.array([1]), fixed=[1], keepdims=0)
-    np.testing.assert_allclose(got, [100.0000061, 200.0], rtol=1e-6)
+    actual = one("ReduceLogSumExp", x, np.array([1]), fixed=[1], keepdims=0)
+    np.testing.assert_allclose(actual, [100.0000061, 200.0], rtol=1e-6)
 
 
 def test_layer_norm_of_big_numbers_close_together() -> None:
     x = f([40000, 40001, 40002, 40003], [80000, 80001, 80002, 80003])
-    want = [[-1.3416354, -0.4472118, 0.4472118, 1.3416354]] * 2
-    np.testing.assert_allclose(one("LayerNormalization", x, f(1, 1, 1, 1), epsilon=1e-5), want, rtol=1e-5)
+    expected = [[-1.3416354, -0.4472118, 0.4472118, 1.3416354]] * 2
+    np.testing.assert_allclose(one("LayerNormalization", x, f(1, 1, 1, 1), epsilon=1e-5), expected, rtol=1e-5)
     assert not one("LayerNormalization", np.full((1, 256), 1234, "f4"), np.ones(256, "f4")).any()
 
 
@@ -82,7 +82,7 @@ def test_gathers_with_negative_indices() -> None:
 
 
 @pytest.mark.parametrize(
-    "start, end, step, want",
+    "start, end, step, expected",
     [
         (9, 0, -3, [9, 6, 3]),
         (-1, -(1 << 31), -1, list(range(9, -1, -1))),
@@ -92,17 +92,17 @@ def test_gathers_with_negative_indices() -> None:
         (-20, 2, 1, [0, 1]),
     ],
 )
-def test_slices_backwards_and_past_the_ends(start: int, end: int, step: int, want: list[int]) -> None:
+def test_slices_backwards_and_past_the_ends(start: int, end: int, step: int, expected: list[int]) -> None:
     ends = [np.array([v]) for v in (start, end, 0, step)]
-    assert one("Slice", np.arange(10), *ends, fixed=[1, 2, 3, 4]).tolist() == want
+    assert one("Slice", np.arange(10), *ends, fixed=[1, 2, 3, 4]).tolist() == expected
 
 
 def test_running_sums() -> None:
     x = f([1, 2, 3, 4])
     assert one("CumSum", x, np.array(1), fixed=[1], exclusive=1).tolist() == [[0, 1, 3, 6]]
     assert one("CumSum", x, np.array(1), fixed=[1], exclusive=1, reverse=1).tolist() == [[9, 7, 4, 0]]
-    got = one("CumSum", f(1, NAN, np.inf), np.array(0), fixed=[1])
-    np.testing.assert_array_equal(got, f(1, NAN, NAN))
+    actual = one("CumSum", f(1, NAN, np.inf), np.array(0), fixed=[1])
+    np.testing.assert_array_equal(actual, f(1, NAN, NAN))
 
 
 def test_reductions_of_nothing() -> None:
@@ -126,8 +126,8 @@ def test_float_to_integer_saturates() -> None:
 def test_attention_of_a_row_that_sees_nothing_is_zero() -> None:
     q = np.ones((1, 1, 2, 4), "f4")
     mask = np.array([[True, True], [False, False]])
-    got = one("Attention", q, q, q, mask, opset=23)
-    assert got[0, 0, 0].tolist() == [1] * 4 and got[0, 0, 1].tolist() == [0] * 4
+    actual = one("Attention", q, q, q, mask, opset=23)
+    assert actual[0, 0, 0].tolist() == [1] * 4 and actual[0, 0, 1].tolist() == [0] * 4
 
 
 def test_shape_arithmetic_becomes_dims() -> None:
@@ -143,10 +143,10 @@ def test_shape_arithmetic_becomes_dims() -> None:
     ]
     fixed = {"zero": np.int64(0), "one": np.int64(1), "zeros": np.array([0]), "rest": np.array([-1])}
     proto = model(nodes, {"x": (F, ["batch", "seq", 4])}, {"y": F}, fixed)
-    made = rlx.load(proto.SerializeToString(), device="reference")
-    assert [n.op.name for n in made.graph.nodes] == ["input", "reshape"]
-    assert str(made.graph.outputs["y"].shape) == "(batch*seq, 4)"
-    assert made(np.zeros((2, 3, 4), "f4"))["y"].shape == (6, 4)
+    loaded_model = rlx.load(proto.SerializeToString(), device="reference")
+    assert [n.op.name for n in loaded_model.graph.nodes] == ["input", "reshape"]
+    assert str(loaded_model.graph.outputs["y"].shape) == "(batch*seq, 4)"
+    assert loaded_model(np.zeros((2, 3, 4), "f4"))["y"].shape == (6, 4)
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 7])
@@ -161,8 +161,8 @@ def test_symbolic_integer_division_is_exact(n: int) -> None:
     ]
     fixed = {"three": np.array([3]), "two": np.array([2]), "minus_two": np.array([-2])}
     proto = model(nodes, {"x": (F, ["n"])}, {"y": I64}, fixed)
-    (got,) = run(proto, np.zeros(n, "f4"))
-    assert got.tolist() == [int((n - 3) / 2), int((n - 3) / -2)]
+    (actual,) = run(proto, np.zeros(n, "f4"))
+    assert actual.tolist() == [int((n - 3) / 2), int((n - 3) / -2)]
 
 
 def test_where_on_shapes_is_decided() -> None:
@@ -186,17 +186,17 @@ def test_a_function_that_is_called_without_an_input_of_its_own() -> None:
     inner = [helper.make_node("lim", ["x", "low", "high"], ["y"], domain="own")]
     twice = helper.make_function("own", "twice", ["x", "low", "high"], ["y"], inner, opsets)
     x = np.array([-3, 0.5, 3], np.float32)
-    for name, given, wanted in (
+    for name, inputs, expected in (
         ("lim", ["x", "", "one"], [-3, 0.5, 1]),
         ("lim", ["x", "one"], [1, 1, 3]),
         ("twice", ["x", "", "one"], [-3, 0.5, 1]),
         ("twice", ["x"], [-3, 0.5, 3]),
     ):
-        call = helper.make_node(name, given, ["y"], domain="own")
+        call = helper.make_node(name, inputs, ["y"], domain="own")
         proto = model(
             [call], {"x": (F, (3,))}, {"y": F}, {"one": np.float32(1)}, functions=[limit, twice], domains=["own"]
         )
-        assert run(proto, x)[0].tolist() == wanted
+        assert run(proto, x)[0].tolist() == expected
 
 
 def test_index_vectors_of_a_length_that_the_run_tells() -> None:
@@ -213,8 +213,8 @@ def test_a_norm_over_an_open_dim_with_a_scale_of_known_size() -> None:
     proto = model([node], {"x": (F, ("b", "n"))}, {"y": F}, {"s": np.arange(4, dtype=np.float32)})
     x = np.array([[1, 2, 3, 4]], np.float32)
     centred = x - x.mean()
-    wanted = centred / np.sqrt((centred**2).mean() + 1e-5) * np.arange(4)
-    np.testing.assert_allclose(run(proto, x)[0], wanted, rtol=1e-5)
-    np.testing.assert_allclose(rlx.load(proto.SerializeToString(), device="cpu").run([x])[0], wanted, rtol=1e-5)
+    expected = centred / np.sqrt((centred**2).mean() + 1e-5) * np.arange(4)
+    np.testing.assert_allclose(run(proto, x)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(rlx.load(proto.SerializeToString(), device="cpu").run([x])[0], expected, rtol=1e-5)
     with pytest.raises(rlx.RlxError, match="5"):
         run(proto, np.zeros((1, 5), np.float32))

@@ -32,28 +32,28 @@ def test_a_seed_gives_one_stream(op: str) -> None:
 def test_without_a_seed_runs_and_nodes_differ() -> None:
     nodes = [helper.make_node("RandomNormal", [], [name], shape=[100]) for name in "ab"]
     proto = model([*nodes, helper.make_node("Concat", ["a", "b"], ["y"], axis=0)], {}, {"y": F})
-    made = rlx.load(proto.SerializeToString(), device="cpu", cache=False)
-    assert made.input_names == () and made.compiled.input_names == ()
-    runs = [made.run()[0] for _ in range(3)]
+    loaded_model = rlx.load(proto.SerializeToString(), device="cpu", cache=False)
+    assert loaded_model.input_names == () and loaded_model.compiled.input_names == ()
+    runs = [loaded_model.run()[0] for _ in range(3)]
     assert not np.array_equal(runs[0][:100], runs[0][100:])
     assert not np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[1], runs[2])
-    made.seed(5)
-    seeded = [made.run()[0] for _ in range(2)]
-    made.seed(5)
-    assert np.array_equal(made.run()[0], seeded[0]) and np.array_equal(made()["y"], seeded[1])
+    loaded_model.seed(5)
+    seeded = [loaded_model.run()[0] for _ in range(2)]
+    loaded_model.seed(5)
+    assert np.array_equal(loaded_model.run()[0], seeded[0]) and np.array_equal(loaded_model()["y"], seeded[1])
     state = np.array([5, 0, 0, 0], np.uint32)
-    assert np.array_equal(made.run({RANDOM_STATE: state})[0], seeded[0])
+    assert np.array_equal(loaded_model.run({RANDOM_STATE: state})[0], seeded[0])
     reference = rlx.load(proto.SerializeToString(), device="reference").run({RANDOM_STATE: state})[0]
     np.testing.assert_allclose(reference, seeded[0], atol=1e-5)
     with pytest.raises(rlx.InputError, match=r"\[seed\] expected an integer"):
-        made.seed(-1)
+        loaded_model.seed(-1)
 
 
 def test_like_takes_shape_and_dtype() -> None:
     node = helper.make_node("RandomUniformLike", ["x"], ["y"], low=2.0, high=3.0)
-    made = loaded(node, {"x": (F, ("n", 2))})
+    loaded_model = loaded(node, {"x": (F, ("n", 2))})
     for n in (1, 40):
-        y = made.run([np.zeros((n, 2), np.float32)])[0]
+        y = loaded_model.run([np.zeros((n, 2), np.float32)])[0]
         assert y.shape == (n, 2) and y.dtype == np.float32 and (y >= 2).all() and (y < 3).all()
     node = helper.make_node("RandomNormalLike", ["x"], ["y"], dtype=onnx.TensorProto.DOUBLE)
     proto = model([node], {"x": (F, (4,))}, {"y": onnx.TensorProto.DOUBLE})
@@ -75,15 +75,15 @@ def test_bernoulli_and_multinomial() -> None:
 def test_dropout_that_trains() -> None:
     node = helper.make_node("Dropout", ["x", "r", "t"], ["y", "m"], seed=3)
     kinds = {"x": (F, (100, 100)), "r": (F, ()), "t": (BOOL, ())}
-    made = loaded(node, kinds, opset=13, outputs={"y": F, "m": BOOL})
+    model = loaded(node, kinds, opset=13, outputs={"y": F, "m": BOOL})
     x = np.ones((100, 100), np.float32)
-    y, kept = made.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(True)})
-    assert abs(kept.mean() - 0.75) < 0.03
-    np.testing.assert_allclose(y, kept / np.float32(0.75), rtol=1e-6)
-    again = made.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(True)})[1]
-    assert np.array_equal(kept, again)
-    y, kept = made.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(False)})
-    assert np.array_equal(y, x) and kept.all()
+    y, mask = model.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(True)})
+    assert abs(mask.mean() - 0.75) < 0.03
+    np.testing.assert_allclose(y, mask / np.float32(0.75), rtol=1e-6)
+    again = model.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(True)})[1]
+    assert np.array_equal(mask, again)
+    y, mask = model.run({"x": x, "r": np.array(0.25, np.float32), "t": np.array(False)})
+    assert np.array_equal(y, x) and mask.all()
 
 
 def test_random_numbers_in_a_loop_are_refused() -> None:

@@ -33,12 +33,12 @@ def check(
     arrays = {"x": weights(batch, steps, size) if first else weights(steps, batch, size)}
     frozen = {"w": weights(count, wide, size), "r": weights(count, wide, hidden)}
     slots = {"b": "b", "l": "l", "h": "h", **({"c": "c", "p": "p"} if kind == "LSTM" else {})}
-    made = {"b": weights(count, 2 * wide), "l": np.array([steps, 1, steps - 2][:batch], np.int32), "h": weights(*state),
+    more = {"b": weights(count, 2 * wide), "l": np.array([steps, 1, steps - 2][:batch], np.int32), "h": weights(*state),
             "c": weights(*state), "p": weights(count, 3 * hidden)}  # fmt: skip
     names = ["x", "w", "r", *(slot if slot in optional else "" for slot in slots)]
     for slot in slots:
         if slot in optional:
-            (arrays if slot in "lhc" else frozen)[slot] = made[slot]
+            (arrays if slot in "lhc" else frozen)[slot] = more[slot]
     outputs = ["y", "hn", "cn"][: 3 if kind == "LSTM" else 2]
     node = helper.make_node(kind, names, outputs, hidden_size=hidden, **attributes)
     shapes: dict[str, Any] = {name: (I32 if name == "l" else F, a.shape) for name, a in arrays.items()}
@@ -46,9 +46,9 @@ def check(
         shapes["x"] = (F, ["t", "n", size])
     proto = model([node], shapes, dict.fromkeys(outputs, F), frozen, opset)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, arrays)
-    got = rlx.load(proto.SerializeToString(), device=device).run(list(arrays.values()))
-    for a, b in zip(got, wanted, strict=True):
+    expected = session.run(None, arrays)
+    actual = rlx.load(proto.SerializeToString(), device=device).run(list(arrays.values()))
+    for a, b in zip(actual, expected, strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
 
@@ -119,8 +119,8 @@ def test_state_with_a_batch_of_another_name(where: str) -> None:
     random = np.random.default_rng(0)
     frozen = {name: random.standard_normal(shape).astype("f4") for name, shape in (("w", (1, 6, 3)), ("r", (1, 6, 2)))}
     shapes = {"x": (F, ["t", "n", 3]), "h": (F, [1, "m", 2])}
-    made = rlx.load(model([node], shapes, {"y": F, "hn": F}, frozen).SerializeToString(), device=where)
-    y, last = made.run([np.ones((4, 3, 3), "f4"), np.zeros((1, 3, 2), "f4")])
+    loaded_model = rlx.load(model([node], shapes, {"y": F, "hn": F}, frozen).SerializeToString(), device=where)
+    y, last = loaded_model.run([np.ones((4, 3, 3), "f4"), np.zeros((1, 3, 2), "f4")])
     np.testing.assert_array_equal(y[-1], last)
     with pytest.raises(rlx.InputError):
-        made.run([np.ones((4, 3, 3), "f4"), np.zeros((1, 2, 2), "f4")])
+        loaded_model.run([np.ones((4, 3, 3), "f4"), np.zeros((1, 2, 2), "f4")])

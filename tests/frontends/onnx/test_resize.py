@@ -24,11 +24,13 @@ def peer(proto: onnx.ModelProto, *arrays: Any) -> Any:
 
 def resizing(shape: tuple[Any, ...], opset: int = 19, **attributes: Any) -> onnx.ModelProto:
     """x is resized by `scales` or to `sizes`, whichever of the two is among the attributes."""
-    given = {n: np.asarray(attributes.pop(n)) for n in ("scales", "sizes") if n in attributes}
-    names = ["x", "", "scales" if "scales" in given else "", "sizes" if "sizes" in given else ""]
+    initialisers = {n: np.asarray(attributes.pop(n)) for n in ("scales", "sizes") if n in attributes}
+    names = ["x", "", "scales" if "scales" in initialisers else "", "sizes" if "sizes" in initialisers else ""]
     while not names[-1]:
         names.pop()
-    return model([helper.make_node("Resize", names, ["y"], **attributes)], {"x": (F, shape)}, {"y": F}, given, opset)
+    return model(
+        [helper.make_node("Resize", names, ["y"], **attributes)], {"x": (F, shape)}, {"y": F}, initialisers, opset
+    )
 
 
 def image(*shape: int) -> Any:
@@ -69,23 +71,23 @@ def test_sizes_unknown_are_as_sizes_known(mode: str, antialias: int, outside: in
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_ties_are_exact(nearest: str, dynamic: bool, device: str) -> None:
     """20 → 6: elements 1 and 4 lie in the middle between two."""
-    wanted = {
+    expected = {
         "floor": [1, 4, 7, 11, 14, 17],
         "ceil": [2, 5, 8, 12, 15, 18],
         "round_prefer_floor": [1, 4, 8, 11, 14, 18],
         "round_prefer_ceil": [1, 5, 8, 11, 15, 18],
     }
     proto = resizing(("n",) if dynamic else (20,), sizes=np.array([6]), nearest_mode=nearest)
-    assert ours(proto, device, np.arange(20, dtype="f4")).tolist() == wanted[nearest]
+    assert ours(proto, device, np.arange(20, dtype="f4")).tolist() == expected[nearest]
 
 
 def test_before_opset_11_places_are_asymmetric() -> None:
     x = np.arange(6, dtype="f4").reshape(1, 1, 2, 3)
     scales = np.array([1, 1, 2, 2], "f4")
-    want = np.repeat(np.repeat(x, 2, 2), 2, 3)
-    np.testing.assert_array_equal(one("Upsample", x, scales, opset=9, fixed=[1]), want)
-    np.testing.assert_array_equal(one("Resize", x, scales, opset=10, fixed=[1]), want)
-    np.testing.assert_array_equal(one("Upsample", x, opset=7, scales=[1.0, 1.0, 2.0, 2.0]), want)
+    expected = np.repeat(np.repeat(x, 2, 2), 2, 3)
+    np.testing.assert_array_equal(one("Upsample", x, scales, opset=9, fixed=[1]), expected)
+    np.testing.assert_array_equal(one("Resize", x, scales, opset=10, fixed=[1]), expected)
+    np.testing.assert_array_equal(one("Upsample", x, opset=7, scales=[1.0, 1.0, 2.0, 2.0]), expected)
 
 
 def test_a_size_hangs_on_another_input(device: str) -> None:

@@ -64,10 +64,10 @@ def test_one_program_takes_all_numbers(op: str, attributes: Any, sets: list[Numb
     ours = rlx.load(proto.SerializeToString(), device=device)
     theirs = runtime.InferenceSession(proto.SerializeToString())
     for numbers in sets:
-        given = {"x": X} | {f"n{i}": n for i, n in enumerate(numbers) if n is not None}
-        for got, wanted in zip(ours.run(given), theirs.run(None, given), strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-            assert got.shape == wanted.shape
+        inputs = {"x": X} | {f"n{i}": n for i, n in enumerate(numbers) if n is not None}
+        for actual, expected in zip(ours.run(inputs), theirs.run(None, inputs), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+            assert actual.shape == expected.shape
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -144,6 +144,6 @@ def test_detectors_end_in_suppression() -> None:
     for n in (1, 40, 300):
         corner = random.random((1, n, 2))
         boxes = np.concatenate([corner, corner + random.random((1, n, 2)) / 3], -1).astype("f4")
-        given = {"boxes": boxes, "scores": random.random((1, 3, n)).astype("f4")}
-        for got, wanted in zip(ours.run(given), theirs.run(None, given), strict=True):
-            np.testing.assert_array_equal(got, wanted)
+        inputs = {"boxes": boxes, "scores": random.random((1, 3, n)).astype("f4")}
+        for actual, expected in zip(ours.run(inputs), theirs.run(None, inputs), strict=True):
+            np.testing.assert_array_equal(actual, expected)

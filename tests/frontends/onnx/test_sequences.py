@@ -46,15 +46,15 @@ def test_a_list_goes_through(device: str) -> None:
     )
     ours = load(with_lists(proto, ("list", "out")), device, shapes={"list": [(2, 3), (2, 3)]})
     assert ours.input_names == ("list", "x", "at") and ours.output_names == ("out", "count", "one")
-    given = {"list": [X + 1, X + 2], "x": X}
+    inputs = {"list": [X + 1, X + 2], "x": X}
     for at in (0, 1, 2, -1):
-        out, count, one = ours.run({**given, "at": np.array(at)})
+        out, count, one = ours.run({**inputs, "at": np.array(at)})
         assert count == 3 and len(out) == 2
         np.testing.assert_array_equal(out, [X, X + 1])
         np.testing.assert_array_equal(one, [X, X + 1, X + 2][at])
-    named = ours(**given, at=np.array(1))
+    named = ours(**inputs, at=np.array(1))
     np.testing.assert_array_equal(named["out"], [X, X + 1])
-    assert ours.run({**given, "at": np.array(0)}, outputs=["count"]) == [3]
+    assert ours.run({**inputs, "at": np.array(0)}, outputs=["count"]) == [3]
     with pytest.raises(InputError, match="expected a list of 2 arrays as input 'list', got 1"):
         ours.run({"list": [X], "x": X, "at": np.array(0)})
 
@@ -67,9 +67,9 @@ def test_splits_and_joins() -> None:
         helper.make_node("ConcatFromSequence", ["rows"], ["stacked"], axis=-1, new_axis=1),
     ]
     proto = model(nodes, {"x": (F, (2, 3))}, {"parts": F, "joined": F, "stacked": F}, {"size": np.array(2)})
-    parts, joined, stacked = load(with_lists(proto, ("parts",))).run([X])
+    parts, concatenated, stacked = load(with_lists(proto, ("parts",))).run([X])
     assert [part.shape for part in parts] == [(2, 2), (2, 1)]
-    np.testing.assert_array_equal(joined, X)
+    np.testing.assert_array_equal(concatenated, X)
     np.testing.assert_array_equal(stacked, X.T)
 
 
@@ -115,17 +115,17 @@ def test_the_length_of_a_list_must_be_told() -> None:
 
 def test_branches_give_sequences_of_one_length() -> None:
     def body(name: str, *parts: str) -> onnx.GraphProto:
-        made = helper.make_node("SequenceConstruct", list(parts), [f"{name}_list"])
+        node = helper.make_node("SequenceConstruct", list(parts), [f"{name}_list"])
         out = helper.make_value_info(f"{name}_list", sequence_type(F))
-        return helper.make_graph([made], name, [], [out])
+        return helper.make_graph([node], name, [], [out])
 
     def branching(*yes: str) -> onnx.ModelProto:
         either = helper.make_node("If", ["c"], ["list"], then_branch=body("a", *yes), else_branch=body("b", "y", "x"))
-        joined = helper.make_node("ConcatFromSequence", ["list"], ["z"], axis=0)
-        return model([either, joined], {"x": (F, (2, 3)), "y": (F, (2, 3)), "c": (BOOL, ())}, {"z": F})
+        node = helper.make_node("ConcatFromSequence", ["list"], ["z"], axis=0)
+        return model([either, node], {"x": (F, (2, 3)), "y": (F, (2, 3)), "c": (BOOL, ())}, {"z": F})
 
     ours = load(branching("x", "y"))
-    for flag, wanted in ((True, [X, X + 1]), (False, [X + 1, X])):
-        np.testing.assert_array_equal(ours.run([X, X + 1, np.array(flag)])[0], np.concatenate(wanted))
+    for flag, expected in ((True, [X, X + 1]), (False, [X + 1, X])):
+        np.testing.assert_array_equal(ours.run([X, X + 1, np.array(flag)])[0], np.concatenate(expected))
     with pytest.raises(UnsupportedOp, match="its branches give other sequences"):
         load(branching("x"))

@@ -35,8 +35,8 @@ class Chain:
         return name
 
     def some(self) -> tuple[str, int]:
-        found: tuple[str, int] = self.draw(st.sampled_from(self.vectors))
-        return found
+        vector: tuple[str, int] = self.draw(st.sampled_from(self.vectors))
+        return vector
 
     def node(self, op: str, inputs: list[str], length: int, **attributes: Any) -> None:
         name = f"v{len(self.nodes)}"
@@ -63,10 +63,10 @@ class Chain:
         name, length = self.some()
         start, end = self.draw(st.integers(-4, 4)), self.draw(st.integers(-4, 5))
         step = self.draw(st.sampled_from([1, 1, 2, -1]))
-        kept = len(range(length)[slice(start, end, step)])
+        length_left = len(range(length)[slice(start, end, step)])
         ends = [self.const(v) for v in (start, end, 0, step)]
-        if kept:
-            self.node("Slice", [name, *ends], kept)
+        if length_left:
+            self.node("Slice", [name, *ends], length_left)
 
     def concat(self) -> None:
         (a, n), (b, m) = self.some(), self.some()
@@ -125,5 +125,5 @@ def test_dims_are_divided_by_dims(device: str) -> None:
     ours = rlx.load(model(nodes, {"x": (F, ("a", "b"))}, {"y": F}, fixed).SerializeToString(), device=device)
     assert not ours.graph.measured
     for a, b in ((7, 2), (6, 3), (1, 5), (0, 4), (3, 0)):
-        wanted = (a, a // b, a % b) if b else (a, 0, 0)
-        assert ours.run([np.zeros((a, b), "f4")])[0].shape == wanted
+        expected = (a, a // b, a % b) if b else (a, 0, 0)
+        assert ours.run([np.zeros((a, b), "f4")])[0].shape == expected

@@ -21,17 +21,17 @@ def both(node: Any, inputs: dict[str, Any], fixed: dict[str, Any], opset: int, p
     """What rlx gives for a model of one node on the CPU, and what the peer gives."""
     kinds = {name: (helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for name, a in inputs.items()}
     proto = model([node], kinds, {"y": F}, fixed, opset=opset)
-    got = rlx.load(proto.SerializeToString(), device="cpu", cache=False).run(inputs)[0]
+    actual = rlx.load(proto.SerializeToString(), device="cpu", cache=False).run(inputs)[0]
     if peer == "reference":
-        return got, ReferenceEvaluator(proto).run(None, inputs)[0]
+        return actual, ReferenceEvaluator(proto).run(None, inputs)[0]
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return got, session.run(None, inputs)[0]
+    return actual, session.run(None, inputs)[0]
 
 
-def assert_near(got: Any, wanted: Any) -> None:
-    assert got.shape == wanted.shape and got.dtype == wanted.dtype
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5 * max(np.abs(wanted).max(), 1e-3))
+def assert_near(actual: Any, expected: Any) -> None:
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-5 * max(np.abs(expected).max(), 1e-3))
 
 
 @pytest.mark.parametrize("peer", ["reference", "onnxruntime"])
@@ -78,9 +78,9 @@ def test_dft_of_a_named_length() -> None:
     loaded = rlx.load(proto.SerializeToString(), device="cpu", cache=False)
     for n in (7, 32):
         x = noise(2, n, 1)
-        wanted = np.fft.rfft(x[..., 0])
-        got = loaded.run([x])[0]
-        np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], wanted, atol=1e-4)
+        expected = np.fft.rfft(x[..., 0])
+        actual = loaded.run([x])[0]
+        np.testing.assert_allclose(actual[..., 0] + 1j * actual[..., 1], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("peer", ["reference", "onnxruntime"])

@@ -62,7 +62,7 @@ def test_every_op_case_has_a_text() -> None:
 
 
 def _all(program: Program) -> list[Kernel]:
-    found = [*program.prepare, *program.main]
-    for kernel in found:
-        found.extend(kernel.children)
-    return found
+    kernels = [*program.prepare, *program.main]
+    for kernel in kernels:
+        kernels.extend(kernel.children)
+    return kernels

@@ -54,10 +54,10 @@ def test_a_product_scheduled_by_hand_gives_the_same(changed: str, monkeypatch: p
     graph = product()
     before = code(graph)
     x = np.random.default_rng(1).standard_normal((37, 50), np.float32)
-    wanted = run_on("reference", graph, {"x": x})["y"]
+    expected = run_on("reference", graph, {"x": x})["y"]
     monkeypatch.setenv(flags.schedule.name, f"contraction:{changed}")
     assert code(graph) != before
-    assert np.allclose(run_on("cpu", graph, {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+    assert np.allclose(run_on("cpu", graph, {"x": x})["y"], expected, rtol=1e-5, atol=1e-5)
 
 
 def attention() -> Graph:
@@ -89,10 +89,10 @@ def test_other_kernels_scheduled_by_hand_give_the_same(
     graph = made()
     before = code(graph)
     inputs = {v.name: np.random.default_rng(1).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    wanted = run_on("reference", graph, inputs)["y"]
+    expected = run_on("reference", graph, inputs)["y"]
     monkeypatch.setenv(flags.schedule.name, changed)
     assert code(graph) != before
-    assert np.allclose(run_on("cpu", graph, inputs)["y"], wanted, rtol=1e-4, atol=1e-4)
+    assert np.allclose(run_on("cpu", graph, inputs)["y"], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,9 @@ class CoremlBackend(Backend):
         from rlx.backends.coreml.executable import CoremlExecutable
 
         start = time.perf_counter_ns()
-        found = build.refused(build.prepared(self.legalise(graph, options)))
-        if found:
-            raise UnsupportedOp(f"[ane] {build.listed(found)}")
-        made = CoremlExecutable(graph, lambda known: self.legalise(known, options))
-        made.compile_ns = time.perf_counter_ns() - start
-        return made
+        unsupported = build.refused(build.prepared(self.legalise(graph, options)))
+        if unsupported:
+            raise UnsupportedOp(f"[ane] {build.listed(unsupported)}")
+        executable = CoremlExecutable(graph, lambda known: self.legalise(known, options))
+        executable.compile_ns = time.perf_counter_ns() - start
+        return executable

@@ -38,9 +38,9 @@ def rounded(x: Value) -> Value:
     even = mb.select(cond=mb.logical_and(x=tie, y=odd), a=other, b=near)
     scaled = mb.select(cond=large, a=mb.mul(x=even, y=np.float32(1 / DOWN)), b=even)
     multiple = mb.sub(x=mb.add(x=x, y=SHIFT), y=SHIFT)
-    made = mb.select(cond=small, a=multiple, b=scaled)
-    made = mb.select(cond=mb.equal(x=made, y=np.float32(0)), a=mb.mul(x=x, y=np.float32(0)), b=made)
-    return mb.select(cond=mb.less_equal(x=size, y=GREATEST), a=made, b=x)
+    nearest = mb.select(cond=small, a=multiple, b=scaled)
+    nearest = mb.select(cond=mb.equal(x=nearest, y=np.float32(0)), a=mb.mul(x=x, y=np.float32(0)), b=nearest)
+    return mb.select(cond=mb.less_equal(x=size, y=GREATEST), a=nearest, b=x)
 
 
 def _digits(x: Value, dropped: int) -> Value:

@@ -59,15 +59,15 @@ Params = Mapping[str, Array]
 
 def refused(graph: Graph) -> list[Unsupported]:
     """Nodes of a legalised graph that Core ML does not take, those of regions too."""
-    found = []
-    given = {id(v.node) for v in graph.outputs.values() if 0 in v.shape}
+    unsupported = []
+    empty_outputs = {id(v.node) for v in graph.outputs.values() if 0 in v.shape}
     for node in graph.nodes:
-        reason = "Core ML has no arrays without elements" if id(node) in given else _why_refused(node)
+        reason = "Core ML has no arrays without elements" if id(node) in empty_outputs else _why_refused(node)
         if reason:
-            found.append(Unsupported(node, reason))
+            unsupported.append(Unsupported(node, reason))
         for region in node.regions:
-            found.extend(refused(region))
-    return found
+            unsupported.extend(refused(region))
+    return unsupported
 
 
 def prepared(graph: Graph) -> Graph:
@@ -78,11 +78,11 @@ def prepared(graph: Graph) -> Graph:
 def worked_out(graph: Graph, params: Params) -> tuple[Graph, Params]:
     """The `prepared` graph, and its params by the references of the ops left out."""
     parts, rest = prepare.split(graph, compressed.STAYS)
-    made = dict(params)
+    values = dict(params)
     with np.errstate(all="ignore"):
         for part in parts:
-            made |= zip(part.outputs, evaluate(part, {}, made, {}))
-    return rest, made
+            values |= zip(part.outputs, evaluate(part, {}, values, {}))
+    return rest, values
 
 
 def _why_refused(node: Node) -> str:
@@ -102,9 +102,9 @@ def _why_refused(node: Node) -> str:
         return "" if fits(op.reference()) else "Core ML's integers have 32 bits, a constant needs more"
     if not _supported(op):
         return f"no lowering for {op.name}"
-    made = node.types[0].dtype
-    if op.name in ("cummax", "cummin", "reduce_window") and made.is_integer and made.bits < 32:
-        return f"Core ML has no {op.name} of {made}"  # what they begin with lies outside of it
+    dtype = node.types[0].dtype
+    if op.name in ("cummax", "cummin", "reduce_window") and dtype.is_integer and dtype.bits < 32:
+        return f"Core ML has no {op.name} of {dtype}"  # what they begin with lies outside of it
     return ""
 
 
@@ -133,8 +133,8 @@ def _without(op: Any, node: Node, operands: list[Any]) -> Value:
         case "scatter_elements" | "scatter_nd":
             return operands[0]
     fill = op.value if op.name == "pad" else 0 if op.name == "dot_general" else identity(op.combine, of.dtype.numpy)
-    made = np.full(shape, np.asarray(fill).astype(of.dtype.numpy))
-    return constant(np.clip(made, LEAST, GREATEST) if of.dtype is dtypes.i64 else made)
+    array = np.full(shape, np.asarray(fill).astype(of.dtype.numpy))
+    return constant(np.clip(array, LEAST, GREATEST) if of.dtype is dtypes.i64 else array)
 
 
 WITHOUT = frozenset((
@@ -159,9 +159,9 @@ def _number_of(value: Any) -> Expr | None:
     return const(op.reference().reshape(())[()], value.dtype)
 
 
-def listed(found: Iterable[Unsupported]) -> str:
+def listed(unsupported: Iterable[Unsupported]) -> str:
     """Refusals as the text of an error."""
-    return "; ".join(f"[{u.node.op.name}] at node {u.node.source or u.node.name!r}: {u.reason}" for u in found)
+    return "; ".join(f"[{u.node.op.name}] at node {u.node.source or u.node.name!r}: {u.reason}" for u in unsupported)
 
 
 # what can
@@ -185,19 +185,19 @@ class Port:
         return "int32" if self.type.dtype is dtypes.bool_ else NAMES[self.type.dtype]
 
 
-def ports(named: Sequence[tuple[str, TensorType]], taken: set[str]) -> list[Port]:
+def ports(named: Sequence[tuple[str, TensorType]], names: set[str]) -> list[Port]:
     """Names as Core ML takes them: letters, digits and underscores, each once."""
-    made = []
+    port_list = []
     for name, of in named:
         stem = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
         stem = f"_{stem}" if stem[0].isdigit() else f"{stem}_" if stem in RESERVED else stem
         unique, count = stem, 1
-        while unique in taken:
+        while unique in names:
             count += 1
             unique = f"{stem}_{count}"
-        taken.add(unique)
-        made.append(Port(unique, of))
-    return made
+        names.add(unique)
+        port_list.append(Port(unique, of))
+    return port_list
 
 
 @dataclass(frozen=True)
@@ -211,21 +211,21 @@ class Built:
 
 def build(graph: Graph, params: Params) -> Built:
     """The program of a legalised graph without dims that are open. Raises UnsupportedOp, InputError."""
-    found = refused(graph)
-    if found:
-        raise UnsupportedOp(f"[coreml] {listed(found)}")
+    unsupported = refused(graph)
+    if unsupported:
+        raise UnsupportedOp(f"[coreml] {listed(unsupported)}")
     tools()
     from coremltools.converters.mil.mil import Function, Program
 
-    taken: set[str] = set()
-    inputs = ports([(v.name, v.type) for v in graph.inputs], taken)
-    outputs = ports([(name, v.type) for name, v in graph.outputs.items()], taken)
-    given = {p.name: mb.placeholder(shape=p.shape, dtype=_placed(p)) for p in inputs}
+    names: set[str] = set()
+    inputs = ports([(v.name, v.type) for v in graph.inputs], names)
+    outputs = ports([(name, v.type) for name, v in graph.outputs.items()], names)
+    placeholders = {p.name: mb.placeholder(shape=p.shape, dtype=_placed(p)) for p in inputs}
     program = Program()
-    with Function(given, opset_version=getattr(tools().target, TARGET)) as function, np.errstate(all="ignore"):
-        named = {v.name: _entered(function.inputs[p.name], p) for v, p in zip(graph.inputs, inputs)}
-        made = Walk(params).run(graph, named)
-        function.set_outputs([_left(value, port) for value, port in zip(made, outputs)])
+    with Function(placeholders, opset_version=getattr(tools().target, TARGET)) as function, np.errstate(all="ignore"):
+        values = {v.name: _entered(function.inputs[p.name], p) for v, p in zip(graph.inputs, inputs)}
+        results = Walk(params).run(graph, values)
+        function.set_outputs([_left(value, port) for value, port in zip(results, outputs)])
     program.add_function("main", function)
     return Built(program, inputs, outputs)
 
@@ -256,8 +256,8 @@ class Walk:
         """The outputs of a graph."""
         values: dict[tuple[int, int], Value] = {}
         for node in graph.nodes:
-            made = self._node(node, [values[id(v.node), v.index] for v in node.inputs], inputs)
-            for i, value in enumerate(made if isinstance(made, (list, tuple)) else (made,)):
+            results = self._node(node, [values[id(v.node), v.index] for v in node.inputs], inputs)
+            for i, value in enumerate(results if isinstance(results, (list, tuple)) else (results,)):
                 values[id(node), i] = value
         return [values[id(v.node), v.index] for v in graph.outputs.values()]
 
@@ -275,14 +275,14 @@ class Walk:
         if isinstance(op, Constant):
             return constant(op.reference())
         if isinstance(op, Elementwise):
-            made = scalar.evaluate(op.scalar(*_leaves(node)), operands)
-            return broadcast(made, tuple(dims.evaluate(d, {}) for d in node.types[0].shape))
+            result = scalar.evaluate(op.scalar(*_leaves(node)), operands)
+            return broadcast(result, tuple(dims.evaluate(d, {}) for d in node.types[0].shape))
         if op.name in CONTROL:
             return {"if": self._if, "while": self._while, "scan": self._scan}[op.name](op, node, operands)
-        made = TABLE[op.name](op, *operands)
+        result = TABLE[op.name](op, *operands)
         sums = op.name in ("dot_general", "conv") or getattr(op, "combine", None) in ("add", "mul")
         grows = sums or op.is_composite or op.name == "pad"
-        return scalar.wrapped(made, node.types[0].dtype) if grows else made
+        return scalar.wrapped(result, node.types[0].dtype) if grows else result
 
     def _weight(self, name: str) -> Value:
         """A weight as a constant; the conversion makes one of equal ones."""
@@ -292,8 +292,8 @@ class Walk:
         return constant(narrowed(array))
 
     def _region(self, graph: Graph, operands: Sequence[Value]) -> tuple[Value, ...]:
-        made = self.run(graph, dict(zip((v.name for v in graph.inputs), operands)))
-        return tuple(mb.identity(x=value) for value in made)  # blocks give what they made themselves
+        values = self.run(graph, dict(zip((v.name for v in graph.inputs), operands)))
+        return tuple(mb.identity(x=value) for value in values)  # blocks give what they made themselves
 
     def _if(self, op: Any, node: Node, operands: list[Value]) -> Any:
         yes, no = node.regions
@@ -314,8 +314,8 @@ class Walk:
         def step(trip: Value, *carried: Value) -> tuple[Value, ...]:
             return (mb.add(x=trip, y=np.int32(1)), *self._region(body, [*carried, *rest]))
 
-        made = mb.while_loop(_cond=goes_on, _body=step, loop_vars=(constant(np.int32(0)), *operands[: op.carried]))
-        return made[1:]
+        results = mb.while_loop(_cond=goes_on, _body=step, loop_vars=(constant(np.int32(0)), *operands[: op.carried]))
+        return results[1:]
 
     def _scan(self, op: Any, node: Node, operands: list[Value]) -> list[Value]:
         length = dims.evaluate(op.length, {})
@@ -325,11 +325,11 @@ class Walk:
         first, behind = op.carried, op.carried + op.sequences
         carried, rows = operands[:first], []
         for trip in range(length)[:: -1 if op.reverse else 1]:
-            made = self._region(
+            results = self._region(
                 body, [*carried, *(row_of(s, trip) for s in operands[first:behind]), *operands[behind:]]
             )
-            carried = list(made[:first])
-            rows.append([mb.expand_dims(x=value, axes=[0]) for value in made[first:]])
+            carried = list(results[:first])
+            rows.append([mb.expand_dims(x=value, axes=[0]) for value in results[first:]])
         if op.reverse:
             rows.reverse()
         return [*carried, *(joined(column, 0) for column in zip(*rows))]
@@ -346,12 +346,12 @@ class Walk:
             place = mb.sub(x=np.int32(length - 1), y=trip) if op.reverse else trip
             at = mb.expand_dims(x=place, axes=[0])
             elements = [element_of(s, at) for s in operands[first:behind]]
-            made = self._region(body, [*state[:first], *elements, *operands[behind:]])
-            kept = [put_at(all_, at, value) for all_, value in zip(state[first:], made[first:])]
-            return (mb.add(x=trip, y=np.int32(1)), *made[:first], *kept)
+            results = self._region(body, [*state[:first], *elements, *operands[behind:]])
+            rows = [put_at(all_, at, value) for all_, value in zip(state[first:], results[first:])]
+            return (mb.add(x=trip, y=np.int32(1)), *results[:first], *rows)
 
         start = (constant(np.int32(0)), *operands[:first], *space)
-        made = mb.while_loop(
+        results = mb.while_loop(
             _cond=lambda trip, *state: mb.less(x=trip, y=np.int32(length)), _body=step, loop_vars=start
         )
-        return list(made[1:])
+        return list(results[1:])

@@ -72,12 +72,12 @@ def _dequantize(op: Any, x: Value, scale: Value, zero: Value | None = None) -> V
     low, high = (int(whole.min()), int(whole.max())) if whole.size else (0, 0)
     least, most = (0, 0) if offset is None else (int(offset.min()), int(offset.max()))
     kind = _kind(min(low, least), max(high, most))
-    laid = _laid(op, whole.shape, step)
-    if laid is None or kind is None:
-        made = op.reference(*(part for part in (whole, step, offset) if part is not None))
-        return constant(made)
-    moved = None if offset is None or not offset.any() else offset.reshape(laid.shape)
-    return _cast(_compressed(whole, laid, moved, kind), NAMES[op.dtype])
+    aligned_scale = _laid(op, whole.shape, step)
+    if aligned_scale is None or kind is None:
+        weight = op.reference(*(part for part in (whole, step, offset) if part is not None))
+        return constant(weight)
+    zero_point = None if offset is None or not offset.any() else offset.reshape(aligned_scale.shape)
+    return _cast(_compressed(whole, aligned_scale, zero_point, kind), NAMES[op.dtype])
 
 
 def _cast(x: Value, name: str) -> Value:
@@ -118,20 +118,20 @@ def _compressed(whole: Array, step: Array, offset: Array | None, kind: str) -> V
     """scale · (q - offset) in f32, which the conversion makes f16 where a model computes in that."""
     types = mil_types()
     integers = types.nptype_from_builtin(types.string_to_builtin(kind))
-    given: dict[str, Any] = {"data": whole.astype(integers), "scale": step.astype(np.float32)}
+    arguments: dict[str, Any] = {"data": whole.astype(integers), "scale": step.astype(np.float32)}
     if offset is not None:
-        given["offset"] = offset.astype(np.float32 if offset.dtype.kind == "f" else integers)
-    return mb.constexpr_blockwise_shift_scale(**given)
+        arguments["offset"] = offset.astype(np.float32 if offset.dtype.kind == "f" else integers)
+    return mb.constexpr_blockwise_shift_scale(**arguments)
 
 
 @lowers("packed_matmul")
 def _packed(op: Any, x: Value, w: Value, scale: Value, zero: Value | None = None) -> Value:
     """Of 2 bits MIL has no integers with scales: they are kept in 4."""
-    packed, step, moved = _known(op, w, scale, zero)
+    packed, step, zero_point = _known(op, w, scale, zero)
     rows, depth = packed.shape[0], op.blocks * op.block
     shifts = np.arange(0, 8, op.bits)
     whole = (packed[..., None] >> shifts & ((1 << op.bits) - 1)).reshape(rows, depth)
-    offset = np.full(step.shape, 1 << (op.bits - 1)) if moved is None else moved.astype(np.float32)
+    offset = np.full(step.shape, 1 << (op.bits - 1)) if zero_point is None else zero_point.astype(np.float32)
     if np.array_equal(offset, np.clip(np.rint(offset), 0, (1 << max(op.bits, 4)) - 1)):
         offset = offset.astype(np.int64)
     if _holds(step):
@@ -144,5 +144,5 @@ def _packed(op: Any, x: Value, w: Value, scale: Value, zero: Value | None = None
         pads = np.array([0] * (2 * len(shape) - 1) + [depth - op.depth], np.int32)
         x = mb.pad(x=x, pad=pads, mode="constant", constant_val=known(x).numpy.type(0))
     flat = mb.reshape(x=x, shape=np.array([-1, depth], np.int32))
-    made = mb.matmul(x=flat, y=weight, transpose_y=True)
-    return mb.reshape(x=made, shape=np.array([*shape[:-1], rows], np.int32))
+    product = mb.matmul(x=flat, y=weight, transpose_y=True)
+    return mb.reshape(x=product, shape=np.array([*shape[:-1], rows], np.int32))

@@ -37,8 +37,8 @@ def _dot(op: Any, x: Value, y: Value) -> Value:
     rows = math.prod(shape_of(x)[a] for a in lhs_free)
     if len(lead) + 2 > 5:
         lead = [math.prod(lead)]
-    made = mb.matmul(x=reshaped(left, (*lead, rows, depth)), y=reshaped(right, (*lead, depth, width)))
-    return reshaped(made, shape)
+    product = mb.matmul(x=reshaped(left, (*lead, rows, depth)), y=reshaped(right, (*lead, depth, width)))
+    return reshaped(product, shape)
 
 
 @lowers("conv")
@@ -47,10 +47,8 @@ def _conv(op: Any, x: Value, w: Value) -> Value:
     if not op.channels_last:
         return _convolved(op, x, w)
     space = list(range(1, x.rank - 1))
-    made = _convolved(
-        op, turned(x, [0, x.rank - 1, *space]), turned(w, [x.rank - 1, x.rank - 2, *(a - 1 for a in space)])
-    )
-    return turned(made, [0, *(a + 1 for a in space), 1])
+    y = _convolved(op, turned(x, [0, x.rank - 1, *space]), turned(w, [x.rank - 1, x.rank - 2, *(a - 1 for a in space)]))
+    return turned(y, [0, *(a + 1 for a in space), 1])
 
 
 def _convolved(op: Any, x: Value, w: Value) -> Value:
@@ -75,9 +73,9 @@ def _convolved(op: Any, x: Value, w: Value) -> Value:
 def _whole_conv(op: Any, x: Value, w: Value) -> Value:
     """Of integers, for which MIL has no convolution: a product of the weight and what its windows see."""
     (batch, channels, *space), kernel, groups = shape_of(x), shape_of(w)[2:], op.groups
-    seen = _seen(x, kernel, op.strides, op.dilations)
-    space = list(shape_of(seen[0])[2:])
-    rows = [reshaped(part, (batch, channels, 1, math.prod(space))) for part in seen]
+    patches = _seen(x, kernel, op.strides, op.dilations)
+    space = list(shape_of(patches[0])[2:])
+    rows = [reshaped(part, (batch, channels, 1, math.prod(space))) for part in patches]
     depth = channels // groups * len(rows)
     right = reshaped(joined(rows, 2), (batch, groups, depth, math.prod(space)))
     left = reshaped(w, (1, groups, shape_of(w)[0] // groups, depth))
@@ -116,14 +114,14 @@ def _argument(op: Any, x: Value) -> Value:
     pick = mb.reduce_argmax if op.combine == "max" else mb.reduce_argmin
     keys = mb.cast(x=x, dtype="int32") if known(x).kind == "bool" else x
     if op.last:
-        found = pick(x=mb.reverse(x=keys, axes=[axis]), axis=axis, keep_dims=op.keepdims)
-        return mb.sub(x=np.int32(shape_of(x)[axis] - 1), y=found)
+        index = pick(x=mb.reverse(x=keys, axes=[axis]), axis=axis, keep_dims=op.keepdims)
+        return mb.sub(x=np.int32(shape_of(x)[axis] - 1), y=index)
     return pick(x=keys, axis=axis, keep_dims=op.keepdims)
 
 
 def _joins(combine: str) -> Join:
-    made = {"add": mb.add, "mul": mb.mul, "max": mb.maximum, "min": mb.minimum}[combine]
-    return lambda a, b: made(x=a, y=b)
+    function = {"add": mb.add, "mul": mb.mul, "max": mb.maximum, "min": mb.minimum}[combine]
+    return lambda a, b: function(x=a, y=b)
 
 
 @lowers("reduce_window")
@@ -140,19 +138,19 @@ def _window(op: Any, x: Value) -> Value:
         return _taps(op, x, low, high)
     two = lead if len(lead) == 2 else (math.prod(lead), 1)
     pads = [n for pair in zip(low, high) for n in pair]
-    how: dict[str, Any] = {"kernel_sizes": list(op.window), "strides": list(op.strides)}
-    how |= {"pad_type": "custom", "pad": pads} if any(pads) else {"pad_type": "valid"}
+    pool_arguments: dict[str, Any] = {"kernel_sizes": list(op.window), "strides": list(op.strides)}
+    pool_arguments |= {"pad_type": "custom", "pad": pads} if any(pads) else {"pad_type": "valid"}
     flat = reshaped(x, (*two, *shape_of(x)[len(lead) :]))
     one = known(x).numpy.type
     match op.combine:
         case "max":
-            made = mb.max_pool(x=flat, **how)
+            pooled = mb.max_pool(x=flat, **pool_arguments)
         case "min":
-            made = mb.mul(x=mb.max_pool(x=mb.mul(x=flat, y=one(-1)), **how), y=one(-1))
+            pooled = mb.mul(x=mb.max_pool(x=mb.mul(x=flat, y=one(-1)), **pool_arguments), y=one(-1))
         case _:
-            mean = mb.avg_pool(x=flat, exclude_padding_from_average=False, **how)
-            made = mb.mul(x=mean, y=one(math.prod(op.window)))
-    return reshaped(made, (*lead, *shape_of(made)[2:]))
+            mean = mb.avg_pool(x=flat, exclude_padding_from_average=False, **pool_arguments)
+            pooled = mb.mul(x=mean, y=one(math.prod(op.window)))
+    return reshaped(pooled, (*lead, *shape_of(pooled)[2:]))
 
 
 def _taps(op: Any, x: Value, low: Sequence[int], high: Sequence[int]) -> Value:

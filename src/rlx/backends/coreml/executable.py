@@ -81,8 +81,8 @@ class CoremlExecutable(Executable):
         """Converts at these dims and writes a package. Raises InputError for dims that are missing or unknown."""
         symbols = set(self.graph.symbols)
         if symbols != set(binding):
-            wanted = ", ".join(sorted(symbols)) or "none"
-            raise InputError(f"[save] expected sizes of the dims {wanted}, got {dict(binding) or 'none'}")
+            expected = ", ".join(sorted(symbols)) or "none"
+            raise InputError(f"[save] expected sizes of the dims {expected}, got {dict(binding) or 'none'}")
         return save(self.model(binding), path)
 
     @property
@@ -115,20 +115,20 @@ class CoremlBound(Bound):
                 "[run] expected macOS, whose Core ML runs models; on this system rlx converts and saves them "
                 "(CompiledGraph.save, rlx convert)"
             )
-        made = self.executable.model(self.binding)
-        given = {port.name: entering(array, port) for array, port in zip(inputs, made.inputs)}
+        converted = self.executable.model(self.binding)
+        features = {port.name: entering(array, port) for array, port in zip(inputs, converted.inputs)}
         if fold:
-            results = folding.run(made.model._mil_program, given, [port.name for port in made.outputs])
+            results = folding.run(converted.model._mil_program, features, [port.name for port in converted.outputs])
         else:
-            told = self._predictor(made).predict(given)
-            results = [np.asarray(told[port.name]) for port in made.outputs]
-        return deliver([leaving(array, port) for array, port in zip(results, made.outputs)], out)
+            predictions = self._predictor(converted).predict(features)
+            results = [np.asarray(predictions[port.name]) for port in converted.outputs]
+        return deliver([leaving(array, port) for array, port in zip(results, converted.outputs)], out)
 
-    def _predictor(self, made: Converted) -> Any:
+    def _predictor(self, converted: Converted) -> Any:
         """The model as Core ML loaded it."""
-        if self._loaded is None or self._loaded[0] is not made:
-            path = made.model.package_path
-            self._loaded = made, tools().models.MLModel(path, compute_units=units())
+        if self._loaded is None or self._loaded[0] is not converted:
+            path = converted.model.package_path
+            self._loaded = converted, tools().models.MLModel(path, compute_units=units())
         return self._loaded[1]
 
 
@@ -138,12 +138,12 @@ def entering(array: Array, port: Port) -> Array:
         raise InputError(
             f"[run] expected integers in [{LEAST}, {GREATEST}] for {port.name!r}, as Core ML's have 32 bits"
         )
-    wanted = {"int32": np.int32, "fp32": np.float32}.get(port.mil, array.dtype)
-    return array.astype(wanted, copy=False).reshape(port.shape)
+    dtype = {"int32": np.int32, "fp32": np.float32}.get(port.mil, array.dtype)
+    return array.astype(dtype, copy=False).reshape(port.shape)
 
 
 def leaving(array: Array, port: Port) -> Array:
     """An output as the graph gives it."""
     shape = tuple(dims.evaluate(d, {}) for d in port.type.shape)
-    made = array != 0 if port.type.dtype is dtypes.bool_ else array.astype(port.type.dtype.numpy)
-    return np.array(made).reshape(shape)
+    values = array != 0 if port.type.dtype is dtypes.bool_ else array.astype(port.type.dtype.numpy)
+    return np.array(values).reshape(shape)

@@ -26,15 +26,15 @@ def run(program: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> li
     main = program.functions["main"]
     values: Values = {var: inputs[name] for name, var in main.inputs.items()}
     with at_work(), np.errstate(all="ignore"):
-        made = dict(zip((var.name for var in main.outputs), _block(main, values)))
-    return [np.asarray(made[name]) for name in outputs]
+        result_of = dict(zip((var.name for var in main.outputs), _block(main, values)))
+    return [np.asarray(result_of[name]) for name in outputs]
 
 
 def _block(block: Any, values: Values) -> list[Any]:
     for op in block.operations:
         if op.op_type == "cond":
-            taken = op.blocks[0 if _value(op.pred, values) else 1]
-            results: Sequence[Any] = _block(taken, values)
+            branch = op.blocks[0 if _value(op.pred, values) else 1]
+            results: Sequence[Any] = _block(branch, values)
         elif op.op_type == "while_loop":
             results = _loop(op, values)
         elif op.op_type != "const":
@@ -64,24 +64,24 @@ def _results(op: Any, values: Values) -> list[Any]:
     """One op's values, in the dtypes that it declares."""
     function = MISSING.get(op.op_type)
     if function is None:
-        made = _inferred(op, values)
+        value = _inferred(op, values)
     else:
-        made = function(**{name: _argument(given, values) for name, given in op.inputs.items()})
-    if made is None:
+        value = function(**{name: _argument(argument, values) for name, argument in op.inputs.items()})
+    if value is None:
         raise UnsupportedOp(f"[run] expected ops that coremltools has values for, got {op.op_type}")
-    results = list(made) if len(op.outputs) > 1 else [made]
+    results = list(value) if len(op.outputs) > 1 else [value]
     return [_typed(result, var) for result, var in zip(results, op.outputs)]
 
 
-def _argument(given: Any, values: Values) -> Any:
-    if isinstance(given, (list, tuple)):
-        return [_value(var, values) for var in given]
-    return None if given is None else _value(given, values)
+def _argument(argument: Any, values: Values) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_value(var, values) for var in argument]
+    return None if argument is None else _value(argument, values)
 
 
 def _inferred(op: Any, values: Values) -> Any:
     """What coremltools says, with values in place of the variables that have none."""
-    flat = [v for given in op.inputs.values() for v in (given if isinstance(given, (list, tuple)) else [given])]
+    flat = [v for item in op.inputs.values() for v in (item if isinstance(item, (list, tuple)) else [item])]
     open_ = [var for var in flat if var is not None and var in values]
     before = [var._sym_val for var in open_]
     try:
@@ -105,6 +105,6 @@ def _boxed(value: Any) -> Any:
 def _typed(value: Any, var: Any) -> Any:
     """In the dtype and shape of the variable; scalars as NumPy's scalars."""
     dtype = mil_types().nptype_from_builtin(var.dtype)
-    made = np.asarray(value).astype(dtype)
+    typed = np.asarray(value).astype(dtype)
     shape = tuple(int(n) for n in var.shape)
-    return made.reshape(shape) if shape else made.reshape(())[()]
+    return typed.reshape(shape) if shape else typed.reshape(())[()]

@@ -25,12 +25,12 @@ from rlx.ops.transformer import Attention
 
 def claim(node: Node) -> str | None:
     """None for what MIL has no op for, "" for what it takes as it is, else why not."""
-    found = _CLAIMS.get(type(node.op))
-    if found is None:
+    why_refused = _CLAIMS.get(type(node.op))
+    if why_refused is None:
         return None
     if node.types[0].dtype not in (dtypes.f32, dtypes.f16, dtypes.bf16):
         return f"{node.types[0].dtype}"
-    return found(node)
+    return why_refused(node)
 
 
 def _rows(node: Node) -> str:
@@ -79,9 +79,9 @@ def _gelu(op: Any, x: Value) -> Value:
 
 @lowers("layer_norm")
 def _layer_norm(op: Any, x: Value, scale: Value | None = None, bias: Value | None = None) -> Value:
-    given = {name: value for name, value in (("gamma", scale), ("beta", bias)) if value is not None}
+    parameters = {name: value for name, value in (("gamma", scale), ("beta", bias)) if value is not None}
     axes = sorted(a % x.rank for a in op.axes)
-    return mb.layer_norm(x=x, axes=axes, epsilon=number(known(x), op.epsilon), **given)
+    return mb.layer_norm(x=x, axes=axes, epsilon=number(known(x), op.epsilon), **parameters)
 
 
 @lowers("attention")
@@ -106,13 +106,13 @@ def _attend(op: Any, q: Value, k: Value, v: Value, mask: Value | None = None) ->
     mask = mask if near is None else _with_near(mask, near)
     if mask is None:
         return mb.scaled_dot_product_attention(query=q, key=k, value=v)
-    made = mb.scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=mask)
+    attended = mb.scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=mask)
     if near is not None and near.any(-1).all() and mask.val is not None:
-        return made  # every query has a key
-    kept = mask if known(mask) is dtypes.bool_ else mb.not_equal(x=mask, y=number(known(mask), -math.inf))
-    some = mb.reduce_max(x=mb.cast(x=kept, dtype="int32"), axes=[-1], keep_dims=True)
+        return attended  # every query has a key
+    admitted = mask if known(mask) is dtypes.bool_ else mb.not_equal(x=mask, y=number(known(mask), -math.inf))
+    some = mb.reduce_max(x=mb.cast(x=admitted, dtype="int32"), axes=[-1], keep_dims=True)
     empty = number(known(q), 0 if op.empty == "zero" else math.nan)
-    return choose(broadcast(mb.not_equal(x=some, y=np.int32(0)), (*shape_of(made)[:3], 1)), made, empty)
+    return choose(broadcast(mb.not_equal(x=some, y=np.int32(0)), (*shape_of(attended)[:3], 1)), attended, empty)
 
 
 def _for_each_head(x: Value, heads: int) -> Value:
@@ -129,9 +129,9 @@ def _near(op: Any, queries: int, keys: int) -> Array | None:
     if not op.causal and op.window is None:
         return None
     at, key = np.arange(queries)[:, None] + op.offset, np.arange(keys)
-    kept = key <= at if op.causal else np.ones((queries, keys), np.bool_)
-    kept = kept if op.window is None else kept & (np.abs(at - key) < op.window)
-    return None if kept.all() else kept[None, None]
+    admitted = key <= at if op.causal else np.ones((queries, keys), np.bool_)
+    admitted = admitted if op.window is None else admitted & (np.abs(at - key) < op.window)
+    return None if admitted.all() else admitted[None, None]
 
 
 def _with_near(mask: Value | None, near: Array) -> Value:

@@ -29,8 +29,8 @@ def _taken(x: Value, places: Value, axis: int) -> Value:
     """x at places along an axis, which the axes of the places replace."""
     shape = shape_of(places)
     flat = places if places.rank else reshaped(places, (1,))
-    made = as_numbers(x, lambda v: mb.gather(x=v, indices=flat, axis=axis, validate_indices=False))
-    return made if shape else mb.squeeze(x=made, axes=[axis])
+    rows = as_numbers(x, lambda v: mb.gather(x=v, indices=flat, axis=axis, validate_indices=False))
+    return rows if shape else mb.squeeze(x=rows, axes=[axis])
 
 
 @lowers("gather")
@@ -42,8 +42,8 @@ def _gather(op: Any, x: Value, indices: Value) -> Value:
 @lowers("gather_elements")
 def _gather_elements(op: Any, x: Value, indices: Value) -> Value:
     axis, shape = op.axis % x.rank, shape_of(x)
-    wanted = [n if i == axis else m for i, (n, m) in enumerate(zip(shape, shape_of(indices)))]
-    near = sliced(x, [0] * x.rank, wanted)
+    target_shape = [n if i == axis else m for i, (n, m) in enumerate(zip(shape, shape_of(indices)))]
+    near = sliced(x, [0] * x.rank, target_shape)
     places = _clipped(indices, shape[axis])
     return as_numbers(near, lambda v: mb.gather_along_axis(x=v, indices=places, axis=axis, validate_indices=False))
 
@@ -76,8 +76,8 @@ def _gather_nd(op: Any, x: Value, indices: Value) -> Value:
 def written(rows: Value, places: Value, updates: Value, mode: str) -> Value:
     """Rows joined with updates at places, as `mode` says."""
     if known(rows).kind == "bool":
-        made = written(mb.cast(x=rows, dtype="int32"), places, mb.cast(x=updates, dtype="int32"), mode)
-        return mb.not_equal(x=made, y=np.int32(0))
+        numbers = written(mb.cast(x=rows, dtype="int32"), places, mb.cast(x=updates, dtype="int32"), mode)
+        return mb.not_equal(x=numbers, y=np.int32(0))
     return mb.scatter(data=rows, indices=places, updates=updates, axis=0, mode=mode, validate_indices=False)
 
 
@@ -102,8 +102,8 @@ def _scatter_elements(op: Any, x: Value, indices: Value, updates: Value) -> Valu
         if other != axis:
             total = mb.add(x=total, y=_line(extent, other, x.rank) * np.int32(math.prod(shape[other + 1 :])))
     total = choose(inside, total, np.int32(count))
-    made = _scattered(op, reshaped(x, (count,)), reshaped(total, (-1,)), reshaped(updates, (-1,)))
-    return reshaped(made, shape)
+    scattered = _scattered(op, reshaped(x, (count,)), reshaped(total, (-1,)), reshaped(updates, (-1,)))
+    return reshaped(scattered, shape)
 
 
 @lowers("scatter_nd")

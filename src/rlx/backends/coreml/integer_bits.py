@@ -43,8 +43,8 @@ def one_of(x: Value, y: Value, of: DType) -> Value:
 def left(x: Value, by: Value, of: DType) -> Value:
     """x shifted up, which may leave its range; by less than 0 or by all of its bits it is 0."""
     inside, safe = _inside(by, of)
-    made = mb.mul(x=x, y=_power(safe))
-    return mb.mul(x=made, y=mb.cast(x=inside, dtype="int32"))
+    product = mb.mul(x=x, y=_power(safe))
+    return mb.mul(x=product, y=mb.cast(x=inside, dtype="int32"))
 
 
 def right(x: Value, by: Value, of: DType) -> Value:

@@ -69,9 +69,9 @@ class _Builder:
 
     def __getattr__(self, name: str) -> Any:
         tools()
-        found = getattr(importlib.import_module("coremltools.converters.mil").Builder, name)
-        setattr(self, name, found)
-        return found
+        attribute = getattr(importlib.import_module("coremltools.converters.mil").Builder, name)
+        setattr(self, name, attribute)
+        return attribute
 
 
 mb: Any = _Builder()
@@ -97,9 +97,9 @@ def widened(value: Value) -> Value:
     return mb.cast(x=value, dtype="fp32") if known(value) is dtypes.f16 else value
 
 
-def rounded_as(like: Value, made: Value) -> Value:
+def rounded_as(like: Value, y: Value) -> Value:
     """What was computed of `widened(like)` in the dtype of `like`."""
-    return mb.cast(x=made, dtype="fp16") if known(like) is dtypes.f16 else made
+    return mb.cast(x=y, dtype="fp16") if known(like) is dtypes.f16 else y
 
 
 _BY_NAME = {"fp32": dtypes.f32, "fp16": dtypes.f16, "int32": dtypes.i32, "bool": dtypes.bool_}
@@ -135,8 +135,8 @@ def fits(array: Array) -> bool:
 
 def constant(array: Any) -> Value:
     """A constant of MIL."""
-    made = narrowed(np.asarray(array))
-    return mb.const(val=made if made.ndim else made[()])
+    value = narrowed(np.asarray(array))
+    return mb.const(val=value if value.ndim else value[()])
 
 
 def number(of: DType, value: float) -> Any:

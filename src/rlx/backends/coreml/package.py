@@ -52,13 +52,13 @@ def convert(built: Built) -> Converted:
     """The model of a program. Raises CompileError if coremltools does not take it, or gives another than was asked."""
     folder = tempfile.mkdtemp(prefix="rlx-coreml-")  # one of coremltools' own would stay until this process ends
     try:
-        made = Converted(_model(built, str(Path(folder) / f"model{SUFFIX}")), built.inputs, built.outputs)
-        check(made, contents(made.model.get_spec()))
+        converted = Converted(_model(built, str(Path(folder) / f"model{SUFFIX}")), built.inputs, built.outputs)
+        check(converted, contents(converted.model.get_spec()))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    return made
+    weakref.finalize(converted, shutil.rmtree, folder, ignore_errors=True)
+    return converted
 
 
 def _model(built: Built, path: str) -> Any:
@@ -102,26 +102,27 @@ def contents(spec: Any) -> Contents:
 
 
 def _features(described: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    found = {}
+    features = {}
     for feature in described:
         of = feature.type.multiArrayType
         name = of.DESCRIPTOR.enum_types_by_name["ArrayDataType"].values_by_number[of.dataType].name
-        found[feature.name] = (
+        features[feature.name] = (
             {"FLOAT32": "fp32", "FLOAT16": "fp16", "INT32": "int32"}.get(name, name),
             tuple(of.shape),
         )
-    return found
+    return features
 
 
-def check(made: Converted, told: Contents) -> None:
+def check(converted: Converted, written: Contents) -> None:
     """That a specification has the inputs and outputs that were asked for. Raises CompileError."""
-    for what, wanted, got in (("inputs", made.inputs, told.inputs), ("outputs", made.outputs, told.outputs)):
-        asked = {port.name: (port.mil, port.shape) for port in wanted}
-        if asked != got:
-            raise CompileError(f"[coreml] expected a model with the {what} {asked}, got {got}")
+    sides = (("inputs", converted.inputs, written.inputs), ("outputs", converted.outputs, written.outputs))
+    for what, listed, actual in sides:
+        expected = {port.name: (port.mil, port.shape) for port in listed}
+        if expected != actual:
+            raise CompileError(f"[coreml] expected a model with the {what} {expected}, got {actual}")
 
 
-def save(made: Converted, path: str | os.PathLike[str]) -> Contents:
+def save(converted: Converted, path: str | os.PathLike[str]) -> Contents:
     """Writes the package, a folder; it appears whole or not at all, in place of one that is there. What is in it is
     read back and checked. Raises CompileError, OSError."""
     target = Path(path)
@@ -132,10 +133,10 @@ def save(made: Converted, path: str | os.PathLike[str]) -> Contents:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         fresh = Path(folder) / f"model{SUFFIX}"
         with at_work():
-            made.model.save(str(fresh))
-            told = contents(tools().models.utils.load_spec(str(fresh)))
-        check(made, told)
+            converted.model.save(str(fresh))
+            specification = contents(tools().models.utils.load_spec(str(fresh)))
+        check(converted, specification)
         if target.exists():
             shutil.move(str(target), str(Path(folder) / "old"))
         os.replace(fresh, target)
-    return told
+    return specification

@@ -140,15 +140,15 @@ def _instruction(kind: str, of: DType, args: list[Value]) -> Value:
     if of is dtypes.bool_ and kind != "select":
         return _logical(kind, args)
     if kind in BITS:
-        made = BITS[kind](args[0], args[1], of)
+        y = BITS[kind](args[0], args[1], of)
     elif kind not in DIRECT:
-        made = _made(kind, of, args)
+        y = _made(kind, of, args)
     elif len(args) == 1:
-        made = getattr(mb, DIRECT[kind])(x=args[0])
+        y = getattr(mb, DIRECT[kind])(x=args[0])
     else:
-        made = getattr(mb, DIRECT[kind])(x=args[0], y=args[1])
+        y = getattr(mb, DIRECT[kind])(x=args[0], y=args[1])
     grows = kind not in EXACT if of is dtypes.bf16 else kind in GROWING
-    return wrapped(made, of) if grows else made
+    return wrapped(y, of) if grows else y
 
 
 def wrapped(x: Value, of: DType) -> Value:
@@ -311,8 +311,8 @@ def _asinh(x: Expr) -> Expr:
     size = apply("abs", x)
     square = size * size
     near = _log1p(size + square / (apply("sqrt", square + 1.0) + 1.0))
-    made = select(apply("lt", size, LARGE), near, apply("log", size) + math.log(2))
-    return _copysign(made, x)
+    y = select(apply("lt", size, LARGE), near, apply("log", size) + math.log(2))
+    return _copysign(y, x)
 
 
 def _acosh(x: Expr) -> Expr:
@@ -329,11 +329,11 @@ def _atan2(y: Expr, x: Expr) -> Expr:
     alike = apply("eq", small, great)
     ratio = select(alike, select(apply("eq", great, 0.0), great, const(1.0, x.dtype)), small / great)
     arc = apply("atan", ratio)
-    turned = select(steep, math.pi / 2 - arc, arc)
-    left = apply("or", apply("lt", x, 0.0), apply("lt", 1.0 / x, 0.0))
-    made = _copysign(select(left, math.pi - turned, turned), y)
+    octant = select(steep, math.pi / 2 - arc, arc)
+    leftwards = apply("or", apply("lt", x, 0.0), apply("lt", 1.0 / x, 0.0))
+    signed = _copysign(select(leftwards, math.pi - octant, octant), y)
     wrong = apply("or", apply("ne", x, x), apply("ne", y, y))
-    return select(wrong, x + y, made)
+    return select(wrong, x + y, signed)
 
 
 REPLACED: dict[str, Callable[..., Expr]] = {

@@ -119,8 +119,8 @@ def padded(x: Value, low: Sequence[int], high: Sequence[int], fill: Any) -> Valu
 @lowers("pad")
 def _pad(op: Any, x: Value) -> Value:
     shape = shape_of(x)
-    gone = any(n + min(a, 0) + min(b, 0) <= 0 for a, b, n in zip(op.low, op.high, shape))
-    if gone:  # nothing of x stays
+    empty = any(n + min(a, 0) + min(b, 0) <= 0 for a, b, n in zip(op.low, op.high, shape))
+    if empty:  # nothing of x stays
         whole = [n + a + b for a, b, n in zip(op.low, op.high, shape)]
         return constant(np.full(whole, np.asarray(op.value).astype(known(x).numpy)))
     return padded(x, op.low, op.high, op.value)

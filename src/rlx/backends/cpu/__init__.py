@@ -86,9 +86,9 @@ class CpuBackend(Backend):
         from rlx.backends.cpu import build
 
         start = time.perf_counter_ns()
-        made = build.build(graph, _target(options), options)
-        made.compile_ns = time.perf_counter_ns() - start
-        return made
+        executable = build.build(graph, _target(options), options)
+        executable.compile_ns = time.perf_counter_ns() - start
+        return executable
 
     def code_facts(self, options: Options) -> dict[str, str]:
         from rlx.backends.cpu import build
@@ -104,9 +104,9 @@ class CpuBackend(Backend):
         from rlx.backends.cpu import build
 
         start = time.perf_counter_ns()
-        made = build.load_code(data, facts, options)
-        made.compile_ns = time.perf_counter_ns() - start
-        return made
+        executable = build.load_code(data, facts, options)
+        executable.compile_ns = time.perf_counter_ns() - start
+        return executable
 
 
 def _target(options: Options) -> Isa:

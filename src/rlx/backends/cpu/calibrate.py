@@ -55,45 +55,45 @@ class Suite:
     def add(self, name: str, body: Callable[..., Value], shape: tuple[int, ...], *weights: tuple[int, ...]) -> None:
         x = self.graph.input(name, shape, "f32")
         self.inputs[name] = self.random.standard_normal(shape, np.float32)
-        held = []
+        params = []
         for i, weight in enumerate(weights):
             key = f"{name}.{i}"
-            held.append(self.graph.param(key, weight, "f32"))
+            params.append(self.graph.param(key, weight, "f32"))
             self.params[key] = self.random.standard_normal(weight, np.float32) * np.float32(0.1)
         first = len(self.graph.nodes)
-        made = body(x, *held)
+        y = body(x, *params)
         for node in self.graph.nodes[first:]:
             node.source = name
-        self.graph.output(made, name=f"{name}.out")
+        self.graph.output(y, name=f"{name}.out")
 
 
 def suite() -> Suite:
     """What is measured."""
-    made = Suite()
-    made.add("cold", lambda x: x * 2.0, (STREAM_ELEMENTS[-1] // 64, 64))
+    measured_suite = Suite()
+    measured_suite.add("cold", lambda x: x * 2.0, (STREAM_ELEMENTS[-1] // 64, 64))
     for m, n, k in PRODUCTS:
-        made.add(f"gemm_{m}x{n}x{k}", lambda x, w: x @ w, (m, k), (k, n))
+        measured_suite.add(f"gemm_{m}x{n}x{k}", lambda x, w: x @ w, (m, k), (k, n))
     for width in (16, 32):
-        made.add(f"narrow{width}", lambda x, w: x @ w, (256, 256), (256, width))
+        measured_suite.add(f"narrow{width}", lambda x, w: x @ w, (256, 256), (256, width))
     for batch, m, _, k in probes.BATCHED:
-        made.add(f"batched{m}", _squares, (batch, m, k))
+        measured_suite.add(f"batched{m}", _squares, (batch, m, k))
     for size, channels, outputs in CONVS:
         weight = (outputs, channels, 3, 3)
         stride = 2 if size == STRIDED else 1  # code for a convolution takes long to make: one of each kind
-        made.add(
+        measured_suite.add(
             f"conv{size}x{channels}", lambda x, w, s=stride: probes.convolution(x, w, s), (1, channels, size, size),
             weight,
         )  # fmt: skip
-    made.add("depthwise", lambda x, w: probes.convolution(x, w, groups=64), (1, 64, 40, 40), (64, 1, 3, 3))
+    measured_suite.add("depthwise", lambda x, w: probes.convolution(x, w, groups=64), (1, 64, 40, 40), (64, 1, 3, 3))
     for name, (body, shape) in probes.NESTS.items():
-        made.add(name, body, shape)
+        measured_suite.add(name, body, shape)
     for name, body in TINY.items():  # what they take is starts
-        made.add(f"tiny {name}", body, (2, 24))
+        measured_suite.add(f"tiny {name}", body, (2, 24))
     for rows, length in TRANSFORMS:
-        made.add(f"transform{length}", _spectrum, (rows, length))
-    made.add("attention", _attention, (4, 64, 32))
-    made.add("attention_long", _attention, (2, 256, 64))
-    return made
+        measured_suite.add(f"transform{length}", _spectrum, (rows, length))
+    measured_suite.add("attention", _attention, (4, 64, 32))
+    measured_suite.add("attention_long", _attention, (2, 256, 64))
+    return measured_suite
 
 
 TINY: dict[str, Callable[[Value], Value]] = {
@@ -173,10 +173,10 @@ class Products:
         for number, (k, n) in enumerate(sizes):
             x, w = graph.input(f"x{number}", (f"m{number}", k), "f32"), graph.param(f"w{number}", (k, n), "f32")
             graph.output(x @ w, name=f"y{number}")
-        made = backend.compile(graph, Options(cache=False, profile=True), ordinal)
-        assert isinstance(made, CpuExecutable)
-        made.set_params({f"w{i}": np.full(size, 0.5, np.float32) for i, size in enumerate(sizes)})
-        self.executable = made
+        executable = backend.compile(graph, Options(cache=False, profile=True), ordinal)
+        assert isinstance(executable, CpuExecutable)
+        executable.set_params({f"w{i}": np.full(size, 0.5, np.float32) for i, size in enumerate(sizes)})
+        self.executable = executable
 
     def meter(self, number: int, m: int, threads: int = 1) -> Meter:
         rows = [m if i == number else 0 for i in range(len(self.sizes))]
@@ -215,7 +215,7 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     Everything is measured in turns, in rounds: a moment in which the machine is slow spoils no rate alone.
     """
     isa = detect()
-    made, small = suite(), probes.call()
+    measured_suite, small = suite(), probes.call()
     options = Options(cache=False, profile=True, threads=1)
     step("compiling")
     width = CORE_PANELS * isa.gemm_vectors * isa.lanes
@@ -223,17 +223,17 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     at = {level: len(CORE_DEPTHS) + i for i, level in enumerate(READ_SIDES)}
     sizes = [*((k, width) for k in CORE_DEPTHS), *((side, side) for side in READ_SIDES.values())]
     with ThreadPoolExecutor(topology.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
-        whole = pool.submit(backend.compile, made.graph, options, ordinal)
+        whole = pool.submit(backend.compile, measured_suite.graph, options, ordinal)
         squares = pool.submit(Products, backend, ordinal, sizes)
         copied = pool.submit(backend.compile, copies(), options, ordinal)
         called = pool.submit(backend.compile, small.graph, Options(cache=False), ordinal)
         executable, copier = whole.result(), copied.result()
         products, call = squares.result(), called.result().bind({})
     assert isinstance(executable, CpuExecutable) and isinstance(copier, CpuExecutable)
-    executable.set_params(made.params)
+    executable.set_params(measured_suite.params)
     threads = executable.loaded.pool.threads
     heights = range(1, isa.gemm_rows + 1)
-    kernels = Meter(executable, {}, list(made.inputs.values()), 1)
+    kernels = Meter(executable, {}, list(measured_suite.inputs.values()), 1)
     streams = {
         n // 64: Meter(copier, {"n": n // 64}, [np.zeros((n // 64, 64), np.float32)], 1) for n in STREAM_ELEMENTS
     }
@@ -255,12 +255,12 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     for rows, meter in streams.items():
         nbytes = rates.works(copies(), options, {"n": rows})[MIDDLE].total_bytes
         known[f"warm_{nbytes:.0f}_ns"] = meter.ns(MIDDLE) / nbytes
-    found = rates.fit(rates.works(made.graph, options, {}), kernels.kernels_ns(), known)
-    found["threads_count"] = float(threads)
+    fitted = rates.fit(rates.works(measured_suite.graph, options, {}), kernels.kernels_ns(), known)
+    fitted["threads_count"] = float(threads)
     if threads > 1:
-        found["threads_compute_gain"] = max(alone.ns(at["l2"]) / together.ns(at["l2"]), 1.0)
+        fitted["threads_compute_gain"] = max(alone.ns(at["l2"]) / together.ns(at["l2"]), 1.0)
         both = read_rate(READ_SIDES["l3"], shared.ns(at["l3"]), threads, known, isa)
-        found["threads_memory_gain"] = max(known["read_l3_ns"] / both, 1.0)
-        found["fork_ns"] = FORK_NS
-    found["launch_ns"] = float(np.quantile(calls, TYPICAL)) + CHECKS_NS
-    return found
+        fitted["threads_memory_gain"] = max(known["read_l3_ns"] / both, 1.0)
+        fitted["fork_ns"] = FORK_NS
+    fitted["launch_ns"] = float(np.quantile(calls, TYPICAL)) + CHECKS_NS
+    return fitted

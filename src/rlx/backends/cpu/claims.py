@@ -52,16 +52,16 @@ def refused(graph: Graph) -> list[Unsupported]:
     from rlx.kernel.lower.lowering import untaken
     from rlx.kernel.lower.table import irregular_ops
 
-    found = [
+    unsupported = [
         Unsupported(node, f"no kernel for {node.op.name}")
         for node in untaken(graph, irregular_ops())
         if not isinstance(node.op, Control)
     ]
-    named = {id(u.node) for u in found}
+    named = {id(u.node) for u in unsupported}
     for node in graph.nodes:
         wrong = [t.dtype for t in node.types if t.dtype not in DTYPES]
         if wrong and id(node) not in named:
-            found.append(Unsupported(node, f"{wrong[0]} does not compile to native code"))
+            unsupported.append(Unsupported(node, f"{wrong[0]} does not compile to native code"))
         for region in node.regions:
-            found.extend(refused(region))
-    return found
+            unsupported.extend(refused(region))
+    return unsupported

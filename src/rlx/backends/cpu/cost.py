@@ -177,20 +177,20 @@ def _attention(costs: KernelWork, scheduled: attention.ScheduledAttention, isa: 
     few = scheduled.may_be_few and queries <= attention.FEW
     width = scheduled.key_vectors * isa.lanes
     offset = dims.evaluate(work.offset, binding)
-    seen, panels = _seen(work, offset, queries, keys, 1 if few else scheduled.rows, 1 if few else width)
-    costs.flops += 2.0 * heads * queries * seen * (work.features + work.value_features)
-    costs.add("attention_scores", heads * queries * math.ceil(seen / isa.lanes))
+    keys_seen, panels = _seen(work, offset, queries, keys, 1 if few else scheduled.rows, 1 if few else width)
+    costs.flops += 2.0 * heads * queries * keys_seen * (work.features + work.value_features)
+    costs.add("attention_scores", heads * queries * math.ceil(keys_seen / isa.lanes))
     costs.add("attention_rows", heads * queries)
     points = heads * max(queries, keys) * max(work.features, work.value_features)
     if few:
         vectors = -(-work.features // isa.lanes) + -(-work.value_features // isa.lanes)
         for name, each in (("plain", vectors), ("contiguous", vectors), ("joins", 1)):
-            costs.add(name, heads * queries * seen * each)
+            costs.add(name, heads * queries * keys_seen * each)
         return points
     value_panels = -(-work.value_features // (scheduled.value_vectors * isa.lanes))
     for height, tiles in _tiles(queries, 1, scheduled.rows):
         costs.add(f"gemm_{height}x{scheduled.key_vectors}", heads * tiles * panels * work.features)
-        costs.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * seen)
+        costs.add(f"gemm_{height}x{scheduled.value_vectors}", heads * tiles * value_panels * keys_seen)
         _tiles_of(costs, heads * tiles * panels, height * scheduled.key_vectors)
         _tiles_of(costs, heads * tiles * value_panels, height * scheduled.value_vectors)
     costs.add("packed", heads * keys * (work.features + work.value_features))
@@ -281,18 +281,18 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
     points = math.prod(outer)
     store = nest.statements[0]
     each, _ = count(store.body, len(outer) - 1)
-    turned = len(scheduled.transposed)
-    each = Counts(each.plain, each.slow, each.library, each.contiguous + 1, max(0.0, each.strided - turned))
+    transposes = len(scheduled.transposed)
+    each = Counts(each.plain, each.slow, each.library, each.contiguous + 1, max(0.0, each.strided - transposes))
     columns = transpose.few_columns(scheduled, isa.lanes)
     if columns:
-        each = Counts(each.plain + columns - 1, each.slow, each.library, each.contiguous + turned, each.strided)
+        each = Counts(each.plain + columns - 1, each.slow, each.library, each.contiguous + transposes, each.strided)
         _instructions(costs, each, points / isa.lanes, isa)
         costs.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
     # squares are turned whole, however few of their rows and columns are there
     squares = dims.evaluate(scheduled.positions, binding) * -(-outer[-1] // isa.lanes)
     _instructions(costs, each, squares * isa.lanes, isa)
-    costs.add("turned", turned * squares * isa.lanes)
+    costs.add("turned", transposes * squares * isa.lanes)
     costs.add("rows", dims.evaluate(scheduled.positions, binding))
     return points
 
@@ -305,8 +305,8 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
             length, k = extents((work.length, work.k), binding)
             # in a long row most elements are no better than the k best so far, and passed by in vectors
             room = max(min(length, max(2 * k, LEAST_ROOM)), 1)
-            taken = room * (1 + math.log(max(length, 1) / room))
-            steps = taken * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
+            merges = room * (1 + math.log(max(length, 1) / room))
+            steps = merges * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
             costs.add("ranked", outer * steps)
             return outer * length
         case Scatter():

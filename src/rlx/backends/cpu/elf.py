@@ -68,11 +68,11 @@ class _Part:
 
     def relocations(self) -> list[tuple[int, Array]]:
         """Of each section that lies in memory."""
-        found = []
+        tables = []
         for section in self.sections[self.sections["type"] == _RELA]:
             if self.places[section["info"]] >= 0:
-                found.append((int(self.places[section["info"]]), _table(self.data, section, _RELOCATION)))
-        return found
+                tables.append((int(self.places[section["info"]]), _table(self.data, section, _RELOCATION)))
+        return tables
 
 
 class Image:
@@ -114,21 +114,21 @@ class Image:
 
     def _linked(self, parts: Sequence[_Part], outside: Sequence[str]) -> dict[str, int]:
         """Addresses of the global symbols; those of each part's symbols are noted in it."""
-        found: dict[str, int] = {}
+        addresses: dict[str, int] = {}
         for part in parts:
             sections = part.symbols["section"]
             inside = (sections != _UNDEFINED) & (sections < _FIRST_RESERVED)
             places = np.where(inside, part.places[np.where(inside, sections, 0)], -1)
             part.addresses = np.where(places >= 0, self._base + places + part.symbols["value"].astype(np.int64), 0)
             for name, number in _defined(part).items():
-                if name in found or not part.addresses[number]:
+                if name in addresses or not part.addresses[number]:
                     raise Unloadable(f"the symbol {name!r} twice, or without a place")
-                found[name] = int(part.addresses[number])
+                addresses[name] = int(part.addresses[number])
         stubs = {name: self._stub(i, _in_process(name)) for i, name in enumerate(outside)}
         for part in parts:
             for name, number in _undefined(part).items():
-                part.addresses[number] = found[name] if name in found else stubs[name]
-        return found
+                part.addresses[number] = addresses[name] if name in addresses else stubs[name]
+        return addresses
 
     def _stub(self, number: int, address: int) -> int:
         """The address of code that jumps to a function, which may lie too far away for a call."""
@@ -165,8 +165,8 @@ class Image:
             raw = values[chosen].astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width]
             self._bytes[at[chosen][:, None] + np.arange(width)] = raw
 
-    def _protect(self, start: int, end: int, how: int) -> None:
-        if end > start and _c_library().mprotect(ctypes.c_void_p(self._base + start), end - start, how):
+    def _protect(self, start: int, end: int, protection: int) -> None:
+        if end > start and _c_library().mprotect(ctypes.c_void_p(self._base + start), end - start, protection):
             raise Unloadable("memory that may not be made executable")
 
 
@@ -207,11 +207,11 @@ def _parsed(content: bytes) -> _Part:
     loaded = sections[(sections["flags"] & _ALLOC != 0) & (sections["type"] != _UNWIND)]
     if not np.isin(loaded["type"], (_PROGBITS, _NOBITS)).all() or (loaded["flags"] & _TLS).any():
         raise Unloadable(f"sections of the types {sorted(set(loaded['type'].tolist()))}")
-    listed = [section for section in sections if section["type"] == _SYMTAB]
-    if len(listed) != 1:
-        raise Unloadable(f"{len(listed)} tables of symbols")
-    symbols = _table(data, listed[0], _SYMBOL)
-    names = _table(data, sections[int(listed[0]["link"])], np.dtype(np.uint8)).tobytes()
+    symbol_tables = [section for section in sections if section["type"] == _SYMTAB]
+    if len(symbol_tables) != 1:
+        raise Unloadable(f"{len(symbol_tables)} tables of symbols")
+    symbols = _table(data, symbol_tables[0], _SYMBOL)
+    names = _table(data, sections[int(symbol_tables[0]["link"])], np.dtype(np.uint8)).tobytes()
     return _Part(data, sections, np.full(len(sections), -1, np.int64), symbols, names)
 
 
@@ -248,11 +248,11 @@ def _place(part: _Part, starts: tuple[int, int, int], memory: Array) -> None:
 
 def _defined(part: _Part) -> dict[str, int]:
     """Global symbols that a part has, by name, with their numbers."""
-    wanted = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] != _UNDEFINED)
-    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(wanted)}
+    defined = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] != _UNDEFINED)
+    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(defined)}
 
 
 def _undefined(part: _Part) -> dict[str, int]:
     """Global symbols that a part wants from elsewhere."""
-    wanted = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] == _UNDEFINED)
-    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(wanted)}
+    undefined = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] == _UNDEFINED)
+    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(undefined)}

@@ -140,8 +140,8 @@ class _Code:
         mapped.release(params.values())
         arrays = {s.number: params[s.name] for s in artifact.params}
         arrays.update(artifact.constants)
-        kept = {s.number: _memory(s.type.nbytes(), f"packed weights {s.name!r} of {s.type}") for s in artifact.kept}
-        arrays.update(kept)
+        packed = {s.number: _memory(s.type.nbytes(), f"packed weights {s.name!r} of {s.type}") for s in artifact.kept}
+        arrays.update(packed)
         frame = _Frame(artifact.buffers, self.bytes_of("rlx_prepare_arena", (ctypes.c_int64 * 1)(), self.threads))
         for number, array in arrays.items():
             frame.table[number] = _address(array)
@@ -152,7 +152,7 @@ class _Code:
         mapped.release(params.values())
         if watch.error is not None:
             raise watch.error
-        used = {*artifact.main_params, *kept}
+        used = {*artifact.main_params, *packed}
         return _Packed({number: a for number, a in arrays.items() if number in used})
 
     def bytes_of(self, name: str, values: Any, threads: int) -> int:
@@ -355,8 +355,8 @@ class CpuBound(Bound):
             results = [np.empty(shape, dtype) for _, shape, dtype in self.outputs]
         else:
             apart = self.executable.artifact.in_place
-            given = [array for i, array in enumerate(out) if i not in apart]
-            results = [np.empty(o[1], o[2]) if array is None else array for o, array in zip(self.outputs, given)]
+            buffers = [array for i, array in enumerate(out) if i not in apart]
+            results = [np.empty(o[1], o[2]) if array is None else array for o, array in zip(self.outputs, buffers)]
         for (number, _, _), array in zip(self.outputs, results):
             table[number] = address_of(array)
         for i, at in self._in_place:
@@ -367,8 +367,8 @@ class CpuBound(Bound):
         self, inputs: Sequence[Array], times: Array | None, out: Sequence[Array | None] | None = None
     ) -> list[Array]:
         code = self._code
-        held = self.executable.weights
-        weights = held.packed or held.pack()
+        holder = self.executable.weights
+        weights = holder.packed or holder.pack()
         frame = code.take_frame(self.arena_bytes)
         table = frame.table
         if frame.weights is not weights:

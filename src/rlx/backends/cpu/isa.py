@@ -85,8 +85,8 @@ def host_arch() -> str:
 
 def host_features() -> frozenset[str]:
     """LLVM's names of the features that the host has; 64-bit Arm always has neon."""
-    found = {feature[1:] for feature in _host()[1].split(",") if feature.startswith("+")}
-    return frozenset(found | {"neon"} if host_arch() == "aarch64" else found)
+    features = {feature[1:] for feature in _host()[1].split(",") if feature.startswith("+")}
+    return frozenset(features | {"neon"} if host_arch() == "aarch64" else features)
 
 
 @cache
@@ -111,29 +111,29 @@ def _for_host(isa: Isa) -> Isa:
 
 
 def _with_host_caches(isa: Isa) -> Isa:
-    found = cache_sizes()
+    sizes = cache_sizes()
     return replace(
         isa,
-        line_bytes=found.get("line_bytes", isa.line_bytes),
-        l1_bytes=found.get("l1_bytes", isa.l1_bytes),
-        l2_bytes=found.get("l2_bytes", isa.l2_bytes),
-        l3_bytes=found.get("l3_bytes", isa.l3_bytes),
+        line_bytes=sizes.get("line_bytes", isa.line_bytes),
+        l1_bytes=sizes.get("l1_bytes", isa.l1_bytes),
+        l2_bytes=sizes.get("l2_bytes", isa.l2_bytes),
+        l3_bytes=sizes.get("l3_bytes", isa.l3_bytes),
     )
 
 
 @cache
 def cache_sizes(folder: Path = CACHE_FOLDER) -> dict[str, int]:
     """The fields of `Isa` that Linux tells about the caches of the first CPU; what it does not tell is absent."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for index in sorted(folder.glob("index*")):
         level, kind, size, line = (_read(index / name) for name in ("level", "type", "size", "coherency_line_size"))
         amount = _bytes(size)
         if kind == "Instruction" or level not in ("1", "2", "3") or not amount:
             continue
-        found[f"l{level}_bytes"] = amount
+        sizes[f"l{level}_bytes"] = amount
         if line.isdigit() and int(line):
-            found["line_bytes"] = int(line)
-    return found
+            sizes["line_bytes"] = int(line)
+    return sizes
 
 
 def _bytes(text: str) -> int:

@@ -156,13 +156,13 @@ def load_forever(text: str) -> dict[str, int]:
     """
     what = f"{text}\0{platform.machine()}\0{platform.system()}"
     key = f"pool-{hashlib.blake2b(what.encode(), digest_size=20).hexdigest()}"
-    found = disk.read(key)
+    cached = disk.read(key)
     try:
-        code = _compiled(text) if found is None else found
+        code = _compiled(text) if cached is None else cached
         image = Image([code])
     except Unloadable:
         return _by_llvm(text)
-    if found is None:
+    if cached is None:
         disk.write(key, code)
     image.forever()
     return {name: address for name, address in image.symbols.items() if name.startswith("rlx_")}

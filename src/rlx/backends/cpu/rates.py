@@ -118,7 +118,7 @@ class CpuEstimator(Estimator):
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
         program, rates = self.program, self.rates
-        made = []
+        estimates = []
         home = level_of(self._resident(binding), self.isa)
         for item in placed(program.main, binding):
             work = work_of(program, item.kernel, schedule_of(item.kernel, self.isa), self.isa, binding, self.runs)
@@ -126,16 +126,16 @@ class CpuEstimator(Estimator):
             looped = item.times > 1
             where = level_of(work.total_bytes, self.isa) if looped else home
             all_ns, compute, memory = kernel_ns(work, rates, self.threads, where, looped)
-            made.append(
+            estimates.append(
                 KernelEstimate(
                     item.kernel.name, item.kernel.sources, all_ns * times, compute * times, memory * times,
                     work.flops * times, work.total_bytes * times, times, "loop" if looped else work.kind,
                 )
             )  # fmt: skip
         # a name stands for several kernels now and then, and equal kernels share their code
-        distinct = len({k.name for k in made}) + len(program.prepare) / 2
+        distinct = len({k.name for k in estimates}) + len(program.prepare) / 2
         return Estimate(
-            kernels=tuple(made),
+            kernels=tuple(estimates),
             launch_ns=rates["launch_ns"],
             copy_ns=0.0,
             band=BAND,
@@ -149,20 +149,20 @@ class CpuEstimator(Estimator):
         """Bytes that a run touches: weights as they lie for runs, inputs, results, and what it makes."""
         program = self.program
         read = {n for kernel in leaves(program.main) for n in kernel.slots} - self.runs
-        kept = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in read)
-        return kept + dims.evaluate(self.memory.total, binding)
+        weight_bytes = sum(dims.evaluate(program.buffers[n].nbytes, binding) for n in read)
+        return weight_bytes + dims.evaluate(self.memory.total, binding)
 
 
 def usual(isa: Isa) -> Rates:
     """Rates of a machine of this kind, roughly: where a fit begins. One vector instruction takes a third of 1 ns."""
-    made = {
+    rates = {
         "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "contiguous_ns": 0.2, "strided_ns": 0.5,
         "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "winograd_in_ns": 60.0,
         "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0, "ranked_ns": 1.5,
         "updated_ns": 1.5, "running_ns": 1.0, "transformed_ns": 3.0, "transforms_ns": 15.0, "panel_l3_ns": 0.001,
         "panel_dram_ns": 0.03, "gemm_again_ns": 0.6,
     }  # fmt: skip
-    return made | cores_ns({rows: 0.3 * max(3 * rows, 5) for rows in range(1, isa.gemm_rows + 1)}, 8.0, 1.0, isa)
+    return rates | cores_ns({rows: 0.3 * max(3 * rows, 5) for rows in range(1, isa.gemm_rows + 1)}, 8.0, 1.0, isa)
 
 
 NARROW = {1: 1.3, 2: 1.08}
@@ -177,16 +177,16 @@ and turning f16 into f32 keeps the units busy that multiply."""
 def cores_ns(step_ns: Mapping[int, float], tile_ns: float, cell_ns: float, isa: Isa) -> Rates:
     """Rates of all cores: from what a step of k takes by the height of a tile of full width in f32, and what each tile,
     and each vector of one, takes beside."""
-    made: Rates = {"gemm_tiles_ns": tile_ns, "gemm_cells_ns": cell_ns}
+    rates: Rates = {"gemm_tiles_ns": tile_ns, "gemm_cells_ns": cell_ns}
     for rows, ns in step_ns.items():
         for vectors in range(1, isa.gemm_vectors + 1):
             part = vectors / isa.gemm_vectors * NARROW.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0
-            made[f"gemm_{rows}x{vectors}_ns"] = ns * part
+            rates[f"gemm_{rows}x{vectors}_ns"] = ns * part
             for stem, times in OTHER_FORMS.items():
-                made[f"{stem}_{rows}x{vectors}_ns"] = ns * part * times
+                rates[f"{stem}_{rows}x{vectors}_ns"] = ns * part * times
             if vectors % 2 == 0:  # f64 fills two
-                made[f"gemm_f64_{rows}x{vectors // 2}_ns"] = ns * part
-    return made
+                rates[f"gemm_f64_{rows}x{vectors // 2}_ns"] = ns * part
+    return rates
 
 
 def fit(measured: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
@@ -218,17 +218,17 @@ def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates, fixed
             rows.append([work.amounts.get(name, 0.0) * p / ns for name, p in zip(names, prior)])
             targets.append(max(1.0 - (OVERLAP * memory + pinned) / ns, 0.0))
         matrix = np.vstack([np.array(rows).reshape(len(rows), len(names)), RIDGE * np.eye(len(names))])
-        wanted = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
-        solution = _bounded(matrix, wanted) * prior
+        target = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
+        solution = _bounded(matrix, target) * prior
         rates |= {f"{name}_ns": float(ns) for name, ns in zip(names, solution)}
     return rates
 
 
-def _bounded(matrix: Array, wanted: Array) -> Array:
+def _bounded(matrix: Array, target: Array) -> Array:
     """The least squares solution with no number below LEAST, by coordinate descent."""
-    square, linear = matrix.T @ matrix, matrix.T @ wanted
-    found = np.ones(len(linear))
+    square, linear = matrix.T @ matrix, matrix.T @ target
+    solution = np.ones(len(linear))
     for _ in range(400):
         for i in range(len(linear)):
-            found[i] = max(LEAST, found[i] + (linear[i] - square[i] @ found) / max(square[i, i], 1e-12))
-    return found
+            solution[i] = max(LEAST, solution[i] + (linear[i] - square[i] @ solution) / max(square[i, i], 1e-12))
+    return solution

@@ -51,10 +51,10 @@ def why_absent() -> str:
 
 @cache
 def _library() -> ctypes.CDLL:
-    found = _paths()
-    if not found:
+    paths = _paths()
+    if not paths:
         raise DeviceUnavailable(f"cuda: {why_absent()}")
-    library = ctypes.CDLL(str(found[0]))
+    library = ctypes.CDLL(str(paths[0]))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
 
@@ -63,8 +63,8 @@ def _paths() -> list[Path]:
     """Libraries that NVIDIA's packages have installed, the newest first."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
-    found = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*") if "builtins" not in path.name]
-    return sorted(found, reverse=True)
+    paths = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*") if "builtins" not in path.name]
+    return sorted(paths, reverse=True)
 
 
 def _strings(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
@@ -79,9 +79,9 @@ def _check(library: ctypes.CDLL, code: int, what: str) -> None:
 def _bytes(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     size = ctypes.c_size_t()
     _check(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), what)
-    held = ctypes.create_string_buffer(size.value)
-    _check(library, getattr(library, f"nvrtcGet{what}")(program, held), what)
-    return held.raw
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(library, getattr(library, f"nvrtcGet{what}")(program, buffer), what)
+    return buffer.raw
 
 
 def _text(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:

@@ -63,9 +63,9 @@ class ReferenceExecutable(Executable):
         return Capabilities(profiling=True, shared_code=True)
 
     def clone(self, weights: bool = True) -> ReferenceExecutable:
-        made = ReferenceExecutable(self.graph)
-        made.params = self.params if weights else {}
-        return made
+        clone = ReferenceExecutable(self.graph)
+        clone.params = self.params if weights else {}
+        return clone
 
 
 class ReferenceBackend(Backend):

@@ -42,8 +42,8 @@ class WgpuBackend(Backend):
     def probe(self) -> Probe:
         if importlib.util.find_spec("wgpu") is None:
             return Probe(reason=f"the package wgpu is not installed: {EXTRA}")
-        found = self.look()
-        return Probe(devices=found) if found else Probe(reason=self.missing())
+        devices = self.look()
+        return Probe(devices=devices) if devices else Probe(reason=self.missing())
 
     def missing(self) -> str:
         """Why no driver was found, and what helps."""
@@ -78,8 +78,8 @@ class WgpuBackend(Backend):
         from importlib.metadata import version
 
         info = self._adapter(ordinal)
-        told = {"device": "device", "driver": "description", "interface": "backend_type", "kind": "adapter_type"}
-        return {**{name: str(info[key]) for name, key in told.items()}, "wgpu": version("wgpu")}
+        keys = {"device": "device", "driver": "description", "interface": "backend_type", "kind": "adapter_type"}
+        return {**{name: str(info[key]) for name, key in keys.items()}, "wgpu": version("wgpu")}
 
     def _adapter(self, ordinal: int) -> Mapping[str, Any]:
         """What the library tells of an adapter: asked once, as that loads drivers. Raises DeviceUnavailable."""
@@ -106,9 +106,9 @@ class WgpuBackend(Backend):
         device = open_device(self.adapter_type, ordinal, self.portable)
         target = device.target(halves=build.computes_in(graph, dtypes.f16))
         plan = build.build(graph, options, device.max_binding, target)
-        made = WgpuExecutable(plan, device, options.profile)
-        made.compile_ns = time.perf_counter_ns() - start
-        return made
+        executable = WgpuExecutable(plan, device, options.profile)
+        executable.compile_ns = time.perf_counter_ns() - start
+        return executable
 
 
 class VulkanBackend(WgpuBackend):

@@ -79,10 +79,10 @@ class WgpuArray(DeviceArray):
         """A copy of an array of the host. Zeros are there without being written."""
         dtype = dtypes.of(array.dtype)
         with owner.lock, translated("array"):
-            made = WgpuArray(owner, dtype, array.shape, as_host or dtype.bits >= 8 * WORD_BYTES)
+            copied = WgpuArray(owner, dtype, array.shape, as_host or dtype.bits >= 8 * WORD_BYTES)
             if array.size and array.reshape(-1).view(np.uint8).any():
-                upload(owner, made.buffer, 0, to_stored(dtype, array, made.as_host))
-        return made
+                upload(owner, copied.buffer, 0, to_stored(dtype, array, copied.as_host))
+        return copied
 
     def lying(self, as_host: bool) -> WgpuArray:
         """The array with its elements lying so; through the host where they lie otherwise."""
@@ -119,8 +119,8 @@ class WgpuArray(DeviceArray):
 
     def copy(self) -> WgpuArray:
         with self.owner.lock, translated("copy"):
-            made = WgpuArray(self.owner, self.of, self.shape, self.as_host)
+            copy = WgpuArray(self.owner, self.of, self.shape, self.as_host)
             encoder = self.owner.raw.create_command_encoder()
-            encoder.copy_buffer_to_buffer(self.buffer, 0, made.buffer, 0, self.buffer.size)
+            encoder.copy_buffer_to_buffer(self.buffer, 0, copy.buffer, 0, self.buffer.size)
             self.owner.raw.queue.submit([encoder.finish()])
-        return made
+        return copy

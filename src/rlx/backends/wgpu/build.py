@@ -118,16 +118,16 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
     ready, report = optimise(graph, _passes(options), disable)
     refused = _refused(ready)
     if refused:
-        listed = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
-        raise UnsupportedOp(f"[wgpu] {listed}")
-    made = _render(ready, Context.after(report, disable), limit, target)
-    if not made.program.symbols:
-        heaps = made.fitting({}, limit)
-        made = made if heaps is made.heaps else made.with_heaps(heaps)
+        refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
+        raise UnsupportedOp(f"[wgpu] {refusals}")
+    plan = _render(ready, Context.after(report, disable), limit, target)
+    if not plan.program.symbols:
+        heaps = plan.fitting({}, limit)
+        plan = plan if heaps is plan.heaps else plan.with_heaps(heaps)
     if flags.debug() >= 3:
-        print(text_of(made.program, lambda kernel: made.by_kernel[id(kernel)].shader.schedule))
-        print("\n".join(dict.fromkeys(step.shader.text for step in (*made.prepare, *made.main))))
-    return made
+        print(text_of(plan.program, lambda kernel: plan.by_kernel[id(kernel)].shader.schedule))
+        print("\n".join(dict.fromkeys(step.shader.text for step in (*plan.prepare, *plan.main))))
+    return plan
 
 
 def computes_in(graph: Graph, dtype: DType) -> bool:
@@ -141,19 +141,19 @@ def _refused(ready: Graph) -> list[tuple[Node, str]]:
     """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold; those with regions also stand
     for what is refused in these."""
     lacking = [node for node in untaken(ready, irregular_ops()) if not isinstance(node.op, Control)]
-    found = [(node, "no kernel computes it") for node in lacking]
+    unsupported = [(node, "no kernel computes it") for node in lacking]
     for node in ready.nodes:
         reasons = [why_unsupported(t.dtype) for t in (*node.types, *(v.type for v in node.inputs))]
         reasons += [reason for region in node.regions for _, reason in _refused(region)]
-        found.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
-    return found
+        unsupported.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
+    return unsupported
 
 
 def _origin(graph: Graph, node: Node) -> Node:
     """The node of the graph that a node of its optimised form came from."""
-    wanted = (node.source or node.name, node.name)
+    names = (node.source or node.name, node.name)
     for original in graph.nodes:
-        if original.name in wanted or (original.source is not None and original.source in wanted):
+        if original.name in names or (original.source is not None and original.source in names):
             return original
     return next(iter(graph.outputs.values())).node
 
@@ -201,7 +201,7 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
     for i, number in enumerate(kernel.slots):
         buffer = program.buffers[number]
         storage = used.index(heaps.of[number])
-        held = atomic if storage == target else ""
+        access = atomic if storage == target else ""
         native = heaps.target.is_native(buffer.dtype)
-        slots.append(Slot(buffer.dtype, storage, is_packed(buffer, heaps.target), quads.get(i), held, native))
+        slots.append(Slot(buffer.dtype, storage, is_packed(buffer, heaps.target), quads.get(i), access, native))
     return Step(kernel, render(kernel, slots, bindings, kernel.name, heaps.target), tuple(used))

@@ -88,8 +88,8 @@ def _in_order(beside: int, count: int) -> ProbeGraph:
 def _joined() -> ProbeGraph:
     def body(x: Value, old: Value, new: Value) -> Value:
         at = _places(x.graph, JOINED, JOINED)
-        made = build.scatter_nd(old.cast("i32"), at, (new + x).cast("i32"), combine="max")
-        return _greatest(made.reshape(JOINED // 64, 64)).cast("f32")
+        updated = build.scatter_nd(old.cast("i32"), at, (new + x).cast("i32"), combine="max")
+        return _greatest(updated.reshape(JOINED // 64, 64)).cast("f32")
 
     return _probe("joined", JOINED, body, (JOINED,), (JOINED,))
 
@@ -102,8 +102,8 @@ def _asked() -> ProbeGraph:
 
     def body(x: Value) -> Value:
         for _ in range(ASKED):
-            made = call_op("if", build.lt(x[0], 0.5), x, regions=(side(x, 1.0), side(x, 2.0)))
-            x = made[0] if isinstance(made, tuple) else made
+            branches = call_op("if", build.lt(x[0], 0.5), x, regions=(side(x, 1.0), side(x, 2.0)))
+            x = branches[0] if isinstance(branches, tuple) else branches
         return x
 
     return _probe("asked", ASKED, body, size=4)
@@ -116,11 +116,11 @@ def calibrate(backend: Backend, ordinal: int, step: Callable[[str], None], commo
         *(_sort(f"exchanged_{rows}x{n}", (rows, n), _comparisons(n)) for rows, n in EXCHANGED),
         *(_in_order(*s) for s in IN_ORDER), _joined(), _asked(),
     ]  # fmt: skip
-    taken = Runner(MeasuredBackend(backend, ordinal), step).run_ns(listed)
+    ns_of = Runner(MeasuredBackend(backend, ordinal), step).run_ns(listed)
     rates: Rates = {name: float(has) for name, has in dataclasses.asdict(target).items()}
     for probe in listed:
         copied = probe.bytes_out / common["download_bytes_per_ns"]
-        ns = max(taken[probe.name] - common["call_ns"] - copied, LEAST_PART * taken[probe.name])
+        ns = max(ns_of[probe.name] - common["call_ns"] - copied, LEAST_PART * ns_of[probe.name])
         if probe.name == "asked":
             # of each, the predicate and the side that was taken are kernels
             rates["asked_ns"] = max(ns / probe.amount - 2 * common["launch_ns"], LEAST_PART * ns / probe.amount)
@@ -148,11 +148,13 @@ class WgpuEstimator(GenericEstimator):
         self.memory = plan_arena(self.program, self.heaps, self.graph.bounds, True)
 
     def __call__(self, binding: Mapping[str, int]) -> Estimate:
-        made = super().__call__(binding)
-        asked = host_syncs(self.program.main, binding)
-        waited = asked * self.rates["asked_ns"]
+        estimate = super().__call__(binding)
+        syncs = host_syncs(self.program.main, binding)
+        waited = syncs * self.rates["asked_ns"]
         arena = place_arena(self.program, self.memory, self.heaps, binding).nbytes
-        return dataclasses.replace(made, launch_ns=made.launch_ns + waited, syncs=1 + round(asked), arena_bytes=arena)
+        return dataclasses.replace(
+            estimate, launch_ns=estimate.launch_ns + waited, syncs=1 + round(syncs), arena_bytes=arena
+        )
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
         of_attention = isinstance(kernel.work, (FusedAttention, SplitKvPartial, SplitKvCombine))
@@ -199,7 +201,7 @@ class WgpuEstimator(GenericEstimator):
             return outer * inner / rate, outer * inner, outer * inner
         length = dims.evaluate(work.length, binding)
         if isinstance(work, TopKSelection):
-            made = float(outer * length * length)
-            return made / self.rates["counted_per_ns"], made, outer * length
-        made = outer * _comparisons(length)
-        return made / self.rate_at("exchanged", (outer, length)), made, outer * length
+            steps = float(outer * length * length)
+            return steps / self.rates["counted_per_ns"], steps, outer * length
+        steps = outer * _comparisons(length)
+        return steps / self.rate_at("exchanged", (outer, length)), steps, outer * length

@@ -111,12 +111,14 @@ def _open(backend_type: str | None, ordinal: int, portable: bool, _: int) -> Dev
 
 
 def _adapter(backend_type: str | None, ordinal: int) -> Any:
-    found = adapters(backend_type)
-    if ordinal >= len(found):
-        listed = ", ".join(describe(a) for a in adapters(None)) or "none"
-        wanted = f"{backend_type or 'GPU'} adapter number {ordinal}"
-        raise DeviceUnavailable(f"[device] expected a {wanted}, got {len(found)} of that kind; adapters here: {listed}")
-    return found[ordinal]
+    found_adapters = adapters(backend_type)
+    if ordinal >= len(found_adapters):
+        adapter_names = ", ".join(describe(a) for a in adapters(None)) or "none"
+        expected = f"{backend_type or 'GPU'} adapter number {ordinal}"
+        raise DeviceUnavailable(
+            f"[device] expected a {expected}, got {len(found_adapters)} of that kind; adapters here: {adapter_names}"
+        )
+    return found_adapters[ordinal]
 
 
 def adapter_info(backend_type: str | None, ordinal: int) -> Mapping[str, Any]:
@@ -171,35 +173,35 @@ class Device:
         self.software = adapter.info["adapter_type"] == "CPU"
         self.compiles_only = adapter.info["backend_type"] == "Null"
         self.lock = locks.rlock()
-        asked = dict(_PORTABLE)
+        required = dict(_PORTABLE)
         if not portable:
-            asked |= {name: adapter.limits[name] for name in _SIZES}
+            required |= {name: adapter.limits[name] for name in _SIZES}
         self.features = [name for name in _FEATURES if extensions and name in adapter.features]
         try:
             with _runtime_folder():
                 stamps = [name for name in (TIMESTAMPS,) if name in adapter.features]
-                wanted = [*self.features, *stamps]
-                self.raw = adapter.request_device_sync(required_features=wanted, required_limits=asked)
+                features = [*self.features, *stamps]
+                self.raw = adapter.request_device_sync(required_features=features, required_limits=required)
         except RuntimeError as error:  # an OpenGL too old for compute shaders, above all
             reason = " ".join(str(error).split())
             raise DeviceUnavailable(f"[device] {self.name} does not open: {reason}") from error
-        given = self.raw.limits
+        limits = self.raw.limits
         most = PORTABLE_BINDING if portable else MAX_BINDING
-        self.max_binding = min(most, *(given[name] for name in _SIZES))
+        self.max_binding = min(most, *(limits[name] for name in _SIZES))
         # llvmpipe ends loops after so many iterations of all of them together, and does not say so
         self.max_iterations = MOST_ITERATIONS if "llvmpipe" in self.name else (1 << 31) - 1
         self.tick_ns = _tick_ns(self.raw) if stamps else None
-        self.record_alignment = max(given["min-uniform-buffer-offset-alignment"], 16)
+        self.record_alignment = max(limits["min-uniform-buffer-offset-alignment"], 16)
         self._pipelines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._layouts: dict[tuple[Binding, ...], Any] = {}
 
     def target(self, halves: bool = True) -> Target:
         """What shaders may use here, by the flags; `halves` tells whether they have a use for f16."""
-        asked = flags.wgpu_halves()
+        setting = flags.wgpu_halves()
         # drivers in software are slower with halves than with integers
-        wanted = asked == "1" or (asked == "auto" and not self.software)
+        enabled = setting == "1" or (setting == "auto" and not self.software)
         return Target(
-            halves=halves and wanted and self._exact_f16,
+            halves=halves and enabled and self._exact_f16,
             software=self.software,
             subgroups=flags.wgpu_subgroups() and self._usable_subgroups,
         )
@@ -259,16 +261,16 @@ class Device:
 
     def pipeline(self, shader: Shader) -> Any:
         """The pipeline of a shader; equal texts share one."""
-        found = self._pipelines.get(shader.text)
-        if found is None:
+        pipeline = self._pipelines.get(shader.text)
+        if pipeline is None:
             with translated("shader"):
                 module = self.raw.create_shader_module(code=self.enabled(shader.text))
                 layout = self.raw.create_pipeline_layout(bind_group_layouts=[self.layout(shader.bindings)])
-                found = self.raw.create_compute_pipeline(
+                pipeline = self.raw.create_compute_pipeline(
                     layout=layout, compute={"module": module, "entry_point": "main"}
                 )
-            self._pipelines[shader.text] = found
-        return found
+            self._pipelines[shader.text] = pipeline
+        return pipeline
 
 
 def _tick_ns(raw: Any) -> float:

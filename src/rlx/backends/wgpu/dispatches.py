@@ -49,11 +49,11 @@ class DispatchSequence:
             if positions == 0:
                 continue
             groups = positions if shader.team else -(-positions // WORKGROUP)
-            given = [dims.evaluate(d, binding) for d in shader.numbers]
+            numbers_of_shader = [dims.evaluate(d, binding) for d in shader.numbers]
             for round_ in rounds_of(shader, binding):
                 records += bytes(-len(records) % device.record_alignment)
                 live.append((placed.step, len(records), groups))
-                numbers = (0, *placed.starts, *round_, *given)
+                numbers = (0, *placed.starts, *round_, *numbers_of_shader)
                 records += np.array(numbers, np.int32).tobytes() + bytes(-len(numbers) % 4 * 4)
         self.uniform = device.buffer(len(records), "records", "UNIFORM")
         if records:
@@ -115,12 +115,12 @@ def verify(device: Device, steps: Sequence[Step], binding: Mapping[str, int]) ->
         numbers = [dims.evaluate(d, binding) for d in (shader.positions, *shader.numbers)]
         iterations = dims.evaluate(shader.iterations, binding)
         if any(abs(n) > MAX_INDEX for n in numbers) or any(overflows(check, binding) for check in shader.checks):
-            wanted = "sizes that 32-bit indices reach"
+            expected = "sizes that 32-bit indices reach"
         elif iterations > device.max_iterations and numbers[0]:
-            wanted = f"at most {device.max_iterations} iterations, after which the driver ends loops"
+            expected = f"at most {device.max_iterations} iterations, after which the driver ends loops"
         else:
             continue
         raise UnsupportedOp(
-            f"[{step.kernel.name}] expected {wanted}, on {device.name}, got {dict(binding)}, "
+            f"[{step.kernel.name}] expected {expected}, on {device.name}, got {dict(binding)}, "
             f"at nodes {', '.join(step.kernel.sources)}"
         )

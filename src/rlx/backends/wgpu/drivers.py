@@ -50,8 +50,8 @@ def _nodes() -> list[str]:
     own = [path.name for path in sorted(_DEV.glob("nvidia[0-9]*"))]
     both = sum(_vendor(name) in (_NVIDIA, "") for name in render)
     others = [path.name for pattern in driver_folders.OTHER_NODES for path in sorted(_DEV.glob(pattern))]
-    found = [*render, *own[both:], *others]
-    return found or (["Metal"] if sys.platform == "darwin" else [])
+    nodes = [*render, *own[both:], *others]
+    return nodes or (["Metal"] if sys.platform == "darwin" else [])
 
 
 def _vendor(node: str) -> str:
@@ -80,5 +80,5 @@ def _windows_library(name: str) -> tuple[str, ...]:
 
 
 def _any_file(dirs: Iterable[str], names: Iterable[str]) -> bool:
-    wanted = tuple(names)
-    return any(os.path.exists(os.path.join(d, n)) for d in dirs for n in wanted)
+    file_names = tuple(names)
+    return any(os.path.exists(os.path.join(d, n)) for d in dirs for n in file_names)

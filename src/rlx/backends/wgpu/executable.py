@@ -100,9 +100,9 @@ class WgpuExecutable(Executable):
         key = tuple(heaps.of.values())
         with device.lock:
             if key not in self._in_pieces:
-                made = plan.with_heaps(heaps)
-                self.pipelines |= {s.shader.text: device.pipeline(s.shader) for s in made.main}
-                self._in_pieces[key] = made
+                divided = plan.with_heaps(heaps)
+                self.pipelines |= {s.shader.text: device.pipeline(s.shader) for s in divided.main}
+                self._in_pieces[key] = divided
             return self._in_pieces[key]
 
     @property
@@ -116,12 +116,12 @@ class WgpuExecutable(Executable):
     def clone(self, weights: bool = True) -> WgpuExecutable:
         """Shares pipelines, and the weights on the device until one of the two gets others."""
         with self.device.lock:
-            made = copy.copy(self)
+            clone = copy.copy(self)
             if weights:
-                made._shares = self._shares = self._weights is not None
+                clone._shares = self._shares = self._weights is not None
             else:
-                made._params, made._weights, made._dirty, made._shares = {}, None, True, False
-            return made
+                clone._params, clone._weights, clone._dirty, clone._shares = {}, None, True, False
+            return clone
 
     def describe(self) -> dict[str, Any]:
         program = self.plan.program
@@ -229,7 +229,7 @@ class WgpuBound(Bound):
         results = self._run(where, inputs, DispatchSequence.encode)
         if out is None:
             return results
-        return [result if given is None else deliver([result], [given])[0] for result, given in zip(results, out)]
+        return [result if buffer is None else deliver([result], [buffer])[0] for result, buffer in zip(results, out)]
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A call is a dispatch, each a pass of its own. What happens on the host in between is in no kernel's time."""
@@ -248,8 +248,8 @@ class WgpuBound(Bound):
             self._ready(self.executable.weights(), inputs)
             copies = self._upload(inputs)
             staying = [i for i, place in enumerate(where) if place == "device" and i not in self.written]
-            kept = {i: self._array(self.outputs[i]) for i in staying}
-            wanted = self._regions(where)
+            arrays = {i: self._array(self.outputs[i]) for i in staying}
+            regions = self._regions(where)
             if self.asks:
                 if copies:
                     self._submit(None, copies, encode)
@@ -258,10 +258,10 @@ class WgpuBound(Bound):
                 if self._whole is None:
                     self._whole = self._sequence(self._unroller(nothing_to_ask).go(main))
                 last = self._whole
-            stays = [self._copy_out(self.outputs[i], array) for i, array in kept.items()]
-            self._submit(last, copies, encode, [*stays, *self._to_staging(wanted)])
-            found = {**kept, **self._download(where, wanted)}
-        return [inputs[self.written[i]] if i in self.written else found.get(i) for i in range(len(where))]
+            stays = [self._copy_out(self.outputs[i], array) for i, array in arrays.items()]
+            self._submit(last, copies, encode, [*stays, *self._to_staging(regions)])
+            results = {**arrays, **self._download(where, regions)}
+        return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
 
     def _array(self, output: _Output | None) -> WgpuArray:
         """An array for an output that stays on the device."""
@@ -273,11 +273,11 @@ class WgpuBound(Bound):
         assert output is not None  # others are no arrays of their own
         return self._heaps()[self.plan.heaps.of[output.number]], output.start, array.buffer, 0, words_of(output.size)
 
-    def _to_staging(self, wanted: Iterable[Region]) -> list[Copy]:
+    def _to_staging(self, regions: Iterable[Region]) -> list[Copy]:
         """Copies of regions to where the host reads them."""
         copies: list[Copy] = []
         heaps, end = self._heaps(), 0
-        for heap, start, size in wanted:
+        for heap, start, size in regions:
             copies.append((heaps[heap], start, self._staging, end, size))
             end += size
         return copies
@@ -302,8 +302,8 @@ class WgpuBound(Bound):
         plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            answer = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
-            self._submit(self._kept(pending), (), encode, answer)
+            regions = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
+            self._submit(self._kept(pending), (), encode, regions)
             pending.clear()
             with self._mapped(WORD_BYTES) as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
@@ -352,19 +352,21 @@ class WgpuBound(Bound):
             queue.write_buffer(self._memory[row.heap], row.start, row.block())
         return copies
 
-    def _download(self, where: Sequence[Where], wanted: Sequence[Region]) -> dict[int, Array]:
+    def _download(self, where: Sequence[Where], regions: Sequence[Region]) -> dict[int, Array]:
         """Results for the host by their places, of the regions that were copied for it."""
         target, of = self.plan.heaps.target, self.plan.heaps.of
-        listed = {i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"}
-        if not any(output.size for output in listed.values()):
-            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in listed.items()}
-        made = {}
-        with self._mapped(sum(size for _, _, size in wanted)) as whole:
-            for i, output in listed.items():
-                at = _offset_in(wanted, of[output.number], output.start) if output.size else 0
+        host_outputs = {
+            i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"
+        }
+        if not any(output.size for output in host_outputs.values()):
+            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in host_outputs.items()}
+        results = {}
+        with self._mapped(sum(size for _, _, size in regions)) as whole:
+            for i, output in host_outputs.items():
+                at = _offset_in(regions, of[output.number], output.start) if output.size else 0
                 raw = whole[at : at + output.size]
-                made[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))
-        return made
+                results[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))
+        return results
 
 
 Region = tuple[int, int, int]
@@ -395,11 +397,11 @@ class _Row:
     def block(self) -> Array:
         """All of them as one."""
         last, size, _ = self.parts[-1]
-        made = np.zeros(words_of(last + size - self.start), np.uint8)
+        block = np.zeros(words_of(last + size - self.start), np.uint8)
         for start, size, array in self.parts:
             at = start - self.start
-            made[at : at + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return made
+            block[at : at + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return block
 
 
 def _encode_copy(encoder: Any, copy_: Copy) -> None:

@@ -35,10 +35,10 @@ def exact(device: Device) -> bool:
     codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     for floats in _floats(codes):
         with np.errstate(over="ignore"):
-            wanted = floats.astype(np.float16)
+            halves = floats.astype(np.float16)
         read, stored, rounded = run([floats, codes, np.zeros_like(floats)])
-        pairs = ((read, codes), (stored, wanted), (rounded, wanted))
-        if not all(np.array_equal(_bits(got), _bits(want)) for got, want in pairs):
+        pairs = ((read, codes), (stored, halves), (rounded, halves))
+        if not all(np.array_equal(_bits(actual), _bits(expected)) for actual, expected in pairs):
             return False
     return True
 

@@ -67,17 +67,17 @@ class Heaps:
 
 def choose_heaps(program: Program, limit: int, target: Target = PLAIN) -> Heaps:
     """Puts weights into heaps of at most `limit` bytes (a bigger one gets a heap of its own); halves lie apart."""
-    made = [n for kernel in program.prepare for n in kernel.slots[: kernel.writes]]
-    static = list(dict.fromkeys([*program.params, *program.constants, *made]))
+    prepared = [n for kernel in program.prepare for n in kernel.slots[: kernel.writes]]
+    static = list(dict.fromkeys([*program.params, *program.constants, *prepared]))
     read = buffers_used(program, program.main)
     native = {b.number for b in program.buffers if target.is_native(b.dtype)}
-    kept = _fill(program, [n for n in static if n in read], limit, target)
+    weights = _fill(program, [n for n in static if n in read], limit, target)
     sources = _fill(program, [n for n in static if n not in read], limit, target)
     of = {b.number: HALVES if b.number in native else ARENA for b in program.buffers}
-    of |= {n: 1 + i for i, heap in enumerate((*kept, *sources)) for n in heap}
+    of |= {n: 1 + i for i, heap in enumerate((*weights, *sources)) for n in heap}
     of |= {b.number: STATES - i for i, b in enumerate(b for b in program.buffers if b.kind == "state")}
     of |= {n: of[min(storage_roots(program, n))] for n in program.holds}
-    return Heaps(of, kept, sources, target, frozenset(of[n] for n in native))
+    return Heaps(of, weights, sources, target, frozenset(of[n] for n in native))
 
 
 def _fill(program: Program, numbers: Sequence[int], limit: int, target: Target) -> tuple[tuple[int, ...], ...]:
@@ -104,13 +104,13 @@ def plan_arena(program: Program, heaps: Heaps, bounds: Bounds, reuse: bool) -> M
     native = heaps.target.is_native
     buffers = [b if native(b.dtype) else replace(b, dtype=word[element_words(b.dtype)]) for b in program.buffers]
     sized = replace(program, buffers=buffers)
-    made = MemoryPlan()
+    arena = MemoryPlan()
     for heap in (ARENA, HALVES):  # what lies in one shares no slots with what lies in the other
         temps = {b.number for b in program.buffers if b.kind == "temp" and heaps.of[b.number] == heap}
         part = plan_memory(sized, program.main, temps, bounds, reuse)
-        made.slot_of |= {number: slot + len(made.sizes) for number, slot in part.slot_of.items()}
-        made.sizes += part.sizes
-    return made
+        arena.slot_of |= {number: slot + len(arena.sizes) for number, slot in part.slot_of.items()}
+        arena.sizes += part.sizes
+    return arena
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def _parts(program: Program, memory: MemoryPlan, heaps: Heaps, binding: Mapping[
     def alone(number: int) -> Part:
         return (number,), aligned(dims.evaluate(stored_bytes(program.buffers[number], heaps.target), binding))
 
-    held: list[list[int]] = [[] for _ in memory.sizes]
+    numbers_of_slot: list[list[int]] = [[] for _ in memory.sizes]
     for number, slot in memory.slot_of.items():
-        held[slot].append(number)
-    slots = [(tuple(numbers), dims.evaluate(size, binding)) for numbers, size in zip(held, memory.sizes)]
+        numbers_of_slot[slot].append(number)
+    slots = [(tuple(numbers), dims.evaluate(size, binding)) for numbers, size in zip(numbers_of_slot, memory.sizes)]
     ends = [[alone(n) for n in numbers if heaps.of[n] > STATES] for numbers in (program.inputs, program.outputs)]
     return [*ends, slots]
 

@@ -51,7 +51,7 @@ class KernelTimer:
             stamps = np.frombuffer(self.device.raw.queue.read_buffer(stamped), np.uint64)
             for step, (start, end) in zip(steps, stamps.reshape(-1, 2).tolist()):
                 spans[id(step)].append((start, end))
-        start = min((first for found in spans.values() for first, _ in found), default=0)
+        start = min((first for spans_of in spans.values() for first, _ in spans_of), default=0)
         return [self._time(step, spans[id(step)], start) for step in among]
 
     def _time(self, step: Step, spans: Sequence[tuple[int, int]], start: int) -> KernelTime:

@@ -55,14 +55,14 @@ class Weights:
     ) -> Weights:  # fmt: skip
         """Weights on the device. What is the same in the `old` ones is copied there, or stays in their memory where
         these are to be given up. Call it under the device's lock."""
-        made = Weights(plan, device, arrays)
-        alike = old is not None and (old.start, old.sizes) == (made.start, made.sizes)
+        weights = Weights(plan, device, arrays)
+        alike = old is not None and (old.start, old.sizes) == (weights.start, weights.sizes)
         with translated("weights"):
             if old is not None and alike:
-                made._update(old, pipelines, give_up)
+                weights._update(old, pipelines, give_up)
             else:
-                made._fill(old if give_up else None, pipelines)
-        return made
+                weights._fill(old if give_up else None, pipelines)
+        return weights
 
     @property
     def _kept(self) -> set[int]:
@@ -92,9 +92,9 @@ class Weights:
         of = self.plan.heaps.of
         for number in sorted({of[n] for n in needed if n in self.start} - heaps.keys()):
             heaps[number] = self._heap(self.sizes[number])
-        gone = {n for n in needed & self.arrays.keys() if of[n] not in self._kept}
-        wanted = {n: self.arrays[n] for n in self.arrays if n in gone or (n in changed and of.get(n) in heaps)}
-        self._run(heaps, wanted, kernels, pipelines)
+        dropped = {n for n in needed & self.arrays.keys() if of[n] not in self._kept}
+        arrays = {n: self.arrays[n] for n in self.arrays if n in dropped or (n in changed and of.get(n) in heaps)}
+        self._run(heaps, arrays, kernels, pipelines)
 
     def _affected(self, changed: Collection[int]) -> list[Kernel]:
         """The kernels of `prepare` behind these arrays, and those before whose results are not kept, or are written
@@ -110,12 +110,12 @@ class Weights:
             if not dirty.isdisjoint(roots(kernel.slots)):
                 chosen.add(id(kernel))
                 dirty |= roots(kernel.slots[: kernel.writes])
-        asked: set[int] = set()
+        needed_slots: set[int] = set()
         for kernel in reversed(program.prepare):
             written = roots(kernel.slots[: kernel.writes])
-            if id(kernel) in chosen or not asked.isdisjoint(written):
+            if id(kernel) in chosen or not needed_slots.isdisjoint(written):
                 chosen.add(id(kernel))
-                asked |= written | {n for n in roots(kernel.slots[kernel.writes :]) if of[n] not in self._kept}
+                needed_slots |= written | {n for n in roots(kernel.slots[kernel.writes :]) if of[n] not in self._kept}
         return [kernel for kernel in program.prepare if id(kernel) in chosen]
 
     def _heap(self, size: int) -> Any:

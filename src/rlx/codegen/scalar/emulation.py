@@ -85,15 +85,15 @@ def carried(root: Expr) -> Expr:
 def _carried(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
     if not any(is_emulated(of) for of in (node.dtype, *(a.dtype for a in node.args))):
         return None
-    held = carrier(node.dtype)
+    wide_dtype = carrier(node.dtype)
     if node.kind == "const":
-        return const(value_of(node), held)
+        return const(value_of(node), wide_dtype)
     if node.kind == "cast":
         return _cast(args[0], node.args[0].dtype, node.dtype)
     if node.kind == "bitcast":
         return _bitcast(args[0], node.args[0].dtype, node.dtype)
-    made = Expr(node.kind, held, args, node.attr)
-    return made if node.kind in EXACT else fitted(made, node.dtype)
+    wide = Expr(node.kind, wide_dtype, args, node.attr)
+    return wide if node.kind in EXACT else fitted(wide, node.dtype)
 
 
 def _cast(x: Expr, source: DType, to: DType) -> Expr:

@@ -55,8 +55,8 @@ class Ranges:
     def interval(self, node: Expr) -> Interval:
         for part in ex.walk([node]):
             if part.dtype is dtypes.i64 and part not in self._known:
-                found = I32 if self.is_index(part) else _interval(part, self._known, self._leaf)
-                self._known[part] = found
+                interval = I32 if self.is_index(part) else _interval(part, self._known, self._leaf)
+                self._known[part] = interval
         return self._known[node]
 
     def _leaf(self, node: Expr) -> Interval:

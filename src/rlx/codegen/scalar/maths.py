@@ -434,8 +434,8 @@ def _atan2(y: Expr, x: Expr) -> Expr:
     over, under = _abs(y), _abs(x)
     both_zero = apply("and", _equal(over, 0.0), _equal(under, 0.0))
     arc = _arc_of_ratio(over, select(both_zero, 1.0, under))
-    left = _less(_bits(x), const(0, i32))
-    arc = select(left, 2 * HALF_PI - (arc - 2 * HALF_PI_LOW), arc)
+    negative = _less(_bits(x), const(0, i32))
+    arc = select(negative, 2 * HALF_PI - (arc - 2 * HALF_PI_LOW), arc)
     return _copysign(select(apply("or", _is_nan(x), _is_nan(y)), math.nan, arc), y)
 
 

@@ -21,13 +21,13 @@ class Reads:
 
     def of(self, node: Expr) -> tuple[Expr, ...]:
         """Changing leaves of an expression, in an order that is always the same; axes of its loads among them."""
-        found = self._known.get(node)
-        if found is None:
+        expressions = self._known.get(node)
+        if expressions is None:
             for part in ex.walk([node], below=lambda part: part not in self._known):
                 if part not in self._known:
                     self._known[part] = self._below(part)
-            found = self._known[node]
-        return found
+            expressions = self._known[node]
+        return expressions
 
     def of_line(self, line: Linear) -> tuple[Expr, ...]:
         """Changing leaves of a linear offset."""

@@ -28,32 +28,32 @@ def argument_pass(writer: NestWriter, number: int, stage: Reduce) -> None:
 def _across(writer: NestWriter, number: int, stage: Reduce, axis: int) -> None:
     """For every lane of the vectors side by side, one row of them after the other."""
     extent = writer.nest.inner[0]
-    kept = Extremum(writer.body, stage, extent)
+    extremum = Extremum(writer.body, stage, extent)
     worst = identity_literal(writer.body, stage.combine, stage.body.dtype, True)
 
     def one(position: str, values: list[str]) -> list[str]:
-        made: list[str] = []
+        candidates: list[str] = []
         writer.body.push()
         writer.body.axes[axis] = position
         writer.fetch_ahead([number], axis, position)
-        places = kept.places(position, 0)
+        places = extremum.places(position, 0)
         for part in writer.side_by_side():
             value = writer.body.splat(writer.body.gen(stage.body)).name
-            made += kept.taken((values[2 * part], values[2 * part + 1]), value, places)
+            candidates += extremum.taken((values[2 * part], values[2 * part + 1]), value, places)
         writer.body.pop()
-        return made
+        return candidates
 
-    start = kept.start(worst, 0, 0) * len(writer.parts)
-    found = writer.f.loop("0", writer.f.dim(extent), 1, start, one)
+    start = extremum.start(worst, 0, 0) * len(writer.parts)
+    results = writer.f.loop("0", writer.f.dim(extent), 1, start, one)
     for part in writer.side_by_side():
-        writer.body.rows[number] = kept.result(found[2 * part + 1], True)
+        writer.body.rows[number] = extremum.result(results[2 * part + 1], True)
 
 
 def _along(writer: NestWriter, number: int, stage: Reduce, axis: int) -> None:
     """Vectors along the row, some in flight; each lane keeps its best."""
     f, body = writer.f, writer.body
     extent = f.dim(writer.nest.inner[0])
-    kept = Extremum(body, stage, writer.nest.inner[0])
+    extremum = Extremum(body, stage, writer.nest.inner[0])
     worst = identity_literal(body, stage.combine, stage.body.dtype, True)
     unroll = writer.unroll([stage.body], extent)
     wide = writer.lanes * unroll
@@ -66,7 +66,7 @@ def _along(writer: NestWriter, number: int, stage: Reduce, axis: int) -> None:
         value = body.splat(body.gen(stage.body)).name
         body.vector = None
         body.pop()
-        return [*kept.taken((best[0], best[1]), value, kept.places(position, 1), mask)]
+        return [*extremum.taken((best[0], best[1]), value, extremum.places(position, 1), mask)]
 
     def step(position: str, best: list[str]) -> list[str]:
         ats = [f.add(position, str(part * writer.lanes)) for part in range(unroll)]
@@ -75,10 +75,10 @@ def _along(writer: NestWriter, number: int, stage: Reduce, axis: int) -> None:
     def masked(position: str, best: list[str]) -> list[str]:
         return visit(position, lane_mask(body, f.sub(extent, position)), best)
 
-    start = [item for part in range(unroll) for item in kept.start(worst, part * writer.lanes, 1)]
+    start = [item for part in range(unroll) for item in extremum.start(worst, part * writer.lanes, 1)]
     best = f.loop("0", whole, wide, start, step)
-    joined = best[0], best[1]
+    best_lanes = best[0], best[1]
     for part in range(1, unroll):
-        joined = kept.joined(joined, (best[2 * part], best[2 * part + 1]))
-    best = f.loop(whole, extent, writer.lanes, list(zip(kept.kinds, joined)), masked)
-    writer.body.rows[number] = kept.result(kept.across_lanes((best[0], best[1])), False)
+        best_lanes = extremum.joined(best_lanes, (best[2 * part], best[2 * part + 1]))
+    best = f.loop(whole, extent, writer.lanes, list(zip(extremum.kinds, best_lanes)), masked)
+    writer.body.rows[number] = extremum.result(extremum.across_lanes((best[0], best[1])), False)

@@ -194,8 +194,8 @@ class _AttentionWriter:
                 total = self._splat("0.0")
                 for j, vector in enumerate(vectors):
                     total = f.multiply_add(self.kind, vector, self._part(place, j, work.features), total)
-                made = join_lanes(self.body, "add", dtypes.f32, total)
-                f.emit(f"store float {made}, ptr {f.offset(self.scores, 'float', key)}, align 4")
+                total_score = join_lanes(self.body, "add", dtypes.f32, total)
+                f.emit(f"store float {total_score}, ptr {f.offset(self.scores, 'float', key)}, align 4")
                 return []
 
             f.loop(low, last, 1, [], score)
@@ -246,8 +246,8 @@ class _AttentionWriter:
 
     def _part(self, row: str, j: int, features: int) -> str:
         """A vector of a row's features, zeros behind the last."""
-        left = features - j * self.lanes
-        mask = lane_mask(self.body, str(left)) if left < self.lanes else None
+        remaining = features - j * self.lanes
+        mask = lane_mask(self.body, str(remaining)) if remaining < self.lanes else None
         return self.body.load_vector(self.f.offset(row, "float", str(j * self.lanes)), "float", 4, mask)
 
     # tiles of queries
@@ -375,29 +375,29 @@ class _AttentionWriter:
         score: Expr = Expr("register", dtypes.f32, (), "score")
         self._know(score, Reg(raw, dtypes.f32, True), mask)
         self.body.axes[3] = at
-        made = score * work.scale
+        scaled = score * work.scale
         if work.softcap is not None:
-            made = maths.legalise(ex.apply("tanh", made / work.softcap) * work.softcap)
+            scaled = maths.legalise(ex.apply("tanh", scaled / work.softcap) * work.softcap)
         if work.mask is not None:
             slot, offset, dtype = work.mask
             element = load(slot, offset, dtype)
             if dtype is dtypes.bool_:
-                made = ex.select(element, made, ex.const(work.fill, dtypes.f32))
+                scaled = ex.select(element, scaled, ex.const(work.fill, dtypes.f32))
             else:
-                made = made + element
+                scaled = scaled + element
         limit = Expr("register", dtypes.i64, (), "limit")
         if work.causal or work.window is not None:
             self.body.remember(limit, Reg(f.add(query, f.dim(work.offset)), dtypes.i64, False))
         key = Expr("axis", dtypes.i64, (), 3)
         if work.causal:
-            made = ex.select(ex.apply("le", key, limit), made, ex.const(work.fill, dtypes.f32))
+            scaled = ex.select(ex.apply("le", key, limit), scaled, ex.const(work.fill, dtypes.f32))
         if work.window is not None:
             near = ex.const(min(work.window, _WIDEST), dtypes.i64)
             inside = ex.apply("lt", limit - key, near)
             if not work.causal:
                 inside = ex.apply("and", inside, ex.apply("lt", key - limit, near))
-            made = ex.select(inside, made, ex.const(work.fill, dtypes.f32))
-        value = self.body.gen(made).name
+            scaled = ex.select(inside, scaled, ex.const(work.fill, dtypes.f32))
+        value = self.body.gen(scaled).name
         if mask is not None:
             least = self._splat(float_literal(float("-inf")))
             value = f.value(f"select <{self.lanes} x i1> {mask}, {self.kind} {value}, {self.kind} {least}")
@@ -462,8 +462,8 @@ class _AttentionWriter:
         work = self.work
         self.body.push()
         self.body.axes[PLACE], self.body.axes[FEATURE] = query, str(start)
-        left = work.value_features - start
-        mask = lane_mask(self.body, str(left)) if left < self.lanes else None
+        remaining = work.value_features - start
+        mask = lane_mask(self.body, str(remaining)) if remaining < self.lanes else None
         self.body.vector = Vector(FEATURE, mask)
         self.body.store(work.out[0], work.out[1], Reg(value, dtypes.f32, True))
         self.body.vector = None

@@ -120,9 +120,9 @@ class Body:
     def pointer(self, slot: int, dtype: DType, line: Linear) -> str:
         """Address of the element at a scalar offset; the part that is known from outside loops is reused."""
         key = self._pointer_key(slot, line)
-        found = self._find(key)
-        if found is not None:
-            return found.name
+        cached = self._find(key)
+        if cached is not None:
+            return cached.name
         base, rest = self.bases[slot], line
         for number in sorted((n for n, _ in line.axes), reverse=True):
             outer = _without(line, {number})
@@ -131,9 +131,9 @@ class Body:
                 base, rest = known.name, Linear(0, tuple((n, c) for n, c in line.axes if n == number))
                 break
         offset = self.offset(rest)
-        made = self.f.offset(base, memory_type(dtype), offset)
-        self._remember(key, Reg(made, dtypes.i64, False))
-        return made
+        pointer = self.f.offset(base, memory_type(dtype), offset)
+        self._remember(key, Reg(pointer, dtypes.i64, False))
+        return pointer
 
     def offset(self, line: Linear) -> str:
         """A linear offset of scalar parts, as an i64."""
@@ -159,9 +159,9 @@ class Body:
         for part in ex.walk([node], below=lambda part: known(part) is None and not _lies_along(part, axis)):
             if known(part) is None:
                 self._remember(("vector?", axis, part), Reg("", dtypes.bool_, self._is_vector(part, axis, known)))
-        found = known(node)
-        assert found is not None
-        return found.vector
+        register = known(node)
+        assert register is not None
+        return register.vector
 
     def _is_vector(self, node: Expr, axis: int, known: Callable[[Expr], Reg | None]) -> bool:
         if _lies_along(node, axis) or node.kind in ("temp", "acc"):
@@ -169,22 +169,22 @@ class Body:
         if node.kind == "row":
             return self.rows[node.attr].vector
         if node.kind == "register":
-            kept = self._find(node)
-            return kept is not None and kept.vector
+            register = self._find(node)
+            return register is not None and register.vector
         args = [known(a) for a in node.args]
         return any(a is not None and a.vector for a in args)
 
     def gen(self, node: Expr) -> Reg:
         """The register that holds an expression."""
-        found = self._made(node)
-        if found is not None:
-            return found
+        register = self._made(node)
+        if register is not None:
+            return register
         for part in ex.walk([node], below=lambda part: self._made(part) is None):
             if self._made(part) is None:
                 self.remember(part, self._make(part))
-        found = self._made(node)
-        assert found is not None
-        return found
+        register = self._made(node)
+        assert register is not None
+        return register
 
     def _made(self, node: Expr) -> Reg | None:
         """The register of an expression that needs no instruction any more."""
@@ -233,17 +233,17 @@ class Body:
         """The register as a vector."""
         if reg.vector:
             return reg
-        found = self._find(("splat", reg.name, reg.dtype.name))
-        if found is not None:
-            return found
+        cached = self._find(("splat", reg.name, reg.dtype.name))
+        if cached is not None:
+            return cached
         scalar = register_type(reg.dtype)
         kind = self.kind(scalar, True)
         if not reg.name.startswith("%"):
-            made = "<" + ", ".join([f"{scalar} {reg.name}"] * self.lanes) + ">"
-            return Reg(made, reg.dtype, True)
+            vector = "<" + ", ".join([f"{scalar} {reg.name}"] * self.lanes) + ">"
+            return Reg(vector, reg.dtype, True)
         first = self.f.value(f"insertelement {kind} poison, {scalar} {reg.name}, i64 0")
-        made = self.f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
-        return self._remember(("splat", reg.name, reg.dtype.name), Reg(made, reg.dtype, True))
+        vector = self.f.value(f"shufflevector {kind} {first}, {kind} poison, <{self.lanes} x i32> zeroinitializer")
+        return self._remember(("splat", reg.name, reg.dtype.name), Reg(vector, reg.dtype, True))
 
     def mask(self) -> str:
         """The mask of the current vector, all true where nothing is masked."""
@@ -391,8 +391,8 @@ class Body:
         return raw
 
     def _width(self, reg: Reg, how: str, source: str, target: str) -> Reg:
-        made = f"{how} {self.kind(source, reg.vector)} {reg.name} to {self.kind(target, reg.vector)}"
-        return Reg(self.f.value(made), reg.dtype, reg.vector)
+        instruction = f"{how} {self.kind(source, reg.vector)} {reg.name} to {self.kind(target, reg.vector)}"
+        return Reg(self.f.value(instruction), reg.dtype, reg.vector)
 
     def encode(self, value: Reg) -> Reg:
         """From the register form to the memory form."""
@@ -417,9 +417,9 @@ class Body:
         leaf = Expr("register", reg.dtype, (), reg.name)
         self.push()
         self.remember(leaf, reg)
-        made = self.gen(make(leaf))
+        result = self.gen(make(leaf))
         self.pop()
-        return made
+        return result
 
     def round_narrow(self, reg: Reg) -> Reg:
         """A value held in f32 rounded to what its narrow dtype can hold."""
@@ -433,13 +433,13 @@ def _rounded(value: Expr, dtype: DType) -> Expr:
     return narrow.decode(narrow.encode(value, dtype), dtype)
 
 
-def lane_mask(body: Body, left: str) -> str:
-    """Lanes whose number is below `left`, as a mask."""
+def lane_mask(body: Body, remaining: str) -> str:
+    """Lanes whose number is below `remaining`, as a mask."""
     kind = body.kind("i64", True)
     lanes = "<" + ", ".join(f"i64 {i}" for i in range(body.lanes)) + ">"
-    limit = body.splat(Reg(left, dtypes.i64, False)).name
+    limit = body.splat(Reg(remaining, dtypes.i64, False)).name
     mask = body.f.value(f"icmp slt {kind} {lanes}, {limit}")
-    if left == "1":
+    if remaining == "1":
         body._remember(("first lane", mask), Reg(mask, dtypes.bool_, True))
     return mask
 

@@ -102,18 +102,18 @@ class Arithmetic:
     def _four(self, x: list[Complex]) -> list[Complex]:
         a, b = self.plus(x[0], x[2]), self.plus(x[1], x[3])
         c, d = self.minus(x[0], x[2]), self.minus(x[1], x[3])
-        turned = d[1], -d[0]  # -i · d
-        return [self.plus(a, b), self.plus(c, turned), self.minus(a, b), self.minus(c, turned)]
+        rotated = d[1], -d[0]  # -i · d
+        return [self.plus(a, b), self.plus(c, rotated), self.minus(a, b), self.minus(c, rotated)]
 
     def _split(self, x: list[Complex], first: int) -> list[Complex]:
         """As `ops.fourier` splits: transforms of length `first`, twiddles, transforms of the rest."""
         n, rest = len(x), len(x) // first
         rows = [self.transform(x[t::rest]) for t in range(rest)]
-        made: list[Complex] = [x[0]] * n
+        bins: list[Complex] = [x[0]] * n
         for k in range(first):
             column = [self._turned(rows[t][k], t * k, n) for t in range(rest)]
-            made[k::first] = self.transform(column)
-        return made
+            bins[k::first] = self.transform(column)
+        return bins
 
     def _turned(self, a: Complex, numerator: int, length: int) -> Complex:
         """a · e^(-2πi · numerator / length)."""
@@ -137,7 +137,7 @@ class Arithmetic:
         whole = x[0]
         for part in sums:
             whole = self.plus(whole, part)
-        made = [whole] * n
+        bins = [whole] * n
         for k in places:
             cosines, sines = roots(np.array([k * t for t in places]), n, 1)
             even, odd = x[0], None
@@ -149,6 +149,6 @@ class Arithmetic:
                 else:
                     odd = self.fma(apart[0], s, odd[0]), self.fma(apart[1], s, odd[1])
             assert odd is not None  # a prime above 2 has such places
-            turned = odd[1], -odd[0]  # -i · odd
-            made[k], made[n - k] = self.plus(even, turned), self.minus(even, turned)
-        return made
+            rotated = odd[1], -odd[0]  # -i · odd
+            bins[k], bins[n - k] = self.plus(even, rotated), self.minus(even, rotated)
+        return bins

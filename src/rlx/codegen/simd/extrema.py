@@ -125,9 +125,9 @@ class Extremum:
         body.push()
         body.remember(left, Reg(new, self.dtype, True))
         body.remember(right, Reg(best, self.dtype, True))
-        made = body.gen(_beats(self.stage.combine, left, right)).name
+        better = body.gen(_beats(self.stage.combine, left, right)).name
         body.pop()
-        return made
+        return better
 
 
 def _beats(combine: str, new: Expr, best: Expr) -> Expr:

@@ -101,12 +101,12 @@ class Module:
             least = lengths.index(min(lengths))
             shares[least].append(unit)
             lengths[least] += len(unit)
-        made = []
+        texts = []
         for share in shares:
             here = set(share)
             others = [head for unit in units if unit not in here for head in _heads(unit)]
-            made.append("\n".join([*self._declarations, *others, *share]) + "\n")
-        return made
+            texts.append("\n".join([*self._declarations, *others, *share]) + "\n")
+        return texts
 
 
 def _heads(unit: str) -> list[str]:
@@ -277,10 +277,10 @@ class Function:
         """A dim's value: a literal, or a name made at the entry from the array of symbols in `%dims`."""
         if isinstance(dim, int):
             return str(dim)
-        found = self._dims.get(dim)
-        if found is None:
-            found = self._dims[dim] = self._poly(dim)
-        return found
+        name = self._dims.get(dim)
+        if name is None:
+            name = self._dims[dim] = self._poly(dim)
+        return name
 
     def _poly(self, poly: Poly) -> str:
         total: str | None = None
@@ -299,13 +299,13 @@ class Function:
 
     def _symbol(self, name: str) -> str:
         dim = dims.symbol(name)
-        found = self._dims.get(dim)
-        if found is None:
+        loaded = self._dims.get(dim)
+        if loaded is None:
             if name not in self.module.symbols:
                 raise CompileError(f"the dim {name!r} belongs to no input")
             pointer = self.at_entry(f"getelementptr i64, ptr %dims, i64 {self.module.symbols.index(name)}")
-            found = self._dims[dim] = self.at_entry(f"load i64, ptr {pointer}, align 8", "d")
-        return found
+            loaded = self._dims[dim] = self.at_entry(f"load i64, ptr {pointer}, align 8", "d")
+        return loaded
 
     def _call(self, call: Call) -> str:
         left, right = self.dim(call.left), self.dim(call.right)

@@ -215,9 +215,9 @@ class _GemmWriter:
             here = f.offset(self.body.bases[work.b_slot], self.form.element, start)
             return here, f.offset(here, self.form.element, size)
         target = f.offset("%scratch", self.form.total, str(self.scheduled.rows * self.width))
-        left = f.sub(f.dim(work.n), column)
+        remaining = f.sub(f.dim(work.n), column)
         source = Source(work.b_slot, work.b, column, target, self.ragged, self.form.dtype)
-        pack_panel(self.body, (work.k_axis, work.n_axis), self.scheduled.vectors, (f.dim(work.k), left), source)
+        pack_panel(self.body, (work.k_axis, work.n_axis), self.scheduled.vectors, (f.dim(work.k), remaining), source)
         return target, target
 
     def _padded(self, depth: Dim) -> Dim:
@@ -236,11 +236,11 @@ class _GemmWriter:
             row = f.add(first, offset)
             self.body.push()
             self.body.axes[work.m_axis] = row
-            left = self.body.pointer(work.a_slot, work.a_dtype, _without_k(work))
+            a_pointer = self.body.pointer(work.a_slot, work.a_dtype, _without_k(work))
             width = str(self.width)
             next_share = f.offset(ahead, self.form.element, f.mul(tile, share))
             lda = f.dim(work.a.coefficient(work.m_axis))
-            operands = BlockOperands(left, lda, right, "%scratch", width, depth, next_share)
+            operands = BlockOperands(a_pointer, lda, right, "%scratch", width, depth, next_share)
             self._over_taps(height, operands)
             self._finish(row, height, column)
             self.body.pop()
@@ -258,13 +258,13 @@ class _GemmWriter:
         step = f.mul(f.dim(self._padded(scheduled.depth)), str(self.width))
 
         def one(tap: str, _: list[str]) -> list[str]:
-            moved, rest = "0", tap
+            offset, rest = "0", tap
             for extent, coefficient in reversed(scheduled.taps):
-                moved = f.add(moved, f.mul(f.remainder(rest, f.dim(extent)), f.dim(coefficient)))
+                offset = f.add(offset, f.mul(f.remainder(rest, f.dim(extent)), f.dim(coefficient)))
                 rest = f.divide(rest, f.dim(extent))
             here = dataclasses.replace(
                 tile,
-                a=f.offset(tile.a, scheduled.form.element, moved),
+                a=f.offset(tile.a, scheduled.form.element, offset),
                 b=f.offset(tile.b, scheduled.form.element, f.mul(tap, step)),
                 more=f.value(f"icmp ne i64 {tap}, 0"),
             )
@@ -298,8 +298,8 @@ class _GemmWriter:
         mask = lane_mask(self.body, f.sub(f.dim(work.n), at)) if self.ragged else None
         self.body.vector = Vector(work.n_axis, mask)
         where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
-        made = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
-        self.body.accumulated = made if work.dtype is self.form.dtype else self.body.round_narrow(made)
+        tile_row = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
+        self.body.accumulated = tile_row if work.dtype is self.form.dtype else self.body.round_narrow(tile_row)
         for store in self.epilogue:
             self.body.store(store.slot, store.offset, self.body.gen(store.body))
         self.body.vector = None

@@ -45,9 +45,9 @@ class InstructionWriter:
             result = self._libm(_LIBM.get(node.kind, node.kind), kind, names)
         else:
             raise CompileError(f"[{node.kind}] no LLVM code for {dtype}")
-        made = Reg(result, node.dtype, self.vector)
+        register = Reg(result, node.dtype, self.vector)
         rounds = node.dtype in narrow.DTYPES and node.kind in _ROUNDED
-        return self.body.round_narrow(made) if rounds else made
+        return self.body.round_narrow(register) if rounds else register
 
     def kind(self, dtype: DType) -> str:
         return self.body.kind(register_type(dtype), self.vector)
@@ -192,14 +192,14 @@ class InstructionWriter:
             unsigned = dtype is dtypes.bool_ or dtype.kind == "uint"
             if not to.is_float:
                 return self._resize(dtype, to, kind, target, x, unsigned)
-            made = self.f.value(f"{'uitofp' if unsigned else 'sitofp'} {kind} {x} to {target}")
+            converted = self.f.value(f"{'uitofp' if unsigned else 'sitofp'} {kind} {x} to {target}")
         elif to.is_float:
-            made = self._float_width(kind, target, x)
+            converted = self._float_width(kind, target, x)
         else:
             return self._to_integer(dtype, to, kind, x)
         if to in narrow.DTYPES:
-            return self.body.round_narrow(Reg(made, to, self.vector)).name
-        return made
+            return self.body.round_narrow(Reg(converted, to, self.vector)).name
+        return converted
 
     def _to_integer(self, dtype: DType, to: DType, kind: str, x: str) -> str:
         """Truncates and saturates; NaN gives 0. LLVM's own saturating conversion goes element by element on x86."""
@@ -239,8 +239,8 @@ class InstructionWriter:
         bits = 1 if dtype is dtypes.bool_ else dtype.bits
         if bits == to.bits:
             return x
-        how = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
-        return self.f.value(f"{how} {kind} {x} to {target}")
+        instruction = "trunc" if bits > to.bits else "zext" if unsigned else "sext"
+        return self.f.value(f"{instruction} {kind} {x} to {target}")
 
 
 def node_constant(name: str) -> int | None:

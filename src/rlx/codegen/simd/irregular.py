@@ -157,19 +157,19 @@ class _UpdateWriter(_SpecialWriter):
     def rows(self, low: str, high: str) -> None:
         self._inner(len(self.outer), self.work.inner, low, high)
 
-    def _inner(self, number: int, left: Shape, low: str, high: str) -> None:
-        if not left:
+    def _inner(self, number: int, extents: Shape, low: str, high: str) -> None:
+        if not extents:
             self._guarded(low, high)
             return
 
         def one(position: str, _: list[str]) -> list[str]:
             self.body.push()
             self.body.axes[number] = position
-            self._inner(number + 1, left[1:], low, high)
+            self._inner(number + 1, extents[1:], low, high)
             self.body.pop()
             return []
 
-        self.f.loop("0", self.f.dim(left[0]), 1, [], one)
+        self.f.loop("0", self.f.dim(extents[0]), 1, [], one)
 
     def _guarded(self, low: str, high: str) -> None:
         """Scalar guards are branches; those that differ from lane to lane are masks."""
@@ -229,8 +229,8 @@ class _RunningWriter(_SpecialWriter):
         def step(position: str, values: list[str]) -> list[str]:
             body.push()
             body.axes[axis] = f.sub(last, position) if work.reverse else position
-            made = body.gen(work.body)
-            value = body.splat(made) if vector else made
+            register = body.gen(work.body)
+            value = body.splat(register) if vector else register
             total = combine(body, work.combine, work.total, values[0], value.name, vector)
             self._store(values[0] if work.exclusive else total, vector)
             body.pop()

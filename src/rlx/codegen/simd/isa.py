@@ -30,8 +30,8 @@ class Isa:
     @property
     def byte_products(self) -> str:
         """How bytes are multiplied and added to i32, as `codegen.simd.function.Target` names it."""
-        wanted = {16: "+avx512vnni", 8: "+avxvnni"}.get(self.lanes, "")
-        if wanted and wanted in self.features.split(","):
+        feature = {16: "+avx512vnni", 8: "+avxvnni"}.get(self.lanes, "")
+        if feature and feature in self.features.split(","):
             return "fours"
         return "pairs" if self.triple_arch == "x86_64" else ""
 

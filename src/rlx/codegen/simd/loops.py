@@ -78,8 +78,8 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
         if isinstance(stage, RowBuffer):
             temps.append((number, total))
             dtype = stage.body.dtype
-            held = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
-            size = dims.mul(dims.mul(inside, lanes * beside if across else 1), held)
+            item_bytes = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
+            size = dims.mul(dims.mul(inside, lanes * beside if across else 1), item_bytes)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
     return ScheduledLoops(nest, lanes, across, flat, dims.product(parallel), weight, total, tuple(temps), beside)
 
@@ -92,8 +92,8 @@ def _side_by_side(nest: LoopNest, lanes: int) -> int:
         return 1
     size = sum(body_weight(stage.body) for stage in nest.statements)
     count = 8 if size <= 16 else 4 if size <= 48 else 2
-    held = sum(isinstance(stage, RowBuffer) for stage in nest.statements)
-    if held and not (isinstance(inside, int) and inside * lanes * 4 * held * count <= NEAR_BYTES):
+    buffers = sum(isinstance(stage, RowBuffer) for stage in nest.statements)
+    if buffers and not (isinstance(inside, int) and inside * lanes * 4 * buffers * count <= NEAR_BYTES):
         return 1
     last = nest.outer[-1]
     if isinstance(last, int):

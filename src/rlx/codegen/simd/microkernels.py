@@ -138,14 +138,14 @@ class Core:
         before = f.block_name
         f.emit("br i1 %more, label %load, label %go")
         f.label("load")
-        held = []
+        loaded = []
         for r in range(self.rows):
             source = f.offset("%c", total, f.mul("%ldc", str(r)))
             for j in range(self.vectors):
-                held.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
+                loaded.append(f.value(f"load {kind}, ptr {f.offset(source, total, str(j * self.lanes))}, align 4"))
         f.emit("br label %go")
         f.label("go")
-        return [f.value(f"phi {kind} [zeroinitializer, %{before}], [{value}, %load]") for value in held]
+        return [f.value(f"phi {kind} [zeroinitializer, %{before}], [{value}, %load]") for value in loaded]
 
     def _unrolled(self, position: str, sums: list[str]) -> list[str]:
         f, count, element = self.f, self.rows * self.vectors, self.form.element
@@ -168,12 +168,12 @@ class Core:
             for j in range(self.vectors)
         ]
         ready = self.prepared(right)
-        made = []
+        products = []
         for r in range(self.rows):
             place = f.offset(f.offset(self.starts[r], form.element, position), form.element, str(step))
             left = self.row(place, tail)
-            made += [self.multiplied(left, ready[j], sums[r * self.vectors + j]) for j in range(self.vectors)]
-        return made
+            products += [self.multiplied(left, ready[j], sums[r * self.vectors + j]) for j in range(self.vectors)]
+        return products
 
     def broadcast(self, scalar: str) -> str:
         f, kind = self.f, self.kind
@@ -235,19 +235,19 @@ class ByteCore(Core):
 
     def prepared(self, right: list[str]) -> list[list[str]]:
         """As they are; or in 16 bits, the even bytes and the odd ones; or in 32 bits, each byte of the four."""
-        f, made = self.f, []
+        f, vectors = self.f, []
         for vector in right:
             if self.how == "fours":
-                made.append([vector])
+                vectors.append([vector])
             elif self.how == "pairs":
                 kind, halves = self._halves(vector)
                 shifted = f.value(f"shl {kind} {halves}, {self._splat('i16', 8)}")
-                made.append([f.value(f"ashr {kind} {part}, {self._splat('i16', 8)}") for part in (shifted, halves)])
+                vectors.append([f.value(f"ashr {kind} {part}, {self._splat('i16', 8)}") for part in (shifted, halves)])
             else:
                 kind = self.kind
                 parts = [f.value(f"shl {kind} {vector}, {self._splat('i32', 24 - 8 * i)}") for i in range(4)]
-                made.append([f.value(f"ashr {kind} {part}, {self._splat('i32', 24)}") for part in parts])
-        return made
+                vectors.append([f.value(f"ashr {kind} {part}, {self._splat('i32', 24)}") for part in parts])
+        return vectors
 
     def row(self, place: str, tail: int) -> list[str]:
         f = self.f

@@ -34,7 +34,13 @@ PART_CHARACTERS = 200_000
 
 
 def generate(
-    program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool, threads: int = 1, profile: bool = False
+    program: Program,
+    isa: Isa,
+    bounds: Bounds,
+    kept: set[int],
+    reuse: bool,
+    threads: int = 1,
+    profile: bool = False,
 ) -> list[str]:
     """The text of the module, in parts where it is long: for so many `threads` of the compiler at most.
 

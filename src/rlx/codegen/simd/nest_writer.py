@@ -143,14 +143,14 @@ class NestWriter:
             rest = -(-(int(span) % wide) // self.lanes) if span.isdigit() else count // 2
             f.loop(whole, high, self.lanes * rest, [], masked)
 
-    def _at(self, axis: int, position: str, left: str | None, count: int = 1) -> None:
-        """The statements for `count` vectors side by side, of which `left` elements are inside."""
+    def _at(self, axis: int, position: str, remaining: str | None, count: int = 1) -> None:
+        """The statements for `count` vectors side by side, of which `remaining` elements are inside."""
         f = self.f
         self.body.push()
         self.parts = []
         for number in range(count):
             step = str(number * self.lanes)
-            mask = None if left is None else lane_mask(self.body, f.sub(left, step))
+            mask = None if remaining is None else lane_mask(self.body, f.sub(remaining, step))
             self.parts.append(_Part(f.add(position, step), Vector(axis, mask), {}))
         self._stages()
         self.parts = []
@@ -257,9 +257,9 @@ class NestWriter:
                 if len(self.parts) > 1 and not rest:
                     self.fetch_ahead(numbers, axis, position)
                 along = self.f.add(self.f.mul(flat, extent), position)
-                made = self._loops(numbers, reduces, rest, vector_axis, inner, along)
+                reduced = self._loops(numbers, reduces, rest, vector_axis, inner, along)
                 self.body.pop()
-                return made
+                return reduced
 
             if extent.isdigit() and int(extent) <= MOST_UNROLLED and vector_axis is None:
                 values = [value for _, value in carried]
@@ -290,13 +290,13 @@ class NestWriter:
 
     def _visit_parts(self, numbers: list[int], reduces: list[int], values: list[str], flat: str) -> list[str]:
         """`_visit` for each of the vectors side by side."""
-        made: list[str] = []
+        reduced: list[str] = []
         parts = max(len(self.parts), 1)
         row = self.f.mul(flat, str(self.lanes * parts))
         for part in self.side_by_side():
             self.flat_position = self.f.add(row, str(part * self.lanes))
-            made += self._visit(numbers, reduces, values[part * len(reduces) : (part + 1) * len(reduces)])
-        return made
+            reduced += self._visit(numbers, reduces, values[part * len(reduces) : (part + 1) * len(reduces)])
+        return reduced
 
     def _rounds(self, number: int) -> bool:
         stage = self.nest.statements[number]
@@ -312,11 +312,11 @@ class NestWriter:
         """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
         f, vector = self.f, self.scheduled.across
         reduces = reduces * max(len(self.parts), 1)
-        fresh = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
+        initial = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
 
         def block(start: str, totals: list[str]) -> list[str]:
             stop = f.smin(f.add(start, str(SUM_BLOCK)), extent)
-            parts = f.loop(start, stop, 1, fresh, one)
+            parts = f.loop(start, stop, 1, initial, one)
             return [self._combine(n, a, b, vector) for n, a, b in zip(reduces, totals, parts)]
 
         return f.loop("0", extent, SUM_BLOCK, carried, block)
@@ -335,12 +335,12 @@ class NestWriter:
         more = [(kind, self._identity(n, True)) for _ in range(unroll - 1) for kind, n in zip(kinds, reduces)]
 
         def step(position: str, values: list[str]) -> list[str]:
-            made: list[str] = []
+            reduced: list[str] = []
             for part in range(unroll):
                 at = f.add(position, str(part * self.lanes))
-                mine = values[part * len(reduces) : (part + 1) * len(reduces)]
-                made.extend(self._vector_visit(numbers, reduces, axis, at, f.add(start, at), None, mine))
-            return made
+                part_values = values[part * len(reduces) : (part + 1) * len(reduces)]
+                reduced.extend(self._vector_visit(numbers, reduces, axis, at, f.add(start, at), None, part_values))
+            return reduced
 
         def masked(position: str, values: list[str]) -> list[str]:
             mask = lane_mask(self.body, f.sub(extent, position))
@@ -349,13 +349,13 @@ class NestWriter:
         parts = [value for _, value in (*carried, *more)]
         if not _below(extent, wide):
             parts = f.loop("0", whole, wide, [*carried, *more], step)
-        joined = parts[: len(reduces)]
+        totals = parts[: len(reduces)]
         for part in range(1, unroll):
-            mine = parts[part * len(reduces) : (part + 1) * len(reduces)]
-            joined = [self._combine(n, a, b, True) for n, a, b in zip(reduces, joined, mine)]
+            part_values = parts[part * len(reduces) : (part + 1) * len(reduces)]
+            totals = [self._combine(n, a, b, True) for n, a, b in zip(reduces, totals, part_values)]
         if _multiple(extent, wide):
-            return joined
-        return f.loop(whole, extent, self.lanes, list(zip(kinds, joined)), masked)
+            return totals
+        return f.loop(whole, extent, self.lanes, list(zip(kinds, totals)), masked)
 
     def _vector_visit(
         self,
@@ -371,15 +371,15 @@ class NestWriter:
         self.body.axes[axis] = position
         self.body.vector = Vector(axis, mask)
         self.flat_position = flat
-        made = self._visit(numbers, reduces, values)
+        reduced = self._visit(numbers, reduces, values)
         self.body.vector = None
         self.body.pop()
-        return made
+        return reduced
 
     def _visit(self, numbers: list[int], reduces: list[int], values: list[str]) -> list[str]:
         """All stages of a pass at one position; gives the reductions' new values."""
         self.body.push()
-        made = dict(zip(reduces, values))
+        value_of = dict(zip(reduces, values))
         for number in numbers:
             stage = self.nest.statements[number]
             reg = self.body.gen(stage.body)
@@ -387,7 +387,7 @@ class NestWriter:
             match stage:
                 case Reduce():
                     wide = self.body.splat(reg) if is_vector else reg
-                    made[number] = self._combine(number, made[number], self._inside(number, wide), is_vector)
+                    value_of[number] = self._combine(number, value_of[number], self._inside(number, wide), is_vector)
                 case RowBuffer():
                     wide = self.body.splat(reg) if is_vector else reg
                     self._store_temp(number, wide)
@@ -395,7 +395,7 @@ class NestWriter:
                 case Store():
                     self.body.store(stage.slot, stage.offset, reg)
         self.body.pop()
-        return [made[n] for n in reduces]
+        return [value_of[n] for n in reduces]
 
     # reductions
 
@@ -416,8 +416,8 @@ class NestWriter:
         kind = self._type(number, True)
         neutral = self._identity(number, True)
         mask = self.body.vector.mask
-        made = self.f.value(f"select <{self.lanes} x i1> {mask}, {kind} {reg.name}, {kind} {neutral}")
-        return Reg(made, reg.dtype, True)
+        masked = self.f.value(f"select <{self.lanes} x i1> {mask}, {kind} {reg.name}, {kind} {neutral}")
+        return Reg(masked, reg.dtype, True)
 
     def _combine(self, number: int, total: str, value: Reg | str, vector: bool) -> str:
         stage = self.nest.statements[number]

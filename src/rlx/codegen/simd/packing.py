@@ -61,11 +61,11 @@ def _pack_copied(
             body.axes[n_axis] = f.add(source.column, str(j * lanes))
             mask = lane_mask(body, f.sub(extents[1], str(j * lanes))) if source.ragged else None
             body.vector = Vector(n_axis, mask)
-            made = body.splat(body.gen(value)).name
+            register = body.splat(body.gen(value)).name
             if mask is not None and source.offset.coefficient(n_axis) == 0:
-                made = f.value(f"select <{lanes} x i1> {mask}, {kind} {made}, {kind} zeroinitializer")
+                register = f.value(f"select <{lanes} x i1> {mask}, {kind} {register}, {kind} zeroinitializer")
             place = f.offset(source.target, scalar, f.add(f.mul(k, str(vectors * lanes)), str(j * lanes)))
-            f.emit(f"store {kind} {made}, ptr {place}, align 4")
+            f.emit(f"store {kind} {register}, ptr {place}, align 4")
             body.vector = None
             body.pop()
         return []

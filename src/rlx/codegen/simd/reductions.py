@@ -18,9 +18,9 @@ def combine(body: Body, name: str, dtype: DType, total: str, value: str, vector:
     body.push()
     body.remember(left, Reg(total, dtype, vector))
     body.remember(right, Reg(value, dtype, vector))
-    made = body.gen(ex.apply(name, left, right)).name
+    result = body.gen(ex.apply(name, left, right)).name
     body.pop()
-    return made
+    return result
 
 
 def join_lanes(body: Body, name: str, dtype: DType, reg: str) -> str:
@@ -32,8 +32,8 @@ def join_lanes(body: Body, name: str, dtype: DType, reg: str) -> str:
     while width > 1:
         width //= 2
         order = ", ".join(f"i32 {(i + width) % lanes}" for i in range(lanes))
-        moved = f.value(f"shufflevector {kind} {reg}, {kind} poison, <{lanes} x i32> <{order}>")
-        reg = combine(body, name, dtype, reg, moved, True)
+        shifted = f.value(f"shufflevector {kind} {reg}, {kind} poison, <{lanes} x i32> <{order}>")
+        reg = combine(body, name, dtype, reg, shifted, True)
     return f.value(f"extractelement {kind} {reg}, i64 0")
 
 

@@ -116,10 +116,10 @@ class TopKWriter:
         f, body = self.f, self.body
         body.push()
         body.axes[self.axis] = position
-        made = body.gen(self._key())
+        key = body.gen(self._key())
         body.pop()
         half = 4 * self.size
-        wide = f.value(f"sext i{half} {made.name} to {self.kind}")
+        wide = f.value(f"sext i{half} {key.name} to {self.kind}")
         place = position if self.kind == "i64" else f.value(f"zext i64 {position} to i128")
         element = f.value(f"or {self.kind} {f.value(f'shl {self.kind} {wide}, {half}')}, {place}")
         count = f.value(f"load i64, ptr {self.count}, align 8")

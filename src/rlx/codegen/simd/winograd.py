@@ -172,9 +172,9 @@ class _WinogradWriter:
             self.body.pop()
         steps = [f.mul(at, f.dim(conv.a.coefficient(conv.m_axis))) for at in columns]
         target = f.offset(self.inputs, "float", f.mul(tile, str(self.channels)))
-        given = [*(f"ptr {start}" for start in starts), *(f"i64 {step}" for step in steps)]
+        arguments = [*(f"ptr {start}" for start in starts), *(f"i64 {step}" for step in steps)]
         name = _input_function(f.module)
-        f.emit(f"call void @{name}({', '.join(given)}, ptr {target}, i64 {self.in_plane}, i64 {self.channels})")
+        f.emit(f"call void @{name}({', '.join(arguments)}, ptr {target}, i64 {self.in_plane}, i64 {self.channels})")
         return []
 
     def _multiply(self, point: str, tiles: str) -> list[str]:
@@ -250,8 +250,8 @@ def _input_function(module: Module) -> str:
     name = "winograd.input"
     if not module.has(name):
         rows, columns = ([f"%{stem}{i}" for i in range(POINTS)] for stem in ("row", "column"))
-        given = [*(f"ptr {row}" for row in rows), *(f"i64 {column}" for column in columns)]
-        f = Function(module, name, f"{', '.join(given)}, ptr %target, i64 %plane, i64 %channels")
+        parameters = [*(f"ptr {row}" for row in rows), *(f"i64 {column}" for column in columns)]
+        f = Function(module, name, f"{', '.join(parameters)}, ptr %target, i64 %plane, i64 %channels")
 
         def vector(channel: str, _: list[str]) -> list[str]:
             places = [f.offset(row, "float", f.add(column, channel)) for row in rows for column in columns]
@@ -284,9 +284,9 @@ def _transform(f: Function, matrix: Matrix, places: list[str], target: str, apar
     for leaf, place in zip(leaves, places):
         body.remember(leaf, Reg(f.value(f"load {kind}, ptr {place}, align 4"), dtypes.f32, True))
     square = [leaves[i : i + POINTS] for i in range(0, len(leaves), POINTS)]
-    for number, made in enumerate(v for line in transform(matrix, square) for v in line):
+    for number, expression in enumerate(v for line in transform(matrix, square) for v in line):
         place = f.offset(target, "float", f.mul(apart, str(number)))
-        f.emit(f"store {kind} {body.gen(made).name}, ptr {place}, align 4")
+        f.emit(f"store {kind} {body.gen(expression).name}, ptr {place}, align 4")
     body.pop()
 
 

@@ -71,10 +71,10 @@ def _if_at_run_time(node: OnnxNode, condition: Operand, bodies: Sequence[Any]) -
             raise node.unsupported(
                 f"its condition is known only when the graph runs, and it gives {a.type} or {b.type}"
             )
-    taken = close(regions, [[item.value for item in results] for results in (first, second)])
+    captured = close(regions, [[item.value for item in results] for results in (first, second)])
     predicate = _scalar(condition.value)
-    made = _call("if", [predicate, *taken], [region.graph for region in regions])
-    return rebuilt(node.graph, like, iter(made))
+    outputs = _call("if", [predicate, *captured], [region.graph for region in regions])
+    return rebuilt(node.graph, like, iter(outputs))
 
 
 def _dims_compared(condition: Value) -> tuple[Dim, Dim] | None:
@@ -101,8 +101,8 @@ def _scalar(value: Value) -> Value:
 
 
 def _call(name: str, operands: Sequence[Value], regions: Sequence[Graph], **attributes: Any) -> list[Operand]:
-    made = call(name, *operands, regions=regions, **attributes)
-    return [Operand.of(v) for v in (made if isinstance(made, tuple) else (made,))]
+    outputs = call(name, *operands, regions=regions, **attributes)
+    return [Operand.of(v) for v in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 @onnx_op("Loop")
@@ -186,17 +186,17 @@ def _counted(node: OnnxNode, body: Any, trips: Dim, carried: Sequence[Operand]) 
         return None
     length = max(trips, 0) if isinstance(trips, int) else dims.maximum(trips, 0)
     rows = {at: collected(node, formal, region.results[at]) for at, formal in lists.items()}
-    region.results = [made for at, made in enumerate(region.results) if at not in lists]
+    region.results = [outputs for at, outputs in enumerate(region.results) if at not in lists]
     results = [*_as_carried(node, region, tensors), *(value for row in rows.values() for value in row)]
-    taken = close([region], [results])
+    captured = close([region], [results])
     numbers = build.iota(node.graph, shape=(length,), axis=0, dtype=dtypes.i64)
-    operands = [*(item.value for item in tensors), numbers, *taken]
-    made = _call("scan", operands, [region.graph], carried=len(tensors), sequences=1, length=length)
+    operands = [*(item.value for item in tensors), numbers, *captured]
+    outputs = _call("scan", operands, [region.graph], carried=len(tensors), sequences=1, length=length)
     count = sum(map(len, rows.values()))
-    made, ends = made[: len(made) - count], iter(made[len(made) - count :])
+    outputs, ends = outputs[: len(outputs) - count], iter(outputs[len(outputs) - count :])
     for at, row in rows.items():
-        made.insert(at, appended(node, carried[at], in_a_row(next(ends).value)) if row else carried[at])
-    return made
+        outputs.insert(at, appended(node, carried[at], in_a_row(next(ends).value)) if row else carried[at])
+    return outputs
 
 
 def _measured(
@@ -218,20 +218,20 @@ def _body(
     """
     region = node.subgraphs.region(body, [i if isinstance(i, Operand) else formals[i] for i in order])
     # the region made its inputs in the body's order: ours is another
-    made = dict(zip([i for i in order if not isinstance(i, Operand)], region.formals))
-    region.formals = [made[i] for i in range(len(formals))]
+    formal_of = dict(zip([i for i in order if not isinstance(i, Operand)], region.formals))
+    region.formals = [formal_of[i] for i in range(len(formals))]
     going, *region.results = region.results
     return going, region
 
 
 def _as_carried(node: OnnxNode, region: Region, carried: Sequence[Operand]) -> list[Value]:
     results = [item.value for item in region.results]
-    for start, made in zip(carried, results):
-        if start.dtype is not made.dtype or len(start.shape) != made.rank:
-            raise node.unsupported(f"a value of it changes from {start.type} to {made.type}")
-        for a, b in zip(start.shape, made.shape):
+    for start, result in zip(carried, results):
+        if start.dtype is not result.dtype or len(start.shape) != result.rank:
+            raise node.unsupported(f"a value of it changes from {start.type} to {result.type}")
+        for a, b in zip(start.shape, result.shape):
             if a != b:
-                raise node.unsupported(f"the shape of a value of it changes from {start.type} to {made.type}")
+                raise node.unsupported(f"the shape of a value of it changes from {start.type} to {result.type}")
     return results
 
 
@@ -248,10 +248,10 @@ def _while(
     bound = [] if count is None else [_scalar(count.value.cast(dtypes.i64))]
     if bound:
         region.formals.append(region.frame.input(TRIP))
-    taken = close([region], [[following, _scalar(going.value), *results]])
-    for extra in taken:
+    captured = close([region], [[following, _scalar(going.value), *results]])
+    for extra in captured:
         test.input(f"arg.{len(test.inputs)}", extra.shape, extra.dtype)
-    return _call("while", [*operands, *bound, *taken], [test, region.graph], carried=len(operands))[2:]
+    return _call("while", [*operands, *bound, *captured], [test, region.graph], carried=len(operands))[2:]
 
 
 def _start(node: OnnxNode, condition: Operand | None) -> Value:
@@ -261,10 +261,10 @@ def _start(node: OnnxNode, condition: Operand | None) -> Value:
 def _condition_region(formals: Sequence[Formal], bound: TensorType | None) -> Graph:
     """Whether the condition holds and the trip number is below the bound."""
     test = Graph("condition", assumes_equal=True)
-    made = [test.input(f"arg.{i}", of.shape, of.dtype) for i, of in enumerate(formals)]
-    going = made[1]
+    arguments = [test.input(f"arg.{i}", of.shape, of.dtype) for i, of in enumerate(formals)]
+    going = arguments[1]
     if bound is not None:
-        going = build.bitwise_and(going, made[0] < test.input(f"arg.{len(made)}", bound.shape, bound.dtype))
+        going = build.bitwise_and(going, arguments[0] < test.input(f"arg.{len(arguments)}", bound.shape, bound.dtype))
     test.output(going)
     return test
 
@@ -282,14 +282,14 @@ def scan(node: OnnxNode, *inputs: Operand) -> Sequence[Operand]:
     axes = node.integers("scan_input_axes", (0,) * sequences)
     ways = node.integers("scan_input_directions", (0,) * sequences)
     rows = [_turned(_to_front(node, x, axis), way) for x, axis, way in zip(scanned, axes, ways, strict=True)]
-    made = _scanned(node, body, state, rows)
+    results = _scanned(node, body, state, rows)
     out_axes = node.integers("scan_output_axes", (0,) * stacked)
     out_ways = node.integers("scan_output_directions", (0,) * stacked)
     ordered = [
         Operand.of(_from_front(node, _turned(item.value, way), axis))
-        for item, axis, way in zip(made[count:], out_axes, out_ways, strict=True)
+        for item, axis, way in zip(results[count:], out_axes, out_ways, strict=True)
     ]
-    return [*made[:count], *ordered]
+    return [*results[:count], *ordered]
 
 
 @onnx_op("Scan", until=8)
@@ -307,8 +307,8 @@ def scan_of_batches(node: OnnxNode, lengths: Operand | None, *inputs: Operand) -
         raise node.unsupported(f"expected a batch of 1 to {MAX_UNROLLED_TRIPS}, got {batch}")
     results = []
     for element in range(batch):
-        given = [Operand.of(item.value[element]) for item in inputs]
-        state, rows = given[:count], [_turned(item.value, way) for item, way in zip(given[count:], ways)]
+        operands = [Operand.of(item.value[element]) for item in inputs]
+        state, rows = operands[:count], [_turned(item.value, way) for item, way in zip(operands[count:], ways)]
         results.append(_scanned(node, body, state, rows))
     return [Operand.of(shorthand.stack([item.value for item in parts])) for parts in zip(*results)]
 
@@ -317,8 +317,8 @@ def _scanned(node: OnnxNode, body: Any, state: Sequence[Operand], rows: Sequence
     """The body over the first axis of `rows`: what it carries at the end, then what it collected."""
     formals = [*(item.type for item in state), *(x.type.with_shape(x.shape[1:]) for x in rows)]
     region = node.subgraphs.region(body, formals)
-    taken = close([region], [_as_carried(node, region, state)])
-    operands = [*(item.value for item in state), *rows, *taken]
+    captured = close([region], [_as_carried(node, region, state)])
+    operands = [*(item.value for item in state), *rows, *captured]
     numbers = {"carried": len(state), "sequences": len(rows), "length": rows[0].shape[0]}
     return _call("scan", operands, [region.graph], **numbers)
 

@@ -27,9 +27,9 @@ def standard_body(
     resolved = onnx.NodeProto()
     resolved.CopyFrom(proto)
     del resolved.attribute[:]
-    for given, attribute in attributes.items():
+    for name, attribute in attributes.items():
         resolved.attribute.add().CopyFrom(attribute)
-        resolved.attribute[-1].name = given
+        resolved.attribute[-1].name = name
     text = schema.get_context_dependent_function(resolved.SerializeToString(), types)
     return onnx.FunctionProto.FromString(text) if text else None
 

@@ -28,62 +28,62 @@ from rlx.ops import build, shorthand
 MOST_PADS = 1 << 40  # with an extent they add up in i64
 
 
-def reshape(node: OnnxNode, x: Value, wanted: Value, zero_stays: bool) -> Value:
+def reshape(node: OnnxNode, x: Value, target_shape: Value, zero_stays: bool) -> Value:
     """A single number that is not known follows from the others, as -1 does."""
-    known = elements(wanted)
+    known = elements(target_shape)
     if len(known) > MAX_RANK:
         raise node.wrong(f"expected a rank of at most {MAX_RANK}, got {len(known)}")
     if zero_stays:
         known = [x.shape[i] if d == 0 and i < x.rank else d for i, d in enumerate(known)]
     unknown = [i for i, d in enumerate(known) if d is None]
     rest = dims.product(d for d in known if d is not None)
-    left = dims.exact_div(x.type.size, rest)
-    if len(unknown) == 1 and -1 not in known and rest != 0 and left is not None:
-        x = _as_asked(node, x, wanted[unknown[0]], left, zero_stays and unknown[0])
-        return x.reshape(tuple(left if d is None else d for d in known))
-    count = length(node, wanted)
+    inferred_dim = dims.exact_div(x.type.size, rest)
+    if len(unknown) == 1 and -1 not in known and rest != 0 and inferred_dim is not None:
+        x = _as_asked(node, x, target_shape[unknown[0]], inferred_dim, zero_stays and unknown[0])
+        return x.reshape(tuple(inferred_dim if d is None else d for d in known))
+    count = length(node, target_shape)
     if zero_stays:
         shape = extents(node, (*x.shape[:count], *[0] * (count - x.rank)))
-        wanted = build.select(build.eq(wanted, 0), shape, wanted)
-    fixed = build.reduce_prod(build.select(build.eq(wanted, -1), 1, wanted), axes=(0,))
+        target_shape = build.select(build.eq(target_shape, 0), shape, target_shape)
+    fixed = build.reduce_prod(build.select(build.eq(target_shape, -1), 1, target_shape), axes=(0,))
     inferred = build.div(number(node, x.type.size), build.maximum(fixed, 1))
-    wanted = build.select(build.eq(wanted, -1), inferred, wanted)
+    target_shape = build.select(build.eq(target_shape, -1), inferred, target_shape)
     return x.reshape(
         tuple(
-            d if d is not None and (isinstance(d, Poly) or d >= 0) else measure(node, wanted[i])
+            d if d is not None and (isinstance(d, Poly) or d >= 0) else measure(node, target_shape[i])
             for i, d in enumerate(known)
         )
     )
 
 
-def _as_asked(node: OnnxNode, x: Value, asked: Value, left: Dim, zero_at: int | bool) -> Value:
+def _as_asked(node: OnnxNode, x: Value, requested: Value, remaining: Dim, zero_at: int | bool) -> Value:
     """x, if the number for an axis is what is left for it: itself, or -1, or 0 where that keeps an axis so long."""
-    fits = build.bitwise_or(build.eq(asked, -1), build.eq(asked, number(node, left)))
+    fits = build.bitwise_or(build.eq(requested, -1), build.eq(requested, number(node, remaining)))
     if zero_at is not False and zero_at < x.rank:
-        same = build.eq(number(node, x.shape[zero_at]), number(node, left))
-        fits = build.bitwise_or(fits, build.bitwise_and(build.eq(asked, 0), same))
-    told = build.select(fits, number(node, left), asked)
-    return node.require(x, told, left, dims.add(left, 1), f"a dim of {x.type} reshaped")
+        same = build.eq(number(node, x.shape[zero_at]), number(node, remaining))
+        fits = build.bitwise_or(fits, build.bitwise_and(build.eq(requested, 0), same))
+    chosen = build.select(fits, number(node, remaining), requested)
+    return node.require(x, chosen, remaining, dims.add(remaining, 1), f"a dim of {x.type} reshaped")
 
 
-def expand(node: OnnxNode, x: Value, wanted: Value) -> Value:
+def expand(node: OnnxNode, x: Value, target_shape: Value) -> Value:
     """Only axes of 1, and those that x does not have, take their dim from the run."""
-    count = length(node, wanted)
-    known = elements(wanted)
+    count = length(node, target_shape)
+    known = elements(target_shape)
     rank = max(count, x.rank)
     target: list[Dim] = []
     for axis in range(rank):
         here: Dim = x.shape[axis - rank + x.rank] if axis >= rank - x.rank else 1
         at = axis - rank + count
-        asked = known[at] if at >= 0 else 1
-        if asked is not None:
-            target += node.graph.broadcast((here,), (asked,))
+        requested = known[at] if at >= 0 else 1
+        if requested is not None:
+            target += node.graph.broadcast((here,), (requested,))
         elif here != 1:
             target.append(here)
-            told = build.select(build.eq(wanted[at], 1), number(node, here), wanted[at])
-            x = node.require(x, told, here, dims.add(here, 1), f"axis {axis} of the shape")
+            checked = build.select(build.eq(target_shape[at], 1), number(node, here), target_shape[at])
+            x = node.require(x, checked, here, dims.add(here, 1), f"axis {axis} of the shape")
         else:
-            target.append(measure(node, wanted[at]))
+            target.append(measure(node, target_shape[at]))
     return x if tuple(target) == x.shape else build.broadcast_to(x, shape=tuple(target))
 
 
@@ -143,12 +143,12 @@ def _slice_axis(node: OnnxNode, x: Value, axis: int, start: Value, end: Value, s
     count = build.select(span > 0, build.div(span - 1, build.maximum(abs(step), 1)) + 1, 0)
     count = build.select(build.eq(step, 0), -1, count)
     (first,) = elements(start)
-    taken = measure(node, count, extent)
+    taken_count = measure(node, count, extent)
     if by == 1 and isinstance(first, int) and first >= 0:
         starts = tuple(first if i == axis else 0 for i in range(x.rank))
-        stops = tuple(dims.add(first, taken) if i == axis else d for i, d in enumerate(x.shape))
+        stops = tuple(dims.add(first, taken_count) if i == axis else d for i, d in enumerate(x.shape))
         return build.slice(x, starts=starts, stops=stops, steps=(1,) * x.rank)
-    places = begin + build.iota(node.graph, shape=(taken,), dtype="i64") * step
+    places = begin + build.iota(node.graph, shape=(taken_count,), dtype="i64") * step
     return build.gather(x, places, axis=axis)
 
 
@@ -177,10 +177,10 @@ def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Value, high: Value, mode
     if mode != "constant":
         return build.gather(x, folded(at, size, mode), axis=axis)
     longer = build.pad(x, low=(0,) * x.rank, high=tuple(int(i == axis) for i in range(x.rank)))
-    made = build.gather(longer, build.clamp(at, 0, size), axis=axis)  # there may be no element to take
+    padded = build.gather(longer, build.clamp(at, 0, size), axis=axis)  # there may be no element to take
     inside = build.bitwise_and(at >= 0, at < size).reshape(tuple(total if i == axis else 1 for i in range(x.rank)))
     outside = node.graph.constant(0, x.dtype) if fill is None else fill.cast(x.dtype).reshape(())
-    return build.select(inside, made, outside)
+    return build.select(inside, padded, outside)
 
 
 def folded(at: Value, size: Value, mode: str) -> Value:
@@ -195,8 +195,8 @@ def folded(at: Value, size: Value, mode: str) -> Value:
 
 def squeeze(node: OnnxNode, x: Value, axes: Value) -> Value:
     mask = marked(node, axes, x.rank)
-    kept = unmarked_first(node, mask, x.rank - length(node, axes))
-    return x.reshape(tuple(measure_all(node, build.gather(extents(node, x.shape), kept, axis=0))))
+    kept_axes = unmarked_first(node, mask, x.rank - length(node, axes))
+    return x.reshape(tuple(measure_all(node, build.gather(extents(node, x.shape), kept_axes, axis=0))))
 
 
 def unsqueeze(node: OnnxNode, x: Value, axes: Value) -> Value:

@@ -22,11 +22,11 @@ class Folder:
         if location not in self._files:
             self._files[location] = self._open(location)
         data = self._files[location]
-        wanted = data.size - offset if length is None else length
-        if offset < 0 or wanted < 0 or offset + wanted > data.size:
-            got = f"bytes {offset} to {offset + wanted} of {data.size}"
-            raise ModelError(f"[onnx] expected external data inside of {location!r}, got {got}")
-        return data[offset : offset + wanted]
+        size = data.size - offset if length is None else length
+        if offset < 0 or size < 0 or offset + size > data.size:
+            span = f"bytes {offset} to {offset + size} of {data.size}"
+            raise ModelError(f"[onnx] expected external data inside of {location!r}, got {span}")
+        return data[offset : offset + size]
 
     @property
     def opened(self) -> list[Array]:

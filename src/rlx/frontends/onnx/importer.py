@@ -83,10 +83,10 @@ def import_model(
 ) -> Imported:
     """The program of a model file; `sizes` are those of dims that are known. Raises ModelError, UnsupportedOp."""
     try:
-        made = _ModelImporter(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
-        if any(equality.spreads for equality in made.graph.equalities_within()):
-            made.graph.anew = _Again(file, shapes, values, keep_subnormals)
-        return made
+        imported = _ModelImporter(file, shapes or {}, values or {}, keep_subnormals, sizes or {}).run()
+        if any(equality.spreads for equality in imported.graph.equalities_within()):
+            imported.graph.anew = _Again(file, shapes, values, keep_subnormals)
+        return imported
     except RlxError:
         raise
     except _DAMAGE as error:  # such as a name that is no text
@@ -165,7 +165,7 @@ class _ModelImporter:
         proto = self.file.proto
         notes = {"file": self.file.label, "producer": f"{proto.producer_name} {proto.producer_version}".strip()}
         notes |= {f"opset {domain or 'ai.onnx'}": str(version) for domain, version in self.file.opsets.items()}
-        notes |= {f"dim {name!r}": ours for name, ours in self.inputs.dims.items() if name != ours}
+        notes |= {f"dim {name!r}": identifier for name, identifier in self.inputs.dims.items() if name != identifier}
         return notes | {f"metadata {entry.key}": entry.value for entry in proto.metadata_props}
 
     # inputs and outputs
@@ -213,8 +213,8 @@ class _ModelImporter:
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
         self.count += 1
         if self.count > self.most:
-            told = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
-            raise ModelError(f"[onnx] expected at most {told}, got more at node {name!r}")
+            bound = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
+            raise ModelError(f"[onnx] expected at most {bound}, got more at node {name!r}")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
@@ -235,12 +235,12 @@ class _ModelImporter:
                 raise
             raise type(error)(f"{error}, at node {name!r} ({proto.op_type}) of {self.file.label}") from None
         except _DAMAGE as error:
-            told = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
             raise ModelError(
-                f"[{proto.op_type}] expected a valid node, got {told}, at node {name!r} of {self.file.label}"
+                f"[{proto.op_type}] expected a valid node, got {message}, at node {name!r} of {self.file.label}"
             ) from error
-        for made in graph.nodes[start:]:
-            made.source = made.source or name
+        for added in graph.nodes[start:]:
+            added.source = added.source or name
         graph.equalities[noted:] = [_named(equality, name) for equality in graph.equalities[noted:]]
         for output, item in zip(proto.output, results):
             if output:
@@ -257,28 +257,28 @@ class _ModelImporter:
         node.inputs = self._inputs(proto, scope)
         shortcut = SYMBOLIC.get(proto.op_type) if domain == "" and opset >= NUMPY_OPSET else None
         if shortcut is not None and node.inputs and all(i is None or _countable(i) for i in node.inputs):
-            found = shortcut(node, *(None if i is None else i.known for i in node.inputs))
-            if found is not None:
-                return [found]
+            shortcut_result = shortcut(node, *(None if i is None else i.known for i in node.inputs))
+            if shortcut_result is not None:
+                return [shortcut_result]
         result = importer.function(node, *arguments_of(node, importer))
         if result is NotImplemented:
             return self._by_definition(proto, domain, opset, name, scope, node.inputs)
         if node.ignored():
             raise node.unsupported(f"the attributes {node.ignored()} are not supported")
         several = result if isinstance(result, (tuple, list)) else [result]
-        made = [r if isinstance(r, Operand) else Operand.of(r) for r in several]
-        if len(made) < len([o for o in proto.output if o]):
-            raise node.unsupported(f"output {proto.output[len(made)]!r} is not supported")
-        return made
+        results = [r if isinstance(r, Operand) else Operand.of(r) for r in several]
+        if len(results) < len([o for o in proto.output if o]):
+            raise node.unsupported(f"output {proto.output[len(results)]!r} is not supported")
+        return results
 
     def _attributes(self, proto: Any, scope: Scope) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         for attribute in proto.attribute:
             if not attribute.ref_attr_name:
-                found[attribute.name] = attribute
+                attributes[attribute.name] = attribute
             elif attribute.ref_attr_name in scope.attributes:
-                found[attribute.name] = scope.attributes[attribute.ref_attr_name]
-        return found
+                attributes[attribute.name] = scope.attributes[attribute.ref_attr_name]
+        return attributes
 
     # names
 
@@ -313,18 +313,20 @@ class _ModelImporter:
     ) -> Sequence[Operand | None]:  # fmt: skip
         """A model's own function, with its body in place of the call; `inputs` in place of what the call names."""
         self._check_depth(scope, function.name)
-        given = dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
+        attributes = (
+            dict(defaults or {}) | {a.name: a for a in function.attribute_proto} | self._attributes(proto, scope)
+        )
         inputs = self._inputs(proto, scope) if inputs is None else inputs
         opsets = {**scope.opsets, **opsets_of(function.opset_import)}
         if id(function) not in self.looked_at:
             check_names(function, f"the function {function.name!r}")
             self.looked_at[id(function)] = function
-        inner = Scope(opsets, f"{name}/", attributes=given, depth=scope.depth + 1)
+        inner = Scope(opsets, f"{name}/", attributes=attributes, depth=scope.depth + 1)
         inner.items = {formal: item for formal, item in zip(function.input, inputs) if item is not None}
         inner.absent = frozenset(function.input) - inner.items.keys()
-        wanted = [formal if asked else "" for formal, asked in zip(function.output, proto.output)]
-        self._nodes(function.node, inner, [formal for formal in wanted if formal])
-        return [self._result(formal, inner) if formal else None for formal in wanted]
+        names = [formal if used else "" for formal, used in zip(function.output, proto.output)]
+        self._nodes(function.node, inner, [formal for formal in names if formal])
+        return [self._result(formal, inner) if formal else None for formal in names]
 
     def _result(self, name: str, scope: Scope) -> Operand | None:
         item = self._lookup(name, scope)
@@ -360,9 +362,9 @@ class _ModelImporter:
             items = [
                 self.frame.here(f) if isinstance(f, Operand) else Operand.of(values[i]) for i, f in enumerate(formals)
             ]
-            made = Region(self.frame, list(values.values()))
-            made.results = self.branch(body, name, scope, items)
-            return made
+            inner = Region(self.frame, list(values.values()))
+            inner.results = self.branch(body, name, scope, items)
+            return inner
         finally:
             self.frame = around
 
@@ -404,8 +406,8 @@ class _ModelImporter:
     def _report(self) -> str:
         lines = [f"node {f.node!r} ({f.op}): {f.reason}" for f in self.failures]
         count = len(self.file.proto.graph.node)
-        got = f"{len(lines)} of {count} that it cannot in {self.file.label}"
-        return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {got}:", *lines])
+        summary = f"{len(lines)} of {count} that it cannot in {self.file.label}"
+        return "\n  ".join([f"[onnx] expected nodes that rlx can import, got {summary}:", *lines])
 
 
 def _named(equality: Equality, name: str) -> Equality:

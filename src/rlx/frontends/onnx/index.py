@@ -74,16 +74,16 @@ def one_hot(node: OnnxNode, indices: Value, depth: Operand, values: Value) -> Va
 def nonzero(node: OnnxNode, x: Value) -> Value:
     """A scalar counts as a vector of one element."""
     node.measures("how many elements are not zero")
-    made: Value = ops.nonzero(x if x.rank else x.reshape(1))
-    return made
+    indices: Value = ops.nonzero(x if x.rank else x.reshape(1))
+    return indices
 
 
 @onnx_op("Compress")
 def compress(node: OnnxNode, x: Value, condition: Value) -> Value:
     node.measures("how many elements it takes")
     axis = node.integer("axis", None)
-    made: Value = ops.compress(x, condition, None if axis is None else node.normal_axis(axis, x.rank))
-    return made
+    compressed: Value = ops.compress(x, condition, None if axis is None else node.normal_axis(axis, x.rank))
+    return compressed
 
 
 @onnx_op("Unique")
@@ -92,8 +92,8 @@ def unique(node: OnnxNode, x: Value) -> Sequence[Value]:
     node.measures("how many distinct elements there are")
     axis = node.integer("axis", None)
     at = None if axis is None else node.normal_axis(axis, x.rank)
-    made: tuple[Value, ...] = ops.unique(x, at, ordered=node.flag("sorted", True))
-    return made
+    results: tuple[Value, ...] = ops.unique(x, at, ordered=node.flag("sorted", True))
+    return results
 
 
 @onnx_op("NonMaxSuppression")
@@ -102,8 +102,8 @@ def non_max_suppression(
 ) -> Value:
     """Without a number of boxes none is taken."""
     node.measures("how many boxes are kept")
-    made: Value = ops.non_max_suppression(
+    selected: Value = ops.non_max_suppression(
         boxes, scores, 0 if most is None else most, 0.0 if overlap is None else overlap, threshold,
         centered=node.integer("center_point_box", 0) == 1,
     )  # fmt: skip
-    return made
+    return selected

@@ -97,16 +97,16 @@ class Inputs:
         # "?" names nothing: two of them need not be equal
         name = dim.dim_param if any(c.isalnum() for c in dim.dim_param) else fallback
         if name not in self.dims:
-            ours = _identifier(name)
-            while ours in self._taken:
-                ours += "_"
-            self._taken.add(ours)
-            self.dims[name] = ours
+            identifier = _identifier(name)
+            while identifier in self._taken:
+                identifier += "_"
+            self._taken.add(identifier)
+            self.dims[name] = identifier
         return self.dims[name]
 
 
 def _identifier(name: str) -> str:
     """A name that dims may have: `seq-len` → `seq_len`, `2x` → `d2x`."""
-    made = re.sub(r"\W", "_", name[:MAX_DIM_NAME], flags=re.ASCII) or "d"
-    made = made if made.isidentifier() else f"d{made}"
-    return f"{made}_" if keyword.iskeyword(made) else made
+    identifier = re.sub(r"\W", "_", name[:MAX_DIM_NAME], flags=re.ASCII) or "d"
+    identifier = identifier if identifier.isidentifier() else f"d{identifier}"
+    return f"{identifier}_" if keyword.iskeyword(identifier) else identifier

@@ -62,9 +62,9 @@ def elements(value: Value) -> list[Dim | None]:
     if count > MOST_ELEMENTS:
         raise ShapeError(f"expected at most {MOST_ELEMENTS} numbers for dims or axes, got {count}")
     if all(_is_small(operand) for operand in value.node.inputs):
-        told = _from_operands(value)
-        if told is not None:
-            return told
+        dims_of_operands = _from_operands(value)
+        if dims_of_operands is not None:
+            return dims_of_operands
     array = value.constant
     if array is None or array.dtype.kind not in "iu":
         return [None] * count
@@ -142,8 +142,8 @@ def spread(node: OnnxNode, axes: Value, values: Value, rest: Value) -> Value:
     """`rest` [rank] with the elements of `values` at `axes`, which may count from the back."""
     count = length(node, axes)
     assert isinstance(rest.shape[0], int)  # a rank
-    told = node.require(rest, _hits(node, axes, rest.shape[0]), 0, 2, "how often an axis comes")
-    return build.scatter_nd(told, axes.reshape(count, 1), values)
+    checked = node.require(rest, _hits(node, axes, rest.shape[0]), 0, 2, "how often an axis comes")
+    return build.scatter_nd(checked, axes.reshape(count, 1), values)
 
 
 def split_axes(node: OnnxNode, x: Value, axes: Value) -> tuple[Value, Value]:

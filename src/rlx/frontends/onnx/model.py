@@ -38,12 +38,12 @@ _FIELDS = {1: "float_data", 14: "float_data", 11: "double_data", 15: "double_dat
 
 def dtype_of(code: int) -> DType:
     """The dtype of a TensorProto code. Raises UnsupportedOp."""
-    found = DTYPES.get(code)
-    if found is None:
+    dtype = DTYPES.get(code)
+    if dtype is None:
         known = code in onnx.TensorProto.DataType.values()
         name = onnx.TensorProto.DataType.Name(code).lower() if known else str(code)
         raise UnsupportedOp(f"the dtype {name} is not supported")
-    return found
+    return dtype
 
 
 class ModelFile:
@@ -96,10 +96,10 @@ class ModelFile:
         raw = self._raw(tensor)
         if raw is None:
             return self._typed(tensor, dtype, shape, count)
-        wanted = (count * dtype.bits + 7) // 8
-        if raw.size != wanted:
-            got = f"{raw.size}, at tensor {tensor.name!r}"
-            raise ModelError(f"[onnx] expected {wanted} bytes for {dtype}{list(shape)}, got {got}")
+        expected = (count * dtype.bits + 7) // 8
+        if raw.size != expected:
+            actual = f"{raw.size}, at tensor {tensor.name!r}"
+            raise ModelError(f"[onnx] expected {expected} bytes for {dtype}{list(shape)}, got {actual}")
         return _decode(raw, dtype, count).reshape(shape)
 
     def _raw(self, tensor: onnx.TensorProto) -> Array | None:
@@ -124,10 +124,10 @@ class ModelFile:
         values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
         per_element = 2 if dtype.is_complex else 1
         packed = 8 // dtype.bits if dtype.bits < 8 else 1
-        wanted = -(-count // packed) * per_element
-        if len(values) != wanted:
-            got = f"{len(values)}, at tensor {tensor.name!r}"
-            raise ModelError(f"[onnx] expected {wanted} numbers for {dtype}{list(shape)}, got {got}")
+        expected = -(-count // packed) * per_element
+        if len(values) != expected:
+            actual = f"{len(values)}, at tensor {tensor.name!r}"
+            raise ModelError(f"[onnx] expected {expected} numbers for {dtype}{list(shape)}, got {actual}")
         if dtype.is_complex:
             return np.array(values, np.float32 if dtype is dtypes.c64 else np.float64).view(dtype.numpy).reshape(shape)
         if dtype.is_integer and dtype.bits >= 8:
@@ -188,13 +188,13 @@ def _parse(skeleton: bytes, label: str) -> Any:
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
     """Domain → version; the default domain is called `` (empty). Raises ModelError for two versions of one."""
-    found: dict[str, int] = {}
+    opsets: dict[str, int] = {}
     for each in imports:
         domain = "" if each.domain == "ai.onnx" else each.domain
-        if found.setdefault(domain, each.version) != each.version:
-            got = f"{found[domain]} and {each.version} of {domain or 'ai.onnx'!r}"
-            raise ModelError(f"[onnx] expected one opset of each domain, got {got}")
-    return found
+        if opsets.setdefault(domain, each.version) != each.version:
+            versions = f"{opsets[domain]} and {each.version} of {domain or 'ai.onnx'!r}"
+            raise ModelError(f"[onnx] expected one opset of each domain, got {versions}")
+    return opsets
 
 
 def _first_twice(names: Iterable[str]) -> str:
@@ -220,6 +220,6 @@ def check_names(graph: Any, label: str) -> None:
         place = f"node {(node.name or f'{node.op_type}_{index}')!r}"
         for name in node.output:
             if name and name in makers:
-                got = f"{name!r} from {makers[name]} and from {place}"
-                raise ModelError(f"[onnx] expected names that are defined once, got {got}, in {label}")
+                places = f"{name!r} from {makers[name]} and from {place}"
+                raise ModelError(f"[onnx] expected names that are defined once, got {places}, in {label}")
             makers[name] = place

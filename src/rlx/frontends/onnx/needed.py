@@ -15,27 +15,27 @@ MAX_INLINE_DEPTH = 32
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[int]:
     """Indices of the nodes that the outputs depend on, in order. Nodes with sub-graphs need whatever those name."""
-    wanted = set(outputs)
-    kept: list[int] = []
+    names = set(outputs)
+    indices: list[int] = []
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        if wanted.isdisjoint(node.output):
+        if names.isdisjoint(node.output):
             continue
-        kept.append(index)
-        wanted.update(node.input)
+        indices.append(index)
+        names.update(node.input)
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                wanted.update(_names_in(body, 0))
-    return kept[::-1]
+                names.update(_names_in(body, 0))
+    return indices[::-1]
 
 
 def _names_in(body: Any, depth: int) -> set[str]:
     if depth > MAX_INLINE_DEPTH:
         raise ModelError(f"[onnx] expected sub-graphs nested at most {MAX_INLINE_DEPTH} deep, got more")
-    found = {o.name for o in body.output}
+    names = {o.name for o in body.output}
     for node in body.node:
-        found.update(node.input)
+        names.update(node.input)
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                found |= _names_in(attribute.g, depth + 1)
-    return found
+                names |= _names_in(attribute.g, depth + 1)
+    return names

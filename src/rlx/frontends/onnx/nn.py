@@ -65,9 +65,9 @@ def batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value,
         return [build.batch_norm(x_, scale_, bias_, mean_, variance_, epsilon=epsilon).cast(x.dtype)]
     axes = tuple(i for i in range(x.rank) if i != 1)
     now = [build.reduce_mean(x_, axes=axes), build.reduce_variance(x_, axes=axes)]
-    moved = [old * momentum + new * (1.0 - momentum) for old, new in zip((mean_, variance_), now)]
-    made = build.batch_norm(x_, scale_, bias_, *now, epsilon=epsilon).cast(x.dtype)
-    return [made, *(part.cast(old.dtype) for part, old in zip(moved, (mean, variance)))]
+    updated = [old * momentum + new * (1.0 - momentum) for old, new in zip((mean_, variance_), now)]
+    y = build.batch_norm(x_, scale_, bias_, *now, epsilon=epsilon).cast(x.dtype)
+    return [y, *(part.cast(old.dtype) for part, old in zip(updated, (mean, variance)))]
 
 
 @onnx_op("InstanceNormalization")

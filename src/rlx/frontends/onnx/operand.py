@@ -234,9 +234,9 @@ def numbers(known: Array) -> Sequence[Dim]:
 def _materialise(graph: Graph, known: Array, dtype: DType) -> Value:
     if all(is_number(n) for n in known.reshape(-1)):
         return graph.constant(known.astype(dtype.numpy), name=None)
-    made = graph.add(DimsTensor(tuple(numbers(known)), dtype))
-    assert isinstance(made, Value)
-    return made.reshape(*known.shape) if known.ndim != 1 else made
+    dims_tensor = graph.add(DimsTensor(tuple(numbers(known)), dtype))
+    assert isinstance(dims_tensor, Value)
+    return dims_tensor.reshape(*known.shape) if known.ndim != 1 else dims_tensor
 
 
 def _numbers(value: Value) -> Array | None:
@@ -251,16 +251,16 @@ def _is_small(value: Value) -> bool:
     return isinstance(size, int) and size <= MAX_KNOWN
 
 
-def _evaluate(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | None:
+def _evaluate(value: Value, depth: int, cache: dict[Value, Array | None]) -> Array | None:
     """The array of a small value that hangs on constants only."""
     if value.constant is not None:
         return value.constant
-    if value not in done:
-        done[value] = _run(value, depth, done)
-    return done[value]
+    if value not in cache:
+        cache[value] = _run(value, depth, cache)
+    return cache[value]
 
 
-def _run(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | None:
+def _run(value: Value, depth: int, cache: dict[Value, Array | None]) -> Array | None:
     node = value.node
     if depth > _MAX_CHAIN or isinstance(node.op, (Input, Param)) or node.regions:
         return None
@@ -268,7 +268,7 @@ def _run(value: Value, depth: int, done: dict[Value, Array | None]) -> Array | N
         return None
     if not all(_is_small(v) for v in (*node.inputs, *node.outputs)):
         return None
-    operands = [_evaluate(v, depth + 1, done) for v in node.inputs]
+    operands = [_evaluate(v, depth + 1, cache) for v in node.inputs]
     if any(o is None for o in operands):
         return None
     result = node.op.reference(*operands)

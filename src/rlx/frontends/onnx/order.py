@@ -28,8 +28,8 @@ def top_k(node: OnnxNode, x: Value, k: Operand) -> Sequence[Value]:
 
 def _top_k(node: OnnxNode, x: Value, k: Dim) -> Sequence[Value]:
     axis = node.axis(x.rank, -1)
-    made: tuple[Value, Value] = ops.top_k(x, axis=axis, k=k, largest=node.flag("largest", True))
-    return made
+    results: tuple[Value, Value] = ops.top_k(x, axis=axis, k=k, largest=node.flag("largest", True))
+    return results
 
 
 @onnx_op("CumSum")

@@ -26,9 +26,9 @@ def quantize_linear(node: OnnxNode, x: Value, scale: Value, zero: Operand | None
         wide = dtype_of(precision)
         x, scale = x.cast(wide), scale.cast(wide)
     x = x if x.dtype.is_float else x.cast("f32")
-    made = None if zero is None or dtype.is_float else one_number(zero.value)
+    zero_point = None if zero is None or dtype.is_float else one_number(zero.value)
     return build.quantize(
-        x, one_number(scale), made, dtype=dtype, axis=_axis(node, x, scale), block=node.integer("block_size", 0),
+        x, one_number(scale), zero_point, dtype=dtype, axis=_axis(node, x, scale), block=node.integer("block_size", 0),
         saturate=node.flag("saturate", True),
     )  # fmt: skip
 
@@ -38,9 +38,9 @@ def quantize_linear(node: OnnxNode, x: Value, scale: Value, zero: Operand | None
 def dequantize_linear(node: OnnxNode, x: Value, scale: Value, zero: Value | None) -> Value:
     code = node.integer("output_dtype", 0)
     dtype = dtype_of(code) if code else scale.dtype
-    made = None if zero is None else one_number(zero)
+    zero_point = None if zero is None else one_number(zero)
     axis, block = _axis(node, x, scale), node.integer("block_size", 0)
-    return build.dequantize(x, one_number(scale), made, dtype=dtype, axis=axis, block=block)
+    return build.dequantize(x, one_number(scale), zero_point, dtype=dtype, axis=axis, block=block)
 
 
 def one_number(parameter: Value) -> Value:
@@ -56,9 +56,9 @@ def _axis(node: OnnxNode, x: Value, scale: Value) -> int:
 
 @onnx_op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(node: OnnxNode, x: Value) -> list[Value]:
-    made = call("dynamic_quantize", x)
-    assert isinstance(made, tuple)
-    return list(made)
+    results = call("dynamic_quantize", x)
+    assert isinstance(results, tuple)
+    return list(results)
 
 
 def dequantised(x: Value, scale: Value, zero: Value | None = None) -> Value:

@@ -27,8 +27,8 @@ from rlx.ops.packed import unpacked
 # elementwise ops, pools: in floats, and back
 
 
-def _quantised(made: Value, scale: Value, zero: Value | None, dtype: DType) -> Value:
-    return build.quantize(made, one_number(scale), None if zero is None else one_number(zero), dtype=dtype)
+def _quantised(result: Value, scale: Value, zero: Value | None, dtype: DType) -> Value:
+    return build.quantize(result, one_number(scale), None if zero is None else one_number(zero), dtype=dtype)
 
 
 @onnx_op("QLinearAdd", domain=MICROSOFT)
@@ -36,8 +36,8 @@ def qlinear_add(
     node: OnnxNode, a: Value, a_scale: Value, a_zero: Value | None, b: Value, b_scale: Value, b_zero: Value | None,
     scale: Value, zero: Value | None,
 ) -> Value:  # fmt: skip
-    made = dequantised(a, a_scale, a_zero) + dequantised(b, b_scale, b_zero)
-    return _quantised(made, scale, zero, a.dtype)
+    total = dequantised(a, a_scale, a_zero) + dequantised(b, b_scale, b_zero)
+    return _quantised(total, scale, zero, a.dtype)
 
 
 @onnx_op("QLinearMul", domain=MICROSOFT)
@@ -45,8 +45,8 @@ def qlinear_mul(
     node: OnnxNode, a: Value, a_scale: Value, a_zero: Value | None, b: Value, b_scale: Value, b_zero: Value | None,
     scale: Value, zero: Value | None,
 ) -> Value:  # fmt: skip
-    made = dequantised(a, a_scale, a_zero) * dequantised(b, b_scale, b_zero)
-    return _quantised(made, scale, zero, a.dtype)
+    product = dequantised(a, a_scale, a_zero) * dequantised(b, b_scale, b_zero)
+    return _quantised(product, scale, zero, a.dtype)
 
 
 @onnx_op("QLinearSigmoid", domain=MICROSOFT)
@@ -60,8 +60,8 @@ def qlinear_sigmoid(
 def qlinear_leaky_relu(
     node: OnnxNode, x: Value, x_scale: Value, x_zero: Value | None, scale: Value, zero: Value | None
 ) -> Value:
-    made = build.leaky_relu(dequantised(x, x_scale, x_zero), alpha=node.real("alpha", 0.01))
-    return _quantised(made, scale, zero, x.dtype)
+    y = build.leaky_relu(dequantised(x, x_scale, x_zero), alpha=node.real("alpha", 0.01))
+    return _quantised(y, scale, zero, x.dtype)
 
 
 @onnx_op("QLinearSoftmax", domain=MICROSOFT)
@@ -87,8 +87,8 @@ def _channels_first(node: OnnxNode, x: Value, pool: Callable[[Value], Value]) ->
     if not node.flag("channels_last"):
         return pool(x)
     rank = x.rank
-    made = pool(x.transpose(0, rank - 1, *range(1, rank - 1)))
-    return made.transpose(0, *range(2, rank), 1)
+    pooled = pool(x.transpose(0, rank - 1, *range(1, rank - 1)))
+    return pooled.transpose(0, *range(2, rank), 1)
 
 
 @onnx_op("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -97,8 +97,8 @@ def qlinear_global_average_pool(
 ) -> Value:
     real = dequantised(x, x_scale, x_zero)
     axes = tuple(range(2, x.rank))
-    made = _channels_first(node, real, lambda r: build.reduce_mean(r, axes=axes, keepdims=True))
-    return _quantised(made, scale, zero, x.dtype)
+    pooled = _channels_first(node, real, lambda r: build.reduce_mean(r, axes=axes, keepdims=True))
+    return _quantised(pooled, scale, zero, x.dtype)
 
 
 @onnx_op("QLinearAveragePool", domain=MICROSOFT)
@@ -118,8 +118,8 @@ def matmul_integer_to_float(
     bias: Value | None,
 ) -> Value:  # fmt: skip
     total = integer_product(a, b, a_zero, b_zero).cast(a_scale.dtype)
-    made = total * (rows_of(one_number(a_scale)) * one_number(b_scale))
-    return made if bias is None else made + bias
+    y = total * (rows_of(one_number(a_scale)) * one_number(b_scale))
+    return y if bias is None else y + bias
 
 
 @onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
@@ -127,15 +127,15 @@ def dynamic_quantize_matmul(
     node: OnnxNode, a: Value, b: Value, b_scale: Value, b_zero: Value | None, bias: Value | None
 ) -> Value:
     quantised, scale, zero = _several("dynamic_quantize", a)
-    made = integer_product(quantised, b, zero, b_zero).cast(dtypes.f32) * (scale * one_number(b_scale))
-    return made if bias is None else made + bias
+    y = integer_product(quantised, b, zero, b_zero).cast(dtypes.f32) * (scale * one_number(b_scale))
+    return y if bias is None else y + bias
 
 
 def _several(name: str, *operands: Value | None, **attributes: Any) -> tuple[Value, ...]:
     """The values of an op of several results."""
-    made = call(name, *operands, **attributes)
-    assert isinstance(made, tuple)
-    return made
+    results = call(name, *operands, **attributes)
+    assert isinstance(results, tuple)
+    return results
 
 
 @onnx_op("QGemm", domain=MICROSOFT)
@@ -178,11 +178,11 @@ def matmul_nbits(
     if zeros is not None:
         whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if zeros.dtype is dtypes.u8 else zeros
         zero = whole.reshape(columns, blocks).cast(scales.dtype)
-    made = build.packed_matmul(
+    y = build.packed_matmul(
         a, b.reshape(columns, blocks * block * bits // 8), scales.reshape(columns, blocks), zero,
         depth=depth, bits=bits, block=block,
     )  # fmt: skip
-    return made if bias is None else made + bias
+    return y if bias is None else y + bias
 
 
 # attention
@@ -202,10 +202,10 @@ def qattention(
     if merged is None or size is None:
         raise node.wrong(f"expected {heads} heads to divide a third of {bias.type}")
     unit = one_number(x_scale) * one_number(w_scale)
-    made = integer_product(x, w, x_zero, w_zero).cast(dtypes.f32) * unit + bias
+    projected = integer_product(x, w, x_zero, w_zero).cast(dtypes.f32) * unit + bias
     parts = [
         part.reshape(x.shape[0], x.shape[1], heads, size).transpose(0, 2, 1, 3)
-        for part in shorthand.split(made, (merged,) * 3, axis=2)
+        for part in shorthand.split(projected, (merged,) * 3, axis=2)
     ]
     q, k, v = parts
     before: Dim = 0
@@ -253,5 +253,5 @@ def dynamic_quantize_lstm(
         *(part.reshape(part.shape[0], -1) for part in (w_scale, w_zero, r_scale, r_zero)), p, lengths,
     ]  # fmt: skip
     attributes = cell_attributes(node, ("sigmoid", "tanh", "tanh"))
-    made = _several("dynamic_quantize_lstm", *operands, **attributes, input_forget=node.flag("input_forget"))
-    return net.results(made)
+    results = _several("dynamic_quantize_lstm", *operands, **attributes, input_forget=node.flag("input_forget"))
+    return net.results(results)

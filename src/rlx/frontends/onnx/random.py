@@ -99,8 +99,8 @@ def dropout(node: OnnxNode, x: Value, ratio: Operand | None, training: Operand |
     elif not as_int(node, training.known.reshape(-1)[0], "whether it trains"):
         return _kept(node, x)
     state, stream = _state(node, seed)
-    made: tuple[Value, Value] = ops.dropout(x, share, state, stream=stream)
-    return list(made)
+    results: tuple[Value, Value] = ops.dropout(x, share, state, stream=stream)
+    return list(results)
 
 
 @onnx_op("Dropout", until=11)
@@ -109,8 +109,8 @@ def dropout_by_attribute(node: OnnxNode, x: Value) -> list[Value]:
     ratio, tests = node.real("ratio", 0.5), node.flag("is_test", node.opset >= 7)
     if not tests and ratio != 0.0:
         state, stream = _state(node, None)
-        made: tuple[Value, Value] = ops.dropout(x, node.graph.constant(ratio, "f32"), state, stream=stream)
-        return [made[0], made[1].cast(x.dtype)]
+        results: tuple[Value, Value] = ops.dropout(x, node.graph.constant(ratio, "f32"), state, stream=stream)
+        return [results[0], results[1].cast(x.dtype)]
     return _kept(node, x)
 
 
@@ -118,5 +118,5 @@ def _kept(node: OnnxNode, x: Value) -> list[Value]:
     """x, and the mask of what was kept."""
     if len(node.outputs) < 2 or not node.outputs[1]:
         return [x]
-    kept = build.broadcast_to(node.graph.constant(True), shape=x.shape)
-    return [x, kept if node.opset >= 10 else kept.cast(x.dtype)]
+    mask = build.broadcast_to(node.graph.constant(True), shape=x.shape)
+    return [x, mask if node.opset >= 10 else mask.cast(x.dtype)]

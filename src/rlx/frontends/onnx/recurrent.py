@@ -25,12 +25,12 @@ def cell_attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any
     unknown = [n for n in names if n not in FORMS]
     if unknown or len(names) != count:
         raise node.wrong(f"expected {count} activations among {', '.join(FORMS)}, got {names}")
-    given = {"alpha": list(node.reals("activation_alpha", ())), "beta": list(node.reals("activation_beta", ()))}
+    numbers_of = {"alpha": list(node.reals("activation_alpha", ())), "beta": list(node.reals("activation_beta", ()))}
     numbers: dict[str, list[float]] = {"alpha": [], "beta": []}
     for name in names:  # the lists hold numbers for those functions alone that have such
         for kind, default in (("alpha", FORMS[name].alpha), ("beta", FORMS[name].beta)):
-            taken = given[kind].pop(0) if default is not None and given[kind] else default
-            numbers[kind].append(0.0 if taken is None else taken)
+            number = numbers_of[kind].pop(0) if default is not None and numbers_of[kind] else default
+            numbers[kind].append(0.0 if number is None else number)
     return {
         "direction": direction, "activations": tuple(names), "alphas": tuple(numbers["alpha"]),
         "betas": tuple(numbers["beta"]), "clip": node.real("clip", None) or None,
@@ -65,17 +65,17 @@ class Net:
             return self.zeros((self.directions, self.x.shape[1], self.hidden))
         return state.transpose(1, 0, 2) if self.batch_first else state
 
-    def results(self, made: Sequence[Value]) -> list[Value]:
+    def results(self, outputs: Sequence[Value]) -> list[Value]:
         if not self.batch_first:
-            return list(made)
-        y, *states = made
+            return list(outputs)
+        y, *states = outputs
         return [y.transpose(2, 0, 1, 3), *(s.transpose(1, 0, 2) for s in states)]
 
 
 def _run(net: Net, name: str, operands: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
-    made = call(name, *operands, **attributes)
-    assert isinstance(made, tuple)
-    return net.results(made)
+    results = call(name, *operands, **attributes)
+    assert isinstance(results, tuple)
+    return net.results(results)
 
 
 @onnx_op("LSTM", since=7)

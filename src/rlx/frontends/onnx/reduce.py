@@ -34,20 +34,20 @@ def _register(name: str, ours: str) -> None:
 
 
 def _reduce(node: OnnxNode, ours: str, x: Value, axes: tuple[int, ...]) -> Value:
-    made = build.op(ours)(x, axes=axes, keepdims=node.flag("keepdims", True))
-    return made.cast(x.dtype)
+    reduced = build.op(ours)(x, axes=axes, keepdims=node.flag("keepdims", True))
+    return reduced.cast(x.dtype)
 
 
 def _reduce_at_run_time(node: OnnxNode, ours: str, x: Value, axes: Value) -> Value:
     """Along axes that only a run knows; how many there are is known, and so the rank of the result."""
     rows, mask = split_axes(node, x, axes)
-    made = build.op(ours)(rows, axes=(1,)).cast(x.dtype)
+    reduced = build.op(ours)(rows, axes=(1,)).cast(x.dtype)
     shape = extents(node, x.shape)
     if node.flag("keepdims", True):
-        wanted = build.select(mask, 1, shape)
+        target = build.select(mask, 1, shape)
     else:
-        wanted = build.gather(shape, unmarked_first(node, mask, x.rank - length(node, axes)), axis=0)
-    return made.reshape(tuple(measure_all(node, wanted)))
+        target = build.gather(shape, unmarked_first(node, mask, x.rank - length(node, axes)), axis=0)
+    return reduced.reshape(tuple(measure_all(node, target)))
 
 
 for _name, _ours in _REDUCTIONS.items():

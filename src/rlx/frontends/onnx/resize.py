@@ -87,9 +87,9 @@ def _floats(node: OnnxNode, item: Operand) -> list[float] | None:
 
 def _by_scales(node: OnnxNode, x: Value, axes: Sequence[int], scales: Operand, rules: dict[str, Any]) -> Targets:
     """By scales that the import can tell, or by what a run finds them to be, in parts of a number that many divide."""
-    given = _floats(node, scales)
-    if given is not None:
-        return _scaled(node, x, axes, given, rules)
+    factors = _floats(node, scales)
+    if factors is not None:
+        return _scaled(node, x, axes, factors, rules)
     if "start" in rules:
         raise node.unsupported("scales of a region of interest are known only when the graph runs")
     parts = build.round(scales.value.cast("f64") * float(_PARTS)).cast("i64")
@@ -108,11 +108,11 @@ def _fitted(node: OnnxNode, x: Value, axes: Sequence[int], sizes: Value, policy:
         better = left < right if policy == "not_larger" else left > right
         up, down = build.select(better, size, up), build.select(better, extent, down)
     rise, fall = measure(node, up, lower=1), measure(node, down, lower=1)
-    made: Targets = []
+    targets: Targets = []
     for axis in axes:
         doubled = dims.add(dims.mul(dims.mul(x.shape[axis], rise), 2), fall)
-        made.append((dims.floordiv(doubled, dims.mul(fall, 2)), rise, fall))
-    return made
+        targets.append((dims.floordiv(doubled, dims.mul(fall, 2)), rise, fall))
+    return targets
 
 
 def _scaled(
@@ -122,7 +122,7 @@ def _scaled(
     if len(scales) != len(axes) or any(not 0 < s < 1e9 for s in scales):
         raise node.wrong(f"expected {len(axes)} scales above 0, got {list(scales)}")
     rules = rules or {}
-    made: Targets = []
+    targets: Targets = []
     for i, (axis, scale) in enumerate(zip(axes, scales)):
         near = Fraction(scale).limit_denominator(4096)
         exact = near if np.float32(near) == np.float32(scale) else Fraction(scale).limit_denominator(1 << 20)
@@ -131,8 +131,8 @@ def _scaled(
             part = Fraction(rules["end"][i] - rules["start"][i]).limit_denominator(1 << 20)
         grown = exact * part
         size = dims.floordiv(dims.mul(x.shape[axis], grown.numerator), grown.denominator)
-        made.append((size, exact.numerator, exact.denominator))
-    return made
+        targets.append((size, exact.numerator, exact.denominator))
+    return targets
 
 
 def _sized(node: OnnxNode, x: Value, axes: Sequence[int], sizes: list[Dim], policy: str) -> Targets:
@@ -143,9 +143,9 @@ def _sized(node: OnnxNode, x: Value, axes: Sequence[int], sizes: list[Dim], poli
     if policy not in ("not_larger", "not_smaller"):
         raise node.wrong(f"expected a known keep_aspect_ratio_policy, got {policy!r}")
     extents = [as_int(node, x.shape[axis], "an extent") for axis in axes]
-    wanted = [as_int(node, size, "a size") for size in sizes]
+    known_sizes = [as_int(node, size, "a size") for size in sizes]
     choose = min if policy == "not_larger" else max
-    scale = choose(Fraction(size, extent) for size, extent in zip(wanted, extents))
+    scale = choose(Fraction(size, extent) for size, extent in zip(known_sizes, extents))
     rounded = [(2 * extent * scale.numerator + scale.denominator) // (2 * scale.denominator) for extent in extents]
     return [(size, scale.numerator, scale.denominator) for size in rounded]
 

@@ -53,7 +53,7 @@ def reverse_sequence(node: OnnxNode, x: Value, lengths: Value) -> Value:
 
 
 @onnx_op("MaxUnpool")
-def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Operand | None) -> Value:
+def max_unpool(node: OnnxNode, x: Value, indices: Value, output_shape: Operand | None) -> Value:
     """Elements go back to where a pool took them from, all else is 0. Indices count the elements of all of the image
     that the pool would have had; a larger one that is asked for has zeros behind it."""
     kernel = node.integers("kernel_shape")
@@ -61,8 +61,8 @@ def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Operand | None)
     strides, pads = node.integers("strides", (1,) * rank), node.integers("pads", (0,) * (2 * rank))
     fits = rank >= 1 and len(kernel) == len(strides) == rank and len(pads) == 2 * rank
     if not fits or any(n < 1 for n in (*kernel, *strides)) or any(n < 0 for n in pads):
-        told = f"a kernel {list(kernel)}, strides {list(strides)}, pads {list(pads)}"
-        raise node.wrong(f"expected a kernel, strides and pads for the {rank} spatial axes of {x.type}, got {told}")
+        actual = f"a kernel {list(kernel)}, strides {list(strides)}, pads {list(pads)}"
+        raise node.wrong(f"expected a kernel, strides and pads for the {rank} spatial axes of {x.type}, got {actual}")
     spatial = [
         dims.add(dims.mul(dims.add(d, -1), s), k - a - b)
         for d, s, k, a, b in zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:])
@@ -71,12 +71,14 @@ def max_unpool(node: OnnxNode, x: Value, indices: Value, wanted: Operand | None)
     count = dims.product(shape)
     zero = build.broadcast_to(node.graph.constant(0, x.dtype), shape=(count,))
     flat = node.require(indices.reshape(-1), indices, 0, count, "indices")
-    made = build.scatter_elements(zero, flat, x.reshape(-1), axis=0).reshape(shape)
-    if wanted is None:
-        return made
-    asked = measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))
-    high = [dims.add(w, dims.mul(d, -1)) for w, d in zip(asked, shape, strict=True)]
-    return build.pad(made, low=(0,) * len(shape), high=high)
+    y = build.scatter_elements(zero, flat, x.reshape(-1), axis=0).reshape(shape)
+    if output_shape is None:
+        return y
+    target = (
+        measure_all(node, vector(output_shape)) if output_shape.known is None else list(output_shape.known.reshape(-1))
+    )
+    high = [dims.add(w, dims.mul(d, -1)) for w, d in zip(target, shape, strict=True)]
+    return build.pad(y, low=(0,) * len(shape), high=high)
 
 
 @onnx_op("TensorScatter")

@@ -56,9 +56,11 @@ def appended(node: OnnxNode, sequence: Operand, more: Value) -> Operand:
 def joined(node: OnnxNode, parts: Sequence[Value]) -> Value:
     """Elements of one type behind each other."""
     for part in parts[1:]:
-        have, want = part.type.with_shape(part.shape[1:]), parts[0].type.with_shape(parts[0].shape[1:])
-        if have != want:
-            raise node.unsupported(f"elements of several types, {want} and {have}, in a sequence that a loop carries")
+        have, expected = part.type.with_shape(part.shape[1:]), parts[0].type.with_shape(parts[0].shape[1:])
+        if have != expected:
+            raise node.unsupported(
+                f"elements of several types, {expected} and {have}, in a sequence that a loop carries"
+            )
     return parts[0] if len(parts) == 1 else build.concat(*parts, axis=0)
 
 

@@ -78,8 +78,8 @@ def _place(node: OnnxNode, position: Known, end: int, count: int) -> int:
 def at(node: OnnxNode, sequence: Operand, position: Operand) -> Operand:
     """A position that only a run knows chooses among elements of one type."""
     if isinstance(sequence, Alike):
-        told = position.value.reshape(()).cast("i64")
-        return Operand.of(build.gather(sequence.stacked, told, axis=0))
+        index = position.value.reshape(()).cast("i64")
+        return Operand.of(build.gather(sequence.stacked, index, axis=0))
     items = _many(node, sequence)
     if position.known is not None:
         return items[_place(node, position.known, len(items), len(items))]
@@ -144,11 +144,11 @@ def _concatenated(node: OnnxNode, sequence: Alike, axis: int) -> Value:
     new = node.flag("new_axis")
     at = node.normal_axis(axis, x.rank if new else x.rank - 1)
     order = [*range(1, at + 1), 0, *range(at + 1, x.rank)]
-    moved = x.transpose(*order)
+    transposed = x.transpose(*order)
     if new:
-        return moved
-    shape = moved.shape
-    return moved.reshape(*shape[:at], dims.mul(shape[at], shape[at + 1]), *shape[at + 2 :])
+        return transposed
+    shape = transposed.shape
+    return transposed.reshape(*shape[:at], dims.mul(shape[at], shape[at + 1]), *shape[at + 2 :])
 
 
 @onnx_op("SequenceMap")

@@ -50,17 +50,17 @@ def constant(node: OnnxNode) -> Operand:
 
 
 @onnx_op("Reshape", since=5)
-def reshape(node: OnnxNode, x: Value, wanted: Operand) -> Value:
+def reshape(node: OnnxNode, x: Value, dims_operand: Operand) -> Value:
     """0 keeps a dim, -1 is worked out."""
     zero_stays = not node.flag("allowzero")
-    if wanted.known is None:
-        return dynamic_shapes.reshape(node, x, vector(wanted), zero_stays)
-    listed = list(wanted.known.reshape(-1))
+    if dims_operand.known is None:
+        return dynamic_shapes.reshape(node, x, vector(dims_operand), zero_stays)
+    target = list(dims_operand.known.reshape(-1))
     if zero_stays:
-        if any(d == 0 and i >= x.rank for i, d in enumerate(listed)):
-            raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {listed}")
-        listed = [x.shape[i] if d == 0 else d for i, d in enumerate(listed)]
-    return x.reshape(tuple(listed))
+        if any(d == 0 and i >= x.rank for i, d in enumerate(target)):
+            raise node.wrong(f"expected zeros for axes of {x.type} only, got the shape {target}")
+        target = [x.shape[i] if d == 0 else d for i, d in enumerate(target)]
+    return x.reshape(tuple(target))
 
 
 @onnx_op("Flatten")
@@ -103,11 +103,11 @@ def unsqueeze_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Expand")
-def expand(node: OnnxNode, x: Value, wanted: Operand) -> Value:
+def expand(node: OnnxNode, x: Value, target_shape: Operand) -> Value:
     """Broadcast both ways: axes of 1 on either side take the other's dim."""
-    if wanted.known is None:
-        return dynamic_shapes.expand(node, x, vector(wanted))
-    target = node.graph.broadcast(x.shape, tuple(wanted.known.reshape(-1)))
+    if target_shape.known is None:
+        return dynamic_shapes.expand(node, x, vector(target_shape))
+    target = node.graph.broadcast(x.shape, tuple(target_shape.known.reshape(-1)))
     return x if target == x.shape else build.broadcast_to(x, shape=target)
 
 
@@ -202,14 +202,14 @@ def pad_by_attribute(node: OnnxNode, x: Value) -> Value:
 
 
 @onnx_op("Pad", since=11)
-def pad(node: OnnxNode, x: Value, given: Operand, fill: Value | None, axes: Operand | None) -> Value:
+def pad(node: OnnxNode, x: Value, amounts: Operand, fill: Value | None, axes: Operand | None) -> Value:
     """Constant, edge, reflect or wrap; negative pads crop, before anything is added."""
     mode = node.text("mode", "constant")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise node.unsupported(f"the mode {mode!r} is not supported")
-    pads = given.known
+    pads = amounts.known
     if pads is None or (axes is not None and axes.known is None):
-        return dynamic_shapes.pad(node, x, vector(given), axes, mode, fill)
+        return dynamic_shapes.pad(node, x, vector(amounts), axes, mode, fill)
     which = range(x.rank) if axes is None else node.axes(axes.known_or_fail, x.rank)
     if pads.size != 2 * len(which):
         raise node.wrong(f"expected {2 * len(which)} pads, got {pads.size}")
@@ -244,15 +244,17 @@ def _pad_axis(node: OnnxNode, x: Value, axis: int, low: Dim, high: Dim, mode: st
 
 
 @onnx_op("ConstantOfShape")
-def constant_of_shape(node: OnnxNode, wanted: Operand) -> Value:
+def constant_of_shape(node: OnnxNode, dims_operand: Operand) -> Value:
     fill = node.tensor("value")
     value = node.graph.constant(np.float32(0) if fill is None else fill.reshape(-1)[0])
-    return build.broadcast_to(value, shape=tuple(_dims(node, wanted)))
+    return build.broadcast_to(value, shape=tuple(_dims(node, dims_operand)))
 
 
-def _dims(node: OnnxNode, wanted: Operand) -> list[Dim]:
+def _dims(node: OnnxNode, dims_operand: Operand) -> list[Dim]:
     """The numbers of a vector; those that only a run knows are measured."""
-    return measure_all(node, vector(wanted)) if wanted.known is None else list(wanted.known.reshape(-1))
+    return (
+        measure_all(node, vector(dims_operand)) if dims_operand.known is None else list(dims_operand.known.reshape(-1))
+    )
 
 
 @onnx_op("Range")
@@ -348,8 +350,8 @@ def space_to_depth(node: OnnxNode, x: Value) -> Value:
         raise node.wrong(f"expected a blocksize of at least 1, got {b}")
     rows, columns = dims.floordiv(h, b), dims.floordiv(w, b)
     order = (0, 3, 5, 1, 2, 4) if _depth_first(node) else (0, 1, 3, 5, 2, 4)
-    moved = x.reshape(n, c, rows, b, columns, b).transpose(*order)
-    return moved.reshape(n, dims.mul(c, b * b), rows, columns)
+    transposed = x.reshape(n, c, rows, b, columns, b).transpose(*order)
+    return transposed.reshape(n, dims.mul(c, b * b), rows, columns)
 
 
 def _depth_first(node: OnnxNode) -> bool:

@@ -35,8 +35,8 @@ def _length(node: OnnxNode, length: Known | None) -> Dim | None:
 def _one(node: OnnxNode, known: Known, what: str) -> Dim:
     if known.size != 1:
         raise node.wrong(f"expected {what} of one element, got {list(known.shape)}")
-    found: Dim = known.reshape(-1)[0]
-    return found
+    dim: Dim = known.reshape(-1)[0]
+    return dim
 
 
 def _dft(node: OnnxNode, x: Value, length: Dim | None, axis: int) -> Value:
@@ -49,8 +49,8 @@ def _dft(node: OnnxNode, x: Value, length: Dim | None, axis: int) -> Value:
         return shorthand.expand_dims(build.irfft(real, imaginary, axis=axis, length=length), (-1,))
     if onesided and imaginary is None:
         return shorthand.stack(ops.rfft(real, axis=axis, length=length), -1)
-    made = shorthand.stack(ops.fft(real, imaginary, axis=axis, length=length, inverse=inverse), -1)
-    return _half(made, axis) if onesided else made
+    spectrum = shorthand.stack(ops.fft(real, imaginary, axis=axis, length=length, inverse=inverse), -1)
+    return _half(spectrum, axis) if onesided else spectrum
 
 
 def _parts(node: OnnxNode, x: Value) -> tuple[Value, Value | None]:
@@ -87,8 +87,8 @@ def stft(node: OnnxNode, x: Value, step: Known, window: Value | None, length: Kn
 
     if imaginary is None and onesided:
         return shorthand.stack(ops.rfft(framed(real)), -1)
-    made = shorthand.stack(ops.fft(framed(real), None if imaginary is None else framed(imaginary)), -1)
-    return _half(made, 2) if onesided else made
+    spectrum = shorthand.stack(ops.fft(framed(real), None if imaginary is None else framed(imaginary)), -1)
+    return _half(spectrum, 2) if onesided else spectrum
 
 
 def _window(name: str, coefficients: Sequence[float]) -> None:
@@ -132,5 +132,5 @@ def _triangles(corners: Array, bins: int) -> Array:
     low, middle, high = corners[:-2], corners[1:-1], corners[2:]
     rising = np.where(low == middle, at == middle, (at - low) / np.maximum(middle - low, 1))
     falling = (high - at) / np.maximum(high - middle, 1)
-    made: Array = np.where((at >= low) & (at <= middle), rising, 0.0)
-    return np.where((at >= middle) & (at < high), falling, made)
+    triangles: Array = np.where((at >= low) & (at <= middle), rising, 0.0)
+    return np.where((at >= middle) & (at < high), falling, triangles)

@@ -50,23 +50,23 @@ class Frame:
         """A value of this graph that is `value` of a graph around it: params by name, small constants anew."""
         if value.graph is self.graph:
             return value
-        found = self.captured.get(value, self._own.get(value))
-        return self._take(value) if found is None else found
+        inner = self.captured.get(value, self._own.get(value))
+        return self._take(value) if inner is None else inner
 
     def _take(self, value: Value) -> Value:
         assert self.parent is not None  # values come from graphs around this one
         array = value.constant
         if array is not None and array.nbytes <= MAX_CONSTANT_BYTES:
-            found = self._own[value] = self.graph.constant(array)
-            return found
+            inner = self._own[value] = self.graph.constant(array)
+            return inner
         if isinstance(value.node.op, Param) and self._free(value.node.name) == value.node.name:
-            found = self._own[value] = self.graph.param(value.node.name, value.shape, value.dtype)
-            return found
+            inner = self._own[value] = self.graph.param(value.node.name, value.shape, value.dtype)
+            return inner
         return _taken(self, self.parent.take(value))
 
     def _free(self, name: str) -> str:
-        taken = {node.name for node in self.graph.nodes}
-        while name in taken:
+        names = {node.name for node in self.graph.nodes}
+        while name in names:
             name += "_"
         return name
 

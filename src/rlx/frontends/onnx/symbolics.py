@@ -33,12 +33,12 @@ def _each(function: Callable[..., Any], *arrays: Known) -> Array:
 def _elementwise(function: Callable[..., Any], result: DType | None = None) -> Callable[..., Operand | None]:
     def run(node: OnnxNode, *arrays: Known) -> Operand | None:
         try:
-            made = _each(function, *arrays)
+            results = _each(function, *arrays)
         except _Undecided:
             return None
         first = node.inputs[0]
         assert first is not None
-        return node.knows(made, result or first.dtype) if made.size <= MAX_KNOWN else None
+        return node.knows(results, result or first.dtype) if results.size <= MAX_KNOWN else None
 
     return run
 
@@ -180,16 +180,16 @@ def _reshape(node: OnnxNode, x: Known, shape: Known) -> Operand | None:
     if not all(is_number(n) for n in shape):
         return None
     zero_stays = not node.flag("allowzero")
-    wanted = [x.shape[i] if n == 0 and zero_stays else n for i, n in enumerate(shape)]
-    return _like(node, x.reshape(wanted))
+    target = [x.shape[i] if n == 0 and zero_stays else n for i, n in enumerate(shape)]
+    return _like(node, x.reshape(target))
 
 
 @symbolic("Slice")
 def _slice(
     node: OnnxNode, x: Known, starts: Known, ends: Known, axes: Known | None = None, steps: Known | None = None
 ) -> Operand | None:
-    given = [starts, ends, *(a for a in (axes, steps) if a is not None)]
-    if not all(is_number(n) for array in given for n in array):
+    bounds = [starts, ends, *(a for a in (axes, steps) if a is not None)]
+    if not all(is_number(n) for array in bounds for n in array):
         return None
     which = range(len(starts)) if axes is None else axes
     key = [slice(None)] * x.ndim
@@ -247,8 +247,8 @@ symbolic("ReduceMin")(_reduction(dims.minimum, None))
 
 def _axes(node: OnnxNode, axes: Known | None) -> tuple[int, ...] | None:
     """Axes by attribute or by input; None if neither gives any."""
-    found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes.reshape(-1))
-    return found or None
+    axes_found = node.integers("axes", None) if axes is None else tuple(int(a) for a in axes.reshape(-1))
+    return axes_found or None
 
 
 def _like(node: OnnxNode, known: Any) -> Operand:

@@ -67,9 +67,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[tuple[str, bool], .
         annotation, _, none = str(parameter.annotation).partition(" | ")
         kind = _KINDS.get(annotation, "")
         if not kind or none not in ("", "None"):
-            got = "none" if parameter.annotation is parameter.empty else str(parameter.annotation)
-            wanted = f"an annotation among {list(_KINDS)} of the input {parameter.name!r}"
-            raise TypeError(f"[onnx_op] expected {wanted}, got {got}, at importer function {function.__qualname__!r}")
+            actual = "none" if parameter.annotation is parameter.empty else str(parameter.annotation)
+            expected = f"an annotation among {list(_KINDS)} of the input {parameter.name!r}"
+            raise TypeError(
+                f"[onnx_op] expected {expected}, got {actual}, at importer function {function.__qualname__!r}"
+            )
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             rest = kind
         else:
@@ -127,30 +129,30 @@ class OnnxNode:
 
     def ignored(self) -> list[str]:
         """Attributes that nobody asked for and that say something else than their default."""
-        asked = self._asked | _HINTS
-        return [name for name in self._attributes if name not in asked and not self._is_default(name)]
+        known_names = self._asked | _HINTS
+        return [name for name in self._attributes if name not in known_names and not self._is_default(name)]
 
     def _is_default(self, name: str) -> bool:
         try:
             declared = onnx.defs.get_schema(self.op_type, self.opset, self.domain).attributes[name].default_value
         except (onnx.defs.SchemaError, KeyError):
             return False
-        given = self._attributes[name]
-        same: bool = onnx.helper.get_attribute_value(given) == onnx.helper.get_attribute_value(declared)
-        return given.type == declared.type and same
+        attribute = self._attributes[name]
+        same: bool = onnx.helper.get_attribute_value(attribute) == onnx.helper.get_attribute_value(declared)
+        return attribute.type == declared.type and same
 
     def _get(self, name: str, default: Any, kind: int, field: str) -> Any:
         self._asked.add(name)
-        found = self._attributes.get(name)
-        if found is None:
+        attribute = self._attributes.get(name)
+        if attribute is None:
             if default is _MISSING:
                 raise ModelError(f"[{self.op_type}] expected the attribute {name!r}, got none")
             return default
-        if found.type != kind:
-            got = onnx.AttributeProto.AttributeType.Name(found.type)
-            wanted = onnx.AttributeProto.AttributeType.Name(kind)
-            raise ModelError(f"[{self.op_type}] expected the attribute {name!r} of type {wanted}, got {got}")
-        return getattr(found, field)
+        if attribute.type != kind:
+            actual = onnx.AttributeProto.AttributeType.Name(attribute.type)
+            expected = onnx.AttributeProto.AttributeType.Name(kind)
+            raise ModelError(f"[{self.op_type}] expected the attribute {name!r} of type {expected}, got {actual}")
+        return getattr(attribute, field)
 
     def integer(self, name: str, default: int | None = _MISSING) -> Any:
         """An integer attribute. Raises ModelError if it is absent and has no default."""
@@ -164,25 +166,25 @@ class OnnxNode:
         return self._get(name, default, onnx.AttributeProto.FLOAT, "f")
 
     def text(self, name: str, default: str | None = _MISSING) -> Any:
-        found = self._get(name, default, onnx.AttributeProto.STRING, "s")
-        return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+        value = self._get(name, default, onnx.AttributeProto.STRING, "s")
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
     def texts(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        found = self._get(name, default, onnx.AttributeProto.STRINGS, "strings")
-        return None if found is None else tuple(found)
+        value = self._get(name, default, onnx.AttributeProto.STRINGS, "strings")
+        return None if value is None else tuple(value)
 
     def integers(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        found = self._get(name, default, onnx.AttributeProto.INTS, "ints")
-        return None if found is None else tuple(found)
+        value = self._get(name, default, onnx.AttributeProto.INTS, "ints")
+        return None if value is None else tuple(value)
 
     def reals(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        found = self._get(name, default, onnx.AttributeProto.FLOATS, "floats")
-        return None if found is None else tuple(found)
+        value = self._get(name, default, onnx.AttributeProto.FLOATS, "floats")
+        return None if value is None else tuple(value)
 
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute as an array; None if it is absent."""
-        found = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
-        return None if found is None else self._read(found)
+        attribute = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
+        return None if attribute is None else self._read(attribute)
 
     def leaf(self, array: Array) -> Operand:
         """An array of the model in our graph: a weight, or a constant if it is small."""
@@ -224,10 +226,10 @@ class OnnxNode:
 
     def axes(self, known: Known | Sequence[int], rank: int) -> tuple[int, ...]:
         """Axes, counted from the front, without repeats. Raises ModelError."""
-        listed = list(known.reshape(-1)) if isinstance(known, np.ndarray) else list(known)
-        read = tuple(self.normal_axis(a, rank) for a in listed)
+        axis_list = list(known.reshape(-1)) if isinstance(known, np.ndarray) else list(known)
+        read = tuple(self.normal_axis(a, rank) for a in axis_list)
         if len(set(read)) != len(read):
-            raise self.wrong(f"expected axes without repeats, got {listed}")
+            raise self.wrong(f"expected axes without repeats, got {axis_list}")
         return read
 
     def knows(self, numbers: Any, dtype: Any = None) -> Operand:
@@ -247,14 +249,14 @@ def arguments_of(node: OnnxNode, importer: Importer) -> list[Any]:
     kinds = [*importer.parameters]
     if importer.rest is None and any(i is not None for i in node.inputs[len(kinds) :]):
         raise node.unsupported(f"input {len(kinds)} is not supported")
-    given: list[Any] = []
+    arguments: list[Any] = []
     for position in range(max(len(kinds), len(node.inputs) if importer.rest else 0)):
         kind, optional = kinds[position] if position < len(kinds) else (importer.rest or "value", False)
         item = node.inputs[position] if position < len(node.inputs) else None
         if item is None and not optional:
             raise node.wrong(f"expected an input {position}, got none")
-        given.append(None if item is None else _as(node, item, kind, position))
-    return given
+        arguments.append(None if item is None else _as(node, item, kind, position))
+    return arguments
 
 
 def _as(node: OnnxNode, item: Operand, kind: str, position: int) -> Any:

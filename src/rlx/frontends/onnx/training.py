@@ -17,8 +17,8 @@ def _each(rate: Value, values: Sequence[Value], states: int, step: Step) -> list
     """Inputs are all weights, then all gradients, then each of the states; results are weights, then states."""
     count = len(values) // (2 + states)
     groups = [values[i * count : (i + 1) * count] for i in range(2 + states)]
-    made = [step(rate, *parts) for parts in zip(*groups)]
-    return [part for group in zip(*made) for part in group]
+    updates = [step(rate, *parts) for parts in zip(*groups)]
+    return [part for group in zip(*updates) for part in group]
 
 
 @onnx_op("Adagrad", domain=DOMAIN)
@@ -76,6 +76,6 @@ def loss(node: OnnxNode, scores: Value, labels: Value, weights: Value | None) ->
     node.text("reduction", "mean")
     ignored = node.integer("ignore_index", None)
     classes = scores.shape[1]
-    asked = labels if ignored is None else build.select(build.eq(labels, ignored), 0, labels)
-    node.inputs[1] = Operand.of(node.require(labels, asked, 0, classes, "labels"))
+    checked = labels if ignored is None else build.select(build.eq(labels, ignored), 0, labels)
+    node.inputs[1] = Operand.of(node.require(labels, checked, 0, classes, "labels"))
     return NotImplemented

@@ -37,8 +37,8 @@ class Leaves:
         self._taken.update(node.name for node in self.graph.nodes[self._seen :])
         self._seen = len(self.graph.nodes)
         number = 1
-        wanted = name
+        stem = name
         while name in self._taken:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{stem}_{number}"
         return name

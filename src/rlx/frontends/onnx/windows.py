@@ -43,10 +43,10 @@ def window_of(node: OnnxNode, x: Value, kernel: Sequence[int]) -> Window:
         raise node.wrong(f"expected a kernel of at most {MAX_WINDOW} elements, got {list(kernel)}")
     strides = _numbers(node, "strides", rank)
     dilations = _numbers(node, "dilations", rank)
-    made = Window(tuple(kernel), strides, dilations, (), (), (0,) * rank)
-    made.low, made.high = _pads(node, x.shape[2:], made)
-    _check_inside(node, x, made)
-    return made
+    window = Window(tuple(kernel), strides, dilations, (), (), (0,) * rank)
+    window.low, window.high = _pads(node, x.shape[2:], window)
+    _check_inside(node, x, window)
+    return window
 
 
 def _check_inside(node: OnnxNode, x: Value, window: Window) -> None:
@@ -69,18 +69,18 @@ def pool_of(node: OnnxNode, x: Value) -> Window:
 
 
 def _numbers(node: OnnxNode, name: str, rank: int) -> tuple[int, ...]:
-    found: tuple[int, ...] = node.integers(name, (1,) * rank)
-    if len(found) != rank or any(n < 1 for n in found):
-        raise node.wrong(f"expected {name} of at least 1 for {rank} spatial axes, got {list(found)}")
-    return found
+    numbers: tuple[int, ...] = node.integers(name, (1,) * rank)
+    if len(numbers) != rank or any(n < 1 for n in numbers):
+        raise node.wrong(f"expected {name} of at least 1 for {rank} spatial axes, got {list(numbers)}")
+    return numbers
 
 
 def _pads(node: OnnxNode, extents: Sequence[Dim], window: Window) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     rank = len(extents)
     mode = node.text("auto_pad", "NOTSET")
-    given = node.integers("pads", None) if mode in ("NOTSET", "") else None
+    explicit = node.integers("pads", None) if mode in ("NOTSET", "") else None
     if mode in ("NOTSET", "VALID", ""):
-        pads = given or (0,) * (2 * rank)
+        pads = explicit or (0,) * (2 * rank)
         if len(pads) != 2 * rank:
             raise node.wrong(f"expected {2 * rank} pads, got {list(pads)}")
         return tuple(pads[:rank]), tuple(pads[rank:])
@@ -106,18 +106,18 @@ def kernel_of_weight(node: OnnxNode, x: Value, weight: Value) -> tuple[int, ...]
     return kernel
 
 
-def with_bias(made: Value, bias: Value | None) -> Value:
-    return made if bias is None else made + bias.reshape(-1, *([1] * (made.rank - 2)))
+def with_bias(y: Value, bias: Value | None) -> Value:
+    return y if bias is None else y + bias.reshape(-1, *([1] * (y.rank - 2)))
 
 
 @onnx_op("Conv")
 def conv(node: OnnxNode, x: Value, weight: Value, bias: Value | None) -> Value:
     window = window_of(node, x, kernel_of_weight(node, x, weight))
-    made = build.conv(
+    y = build.conv(
         x, weight, strides=window.strides, dilations=window.dilations, low=window.low, high=window.high,
         groups=node.integer("group", 1),
     )  # fmt: skip
-    return with_bias(made, bias)
+    return with_bias(y, bias)
 
 
 @onnx_op("ConvTranspose")
@@ -134,15 +134,15 @@ def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) 
         raise node.wrong(f"expected auto_pad to be NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {mode!r}")
     if len(extra) != rank or any(e < 0 for e in extra):
         raise node.wrong(f"expected output_padding of at least 0 for {rank} spatial axes, got {list(extra)}")
-    wanted = node.integers("output_shape", None)
+    output_shape = node.integers("output_shape", None)
     full = [
         dims.add(dims.mul(dims.add(d, -1), s), (k - 1) * g + 1 + e)
         for d, s, k, g, e in zip(x.shape[2:], strides, kernel, dilations, extra)
     ]
-    if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [dims.mul(d, s) for d, s in zip(x.shape[2:], strides)]
-    if wanted is not None:
-        cut = [dims.add(f, dims.mul(w, -1)) for f, w in zip(full, wanted[-rank:])]
+    if output_shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
+        output_shape = [dims.mul(d, s) for d, s in zip(x.shape[2:], strides)]
+    if output_shape is not None:
+        cut = [dims.add(f, dims.mul(w, -1)) for f, w in zip(full, output_shape[-rank:])]
         less, more = [dims.floordiv(c, 2) for c in cut], [dims.ceildiv(c, 2) for c in cut]
         low, high = (less, more) if mode == "SAME_UPPER" else (more, less)
     else:
@@ -150,14 +150,14 @@ def conv_transpose(node: OnnxNode, x: Value, weight: Value, bias: Value | None) 
         low, high = list(pads[:rank]), list(pads[rank:])
         if len(pads) != 2 * rank:
             raise node.wrong(f"expected {2 * rank} pads, got {list(pads)}")
-    left = [dims.add(f, dims.mul(dims.add(a, b), -1)) for f, a, b in zip(full, low, high)]
-    if any(isinstance(d, int) and d < 0 for d in left):
-        raise node.wrong(f"expected a result of at least no elements along each axis, got {left}")
-    made = build.conv_transpose(
+    extents = [dims.add(f, dims.mul(dims.add(a, b), -1)) for f, a, b in zip(full, low, high)]
+    if any(isinstance(d, int) and d < 0 for d in extents):
+        raise node.wrong(f"expected a result of at least no elements along each axis, got {extents}")
+    y = build.conv_transpose(
         x, weight, strides=strides, dilations=dilations, low=tuple(low), high=tuple(high), extra=extra,
         groups=node.integer("group", 1),
     )  # fmt: skip
-    return with_bias(made, bias)
+    return with_bias(y, bias)
 
 
 def rounded_up(node: OnnxNode, x: Value, window: Window) -> Window:
@@ -181,12 +181,12 @@ def rounded_up(node: OnnxNode, x: Value, window: Window) -> Window:
 @onnx_op("MaxPool")
 def max_pool(node: OnnxNode, x: Value) -> list[Value]:
     window = pool_of(node, x)
-    made = build.reduce_window(
+    pooled = build.reduce_window(
         x, combine="max", window=window.kernel, strides=window.strides, dilations=window.dilations,
         low=window.low, high=window.high,
     )  # fmt: skip
     by_columns = node.flag("storage_order")
-    return [made, _greatest_places(node, x, window, by_columns)] if any(node.outputs[1:]) else [made]
+    return [pooled, _greatest_places(node, x, window, by_columns)] if any(node.outputs[1:]) else [pooled]
 
 
 def _greatest_places(node: OnnxNode, x: Value, window: Window, by_columns: bool) -> Value:

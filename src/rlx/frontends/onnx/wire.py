@@ -42,36 +42,36 @@ class Lifted:
 
 def lift(data: memoryview) -> Lifted:
     """Takes the big tensors out of a serialised ModelProto. Raises ModelError where the bytes are no protobuf."""
-    found = Lifted(key=f"rlx-{secrets.token_hex(8)}")
-    found.skeleton = b"".join(_message(data, 0, len(data), "model", found, 0))
-    return found
+    lifted = Lifted(key=f"rlx-{secrets.token_hex(8)}")
+    lifted.skeleton = b"".join(_message(data, 0, len(data), "model", lifted, 0))
+    return lifted
 
 
-def _message(data: memoryview, start: int, end: int, kind: str, found: Lifted, depth: int) -> Iterator[bytes]:
+def _message(data: memoryview, start: int, end: int, kind: str, lifted: Lifted, depth: int) -> Iterator[bytes]:
     """The message between start and end, in pieces, with its big tensors taken out."""
     if depth > MAX_DEPTH:
         raise ModelError(f"[onnx] expected messages nested at most {MAX_DEPTH} deep, got more")
     tree = _MESSAGES.get(kind, {})
-    kept = start  # bytes from here on are copied as they are
+    copied_to = start  # bytes from here on are copied as they are
     for number, field_start, value_start, value_end in _fields(data, start, end):
         size = value_end - value_start
         if size < LEAST:
             continue
         if kind == "tensor" and number == _RAW_DATA:
-            yield bytes(data[kept:field_start])
-            yield _mark(found, value_start, size)
-            kept = value_end
+            yield bytes(data[copied_to:field_start])
+            yield _mark(lifted, value_start, size)
+            copied_to = value_end
         elif number in tree:
-            yield bytes(data[kept:field_start])
-            inner = b"".join(_message(data, value_start, value_end, tree[number], found, depth + 1))
+            yield bytes(data[copied_to:field_start])
+            inner = b"".join(_message(data, value_start, value_end, tree[number], lifted, depth + 1))
             yield _varint(number << 3 | 2) + _varint(len(inner)) + inner
-            kept = value_end
-    yield bytes(data[kept:end])
+            copied_to = value_end
+    yield bytes(data[copied_to:end])
 
 
-def _mark(found: Lifted, offset: int, length: int) -> bytes:
-    found.extents.append((offset, length))
-    key, value = found.key.encode(), str(len(found.extents) - 1).encode()
+def _mark(lifted: Lifted, offset: int, length: int) -> bytes:
+    lifted.extents.append((offset, length))
+    key, value = lifted.key.encode(), str(len(lifted.extents) - 1).encode()
     entry = b"\x0a" + _varint(len(key)) + key + b"\x12" + _varint(len(value)) + value
     return _varint(_EXTERNAL_DATA << 3 | 2) + _varint(len(entry)) + entry
 
