@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,18 @@ class _CheckedBound(Bound):
             results = self.inner(inputs, [*out, np.empty(len(self._most), np.uint64)])
         self._look(results.pop())
         return results
+
+    def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
+        end = self.inner.begin(inputs)
+        if end is None:
+            return None
+
+        def checked() -> list[Array]:
+            results = end()
+            self._look(results.pop())
+            return results
+
+        return checked
 
     def deliver_to(
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -94,6 +94,11 @@ class Bound(ABC):
         """
         results = self(on_host(inputs), out)
         return [None if place == "nowhere" else result for place, result in zip(where, results, strict=True)]
+
+    def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
+        """Begins a run, and gives what waits for its end and gives its results. The next run may begin before. None,
+        and nothing has begun, where runs of this program take turns."""
+        return None
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """Runs, and tells the times of kernels in their order. Raises ProfileError where that was not compiled in."""

@@ -15,7 +15,7 @@ from rlx.errors import InputError
 from rlx.interrupt import CancelToken, limited
 from rlx.ir.literal import Array
 from rlx.runtime.mode import PLAIN, Mode
-from rlx.runtime.pipeline import Pending, Pipeline
+from rlx.runtime.pipeline import Begun, Pending, Pipeline
 from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
 from rlx.runtime.signature import names_of
@@ -219,7 +219,30 @@ class CompiledGraph:
         of checks too, come with the result, and hinder no other run. Raises CapabilityError.
         """
         self.capabilities.require("pipelining", self.device)
+        if timeout is None and cancel is None:
+            return self._pipeline.put(lambda: self._begin(inputs))
         return self._pipeline.put(lambda: self.run(inputs, None, timeout, cancel))
+
+    def _begin(self, inputs: Inputs) -> list[Array] | Begun[list[Array]]:
+        """A run, which may only have begun where it changes nothing for the next one."""
+        signature = self.program.signature
+        if self._state.mode is not PLAIN or signature.states or signature.random is not None:
+            return self._run_in_mode(inputs)
+        bound, arrays = self.program.ready(inputs)
+        try:
+            end = bound.begin(arrays)
+            if end is None:
+                return bound(arrays)
+        except Exception as error:
+            self.program.failed(error, arrays)
+
+        def ended() -> list[Array]:
+            try:
+                return end()
+            except Exception as error:
+                self.program.failed(error, arrays)
+
+        return Begun(ended)
 
     def commit(self) -> int:
         """Sees to it that queued runs start, without waiting; tells how many are not done."""

@@ -1,10 +1,15 @@
-"""Runs that wait for their turn while their caller goes on: one thread works through a bounded queue in order."""
+"""Runs that wait for their turn while their caller goes on: one thread works through a bounded queue in order.
+
+Where a device works by itself, a run begins before those ahead of it have ended: the host prepares it, and reads the
+results of the run before, while the device computes.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rlx import locks
@@ -14,15 +19,28 @@ T = TypeVar("T")
 
 MOST_QUEUED = 16
 """Runs that may wait; whoever brings more waits until one is done."""
+MOST_BEGUN = 3
+"""Runs that are on a device at once: one that it works on, the next, and one whose results are read."""
 LINGER_S = 0.1
 """How long the thread waits for more before it ends. It starts again when it is needed."""
+
+
+@dataclass(frozen=True)
+class Begun(Generic[T]):
+    """A run that is on its way. `end` waits for it and gives its results."""
+
+    end: Callable[[], T]
+
+
+Work = Callable[[], T | Begun[T]]
+"""Does a run, or begins it."""
 
 
 class Pending(Generic[T]):
     """A run that was queued. It may be waited for from any thread."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work: Callable[[], T] | None = work
+    def __init__(self, work: Work[T]) -> None:
+        self._work: Work[T] | None = work
         self._done = threading.Event()
         self._value: T | None = None
         self.error: BaseException | None = None
@@ -41,15 +59,19 @@ class Pending(Generic[T]):
     def done(self) -> bool:
         return self._done.is_set()
 
-    def _run(self) -> None:
+    def _step(self) -> bool:
+        """Begins the run, or ends one that was begun; whether it is done."""
         work, self._work = self._work, None  # what the run holds is let go of when it is done
         try:
-            assert work is not None  # each runs once
-            self._value = work()
+            assert work is not None  # each step is done once
+            result = work()
+            if isinstance(result, Begun):
+                self._work = result.end
+                return False
+            self._value = result
         except BaseException as error:  # it belongs to whoever asks for the result, and must not end the thread
             self.error = error
-        finally:
-            self._done.set()
+        return True
 
     def _lose(self) -> None:
         """In the child of a fork, which has nobody to do it. Those of its parent that wait for it are not here."""
@@ -64,14 +86,15 @@ class Pipeline(Generic[T]):
     def __init__(self, most_queued: int = MOST_QUEUED) -> None:
         self._most = most_queued
         self._queue: deque[Pending[T]] = deque()
-        self._now: Pending[T] | None = None
+        self._begun: deque[Pending[T]] = deque()
+        """Runs at work, in their order."""
         self._failed: list[Pending[T]] = []
         self._queued = self._finished = 0  # how many ever were
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         locks.after_fork(self._forget)
 
-    def put(self, work: Callable[[], T]) -> Pending[T]:
+    def put(self, work: Work[T]) -> Pending[T]:
         """Queues a run; waits while the queue is full."""
         pending = Pending(work)
         with self._changed:
@@ -109,23 +132,39 @@ class Pipeline(Generic[T]):
     def _forget(self) -> None:
         """In the child of a fork: runs that wait there belong to the parent, which has the thread that does them."""
         self._changed, self._thread = threading.Condition(), None
-        for pending in (*self._queue, *([self._now] if self._now is not None else [])):
+        for pending in (*self._queue, *self._begun):
             pending._lose()
         self._queue.clear()
-        self._now, self._finished = None, self._queued
+        self._begun.clear()
+        self._finished = self._queued
 
     def _loop(self) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: bool(self._queue), LINGER_S):
+                if not self._begun and not self._changed.wait_for(lambda: bool(self._queue), LINGER_S):
                     self._thread = None
                     return
-                pending = self._now = self._queue.popleft()
-                self._changed.notify_all()
-            pending._run()
-            with self._changed:
-                self._now = None
-                self._finished += 1
-                if pending.error is not None and len(self._failed) < self._most:
-                    self._failed.append(pending)
-                self._changed.notify_all()
+                begins = bool(self._queue) and len(self._begun) < MOST_BEGUN
+                if begins:
+                    self._begun.append(self._queue.popleft())
+                    self._changed.notify_all()
+            if not begins:
+                self._end(self._begun[0])
+            elif self._begun[-1]._step():
+                while len(self._begun) > 1:
+                    self._end(self._begun[0])
+                self._finish(self._begun[0])
+
+    def _end(self, pending: Pending[T]) -> None:
+        pending._step()
+        self._finish(pending)
+
+    def _finish(self, pending: Pending[T]) -> None:
+        """Tells of the first of the runs at work, which is done."""
+        pending._done.set()
+        with self._changed:
+            self._begun.popleft()
+            self._finished += 1
+            if pending.error is not None and len(self._failed) < self._most:
+                self._failed.append(pending)
+            self._changed.notify_all()

@@ -110,7 +110,7 @@ class WgpuArray(DeviceArray):
             encoder = raw.create_command_encoder()
             encoder.copy_buffer_to_buffer(self.buffer, start - before, staging, 0, length)
             raw.queue.submit([encoder.finish()])
-            self.owner.map_for_reading(staging)
+            self.owner.begin_mapping(staging).sync_wait()
             try:
                 data = staging.read_mapped(0, length, copy=False)[before : before + size]
                 return from_stored(self.of, shape, data, self.as_host)

@@ -236,15 +236,15 @@ class Device:
         with translated(what):
             return self.raw.create_buffer(size=max(-(-nbytes // 4) * 4, 16), usage=usage)
 
-    def map_for_reading(self, buffer: Any) -> None:
-        """Waits for what was submitted, and maps a buffer that it wrote.
+    def begin_mapping(self, buffer: Any) -> Any:
+        """A promise to map a buffer for reading; its `sync_wait` waits for what was submitted.
 
         The library would submit an empty list of commands first, in case that nothing was; its own reads do not.
         """
         try:
-            buffer.map_sync("READ_NOSYNC")
+            return buffer.map_async("READ_NOSYNC")
         except ValueError:  # a version without this mode
-            buffer.map_sync(self.wgpu.MapMode.READ)
+            return buffer.map_async(self.wgpu.MapMode.READ)
 
     def layout(self, bindings: Sequence[Binding]) -> Any:
         """The bind group layout of a shader with these storage bindings behind its record."""

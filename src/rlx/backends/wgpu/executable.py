@@ -166,6 +166,8 @@ class WgpuBound(Bound):
         self._memory: dict[int, Any] = {}
         self._states: dict[int, Any] = {}
         self._staging: Any = None
+        self._spare: list[Any] = []
+        """Buffers like `_staging` that no run has."""
 
     def _placed(self, number: int) -> tuple[Buffer, int, int]:
         """A buffer, where it starts in its heap, and its length, in bytes."""
@@ -178,8 +180,7 @@ class WgpuBound(Bound):
         """Memory; what was made ready is forgotten when weights or states have moved."""
         device = self.executable.device
         if not self._memory:
-            outputs = sum(size for _, _, size in self._regions(["host"] * len(self.outputs)))
-            self._staging = device.buffer(max(outputs, WORD_BYTES), "outputs", "MAP_READ")
+            self._staging = self._new_staging()
             self._memory = {
                 heap: device.buffer(piece.nbytes, "arena", "STORAGE", "COPY_SRC")
                 for heap, piece in self.arena.pieces.items()
@@ -190,6 +191,11 @@ class WgpuBound(Bound):
         if old is None or old.heaps != weights.heaps or old.start != weights.start or states != self._states:
             self._sequences, self._whole = {}, None
         self._weights, self._states = weights, states
+
+    def _new_staging(self) -> Any:
+        """A buffer from which the host reads all outputs."""
+        size = sum(size for _, _, size in self._regions(["host"] * len(self.outputs)))
+        return self.executable.device.buffer(max(size, WORD_BYTES), "outputs", "MAP_READ")
 
     def _as_state(self, array: Any) -> WgpuArray:
         """A state that is no array on the device yet: what a run makes of it is only in its results."""
@@ -241,8 +247,7 @@ class WgpuBound(Bound):
             return timer.times(self.plan.main)
 
     def _run(self, where: Sequence[Where], inputs: Sequence[Any], encode: Encode) -> list[Any]:
-        device, main = self.executable.device, self.plan.program.main
-        numbers = self.plan.program.inputs
+        device, numbers = self.executable.device, self.plan.program.inputs
         inputs = [self._as_state(a) if self._is_state(n) else a for n, a in zip(numbers, inputs)]
         with device.lock, translated("run"):
             self._ready(self.executable.weights(), inputs)
@@ -255,13 +260,47 @@ class WgpuBound(Bound):
                     self._submit(None, copies, encode)
                 last, copies = self._up_to_the_last_question(encode), []
             else:
-                if self._whole is None:
-                    self._whole = self._sequence(self._unroller(nothing_to_ask).go(main))
-                last = self._whole
+                last = self._all()
             stays = [self._copy_out(self.outputs[i], array) for i, array in arrays.items()]
-            self._submit(last, copies, encode, [*stays, *self._to_staging(regions)])
-            results = {**arrays, **self._download(where, regions)}
+            self._submit(last, copies, encode, [*stays, *self._to_staging(regions, self._staging)])
+            with self._mapped(sum(size for _, _, size in regions)) as whole:
+                results = {**arrays, **self._downloaded(where, regions, whole)}
         return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
+
+    def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
+        """The device works through runs in the order of their submissions, each with its own buffer for results: the
+        host brings the inputs of the next run, and reads the results of the last one, meanwhile."""
+        if self.asks or self.written:
+            return None
+        device = self.executable.device
+        where: list[Where] = ["host"] * len(self.outputs)
+        with device.lock, translated("run"):
+            self._ready(self.executable.weights(), inputs)
+            staging = self._spare.pop() if self._spare else self._new_staging()
+            regions = self._regions(where)
+            copies = self._upload(inputs)
+            self._submit(self._all(), copies, DispatchSequence.encode, self._to_staging(regions, staging))
+            size = sum(size for _, _, size in regions)
+            mapping = device.begin_mapping(staging) if size else None
+
+        def end() -> list[Array]:
+            with translated("run"):
+                if mapping is not None:
+                    mapping.sync_wait()
+                whole = staging.read_mapped(0, size, copy=False) if size else None
+                results = self._downloaded(where, regions, whole)
+                if mapping is not None:
+                    staging.unmap()
+                self._spare.append(staging)
+            return [results[i] for i in range(len(where))]
+
+        return end
+
+    def _all(self) -> DispatchSequence:
+        """The whole program, of one without branches."""
+        if self._whole is None:
+            self._whole = self._sequence(self._unroller(nothing_to_ask).go(self.plan.program.main))
+        return self._whole
 
     def _array(self, output: _Output | None) -> WgpuArray:
         """An array for an output that stays on the device."""
@@ -273,12 +312,12 @@ class WgpuBound(Bound):
         assert output is not None  # others are no arrays of their own
         return self._heaps()[self.plan.heaps.of[output.number]], output.start, array.buffer, 0, words_of(output.size)
 
-    def _to_staging(self, regions: Iterable[Region]) -> list[Copy]:
+    def _to_staging(self, regions: Iterable[Region], staging: Any) -> list[Copy]:
         """Copies of regions to where the host reads them."""
         copies: list[Copy] = []
         heaps, end = self._heaps(), 0
         for heap, start, size in regions:
-            copies.append((heaps[heap], start, self._staging, end, size))
+            copies.append((heaps[heap], start, staging, end, size))
             end += size
         return copies
 
@@ -302,7 +341,7 @@ class WgpuBound(Bound):
         plan = self.plan
 
         def ask(number: int, word: int) -> bool:
-            regions = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)])
+            regions = self._to_staging([(plan.heaps.of[number], word * WORD_BYTES, WORD_BYTES)], self._staging)
             self._submit(self._kept(pending), (), encode, regions)
             pending.clear()
             with self._mapped(WORD_BYTES) as whole:
@@ -321,8 +360,11 @@ class WgpuBound(Bound):
 
     @contextmanager
     def _mapped(self, size: int) -> Iterator[Any]:
-        """What was copied for the host, as so many bytes."""
-        self.executable.device.map_for_reading(self._staging)
+        """What was copied for the host, as so many bytes; None where there are none."""
+        if not size:
+            yield None
+            return
+        self.executable.device.begin_mapping(self._staging).sync_wait()
         try:
             yield self._staging.read_mapped(0, size, copy=False)
         finally:
@@ -352,20 +394,19 @@ class WgpuBound(Bound):
             queue.write_buffer(self._memory[row.heap], row.start, row.block())
         return copies
 
-    def _download(self, where: Sequence[Where], regions: Sequence[Region]) -> dict[int, Array]:
-        """Results for the host by their places, of the regions that were copied for it."""
+    def _downloaded(self, where: Sequence[Where], regions: Sequence[Region], whole: Any) -> dict[int, Array]:
+        """Results for the host by their places, of the regions that were copied for it, one behind the other."""
         target, of = self.plan.heaps.target, self.plan.heaps.of
-        host_outputs = {
-            i: o for i, (o, place) in enumerate(zip(self.outputs, where)) if o is not None and place == "host"
-        }
-        if not any(output.size for output in host_outputs.values()):
-            return {i: np.zeros(output.shape, output.buffer.dtype.numpy) for i, output in host_outputs.items()}
         results = {}
-        with self._mapped(sum(size for _, _, size in regions)) as whole:
-            for i, output in host_outputs.items():
-                at = _offset_in(regions, of[output.number], output.start) if output.size else 0
-                raw = whole[at : at + output.size]
-                results[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))
+        for i, (output, place) in enumerate(zip(self.outputs, where)):
+            if output is None or place != "host":
+                continue
+            if not output.size:
+                results[i] = np.zeros(output.shape, output.buffer.dtype.numpy)
+                continue
+            at = _offset_in(regions, of[output.number], output.start)
+            raw = whole[at : at + output.size]
+            results[i] = from_stored(output.buffer.dtype, output.shape, raw, lies_as_host(output.buffer, target))
         return results
 
 
