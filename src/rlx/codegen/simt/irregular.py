@@ -19,7 +19,7 @@ from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
-from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, is_wide
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.loops import SHORT
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import identity_variable, iterations_of
@@ -30,7 +30,6 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
-from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.index import Linear, axis, load
@@ -148,32 +147,12 @@ class _ScatterWriter(Writer):
             body.store(0, work.offset, value)
 
     def _join(self) -> None:
-        """One update, by atomic instructions on the words of its place."""
-        work, body, code = self.work, self.body, self.code
-        slot = body.slots[0]
+        """One update, while others are made."""
+        work, body = self.work, self.body
+        assert work.combine is not None  # what replaces is not joined
         with body.scope(f"if ({body.gen(work.guard).name})"):
             value = body.gen(work.body)
-            words = 2 if is_wide(slot.dtype) else 1
-            at = code.let(f"{self.record.start(0)} + {body.offset(work.offset)} * {words}i", "at")
-            place = f"&memory{slot.storage}[{at}]"
-            if words == 2:
-                whole = code.let(value.widened().name)
-                before = code.let(f"atomicAdd({place}, {whole}.x)")
-                carry = code.let(f"select(0u, 1u, {before} + {whole}.x < {before})")
-                code.emit(f"atomicAdd(&memory{slot.storage}[{at} + 1i], {whole}.y + {carry});")
-                return
-            text = f"select(0u, 1u, {value.name})" if slot.dtype is dtypes.bool_ else value.name
-            held = "i32" if slot.dtype.kind == "int" else "u32"
-            text = text if held == slot.atomic else f"bitcast<{slot.atomic}>({text})"
-            assert work.combine is not None  # what replaces is not joined
-            code.emit(f"atomic{work.combine.capitalize()}({place}, {text});")
-
-
-def atomics_of(work: object, dtype: DType) -> str:
-    """The type of the atomics that work on slot 0, of this dtype, needs; empty if it needs none."""
-    if not (isinstance(work, Scatter) and work.atomic):
-        return ""
-    return "i32" if dtype.kind == "int" and not is_wide(dtype) else "u32"
+            self.language.join(body, 0, body.offset(work.offset), work.combine, value)
 
 
 def _legal(line: Linear) -> Linear:

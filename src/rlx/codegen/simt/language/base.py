@@ -149,6 +149,14 @@ class Language(ABC):
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         """The quad of a slot of packed f32 weights, which begins at a multiple of a quad, at an offset in quads."""
 
+    @abstractmethod
+    def has_atomic(self, combine: str, dtype: DType) -> bool:
+        """Whether `join` can do this."""
+
+    @abstractmethod
+    def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
+        """Puts in an element's place what an instruction makes of it and a value, while other invocations do too."""
+
     def shared_variable(self, code: Code, name: str, element: str, count: int) -> None:
         """Declares an array in workgroup memory."""
         code.shared[name] = (element, count)

@@ -60,6 +60,11 @@ def is_narrow_float(dtype: DType) -> bool:
     return dtype in narrow.DTYPES
 
 
+def atomic_type(dtype: DType) -> str:
+    """The type of the atomics that words of elements are joined as."""
+    return "i32" if dtype.kind == "int" and not is_wide(dtype) else "u32"
+
+
 def element_words(dtype: DType) -> int:
     """Words of an element in the words form."""
     return 2 if is_wide(dtype) else 1
