@@ -21,7 +21,8 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.kernel.ir.irregular import FourierTransform
-from rlx.kernel.passes.twiddles import Step, pair_count, passes, points, steps, twiddles_end, width_of
+from rlx.kernel.passes.twiddles import Step, pair_count, passes, points, scheduled_steps, twiddles_end
+from rlx.kernel.passes.twiddles import schedule as tiles_of
 from rlx.kernel.schedule.schedule import Schedule
 
 MOST_REPEATED = 6
@@ -36,15 +37,16 @@ class ScheduledFourier(WholePositions):
     """How a transform is run; fields as in `loops.ScheduledLoops`. A position is a row."""
 
     work: FourierTransform
-    lanes: int
+    schedule: Schedule
     steps: tuple[Step, ...]
     positions: Dim
     weight: Dim
     scratch: Dim
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(vector=("signal", self.lanes), spaces=(("passes", "cache"),))
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.schedule.static_tile("register", "signal")
 
     def render(self, module: Module, stem: str, slots: int) -> str:
         return module.define(stem, lambda name: _FourierWriter(module, name, self, slots).write())
@@ -60,10 +62,11 @@ def schedule(work: FourierTransform, lanes: int) -> ScheduledFourier:
     """Legalises bodies and chooses the steps."""
     imaginary = None if work.imaginary is None else maths.legalise(work.imaginary)
     work = replace(work, real=maths.legalise(work.real), imaginary=imaginary)
-    width = width_of(work, lanes)
-    weight = ROW_CYCLES + PASS_CYCLES * passes(work, width)
-    made = ScheduledFourier(work, width, steps(points(work), width), dims.product(work.outer), weight, 0)
-    return replace(made, scratch=4 * made.room * work.real.dtype.itemsize)
+    chosen = tiles_of(work, lanes)
+    plan = scheduled_steps(work, chosen)
+    weight = ROW_CYCLES + PASS_CYCLES * passes(work, plan, chosen.static_tile("register", "signal"))
+    scheduled = ScheduledFourier(work, chosen, plan, dims.product(work.outer), weight, 0)
+    return replace(scheduled, scratch=4 * scheduled.room * work.real.dtype.itemsize)
 
 
 Reader = Callable[[str], Callable[[int], Complex]]
