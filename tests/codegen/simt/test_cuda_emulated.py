@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from codegen.simt.kernel_cases import KernelCase, kernel_cases
+from kernel.schedule.graphs import scheduled
 from ops.case import Case
 from ops.cases import cases_of_every_op
-from rlx import ops
+from rlx import flags, ops
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
@@ -23,7 +25,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import const
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.ir.op import EXACT
+from rlx.ir.op import EXACT, Tolerance
 from rlx.kernel.ir.index import Linear, axis, linear, load
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.program import Kernel
@@ -57,6 +59,24 @@ def test_a_sample_of_op_cases(first: int) -> None:
 @pytest.mark.parametrize("kind", ["scattered", "sums", "sorted", "reduced", "products", "one query", "halves"])
 def test_kernels_of_many_blocks(kind: str) -> None:
     check([case for case in kernel_cases() if kind in str(case)])
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("rows", "rows:workgroup.rows=1"),
+        ("columns", "rows:workgroup.rows=64,register.terms=7"),
+        ("scatters", "scatter:thread.updates=1"),
+        ("scans", "prefix-scan:workgroup.rows=1,thread.elements=3"),
+        ("rankings", "top-k:thread.elements=50"),
+    ],
+)
+def test_schedules_set_by_hand(name: str, changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item = scheduled(name)
+    before = cuda_module([program_of(item.graph)]).text
+    monkeypatch.setenv(flags.schedule.name, changed)
+    assert cuda_module([program_of(item.graph)]).text != before
+    check([Given(item.graph, {}, Tolerance(256, scale=4), tuple(item.inputs.values()))])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,11 @@ from rlx.errors import RlxError
 from rlx.ir.dim import Dim
 from rlx.kernel.schedule.schedule import Schedule
 
+KINDS = (
+    "attention", "bitonic", "columns", "contraction", "fourier", "map", "prefix-scan", "rows", "scatter", "split-kv",
+    "top-k", "transpose", "winograd",
+)  # fmt: skip
+"""Kernels that are written from a schedule; each target has some of them."""
 EVERY = "*"
 """In the place of an axis: all axes that the level has tiles of."""
 MOST = 1 << 16
@@ -21,6 +26,7 @@ MOST = 1 << 16
 
 def overridden(kind: str, schedule: Schedule) -> Schedule:
     """The schedule of a kernel of this kind, changed as `RLX_SCHEDULE` says. Raises RlxError."""
+    assert kind in KINDS
     for level, axis, size in _parsed(flags.schedule()).get(kind, ()):
         axes = [tile.axis for tile in schedule.tiles if tile.level == level and axis in (tile.axis, EVERY)]
         if not axes:
@@ -43,6 +49,8 @@ def _parsed(text: str) -> dict[str, tuple[tuple[str, str, int], ...]]:
         kind, colon, rest = part.partition(":")
         if not colon:
             raise RlxError(f"[RLX_SCHEDULE] expected `kind:level.axis=size`, got {part!r}")
+        if kind.strip() not in KINDS:
+            raise RlxError(f"[RLX_SCHEDULE] expected one of {', '.join(KINDS)}, got {kind.strip()!r}")
         tiles[kind.strip()] = tuple(_tile(item.strip()) for item in rest.split(",") if item.strip())
     return tiles
 
