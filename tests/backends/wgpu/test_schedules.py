@@ -45,6 +45,9 @@ CHANGES = [
     ("scans", "prefix-scan:workgroup.rows=1,thread.elements=3"),
     ("scans", "prefix-scan:workgroup.rows=64"),
     ("rankings", "top-k:thread.elements=50"),
+    ("transposes", "transpose:workgroup.side=32"),
+    ("turned", "transpose:workgroup.side=8"),
+    ("turned", "transpose:workgroup.side=16"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Graphs at sizes at which kernels that go in blocks have several of them, and ragged ones at the end: products,
-attention, sorting networks, reductions that lanes share, scatters. Ops' own cases are smaller, and have no weights."""
+attention, sorting networks, reductions that lanes share, transposes, scatters. Ops' own cases are smaller, and have no
+weights."""
 
 from __future__ import annotations
 
@@ -92,6 +93,14 @@ def _reduced(graph: Graph) -> None:
     graph.output(ops.reduce_max(i, axes=(1,)), ops.argmin(x, axis=1), ops.reduce_any(ops.ne(i, 3), axes=(1,)))
 
 
+def turned(graph: Graph) -> None:
+    """Several operands at once, of several dtypes, and batches; bools, narrow floats and integers of 64 bits."""
+    x, y, wide = graph.input("x", (2, 70, 33)), graph.input("y", (2, 33, 70)), graph.input("wide", (2, 70, 33), "i64")
+    turned = x.transpose(0, 2, 1)
+    graph.output(turned * y + graph.input("half", (2, 70, 33), "f16").transpose(0, 2, 1).cast("f32"))
+    graph.output(wide.transpose(0, 2, 1), ops.select(ops.gt(wide, 4).transpose(0, 2, 1), turned, y))
+
+
 UPDATES = 900
 
 
@@ -114,6 +123,7 @@ def kernel_cases() -> Iterator[KernelCase]:
         ("products", _products, {"n": 4}, Tolerance(64, scale=8)),
         ("sorted", _sorted, {}, Tolerance(0)),
         ("reduced", _reduced, {}, Tolerance(64, scale=4)),
+        ("turned", turned, {}, Tolerance(4)),
     ]
     near = Tolerance(64, scale=1)
     few, many = {"n": 5, "m": 700}, {"n": 140, "m": 77}

@@ -56,7 +56,9 @@ def test_a_sample_of_op_cases(first: int) -> None:
     check(cases_of_every_op()[first::EVERY])
 
 
-@pytest.mark.parametrize("kind", ["scattered", "sums", "sorted", "reduced", "products", "one query", "halves"])
+@pytest.mark.parametrize(
+    "kind", ["scattered", "sums", "sorted", "reduced", "turned", "products", "one query", "halves"]
+)
 def test_kernels_of_many_blocks(kind: str) -> None:
     check([case for case in kernel_cases() if kind in str(case)])
 
@@ -69,6 +71,9 @@ def test_kernels_of_many_blocks(kind: str) -> None:
         ("scatters", "scatter:thread.updates=1"),
         ("scans", "prefix-scan:workgroup.rows=1,thread.elements=3"),
         ("rankings", "top-k:thread.elements=50"),
+        ("transposes", "transpose:workgroup.side=8"),
+        ("turned", "transpose:workgroup.side=16"),
+        ("turned", "transpose:workgroup.side=1"),
     ],
 )
 def test_schedules_set_by_hand(name: str, changed: str, monkeypatch: pytest.MonkeyPatch) -> None:

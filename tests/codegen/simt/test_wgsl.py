@@ -285,7 +285,7 @@ def scheduled() -> Graph:
         graph.output(ops.attention(q, k, v))
     row, at = graph.input("scanned", (3000,)), graph.input("at", (3000,), "i32")
     graph.output(ops.cumsum(row, axis=0), ops.reduce_sum(graph.input("summed", (37, 150)).T, axes=(1,)))
-    graph.output(ops.scatter_elements(row, at, row, axis=0, combine="min"))
+    graph.output(ops.scatter_elements(row, at, row, axis=0, combine="min"), ops.exp(graph.input("turned", (50, 40)).T))
     return graph
 
 
@@ -302,6 +302,7 @@ def scheduled() -> Graph:
         ("prefix-scan:workgroup.rows=64", "workgroup rows 64, thread elements 3000"),
         ("scatter:thread.updates=3000", "thread updates 3000"),
         ("top-k:thread.elements=3000", "thread elements 3000"),
+        ("transpose:workgroup.side=16", "workgroup side 16, vectors of 16 along a1, slot 1 in shared"),
     ],
 )
 def test_a_schedule_is_set_by_hand_and_shown(changed: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +330,7 @@ def test_a_schedule_is_set_by_hand_and_shown(changed: str, words: str, monkeypat
         ("prefix-scan:thread.elements=65", "thread.elements of at most 64, got 65, for prefix-scan"),
         ("scatter:register.columns=16", "one of thread.updates, got register.columns, for scatter"),
         ("top-k:cache.elements=16", "one of thread.elements, got cache.elements, for top-k"),
+        ("transpose:workgroup.side=12", "workgroup.side of 1, 8, 16, 32, got 12, for transpose"),
     ],
 )
 def test_a_schedule_that_no_workgroup_holds_is_refused(

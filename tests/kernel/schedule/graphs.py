@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from codegen.simt.kernel_cases import turned
 from rlx import ops
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -94,6 +95,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "rows": _rows,
     "columns": _columns,
     "transposes": _transposes,
+    "turned": turned,
     "transforms": _transforms,
     "wide transforms": _wide_transforms,
     "scatters": _scatters,

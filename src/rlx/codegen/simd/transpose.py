@@ -11,13 +11,13 @@ from rlx.codegen.simd.loops import ScheduledLoops
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
-from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
+from rlx.kernel.schedule.transposes import transposition
 
 MOST_INTERLEAVED = 8
 """Columns that are written in turns instead of as parts of squares."""
@@ -52,28 +52,16 @@ class ScheduledTranspose:
 def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     """The schedule if a nest is such a map, else None."""
     nest = loops.nest
-    if nest.inner or len(nest.outer) < 2 or len(nest.statements) != 1:
+    found = transposition(nest)
+    if found is None or any(memory_type(read.dtype) not in ("float", "i32") for read in found.reads):
         return None
-    store = nest.statements[0]
-    assert isinstance(store, Store)
-    last = len(nest.outer) - 1
-    loads = [n for n in ex.walk([store.body]) if n.kind == "load"]
-    transposed = tuple(n for n in loads if n.attr.coefficient(last) not in (0, 1))
-    if not transposed or store.offset.others or store.offset.coefficient(last) != 1:
-        return None
-    if any(n.args or memory_type(n.dtype) not in ("float", "i32") for n in transposed):
-        return None
-    axes = {n for n, c in transposed[0].attr.axes if c == 1 and n != last}
-    axes = {n for n in axes if all(t.attr.coefficient(n) == 1 for t in transposed)}
-    if len(axes) != 1:
-        return None
-    axis = axes.pop()
+    axis, last = found.axis, len(nest.outer) - 1
     tiles = _tiles(axis, lanes)
     rows = tiles.static_tile("cache", "rows")
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], rows), 4)
     positions = dims.mul(others, dims.ceildiv(nest.outer[axis], rows))
-    return ScheduledTranspose(loops, tiles, axis, transposed, positions, weight)
+    return ScheduledTranspose(loops, tiles, axis, found.reads, positions, weight)
 
 
 def _tiles(axis: int, lanes: int) -> Schedule:

@@ -11,20 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt import transpose
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.rows import BLOCK, AloneRows, TeamRows
+from rlx.codegen.simt.writer import place
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
-from rlx.ir.dim import Shape
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import accesses
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement
 from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
+from rlx.kernel.schedule.transposes import transposition
 
 SHORT = 64
 """Positions of a row that one invocation always walks alone."""
@@ -41,11 +43,14 @@ def render(
     language: Language = WGSL,
 ) -> Shader:
     """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
+    chosen = schedule(nest, target)
+    found = transposition(nest)
+    if found is not None and chosen.static_tile("workgroup", "side") > 1:
+        return transpose.Squares(nest, found, chosen, slots, language).shader(bindings, name)
     stages = legal_stages(nest.statements)
     record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
     body = Body(Code(language, subgroups=target.subgroups), record, slots, Ranges(positions))
-    chosen = schedule(nest)
     team = bool(nest.inner) and chosen.static_tile("workgroup", "rows") == 1
     place(body, nest.outer)
     rows = TeamRows(body, nest, stages) if team else AloneRows(body, nest, stages, chosen)
@@ -60,10 +65,13 @@ def render(
     )  # fmt: skip
 
 
-def schedule(nest: LoopNest) -> Schedule:
+def schedule(nest: LoopNest, target: Target) -> Schedule:
     """A row for each lane of a workgroup, or one for all; neighbouring lanes have neighbours of the last outer axis, or
     of the row. Sums along the row of one lane go in blocks. Raises RlxError for rows set by hand that no workgroup
     has."""
+    found = transposition(nest)
+    if found is not None:
+        return transpose.schedule(nest, found, target)
     last = len(nest.outer) - 1
     lanes = (f"a{last}", WORKGROUP) if nest.outer else None
     if not nest.inner:
@@ -107,17 +115,3 @@ def legal_stages(stages: Sequence[Statement]) -> list[Statement]:
             temps[number] = body
         legalised.append(replace(stage, body=body))
     return legalised
-
-
-def place(body: Body, extents: Shape) -> None:
-    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
-    code = body.code
-    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
-    rest = "position"
-    for number in reversed(range(len(extents))):
-        if number == 0:
-            body.axes[number] = rest
-        else:
-            extent = body.record.divisor(extents[number])
-            body.axes[number] = code.let(f"{rest} % {extent}", "index")
-            rest = code.let(f"{rest} / {extent}", "rest")

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.registers import Reg
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
@@ -162,8 +163,9 @@ class Language(ABC):
         code.shared[name] = (element, count)
 
     @abstractmethod
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
-        """Declares an array in workgroup memory with a place for every lane, once for each type; its name."""
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
+        """Declares an array in workgroup memory, with a place for every lane if nothing else is said, once for each
+        stem and type; its name."""
 
     @abstractmethod
     def shared_places(self, code: Code) -> str:

@@ -257,10 +257,10 @@ class Cuda(Language):
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         return f"((const float4*)slot{slot})[{offset}]"
 
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
         kind = self.register_type(dtype, False)
-        name = "shared_" + kind.replace(" ", "_")
-        self.shared_variable(code, name, kind, WORKGROUP)
+        name = f"{stem}_{kind}".replace(" ", "_")
+        self.shared_variable(code, name, kind, count)
         return name
 
     def shared_places(self, code: Code) -> str:

@@ -123,11 +123,11 @@ class Wgsl(Language):
     def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
         _join(body, slot, offset, combine, value)
 
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
         """Bools lie there as u32: NVIDIA's driver loses them."""
         element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
-        name = "shared_" + element.replace("<", "_").replace(">", "")
-        self.shared_variable(code, name, element, WORKGROUP)
+        name = f"{stem}_{element}".replace("<", "_").replace(">", "")
+        self.shared_variable(code, name, element, count)
         return name
 
     def shared_places(self, code: Code) -> str:

@@ -35,6 +35,11 @@ class Target:
     subgroups: bool = False
     software: bool = False
 
+    @property
+    def square(self) -> int:
+        """Side of the squares that maps which transpose take through workgroup memory, at most; 1 is none."""
+        return 1
+
     def is_native(self, dtype: DType) -> bool:
         """Whether elements lie as halves."""
         return self.halves and dtype is dtypes.f16
