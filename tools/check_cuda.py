@@ -220,8 +220,8 @@ def _judged(driver: Machine, compiled: Iterable[tuple[list[Lowered], CudaModule,
                 left_out += 1
                 continue
             try:
-                for got, wanted in zip(run(driver, loaded, module.names, item), item.case.reference()):
-                    assert_close(got, wanted, item.tolerance)
+                for result, expected in zip(run(driver, loaded, module.names, item), item.case.reference()):
+                    assert_close(result, expected, item.tolerance)
                 right += 1
             except (AssertionError, CompileError) as error:
                 wrong.append(f"{item.case}: {str(error)[:200]!r}")

@@ -72,13 +72,13 @@ def _products(graph: Graph) -> None:
 def _attention(
     q: Shape, k: Shape, value_features: int, dtype: str = "f32", mask: str = "", **attributes: object
 ) -> Callable[[Graph], None]:
-    def made(graph: Graph) -> None:
+    def build(graph: Graph) -> None:
         operands = [graph.input(name, shape, dtype) for name, shape in zip("qkv", (q, k, (*k[:3], value_features)))]
         if mask:
             operands.append(graph.input("mask", (q[0], 1, q[2], k[2]), mask))
         graph.output(ops.attention(*operands, **attributes))
 
-    return made
+    return build
 
 
 def _sorted(graph: Graph) -> None:
@@ -118,7 +118,7 @@ def scattered(dtype: str, *combines: str | None) -> Callable[[Graph], None]:
 
 
 def kernel_cases() -> Iterator[KernelCase]:
-    made: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
+    cases: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
         ("products", _products, {"n": 37}, Tolerance(64, scale=8)),
         ("products", _products, {"n": 4}, Tolerance(64, scale=8)),
         ("sorted", _sorted, {}, Tolerance(0)),
@@ -138,15 +138,15 @@ def kernel_cases() -> Iterator[KernelCase]:
         ("few queries", _attention((2, 2, 7, 30), (2, 2, 400, 30), 30, "bf16", "bool", causal=True), [{}]),
         ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **bounded), [{}]),
     ):
-        made += [(f"attention: {name}", attention, binding, near) for binding in bindings]
+        cases += [(f"attention: {name}", attention, binding, near) for binding in bindings]
     everything = (None, "add", "mul", "min", "max")
     for dtype in ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "i4", "bool", "f64"):
-        made.append((f"scattered: {dtype}", scattered(dtype, *everything), {"m": UPDATES}, Tolerance(4)))
+        cases.append((f"scattered: {dtype}", scattered(dtype, *everything), {"m": UPDATES}, Tolerance(4)))
     for dtype in ("f16", "bf16", "f32"):
-        made.append((f"scattered: {dtype}", scattered(dtype, None, "min", "max"), {"m": UPDATES}, Tolerance(0)))
+        cases.append((f"scattered: {dtype}", scattered(dtype, None, "min", "max"), {"m": UPDATES}, Tolerance(0)))
     for dtype, near in (("f16", Tolerance(0)), ("bf16", Tolerance(0)), ("f32", Tolerance(128, scale=8))):
-        made.append((f"sums: {dtype}", scattered(dtype, "add"), {"m": UPDATES}, near))
-    for name, build, binding, tolerance in made:
+        cases.append((f"sums: {dtype}", scattered(dtype, "add"), {"m": UPDATES}, near))
+    for name, build, binding, tolerance in cases:
         graph = Graph(name)
         build(graph)
         yield KernelCase(graph, binding, tolerance)

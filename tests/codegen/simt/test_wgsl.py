@@ -339,3 +339,14 @@ def test_a_schedule_that_no_workgroup_holds_is_refused(
     monkeypatch.setenv(flags.schedule.name, changed)
     with pytest.raises(RlxError, match=rf"\[RLX_SCHEDULE\] expected .*{words}"):
         build(scheduled(), Options(), 1 << 20)
+
+
+def test_squares_that_no_workgroup_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("wide squares")
+    x, y = graph.input("x", (50, 40), "i64"), graph.input("y", (50, 40), "i64")
+    graph.output(x.T + y.T)
+    monkeypatch.setenv(flags.schedule.name, "transpose:workgroup.side=32")
+    with pytest.raises(
+        RlxError, match=r"workgroup.side whose 2 squares take at most 16384 bytes, got 32, for transpose"
+    ):
+        build(graph, Options(), 1 << 20)

@@ -52,16 +52,16 @@ class ScheduledTranspose:
 def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     """The schedule if a nest is such a map, else None."""
     nest = loops.nest
-    found = transposition(nest)
-    if found is None or any(memory_type(read.dtype) not in ("float", "i32") for read in found.reads):
+    transposed = transposition(nest)
+    if transposed is None or any(memory_type(read.dtype) not in ("float", "i32") for read in transposed.reads):
         return None
-    axis, last = found.axis, len(nest.outer) - 1
+    axis, last = transposed.axis, len(nest.outer) - 1
     tiles = _tiles(axis, lanes)
     rows = tiles.static_tile("cache", "rows")
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], rows), 4)
     positions = dims.mul(others, dims.ceildiv(nest.outer[axis], rows))
-    return ScheduledTranspose(loops, tiles, axis, found.reads, positions, weight)
+    return ScheduledTranspose(loops, tiles, axis, transposed.reads, positions, weight)
 
 
 def _tiles(axis: int, lanes: int) -> Schedule:

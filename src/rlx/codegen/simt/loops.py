@@ -44,9 +44,9 @@ def render(
 ) -> Shader:
     """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
     chosen = schedule(nest, target)
-    found = transposition(nest)
-    if found is not None and chosen.static_tile("workgroup", "side") > 1:
-        return transpose.Squares(nest, found, chosen, slots, language).shader(bindings, name)
+    transposed = transposition(nest)
+    if transposed is not None and chosen.static_tile("workgroup", "side") > 1:
+        return transpose.Squares(nest, transposed, chosen, slots, language).shader(bindings, name)
     stages = legal_stages(nest.statements)
     record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
@@ -69,9 +69,9 @@ def schedule(nest: LoopNest, target: Target) -> Schedule:
     """A row for each lane of a workgroup, or one for all; neighbouring lanes have neighbours of the last outer axis, or
     of the row. Sums along the row of one lane go in blocks. Raises RlxError for rows set by hand that no workgroup
     has."""
-    found = transposition(nest)
-    if found is not None:
-        return transpose.schedule(nest, found, target)
+    transposed = transposition(nest)
+    if transposed is not None:
+        return transpose.schedule(nest, transposed, target)
     last = len(nest.outer) - 1
     lanes = (f"a{last}", WORKGROUP) if nest.outer else None
     if not nest.inner:

@@ -98,28 +98,28 @@ class Rows(ABC):
         with self.body.scope(self.language.loop(name, low, high)):
             yield
 
-    def consider(self, stage: Reduce, best: Reg, found: Reg) -> None:
+    def consider(self, stage: Reduce, best: Reg, place: Reg) -> None:
         """Takes the element at the current position if it beats the best one so far."""
         body, code, axis = self.body, self.code, self.inner[0]
         value = body.gen(stage.body)
         value = value.widened() if best.wide else value
         value = value.like(code.let(value.name))
-        first = Reg(code.let(f"{found.name} < {self.language.index(0)}"), dtypes.bool_, False)
+        first = Reg(code.let(f"{place.name} < {self.language.index(0)}"), dtypes.bool_, False)
         better = self.body.through(
             lambda new, old, none: ex.apply("or", _better(stage, new, old), none), value, best, first
         )
         with body.scope(f"if ({better.name})"):
             code.emit(f"{best.name} = {value.name};")
-            code.emit(f"{found.name} = {body.axes[axis]};")
+            code.emit(f"{place.name} = {body.axes[axis]};")
 
     def best_variables(self, stage: Reduce) -> tuple[Reg, Reg]:
         """Variables for the best element so far, and for its position: -1 before there is one."""
         dtype = stage.body.dtype
         best = Reg(self.code.fresh("best"), dtype, self.language.is_wide(dtype))
-        found = Reg(self.code.fresh("found"), dtypes.i64, False)
+        place = Reg(self.code.fresh("found"), dtypes.i64, False)
         self.code.emit(self.language.variable(best.name, self.language.register_type(dtype, best.wide)))
-        self.code.emit(self.language.mutable(found.name, self.language.index(-1)))
-        return best, found
+        self.code.emit(self.language.mutable(place.name, self.language.index(-1)))
+        return best, place
 
 
 class AloneRows(Rows):
@@ -135,11 +135,11 @@ class AloneRows(Rows):
             if isinstance(first, Store) and is_once_a_row(first):
                 self.body.store(first.slot, first.offset, self.body.gen(first.body))
             elif isinstance(first, Reduce) and first.argument:
-                best, found = self.best_variables(first)
+                best, place = self.best_variables(first)
                 with self.loop(self.inner[0], self.language.index(0), self.body.record.dim(self.nest.inner[0])):
-                    self.consider(first, best, found)
+                    self.consider(first, best, place)
                 self.count(self.length)
-                self.body.rows[group[0]] = found
+                self.body.rows[group[0]] = place
             else:
                 totals = {n: self.variable(s, "total") for n, s in self.reduces(group).items()}
                 self.walk(group, totals)
@@ -250,18 +250,18 @@ class TeamRows(Rows):
     def _argument(self, number: int, stage: Reduce) -> None:
         """Each lane's best element, then the best of these."""
         code = self.code
-        best, found = self.best_variables(stage)
+        best, place = self.best_variables(stage)
         with self._share():
-            self.consider(stage, best, found)
+            self.consider(stage, best, place)
         values, places = self.shared.array(best.dtype, best.wide), self.language.shared_places(code)
         self.shared.put(values, best)
-        code.emit(f"{places}[lane] = {found.name};")
+        code.emit(f"{places}[lane] = {place.name};")
         self.shared.barrier()
         for half in halves(WORKGROUP):
             with self.body.scope(f"if (lane < {half}u)"):
                 self._better_lane(stage, values, places, best, half)
             self.shared.barrier()
-        self.body.rows[number] = found.like(code.let(f"{places}[0]"))
+        self.body.rows[number] = place.like(code.let(f"{places}[0]"))
         self.shared.barrier()
 
     def _better_lane(self, stage: Reduce, values: str, places: str, like: Reg, half: int) -> None:

@@ -30,39 +30,39 @@ SHARED_BYTES = 16 << 10
 SIDES = (1, 8, 16, 32)
 
 
-def schedule(nest: LoopNest, found: Transposition, target: Target) -> Schedule:
+def schedule(nest: LoopNest, transposed: Transposition, target: Target) -> Schedule:
     """The side of the squares; 1 where lanes read as they write. Raises RlxError for a side set by hand that no
     workgroup can have."""
     last = len(nest.outer) - 1
-    short = any(isinstance(n, int) and n < SHORT_SIDE for n in (nest.outer[found.axis], nest.outer[last]))
-    element = max(8 if read.dtype.bits == 64 else 4 for read in found.reads)
-    fitting = [side for side in SIDES if _bytes(side, found, element) <= SHARED_BYTES and side <= target.square]
+    short = any(isinstance(n, int) and n < SHORT_SIDE for n in (nest.outer[transposed.axis], nest.outer[last]))
+    element = max(8 if read.dtype.bits == 64 else 4 for read in transposed.reads)
+    fitting = [side for side in SIDES if _bytes(side, transposed, element) <= SHARED_BYTES and side <= target.square]
     side = 1 if short else max(fitting)
     chosen = overridden("transpose", Schedule((Tile("workgroup", "side", side),), vector=(f"a{last}", WORKGROUP)))
     side = chosen.static_tile("workgroup", "side")
     if side not in SIDES:
         raise unfit("transpose", "workgroup", "side", side, f"of {', '.join(map(str, SIDES))}")
-    if _bytes(side, found, element) > SHARED_BYTES:
-        words = f"whose {len(found.reads)} squares take at most {SHARED_BYTES} bytes"
+    if _bytes(side, transposed, element) > SHARED_BYTES:
+        words = f"whose {len(transposed.reads)} squares take at most {SHARED_BYTES} bytes"
         raise unfit("transpose", "workgroup", "side", side, words)
     if side == 1:
         return chosen
-    spaces = tuple((f"slot {slot}", "shared") for slot in dict.fromkeys(read.attr.slot for read in found.reads))
+    spaces = tuple((f"slot {slot}", "shared") for slot in dict.fromkeys(read.attr.slot for read in transposed.reads))
     return Schedule(chosen.tiles, vector=(f"a{last}", side), spaces=spaces)
 
 
-def _bytes(side: int, found: Transposition, element: int) -> int:
-    return len(found.reads) * element * side * (side + 1) if side > 1 else 0
+def _bytes(side: int, transposed: Transposition, element: int) -> int:
+    return len(transposed.reads) * element * side * (side + 1) if side > 1 else 0
 
 
 class Squares(Writer):
     """A workgroup takes a square, some rows at a time: first along the operands' axis, then along the result's."""
 
     def __init__(
-        self, nest: LoopNest, found: Transposition, chosen: Schedule, slots: Sequence[Slot], language: Language
+        self, nest: LoopNest, transposed: Transposition, chosen: Schedule, slots: Sequence[Slot], language: Language
     ) -> None:
         self.side = chosen.static_tile("workgroup", "side")
-        self.axis, self.last = found.axis, len(nest.outer) - 1
+        self.axis, self.last = transposed.axis, len(nest.outer) - 1
         grid = [
             dims.ceildiv(extent, self.side) if number in (self.axis, self.last) else extent
             for number, extent in enumerate(nest.outer)
@@ -71,7 +71,7 @@ class Squares(Writer):
         self.nest, self.schedule = nest, chosen
         store = nest.statements[0]
         assert isinstance(store, Store)
-        self.store, self.reads = store, found.reads
+        self.store, self.reads = store, transposed.reads
 
     def write(self) -> Dim:
         code, body, language, index = self.code, self.body, self.language, self.language.index
