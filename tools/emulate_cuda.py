@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ ALIGNMENT = 256
 
 def why_absent() -> str:
     """Why kernels cannot be compiled here; empty if they can."""
+    if sys.platform != "linux":
+        return "lanes are coroutines of Linux"
     return "" if shutil.which(COMPILER) else f"no {COMPILER}"
 
 
