@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
         default="",
-        help="comma list of devices and packages that must be here; `nets` is all real models",
+        help="comma list of devices and packages that must be here, g++ too; `nets` is all real models",
     )
 
 
@@ -96,6 +96,10 @@ def absent(name: str) -> str:
     """Why what `--require` names is not here; empty if it is."""
     if name == "nets":
         return "; ".join(why for net in nets().values() if (why := net.why_absent()) and not net.npm)
+    if name == "g++":
+        from tools import emulate_cuda  # imports code generators
+
+        return emulate_cuda.why_absent()
     if kind_of(name) in registry.names():
         return why_absent(name)
     return "" if find_spec(name) else f"neither a device nor a package that is installed: pip install {name}"

@@ -3,6 +3,7 @@ with --run runs them on a GPU.
 
     python -m tools.check_cuda                    # NVRTC alone: no GPU, no driver, no toolkit
     python -m tools.check_cuda --run              # on a GPU: every case against its reference
+    python -m tools.check_cuda --emulate          # on the processor, by a C++ compiler: `tools/emulate_cuda.py`
 
 Kernels run one after the other, from a launcher of the driver API that is as plain as can be: this checks the code
 generator, not a runtime. Cases with conditionals and loops are compiled only.
@@ -15,10 +16,11 @@ import ctypes
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,7 @@ from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
 from rlx.kernel.ir.program import Kernel, Program
 from support import assert_close
+from tools.emulate_cuda import Emulator
 
 CASES_A_MODULE = 120
 
@@ -92,6 +95,9 @@ class Driver:
         if code:
             raise RuntimeError(f"{name} gave {code}")
 
+    def compile(self, text: str, names: Iterable[str]) -> bytes:
+        return nvrtc.compile_cubin(text, self.architecture)
+
     def load(self, cubin: bytes) -> ctypes.c_void_p:
         module = ctypes.c_void_p()
         self("cuModuleLoadData", ctypes.byref(module), cubin)
@@ -104,6 +110,15 @@ class Driver:
         self("cuMemsetD8_v2", pointer, ctypes.c_ubyte(0xA5), ctypes.c_size_t(max(nbytes, 16)))
         return pointer
 
+    def upload(self, pointer: ctypes.c_uint64, array: Array) -> None:
+        self("cuMemcpyHtoD_v2", pointer, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+
+    def download(self, array: Array, pointer: ctypes.c_uint64) -> None:
+        self("cuMemcpyDtoH_v2", ctypes.c_void_p(array.ctypes.data), pointer, ctypes.c_size_t(array.nbytes))
+
+    def free(self, pointer: ctypes.c_uint64) -> None:
+        self("cuMemFree_v2", pointer)
+
     def launch(self, module: ctypes.c_void_p, name: str, blocks: int, arguments: Sequence[object]) -> None:
         function = ctypes.c_void_p()
         self("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
@@ -112,8 +127,12 @@ class Driver:
         self("cuCtxSynchronize")
 
 
-def run(driver: Driver, module: ctypes.c_void_p, names: dict[int, str], item: Lowered) -> list[Array]:
-    """The results of a case on the GPU."""
+Machine = Driver | Emulator
+"""What runs kernels."""
+
+
+def run(driver: Machine, module: Any, names: dict[int, str], item: Lowered) -> list[Array]:
+    """The results of a case."""
     program, binding, graph = item.program, item.binding, item.case.graph()
     arrays = {n: np.ascontiguousarray(a) for n, a in zip(program.inputs, item.case.arrays)} | program.constants
     arrays |= {number: graph.data[program.buffers[number].name] for number in program.params}
@@ -126,22 +145,21 @@ def run(driver: Driver, module: ctypes.c_void_p, names: dict[int, str], item: Lo
         start = memory[base].value + int(dims.evaluate(first, binding)) * program.buffers[number].dtype.itemsize
         memory[number] = ctypes.c_uint64(start)
     for number, array in arrays.items():
-        held = np.ascontiguousarray(array)
-        driver("cuMemcpyHtoD_v2", memory[number], held.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(held.nbytes))
+        driver.upload(memory[number], np.ascontiguousarray(array))
     for kernel in (*program.prepare, *program.main):
         _launch(driver, module, names[id(kernel)], item, kernel, memory)
     results = []
     for number, value in zip(program.outputs, graph.outputs.values()):
         array = np.empty([int(dims.evaluate(d, binding)) for d in value.shape], value.dtype.numpy)
-        driver("cuMemcpyDtoH_v2", array.ctypes.data_as(ctypes.c_void_p), memory[number], ctypes.c_size_t(array.nbytes))
+        driver.download(array, memory[number])
         results.append(array)
     for number in set(memory) - set(program.aliases):
-        driver("cuMemFree_v2", memory[number])
+        driver.free(memory[number])
     return results
 
 
 def _launch(
-    driver: Driver, module: ctypes.c_void_p, name: str, item: Lowered, kernel: Kernel,
+    driver: Machine, module: Any, name: str, item: Lowered, kernel: Kernel,
     memory: dict[int, ctypes.c_uint64],
 ) -> None:  # fmt: skip
     shader = cuda_kernel(item.program, kernel, name)
@@ -159,40 +177,51 @@ def _launch(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="run the cases on the first GPU")
+    parser.add_argument("--emulate", action="store_true", help="run the cases on the processor, compiled as C++")
+    parser.add_argument("--only", default="", help="take cases whose name has this")
     parser.add_argument("--every", type=int, default=1, help="take one case of so many")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at once")
     given = parser.parse_args()
-    found = list(lowered([*kernel_cases(), *cases_of_every_op()][:: given.every]))
-    refused = Counter(item for item in found if isinstance(item, str))
-    items = [item for item in found if isinstance(item, Lowered)]
+    cases = [case for case in (*kernel_cases(), *cases_of_every_op()) if given.only in str(case)]
+    results = list(lowered(cases[:: given.every]))
+    refused = Counter(item for item in results if isinstance(item, str))
+    items = [item for item in results if isinstance(item, Lowered)]
     groups = [items[i : i + CASES_A_MODULE] for i in range(0, len(items), CASES_A_MODULE)]
     modules = [cuda_module(item.program for item in group) for group in groups]
-    print(f"NVRTC {nvrtc.version()}: {len(items)} cases, {len(refused)} refused")
+    print(f"{len(items)} cases, {refused.total()} refused")
     for reason, count in refused.most_common(10):
         print(f"  {count} x {reason[:120]}")
-    driver = Driver() if given.run else None
-    architectures = (driver.architecture,) if driver else nvrtc.ARCHITECTURES
-    for architecture in architectures:
+    if given.run or given.emulate:
+        return _run_all(Driver() if given.run else Emulator(), groups, modules, given.jobs)
+    print(f"NVRTC {nvrtc.version()}")
+    for architecture in nvrtc.ARCHITECTURES:
         start = time.perf_counter()
         with ThreadPoolExecutor(given.jobs) as pool:
             cubins = list(pool.map(lambda m, to=architecture: nvrtc.compile_cubin(m.text, to), modules))
         kernels = sum(len(set(module.names.values())) for module in modules)
         seconds = time.perf_counter() - start
         print(f"{architecture}: {kernels} kernels, {sum(map(len, cubins))} bytes, {seconds:.0f} s", flush=True)
-    return _run_all(driver, groups, modules, cubins) if driver else 0
+    return 0
 
 
-def _run_all(driver: Driver, groups: list[list[Lowered]], modules: list[CudaModule], cubins: list[bytes]) -> int:
+def _run_all(driver: Machine, groups: list[list[Lowered]], modules: list[CudaModule], jobs: int) -> int:
+    with ThreadPoolExecutor(jobs) as pool:
+        compiled = pool.map(lambda module: driver.compile(module.text, module.names.values()), modules)
+        return _judged(driver, zip(groups, modules, compiled))
+
+
+def _judged(driver: Machine, compiled: Iterable[tuple[list[Lowered], CudaModule, bytes]]) -> int:
+    """Holds the results of all cases against their references, and tells what was wrong."""
     right, left_out, wrong = 0, 0, []
-    for group, module, cubin in zip(groups, modules, cubins):
-        loaded = driver.load(cubin)
+    for group, module, code in compiled:
+        loaded = driver.load(code)
         for item in group:
             if any(k.work.owns_kernels for k in item.program.main):
                 left_out += 1
                 continue
             try:
-                for got, wanted in zip(run(driver, loaded, module.names, item), item.case.reference()):
-                    assert_close(got, wanted, item.tolerance)
+                for result, expected in zip(run(driver, loaded, module.names, item), item.case.reference()):
+                    assert_close(result, expected, item.tolerance)
                 right += 1
             except (AssertionError, CompileError) as error:
                 wrong.append(f"{item.case}: {str(error)[:200]!r}")

@@ -1,5 +1,6 @@
 """Graphs at sizes at which kernels that go in blocks have several of them, and ragged ones at the end: products,
-attention, sorting networks, and reductions that lanes share. Ops' own cases are smaller, and have no weights."""
+attention, sorting networks, reductions that lanes share, transposes, scatters. Ops' own cases are smaller, and have no
+weights."""
 
 from __future__ import annotations
 
@@ -39,6 +40,8 @@ class KernelCase:
     def _array(self, number: int, kind: TensorType) -> Array:
         random = np.random.default_rng(number)
         shape = tuple(int(dims.evaluate(d, self.binding)) for d in kind.shape)
+        if self.made.inputs[number].name == "at":  # places, some of which are outside
+            return random.integers(-17, 17, shape, np.int32)
         if kind.dtype.kind == "bool":
             return random.integers(0, 3, shape) > 0
         scale = 1 if kind.dtype.is_float else 1000
@@ -69,13 +72,13 @@ def _products(graph: Graph) -> None:
 def _attention(
     q: Shape, k: Shape, value_features: int, dtype: str = "f32", mask: str = "", **attributes: object
 ) -> Callable[[Graph], None]:
-    def made(graph: Graph) -> None:
+    def build(graph: Graph) -> None:
         operands = [graph.input(name, shape, dtype) for name, shape in zip("qkv", (q, k, (*k[:3], value_features)))]
         if mask:
             operands.append(graph.input("mask", (q[0], 1, q[2], k[2]), mask))
         graph.output(ops.attention(*operands, **attributes))
 
-    return made
+    return build
 
 
 def _sorted(graph: Graph) -> None:
@@ -90,28 +93,60 @@ def _reduced(graph: Graph) -> None:
     graph.output(ops.reduce_max(i, axes=(1,)), ops.argmin(x, axis=1), ops.reduce_any(ops.ne(i, 3), axes=(1,)))
 
 
+def turned(graph: Graph) -> None:
+    """Several operands at once, of several dtypes, and batches; bools, narrow floats and integers of 64 bits."""
+    x, y, wide = graph.input("x", (2, 70, 33)), graph.input("y", (2, 33, 70)), graph.input("wide", (2, 70, 33), "i64")
+    turned = x.transpose(0, 2, 1)
+    graph.output(turned * y + graph.input("half", (2, 70, 33), "f16").transpose(0, 2, 1).cast("f32"))
+    graph.output(wide.transpose(0, 2, 1), ops.select(ops.gt(wide, 4).transpose(0, 2, 1), turned, y))
+
+
+UPDATES = 900
+
+
+def scattered(dtype: str, *combines: str | None) -> Callable[[Graph], None]:
+    """More updates than an invocation makes in order, a third of them outside, the rest to places that meet often."""
+
+    def build(graph: Graph) -> None:
+        x, at = graph.input("x", (13, 3), dtype), graph.input("at", ("m", 1), "i32")
+        updates = graph.input("updates", ("m", 3), dtype)
+        if dtype in ("f16", "bf16"):  # whose sums in order are as exact where they are whole numbers
+            x, updates = ops.floor(x), ops.floor(updates)
+        graph.output(*(ops.scatter_nd(x, at, updates, combine=combine) for combine in combines))
+
+    return build
+
+
 def kernel_cases() -> Iterator[KernelCase]:
-    made: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
+    cases: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
         ("products", _products, {"n": 37}, Tolerance(64, scale=8)),
         ("products", _products, {"n": 4}, Tolerance(64, scale=8)),
         ("sorted", _sorted, {}, Tolerance(0)),
         ("reduced", _reduced, {}, Tolerance(64, scale=4)),
+        ("turned", turned, {}, Tolerance(4)),
     ]
     near = Tolerance(64, scale=1)
     few, many = {"n": 5, "m": 700}, {"n": 140, "m": 77}
-    everything = {"causal": True, "window": 50, "softcap": 20.0}
+    bounded = {"causal": True, "window": 50, "softcap": 20.0}
     for name, attention, bindings in (
         ("tiles of queries", _attention((1, 4, 300, 20), (1, 2, 77, 20), 36, mask="bool", causal=True), [{}]),
-        ("a window", _attention((1, 2, 150, 64), (1, 2, 150, 64), 64, **everything), [{}]),
+        ("a window", _attention((1, 2, 150, 64), (1, 2, 150, 64), 64, **bounded), [{}]),
         ("halves", _attention((1, 2, 140, 40), (1, 2, 60, 40), 10, "f16", "f16"), [{}]),
         ("wide heads", _attention((1, 1, 130, 200), (1, 1, 33, 200), 250, empty="nan", mask="bool"), [{}]),
         ("open lengths", _attention((2, 4, "n", 24), (2, 2, "m", 24), 70, mask="f32"), [few, many]),
         ("one query", _attention((1, 4, 1, 64), (1, 1, 900, 64), 64), [{}]),
         ("few queries", _attention((2, 2, 7, 30), (2, 2, 400, 30), 30, "bf16", "bool", causal=True), [{}]),
-        ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **everything), [{}]),
+        ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **bounded), [{}]),
     ):
-        made += [(f"attention: {name}", attention, binding, near) for binding in bindings]
-    for name, build, binding, tolerance in made:
+        cases += [(f"attention: {name}", attention, binding, near) for binding in bindings]
+    everything = (None, "add", "mul", "min", "max")
+    for dtype in ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "i4", "bool", "f64"):
+        cases.append((f"scattered: {dtype}", scattered(dtype, *everything), {"m": UPDATES}, Tolerance(4)))
+    for dtype in ("f16", "bf16", "f32"):
+        cases.append((f"scattered: {dtype}", scattered(dtype, None, "min", "max"), {"m": UPDATES}, Tolerance(0)))
+    for dtype, near in (("f16", Tolerance(0)), ("bf16", Tolerance(0)), ("f32", Tolerance(128, scale=8))):
+        cases.append((f"sums: {dtype}", scattered(dtype, "add"), {"m": UPDATES}, near))
+    for name, build, binding, tolerance in cases:
         graph = Graph(name)
         build(graph)
         yield KernelCase(graph, binding, tolerance)

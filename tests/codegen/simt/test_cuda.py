@@ -89,6 +89,15 @@ def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
     assert rounds
 
 
+def test_transposes_go_through_shared_memory() -> None:
+    """Unless squares would be mostly empty."""
+    graph = Graph("turned")
+    graph.output(ops.exp(graph.input("x", (100, "n")).T), ops.exp(graph.input("few", (100, 3)).T))
+    text = cuda_module([program_of(graph)]).text
+    assert text.count("__shared__ float square0_float[1056];") == 1
+    assert text.count("__syncthreads();") == 1
+
+
 def test_lanes_of_a_warp_exchange_what_they_have() -> None:
     """Bools as integers."""
     text = "".join(cuda_module([program_of(case.graph())]).text for case in kernel_cases())

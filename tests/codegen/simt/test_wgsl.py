@@ -283,6 +283,9 @@ def scheduled() -> Graph:
     for name, queries in (("many", 70), ("few", 3)):
         q, k, v = (graph.input(name + side, (1, 2, n, 24)) for side, n in zip("qkv", (queries, 300, 300)))
         graph.output(ops.attention(q, k, v))
+    row, at = graph.input("scanned", (3000,)), graph.input("at", (3000,), "i32")
+    graph.output(ops.cumsum(row, axis=0), ops.reduce_sum(graph.input("summed", (37, 150)).T, axes=(1,)))
+    graph.output(ops.scatter_elements(row, at, row, axis=0, combine="min"), ops.exp(graph.input("turned", (50, 40)).T))
     return graph
 
 
@@ -293,6 +296,13 @@ def scheduled() -> Graph:
         ("bitonic:workgroup.elements=256", "workgroup elements 256"),
         ("attention:thread.queries=1,workgroup.keys=4", "thread queries 1, workgroup keys 4"),
         ("split-kv:workgroup.queries=2,workgroup.keys=64", "workgroup queries 2 x keys 64"),
+        ("rows:workgroup.rows=1", "workgroup rows 1, register terms 64, vectors of 64 along a1"),
+        ("rows:register.terms=16", "workgroup rows 64, register terms 16, vectors of 64 along a0"),
+        ("prefix-scan:thread.elements=5", "workgroup rows 1, thread elements 5"),
+        ("prefix-scan:workgroup.rows=64", "workgroup rows 64, thread elements 3000"),
+        ("scatter:thread.updates=3000", "thread updates 3000"),
+        ("top-k:thread.elements=3000", "thread elements 3000"),
+        ("transpose:workgroup.side=16", "workgroup side 16, vectors of 16 along a1, slot 1 in shared"),
     ],
 )
 def test_a_schedule_is_set_by_hand_and_shown(changed: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +323,14 @@ def test_a_schedule_is_set_by_hand_and_shown(changed: str, words: str, monkeypat
         ("split-kv:workgroup.keys=100", "workgroup.keys in multiples of 64, got 100"),
         ("split-kv:workgroup.keys=4096", "at most 4096 floats, got 3 queries and 4096 keys"),
         ("split-kv:register.keys=64", "one of workgroup.queries, workgroup.keys, got register.keys"),
+        ("map:workgroup.positions=32", "workgroup.positions of 64, one a lane, got 32, for map"),
+        ("rows:workgroup.rows=8", "workgroup.rows of 1 or 64, got 8, for rows"),
+        ("rows:thread.rows=8", "one of workgroup.rows, register.terms, got thread.rows, for rows"),
+        ("prefix-scan:workgroup.rows=2", "workgroup.rows of 1 or 64, got 2, for prefix-scan"),
+        ("prefix-scan:thread.elements=65", "thread.elements of at most 64, got 65, for prefix-scan"),
+        ("scatter:register.columns=16", "one of thread.updates, got register.columns, for scatter"),
+        ("top-k:cache.elements=16", "one of thread.elements, got cache.elements, for top-k"),
+        ("transpose:workgroup.side=12", "workgroup.side of 1, 8, 16, 32, got 12, for transpose"),
     ],
 )
 def test_a_schedule_that_no_workgroup_holds_is_refused(
@@ -321,3 +339,14 @@ def test_a_schedule_that_no_workgroup_holds_is_refused(
     monkeypatch.setenv(flags.schedule.name, changed)
     with pytest.raises(RlxError, match=rf"\[RLX_SCHEDULE\] expected .*{words}"):
         build(scheduled(), Options(), 1 << 20)
+
+
+def test_squares_that_no_workgroup_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("wide squares")
+    x, y = graph.input("x", (50, 40), "i64"), graph.input("y", (50, 40), "i64")
+    graph.output(x.T + y.T)
+    monkeypatch.setenv(flags.schedule.name, "transpose:workgroup.side=32")
+    with pytest.raises(
+        RlxError, match=r"workgroup.side whose 2 squares take at most 16384 bytes, got 32, for transpose"
+    ):
+        build(graph, Options(), 1 << 20)

@@ -103,6 +103,7 @@ def test_other_kernels_scheduled_by_hand_give_the_same(
             "expected one of cache.m, register.m, register.n, got register.k, for contraction",
         ),
         ("contraction", "expected `kind:level.axis=size`"),
+        ("contractions:register.m=4", "expected one of attention, .*, winograd, got 'contractions'"),
         ("contraction:register.m", "expected `level.axis=size`"),
         ("contraction:register.m=0", "a size of 1 to"),
         ("contraction:register.m=99999999", "a size of 1 to"),

@@ -14,7 +14,6 @@ from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpo
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
-from rlx.codegen.simd.top_k import LEAST_ROOM
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -290,7 +289,8 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
         costs.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
     # squares are turned whole, however few of their rows and columns are there
-    squares = dims.evaluate(scheduled.positions, binding) * -(-outer[-1] // isa.lanes)
+    down = scheduled.rows // isa.lanes
+    squares = dims.evaluate(scheduled.positions, binding) * down * -(-outer[-1] // isa.lanes)
     _instructions(costs, each, squares * isa.lanes, isa)
     costs.add("turned", transposes * squares * isa.lanes)
     costs.add("rows", dims.evaluate(scheduled.positions, binding))
@@ -304,7 +304,7 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
         case TopKSelection():
             length, k = extents((work.length, work.k), binding)
             # in a long row most elements are no better than the k best so far, and passed by in vectors
-            room = max(min(length, max(2 * k, LEAST_ROOM)), 1)
+            room = max(min(length, max(2 * k, scheduled.schedule.static_tile("cache", "elements"))), 1)
             merges = room * (1 + math.log(max(length, 1) / room))
             steps = merges * max(math.log2(max(min(k, length), 2)), 1.0) + (length / isa.lanes if room < length else 0)
             costs.add("ranked", outer * steps)
@@ -336,7 +336,7 @@ def _fourier(costs: KernelWork, scheduled: fourier.ScheduledFourier, isa: Isa, b
         return 0
     # a vector that fills a part of a register costs more than its part
     part = scheduled.lanes * work.real.dtype.itemsize / isa.vector_bytes
-    costs.add("transformed", rows * passes(work, scheduled.lanes) * (1 + part) / 2)
+    costs.add("transformed", rows * passes(work, scheduled.steps, scheduled.lanes) * (1 + part) / 2)
     costs.add("transforms", rows)
     bodies = [body for body in (work.real, work.imaginary) if body is not None]
     for body in bodies:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
 from rlx.codegen.simt import contraction, irregular
+from rlx.codegen.simt.language.cuda import CUDA
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.program import Program
+from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.pack import Pack
@@ -22,6 +24,11 @@ def program_of(graph: Graph) -> Program:
 
 
 def kernel_passes() -> list[KernelPass]:
-    """What makes of a program one for NVIDIA's GPUs: attention of few queries and long selections as what many lanes
-    can share, and weights in panels."""
-    return [SplitKv(), Bitonic(irregular.is_long), Pack(contraction.panels)]
+    """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections and scatters as what
+    many lanes can share, and weights in panels."""
+    return [
+        SplitKv(),
+        Bitonic(irregular.is_long),
+        AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
+        Pack(contraction.panels),
+    ]

@@ -23,13 +23,15 @@ from rlx.codegen.simt import contraction
 from rlx.codegen.simt import irregular as special
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, why_unsupported
+from rlx.codegen.simt.language.wgsl.language import WGSL
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, atomic_type, why_unsupported
 from rlx.errors import UnsupportedOp
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.lower.lowering import untaken
@@ -174,7 +176,7 @@ def kernel_passes(target: Target = PLAIN) -> list[KernelPass]:
         LegaliseAliases(partial(is_packed, target=target)),
         SplitKv(),
         Bitonic(special.is_long),
-        AtomicScatter(partial(special.is_long_scatter, target=target)),
+        AtomicScatter(partial(special.is_long_scatter, target=target), WGSL.has_atomic),
     ]
 
 
@@ -184,7 +186,8 @@ def _step(program: Program, heaps: Heaps, kernel: Kernel, writes_weights: bool) 
     work = kernel.work
     bindings = [Binding(HALF if heap in heaps.halves else WORDS, writes_weights or heap <= ARENA) for heap in used]
     target = used.index(heaps.of[kernel.slots[0]])
-    atomic = special.atomics_of(work, program.buffers[kernel.slots[0]].dtype)
+    joins = isinstance(work, Scatter) and work.atomic
+    atomic = atomic_type(program.buffers[kernel.slots[0]].dtype) if joins else ""
     if atomic:
         bindings[target] = Binding(f"atomic<{atomic}>", True)
     quads: dict[int, int] = {}

@@ -55,7 +55,7 @@ def _along(writer: NestWriter, number: int, stage: Reduce, axis: int) -> None:
     extent = f.dim(writer.nest.inner[0])
     extremum = Extremum(body, stage, writer.nest.inner[0])
     worst = identity_literal(body, stage.combine, stage.body.dtype, True)
-    unroll = writer.unroll([stage.body], extent)
+    unroll = writer.scheduled.in_flight(number)
     wide = writer.lanes * unroll
     whole = f.mul(f.divide(extent, str(wide)), str(wide))
 

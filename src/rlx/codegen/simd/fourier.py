@@ -21,7 +21,8 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS, Expr, walk
 from rlx.kernel.ir.irregular import FourierTransform
-from rlx.kernel.passes.twiddles import Step, pair_count, passes, points, steps, twiddles_end, width_of
+from rlx.kernel.passes.twiddles import Step, pair_count, passes, points, scheduled_steps, twiddles_end
+from rlx.kernel.passes.twiddles import schedule as tiles_of
 from rlx.kernel.schedule.schedule import Schedule
 
 MOST_REPEATED = 6
@@ -36,15 +37,16 @@ class ScheduledFourier(WholePositions):
     """How a transform is run; fields as in `loops.ScheduledLoops`. A position is a row."""
 
     work: FourierTransform
-    lanes: int
+    schedule: Schedule
     steps: tuple[Step, ...]
     positions: Dim
     weight: Dim
     scratch: Dim
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(vector=("signal", self.lanes), spaces=(("passes", "cache"),))
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.schedule.static_tile("register", "signal")
 
     def render(self, module: Module, stem: str, slots: int) -> str:
         return module.define(stem, lambda name: _FourierWriter(module, name, self, slots).write())
@@ -60,10 +62,11 @@ def schedule(work: FourierTransform, lanes: int) -> ScheduledFourier:
     """Legalises bodies and chooses the steps."""
     imaginary = None if work.imaginary is None else maths.legalise(work.imaginary)
     work = replace(work, real=maths.legalise(work.real), imaginary=imaginary)
-    width = width_of(work, lanes)
-    weight = ROW_CYCLES + PASS_CYCLES * passes(work, width)
-    made = ScheduledFourier(work, width, steps(points(work), width), dims.product(work.outer), weight, 0)
-    return replace(made, scratch=4 * made.room * work.real.dtype.itemsize)
+    chosen = tiles_of(work, lanes)
+    plan = scheduled_steps(work, chosen)
+    weight = ROW_CYCLES + PASS_CYCLES * passes(work, plan, chosen.static_tile("register", "signal"))
+    scheduled = ScheduledFourier(work, chosen, plan, dims.product(work.outer), weight, 0)
+    return replace(scheduled, scratch=4 * scheduled.room * work.real.dtype.itemsize)
 
 
 Reader = Callable[[str], Callable[[int], Complex]]
@@ -99,16 +102,16 @@ class _FourierWriter:
         return self.f
 
     def _row(self) -> None:
-        work, made = self.work, self.scheduled.steps
+        work, steps = self.work, self.scheduled.steps
         bodies = [work.real, *([work.imaginary] if work.imaginary is not None else [])]
         self.body.hoist(bodies, self._moves, {self.axis})
         asked = all(result is not None for result in work.results)
-        reads_signal = work.kind != "from bins" and made[0].apart >= self.lanes and self._is_light(bodies)
-        writes_result = work.kind != "to bins" and made[-1].apart >= self.lanes and asked
+        reads_signal = work.kind != "from bins" and steps[0].apart >= self.lanes and self._is_light(bodies)
+        writes_result = work.kind != "to bins" and steps[-1].apart >= self.lanes and asked
         now = 0 if reads_signal else self._load()
-        for number, step in enumerate(made):
+        for number, step in enumerate(steps):
             read = self._signal if number == 0 and reads_signal else self._from(now)
-            write = self._result if number == len(made) - 1 and writes_result else self._into(1 - now)
+            write = self._result if number == len(steps) - 1 and writes_result else self._into(1 - now)
             self._step(step, read, write)
             now = 1 - now
         if work.kind == "to bins":
@@ -163,10 +166,10 @@ class _FourierWriter:
         body.push()
         body.axes[self.axis] = position
         body.vector = Vector(self.axis, mask)
-        made = body.splat(body.gen(expression)).name
+        vector = body.splat(body.gen(expression)).name
         body.vector = None
         body.pop()
-        return Number(made)
+        return Number(vector)
 
     def _write(self, number: int, position: str, value: Number, mask: str | None = None) -> None:
         """Writes a part of the result, if it is asked for."""
@@ -250,27 +253,27 @@ class _FourierWriter:
         if count % 2 == 0:
             pairs = [self._zipped((rows[i], rows[i + 1]), unit) for i in range(0, count, 2)]
             halves = ([pair[side] for pair in pairs] for side in (0, 1))
-            return [made for half in halves for made in self._interleaved(half, 2 * unit)]
-        made = []
+            return [vector for half in halves for vector in self._interleaved(half, 2 * unit)]
+        vectors = []
         for number in range(count):
             places = []
             for chunk in range(number * width // unit, (number + 1) * width // unit):
                 column, row = divmod(chunk, count)
                 places += [(row, column * unit + i) for i in range(unit)]
-            made.append(self._gathered(rows, places))
-        return made
+            vectors.append(self._gathered(rows, places))
+        return vectors
 
     def _gathered(self, rows: list[Number], places: list[tuple[int, int]]) -> Number:
         """A vector of elements (row, lane) of several."""
         needed = sorted({row for row, _ in places})
-        made = rows[needed[0]]
+        gathered = rows[needed[0]]
         for turn, row in enumerate(needed):
             if turn == 0 and len(needed) > 1:
                 continue
             kept = [lane if needed[0] == own and turn <= 1 else here for here, (own, lane) in enumerate(places)]
             order = [self.lanes + lane if own == row else kept[here] for here, (own, lane) in enumerate(places)]
-            made = self._shuffle(made, rows[row], order)
-        return made
+            gathered = self._shuffle(gathered, rows[row], order)
+        return gathered
 
     # steps
 
@@ -305,12 +308,12 @@ class _FourierWriter:
     def _straight(self, step: Step, p: str, q: str, read: Reader, write: Writer) -> None:
         """Neighbours stay neighbours: one twiddle for a vector."""
         f = self.f
-        made = self._joined(step, read(f.add(f.mul(p, str(step.before)), q)))
+        transformed = self._joined(step, read(f.add(f.mul(p, str(step.before)), q)))
         put = write(f.add(f.mul(p, str(step.radix * step.before)), q))
         if step.table >= 0:
             table = f.offset(self.body.bases[self.work.table], self.scalar, str(step.table))
             table = f.offset(table, self.scalar, f.mul(p, str(2 * (step.radix - 1))))
-        for j, value in enumerate(made):
+        for j, value in enumerate(transformed):
             if j and step.table >= 0:
                 value = self.arithmetic.times(value, *(self._splat(table, 2 * (j - 1) + part) for part in (0, 1)))
             put(j * step.before, value)
@@ -326,15 +329,15 @@ class _FourierWriter:
     def _turned(self, step: Step, at: str, read: Reader, write: Writer) -> None:
         """Vectors over several p: each lane has its twiddle, and results come to lie between one another."""
         f = self.f
-        made = self._joined(step, read(at))
+        transformed = self._joined(step, read(at))
         if step.table >= 0:
             table = f.offset(self.body.bases[self.work.table], self.scalar, str(step.table))
             table = f.offset(table, self.scalar, at)
             count = max(step.apart, self.lanes)
             for j in range(1, step.radix):
                 real, imaginary = (self._vector(table, (2 * (j - 1) + part) * count).name for part in (0, 1))
-                made[j] = self.arithmetic.times(made[j], real, imaginary)
-        parts = [self._interleaved([value[part] for value in made], step.before) for part in (0, 1)]
+                transformed[j] = self.arithmetic.times(transformed[j], real, imaginary)
+        parts = [self._interleaved([value[part] for value in transformed], step.before) for part in (0, 1)]
         put = write(f.mul(at, str(step.radix)))
         for number, value in enumerate(zip(*parts)):
             put(number * self.lanes, value)
@@ -475,11 +478,11 @@ class _FourierWriter:
         for place in (0, self.length):
             where = f.offset(self.buffers[0][1], self.scalar, str(place))
             f.emit(f"store {self.scalar} {zero}, ptr {where}, align {self.dtype.itemsize}")
-        made = self._into(1)
+        give_points = self._into(1)
 
         def give(at: str, back: str, front: Complex, end: Complex) -> None:
-            made(at)(0, self._exchanged(front))
-            made(back)(0, self._exchanged(end))
+            give_points(at)(0, self._exchanged(front))
+            give_points(back)(0, self._exchanged(end))
 
         self._pairs(self._from(0), "", give)
         return 1

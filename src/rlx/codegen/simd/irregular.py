@@ -13,6 +13,7 @@ from rlx.codegen.scalar import maths
 from rlx.codegen.simd import top_k as ranking
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
+from rlx.codegen.simd.loops import MOST_VECTORS
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers, over_positions
 from rlx.codegen.simd.reductions import combine
 from rlx.codegen.simd.registers import Reg, Vector
@@ -22,7 +23,8 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.expr import INSTRUCTIONS, Expr
 from rlx.kernel.ir.index import Linear, load
 from rlx.kernel.ir.irregular import OrderedWork, PrefixScan, Scatter, TopKSelection
-from rlx.kernel.schedule.schedule import Schedule
+from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.ops.reduce import identity
 
 
@@ -31,16 +33,16 @@ class ScheduledIrregular:
     """How irregular work is run; fields as in `loops.ScheduledLoops`."""
 
     work: OrderedWork
-    lanes: int
-    across: bool
+    schedule: Schedule
     flat: bool
     positions: Dim
     weight: Dim
     scratch: Dim
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(vector=(f"a{len(self.work.outer) - 1}", self.lanes) if self.across else None)
+    def across(self) -> bool:
+        """Whether vectors lie along the last outer axis."""
+        return self.schedule.vector is not None
 
     def cycles(self, lanes: int) -> Dim:
         return self.weight
@@ -53,7 +55,8 @@ class ScheduledIrregular:
                 case PrefixScan():
                     return _RunningWriter(module, name, self, slots, self.work).write()
                 case TopKSelection():
-                    return ranking.TopKWriter(module, name, slots, self.work).write()
+                    least = self.schedule.static_tile("cache", "elements")
+                    return ranking.TopKWriter(module, name, slots, self.work, least).write()
 
         return module.define(stem, make)
 
@@ -64,23 +67,44 @@ def schedule(work: OrderedWork, lanes: int) -> ScheduledIrregular:
         case TopKSelection():
             work = replace(work, body=maths.legalise(work.body))
             weight = dims.mul(work.length, 8 + weight_of([work.body]))
-            return ScheduledIrregular(
-                work, lanes, False, False, dims.product(work.outer), weight, ranking.scratch_bytes(work)
-            )
+            chosen = ranking.schedule()
+            scratch = ranking.scratch_bytes(work, chosen.static_tile("cache", "elements"))
+            return ScheduledIrregular(work, chosen, False, dims.product(work.outer), weight, scratch)
         case Scatter():
             guard, body = maths.legalise(work.guard), maths.legalise(work.body)
             work = replace(work, offset=_legal(work.offset), guard=guard, body=body)
             weight = dims.mul(dims.product(work.inner), 4 + weight_of([guard, body]))
+            chosen = _columns("scatter", work, lanes, MOST_VECTORS)
         case PrefixScan():
             body = maths.legalise(work.body)
             work = replace(work, body=body)
             weight = dims.mul(work.length, 4 + weight_of([body]))
-    across = _across(work.outer, work.offset, lanes)
+            chosen = _columns("prefix-scan", work, lanes, 1)
+    across = chosen.vector is not None
     flat = across and len(work.outer) == 1
     parallel = work.outer[:-1] if across and not flat else work.outer
     if across and not flat:
         weight = dims.add(dims.floordiv(dims.mul(weight, work.outer[-1]), lanes), 1)
-    return ScheduledIrregular(work, lanes, across, flat, dims.product(parallel), weight, 0)
+    return ScheduledIrregular(work, chosen, flat, dims.product(parallel), weight, 0)
+
+
+def _columns(kind: str, work: Scatter | PrefixScan, lanes: int, vectors: int) -> Schedule:
+    """Columns that are worked on together, in as many `vectors` at most; one where they are no neighbours, or few.
+    Raises RlxError for what is set by hand and the kernel cannot have."""
+    last = len(work.outer) - 1
+    neighbours = bool(work.outer) and work.offset.coefficient(last) == 1
+    few = neighbours and isinstance(work.outer[last], int) and work.outer[last] * 2 < lanes
+    columns = Tile("register", "columns", lanes if neighbours and not few else 1)
+    chosen = overridden(kind, Schedule((columns,)))
+    count = chosen.static_tile("register", "columns")
+    if count == 1:
+        return chosen
+    if not neighbours:
+        raise unfit(kind, "register", "columns", count, "of 1, as results do not lie side by side")
+    if count % lanes or count > vectors * lanes:
+        wide = f"{lanes} times 1 to {vectors}" if vectors > 1 else str(lanes)
+        raise unfit(kind, "register", "columns", count, f"of 1 or {wide}")
+    return replace(chosen, vector=(f"a{last}", lanes))
 
 
 def _legal(line: Linear) -> Linear:
@@ -90,12 +114,6 @@ def _legal(line: Linear) -> Linear:
 def weight_of(bodies: Iterable[Expr]) -> int:
     """Instructions for one element, roughly."""
     return sum(1 for n in ex.walk(list(bodies)) if n.kind in INSTRUCTIONS or n.kind == "load")
-
-
-def _across(outer: Shape, offset: Linear, lanes: int) -> bool:
-    if not outer or offset.coefficient(len(outer) - 1) != 1:
-        return False
-    return not isinstance(outer[-1], int) or outer[-1] * 2 >= lanes
 
 
 class _SpecialWriter:
@@ -132,7 +150,8 @@ class _SpecialWriter:
             visit()
             return
         f, body = self.f, self.body
-        whole = f.add(low, f.mul(f.divide(f.sub(high, low), str(self.lanes)), str(self.lanes)))
+        wide = self.scheduled.schedule.static_tile("register", "columns")
+        whole = f.add(low, f.mul(f.divide(f.sub(high, low), str(wide)), str(wide)))
 
         def at(position: str, mask: str | None) -> list[str]:
             body.push()
@@ -143,7 +162,10 @@ class _SpecialWriter:
             body.pop()
             return []
 
-        f.loop(low, whole, self.lanes, [], lambda position, _: at(position, None))
+        def several(position: str, _: list[str]) -> list[str]:
+            return [value for step in range(0, wide, self.lanes) for value in at(f.add(position, str(step)), None)]
+
+        f.loop(low, whole, wide, [], several)
         f.loop(whole, high, self.lanes, [], lambda position, _: at(position, lane_mask(body, f.sub(high, position))))
 
 

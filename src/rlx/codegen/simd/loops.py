@@ -7,49 +7,68 @@ along the last outer axis (`across=True`: maps, and reductions over other axes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.simd.function import Module
-from rlx.codegen.simd.nest_writer import NestWriter, body_weight
+from rlx.codegen.simd.nest_writer import NestWriter
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
-from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
-from rlx.kernel.schedule.schedule import Schedule
+from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store, is_once_a_row, row_passes
+from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.schedule import UNTILED, Schedule, Tile
 
 LONG_COLUMN = 32
 """Rows from which on neighbouring columns are worked on together."""
 NEAR_BYTES = 1 << 18
 """What row buffers may take for that."""
+SUM_BLOCK = 256
+"""Terms of a column that are added one by one; longer sums are sums of such."""
+MOST_VECTORS = 16
+"""Vectors in flight, at most: one for each register of the poorest instruction set."""
 
 
 @dataclass(frozen=True)
 class ScheduledLoops:
     """How a nest is run: `positions` parallel positions, each `weight` instructions of work, `scratch` bytes a thread.
 
+    tiles     vectors in flight, of a map or of columns, or for each pass over a row; terms of a block of a sum
     across    vectors lie along the last outer axis
-    side_by_side   so many of these are worked on together, row by row
     flat      the last outer axis is itself what is cut into pieces (there is no other outer axis)
     temps     where row buffers begin in the scratch memory
     """
 
     nest: LoopNest
     lanes: int
+    tiles: Schedule
     across: bool
     flat: bool
     positions: Dim
     weight: Dim
     scratch: Dim
     temps: tuple[tuple[int, Dim], ...]
-    side_by_side: int = 1
 
     @property
     def schedule(self) -> Schedule:
-        last = len(self.nest.outer) - 1 if self.across else len(self.nest.outer) + len(self.nest.inner) - 1
-        spaces = tuple((f"s{number}", "cache") for number, _ in self.temps)
-        return Schedule(vector=(f"a{last}", self.lanes) if last >= 0 else None, spaces=spaces)
+        return replace(self.tiles, spaces=tuple((f"s{number}", "cache") for number, _ in self.temps))
+
+    @property
+    def side_by_side(self) -> int:
+        """Vectors along the last outer axis that are worked on together."""
+        return self.tiles.vectors("register", "elements") if self.across else 1
+
+    def in_flight(self, statement: int) -> int:
+        """Vectors along the row that are worked on together in the pass that begins with a statement."""
+        return self.tiles.vectors("register", f"s{statement}")
+
+    @property
+    def terms(self) -> int:
+        """Terms of a column that are added one by one."""
+        return self.tiles.static_tile("register", "terms")
 
     def cycles(self, lanes: int) -> Dim:
         return self.weight if self.flat else dims.add(dims.floordiv(self.weight, lanes), 4)
@@ -65,7 +84,8 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
     flat = across and len(nest.outer) == 1
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
-    beside = _side_by_side(nest, lanes) if across else 1
+    tiles = _tiles(nest, lanes, across, flat)
+    beside = tiles.vectors("register", "elements") if across and nest.inner else 1
     weight: Dim = 0
     for stage in nest.statements:
         per = body_weight(stage.body)
@@ -81,7 +101,53 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
             item_bytes = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
             size = dims.mul(dims.mul(inside, lanes * beside if across else 1), item_bytes)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
-    return ScheduledLoops(nest, lanes, across, flat, dims.product(parallel), weight, total, tuple(temps), beside)
+    return ScheduledLoops(nest, lanes, tiles, across, flat, dims.product(parallel), weight, total, tuple(temps))
+
+
+def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
+    """How many elements are in registers together. Raises RlxError for what is set by hand and no target has."""
+    last = len(nest.outer) - 1
+    tiles: tuple[Tile, ...]
+    if across and nest.inner:
+        kind = "columns"
+        elements = Tile("register", "elements", _side_by_side(nest, lanes) * lanes)
+        tiles = (elements, Tile("register", "terms", SUM_BLOCK))
+    elif across:
+        kind = "map"
+        vectors = _in_flight([s.body for s in nest.statements], None if flat else nest.outer[-1], lanes)
+        tiles = (Tile("register", "elements", vectors * lanes),)
+    elif nest.inner:
+        kind, last = "rows", last + len(nest.inner)
+        passes = row_passes(dict(enumerate(nest.statements)))
+        walks = [numbers for numbers in passes if not is_once_a_row(nest.statements[numbers[0]])]
+        bodies = [[nest.statements[number].body for number in numbers] for numbers in walks]
+        tiles = tuple(
+            Tile("register", f"s{numbers[0]}", _in_flight(some, nest.inner[-1], lanes) * lanes)
+            for numbers, some in zip(walks, bodies)
+        )
+    else:
+        return UNTILED
+    chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)))
+    for tile in chosen.tiles:
+        if tile.axis != "terms":
+            chosen = chosen.in_whole_vectors(tile.level, tile.axis)
+            if chosen.vectors(tile.level, tile.axis) > MOST_VECTORS:
+                raise unfit(kind, tile.level, tile.axis, tile.size, f"of at most {MOST_VECTORS * lanes}")
+    return chosen
+
+
+def _in_flight(bodies: Sequence[Expr], extent: Dim | None, lanes: int) -> int:
+    """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left."""
+    size = sum(body_weight(body) for body in bodies)
+    most = 4 if size <= 12 else 2 if size <= 64 else 1
+    if isinstance(extent, int) and extent % lanes == 0:
+        return max(n for n in (1, 2, 4) if n <= most and extent % (n * lanes) == 0)
+    return most
+
+
+def body_weight(body: Expr) -> int:
+    """Instructions for one element, roughly."""
+    return 1 + sum(1 for n in ex.walk([body]) if n.kind in INSTRUCTIONS or n.kind == "load")
 
 
 def _side_by_side(nest: LoopNest, lanes: int) -> int:

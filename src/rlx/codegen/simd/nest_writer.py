@@ -6,7 +6,7 @@ then several of them may go side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,25 +19,18 @@ from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
-from rlx.ir.expr import INSTRUCTIONS, Expr
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
-from rlx.kernel.ir.loops import Reduce, RowBuffer, Store
+from rlx.kernel.ir.loops import Reduce, RowBuffer, Store, is_once_a_row, row_passes
 
 if TYPE_CHECKING:
     from rlx.codegen.simd.loops import ScheduledLoops
 
 MOST_UNROLLED = 7
 """Steps of an inner loop that are written out one by one."""
-SUM_BLOCK = 256
-"""Terms that are added one by one; longer sums are sums of such."""
 LINE_BYTES = 64
 ROWS_AHEAD = 4
 """How far before their use elements of long columns are fetched."""
-
-
-def body_weight(body: Expr) -> int:
-    """Instructions for one element, roughly; loads that are not neighbours count more."""
-    return 1 + sum(1 for n in ex.walk([body]) if n.kind in INSTRUCTIONS or n.kind == "load")
 
 
 @dataclass(frozen=True)
@@ -102,10 +95,10 @@ class NestWriter:
         if not self.nest.inner:
             self.body.hoist(bodies, lambda n: uses_axis(n, loop_axes) or n.kind in ("row", "temp"), loop_axes)
         span = self.f.sub(high, low)
-        if self.scheduled.side_by_side > 1:
+        if self.nest.inner and self.scheduled.side_by_side > 1:
             self._side_by_side_loop(axis, low, high, span)
             return
-        unroll = self.unroll(bodies, span)
+        unroll = self.scheduled.side_by_side
         wide = self.lanes * unroll
         whole = self.f.add(low, self.f.mul(self.f.divide(span, str(wide)), str(wide)))
 
@@ -167,46 +160,20 @@ class NestWriter:
             self.body.rows = part.rows
             yield number
 
-    def unroll(self, bodies: Sequence[Expr], span: str) -> int:
-        """Vectors in flight; a known span that they would not divide gets fewer, so that no rest is left."""
-        if self.nest.inner and self.scheduled.across:
-            return 1
-        size = sum(body_weight(b) for b in bodies)
-        most = 4 if size <= 12 else 2 if size <= 64 else 1
-        if _multiple(span, self.lanes):
-            return max(n for n in (1, 2, 4) if n <= most and _multiple(span, n * self.lanes))
-        return most
-
     # stages
 
     def _stages(self) -> None:
         self.body.rows = {}
-        pending: list[int] = []
-        for number, stage in enumerate(self.nest.statements):
-            if isinstance(stage, Store) and not stage.per_element:
-                self._flush(pending)
-                pending = []
+        for numbers in row_passes(dict(enumerate(self.nest.statements))):
+            stage = self.nest.statements[numbers[0]]
+            if isinstance(stage, Store) and is_once_a_row(stage):
                 for _ in self.side_by_side():
-                    self.body.store(stage.slot, stage.offset, self._row_value(stage.body))
-                continue
-            used = {n.attr for n in ex.walk([stage.body]) if n.kind == "row"}
-            alone = isinstance(stage, Reduce) and stage.argument
-            if used & set(pending) or (alone and pending):
-                self._flush(pending)
-                pending = []
-            pending.append(number)
-            if alone:
-                self._flush(pending)
-                pending = []
-        self._flush(pending)
+                    self.body.store(stage.slot, stage.offset, self.body.gen(stage.body))
+            else:
+                self._walk(numbers)
 
-    def _row_value(self, body: Expr) -> Reg:
-        return self.body.gen(body)
-
-    def _flush(self, numbers: list[int]) -> None:
+    def _walk(self, numbers: list[int]) -> None:
         """One pass over the row for these stages."""
-        if not numbers:
-            return
         first = self.nest.statements[numbers[0]]
         if isinstance(first, Reduce) and first.argument:
             argument_pass(self, numbers[0], first)
@@ -310,16 +277,16 @@ class NestWriter:
         one: Callable[[str, list[str]], list[str]],
     ) -> list[str]:
         """A loop whose sums start afresh every so often: a sum of n numbers added one by one rounds n times."""
-        f, vector = self.f, self.scheduled.across
+        f, vector, terms = self.f, self.scheduled.across, self.scheduled.terms
         reduces = reduces * max(len(self.parts), 1)
         initial = [(kind, self._identity(n, vector)) for (kind, _), n in zip(carried, reduces)]
 
         def block(start: str, totals: list[str]) -> list[str]:
-            stop = f.smin(f.add(start, str(SUM_BLOCK)), extent)
+            stop = f.smin(f.add(start, str(terms)), extent)
             parts = f.loop(start, stop, 1, initial, one)
             return [self._combine(n, a, b, vector) for n, a, b in zip(reduces, totals, parts)]
 
-        return f.loop("0", extent, SUM_BLOCK, carried, block)
+        return f.loop("0", extent, terms, carried, block)
 
     def _row_loop(
         self, numbers: list[int], reduces: list[int], axis: int, carried: list[tuple[str, str]], flat: str
@@ -328,7 +295,7 @@ class NestWriter:
         f = self.f
         extent = f.dim(self.nest.inner[axis - len(self.nest.outer)])
         start = f.mul(flat, extent)
-        unroll = self.unroll([self.nest.statements[n].body for n in numbers], extent)
+        unroll = self.scheduled.in_flight(numbers[0])
         wide = self.lanes * unroll
         whole = f.mul(f.divide(extent, str(wide)), str(wide))
         kinds = [kind for kind, _ in carried]

@@ -21,23 +21,30 @@ from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.irregular import TopKSelection
 from rlx.kernel.ir.order_keys import order_key
+from rlx.kernel.schedule.overrides import overridden
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 LEAST_ROOM = 64
-"""Elements that the buffer holds at least."""
+"""Elements that the buffer holds at least, unless a schedule set by hand says otherwise."""
+
+
+def schedule() -> Schedule:
+    """The buffer's elements, at least: it also holds twice k."""
+    return overridden("top-k", Schedule(tiles=(Tile("cache", "elements", LEAST_ROOM),)))
 
 
 def _is_wide(work: TopKSelection) -> bool:
     return work.body.dtype.bits == 64
 
 
-def _room(work: TopKSelection) -> Dim:
+def _room(work: TopKSelection, least: int) -> Dim:
     """Elements of the buffer: all of the row, or twice k if that is less."""
-    return dims.minimum(work.length, dims.maximum(dims.mul(2, work.k), LEAST_ROOM))
+    return dims.minimum(work.length, dims.maximum(dims.mul(2, work.k), least))
 
 
-def scratch_bytes(work: TopKSelection) -> Dim:
+def scratch_bytes(work: TopKSelection, least: int) -> Dim:
     """The buffer, one element more, and room for sorting it."""
-    return dims.mul(2 * (16 if _is_wide(work) else 8), dims.add(_room(work), 1))
+    return dims.mul(2 * (16 if _is_wide(work) else 8), dims.add(_room(work, least), 1))
 
 
 @cache
@@ -49,8 +56,10 @@ def _sort_text(kind: str, size: int) -> str:
 class TopKWriter:
     """One row at a time: fill the buffer, sort it, write values and positions."""
 
-    def __init__(self, module: Module, name: str, slots: int, work: TopKSelection) -> None:
+    def __init__(self, module: Module, name: str, slots: int, work: TopKSelection, least: int) -> None:
         self.work = work
+        room = _room(work, least)
+        self.looks = room != work.length
         self.f = f = Function(module, name, PARAMETERS)
         self.body = Body(f, buffer_pointers(f, slots))
         self.axis = len(work.outer)
@@ -60,7 +69,7 @@ class TopKWriter:
         if not module.has(sort):
             module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
             module.add(sort, _sort_text(self.kind, self.size))
-        self.room = f.dim(_room(work))
+        self.room = f.dim(room)
         self.spare = f.offset("%scratch", self.kind, f.add(self.room, "1"))
         self.count = f.at_entry("alloca i64")
         self.threshold = f.at_entry(f"alloca {self.kind}, align 16")
@@ -76,7 +85,7 @@ class TopKWriter:
         self.body.push()
         length = f.dim(work.length)
         whole = "0"
-        if _room(work) != work.length:
+        if self.looks:
             whole = f.mul(f.divide(length, str(self.body.lanes)), str(self.body.lanes))
             f.loop("0", whole, self.body.lanes, [], lambda first, _: self._look(first))
         f.loop(whole, length, 1, [], lambda position, _: self._take(position))

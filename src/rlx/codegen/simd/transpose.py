@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.codegen.simd.body import Body, lane_mask
@@ -10,12 +11,13 @@ from rlx.codegen.simd.loops import ScheduledLoops
 from rlx.codegen.simd.prologue import PARAMETERS, buffer_pointers
 from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dim as dims
-from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
 from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
+from rlx.kernel.schedule.transposes import transposition
 
 MOST_INTERLEAVED = 8
 """Columns that are written in turns instead of as parts of squares."""
@@ -24,9 +26,10 @@ MOST_INTERLEAVED = 8
 @dataclass(frozen=True)
 class ScheduledTranspose:
     """How a transposing map is run; fields as in `ScheduledLoops`. A position is the other outer axes and a block of
-    `axis`."""
+    `axis`: so many rows of the result, which are written square by square."""
 
     inner: ScheduledLoops
+    schedule: Schedule
     axis: int
     transposed: tuple[Expr, ...]
     positions: Dim
@@ -35,11 +38,9 @@ class ScheduledTranspose:
     flat: bool = False
 
     @property
-    def schedule(self) -> Schedule:
-        lanes = self.inner.lanes
-        last = len(self.inner.nest.outer) - 1
-        tiles = (Tile("register", f"a{self.axis}", lanes), Tile("register", f"a{last}", lanes))
-        return Schedule(tiles, vector=(f"a{self.axis}", lanes))
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.schedule.static_tile("cache", "rows")
 
     def cycles(self, lanes: int) -> Dim:
         return self.weight
@@ -51,26 +52,27 @@ class ScheduledTranspose:
 def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     """The schedule if a nest is such a map, else None."""
     nest = loops.nest
-    if nest.inner or len(nest.outer) < 2 or len(nest.statements) != 1:
+    transposed = transposition(nest)
+    if transposed is None or any(memory_type(read.dtype) not in ("float", "i32") for read in transposed.reads):
         return None
-    store = nest.statements[0]
-    assert isinstance(store, Store)
-    last = len(nest.outer) - 1
-    loads = [n for n in ex.walk([store.body]) if n.kind == "load"]
-    transposed = tuple(n for n in loads if n.attr.coefficient(last) not in (0, 1))
-    if not transposed or store.offset.others or store.offset.coefficient(last) != 1:
-        return None
-    if any(n.args or memory_type(n.dtype) not in ("float", "i32") for n in transposed):
-        return None
-    axes = {n for n, c in transposed[0].attr.axes if c == 1 and n != last}
-    axes = {n for n in axes if all(t.attr.coefficient(n) == 1 for t in transposed)}
-    if len(axes) != 1:
-        return None
-    axis = axes.pop()
-    blocks = dims.ceildiv(nest.outer[axis], lanes)
+    axis, last = transposed.axis, len(nest.outer) - 1
+    tiles = _tiles(axis, lanes)
+    rows = tiles.static_tile("cache", "rows")
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
-    weight = dims.mul(dims.mul(nest.outer[last], lanes), 4)
-    return ScheduledTranspose(loops, axis, transposed, dims.mul(others, blocks), weight)
+    weight = dims.mul(dims.mul(nest.outer[last], rows), 4)
+    positions = dims.mul(others, dims.ceildiv(nest.outer[axis], rows))
+    return ScheduledTranspose(loops, tiles, axis, transposed.reads, positions, weight)
+
+
+def _tiles(axis: int, lanes: int) -> Schedule:
+    """Squares in registers, as long and wide as a vector, and rows of them whose columns are done together: of these
+    the next elements of the operand may be in a line of the cache that was read."""
+    tiles = (Tile("cache", "rows", lanes), Tile("register", "rows", lanes), Tile("register", "columns", lanes))
+    chosen = overridden("transpose", Schedule(tiles, vector=(f"a{axis}", lanes))).in_whole_vectors("cache", "rows")
+    for side in ("rows", "columns"):
+        if chosen.static_tile("register", side) != lanes:
+            raise unfit("transpose", "register", side, chosen.tile("register", side), f"of {lanes}, a vector's length")
+    return chosen
 
 
 def few_columns(scheduled: ScheduledTranspose, lanes: int) -> int:
@@ -101,8 +103,9 @@ class _TransposeWriter:
         f, nest = self.f, self.nest
         self.body.push()
         extent = f.dim(nest.outer[self.scheduled.axis])
-        blocks = f.dim(dims.ceildiv(nest.outer[self.scheduled.axis], self.lanes))
-        first = f.mul(f.remainder(position, blocks), str(self.lanes))
+        height = self.scheduled.rows
+        blocks = f.dim(dims.ceildiv(nest.outer[self.scheduled.axis], height))
+        first = f.mul(f.remainder(position, blocks), str(height))
         rest = f.divide(position, blocks)
         for number in reversed(range(self.last)):
             if number != self.scheduled.axis:
@@ -111,22 +114,37 @@ class _TransposeWriter:
                 rest = f.divide(rest, along)
         columns = f.dim(nest.outer[self.last])
         whole = f.mul(f.divide(columns, str(self.lanes)), str(self.lanes))
-        full = f.value(f"icmp sle i64 {f.add(first, str(self.lanes))}, {extent}")
+        full = f.value(f"icmp sle i64 {f.add(first, str(height))}, {extent}")
 
         def squares() -> None:
             if self.columns:
-                self._interleave(first)
+                self._each_square(first, self._interleave)
                 return
-            f.loop("0", whole, self.lanes, [], lambda at, _: self._square(first, at))
+            f.loop(
+                "0", whole, self.lanes, [], lambda at, _: self._each_square(first, lambda row: self._square(row, at))
+            )
             if whole != columns:
-                self._rows(first, f.add(first, str(self.lanes)), whole, columns)
+                self._rows(first, f.add(first, str(height)), whole, columns)
 
-        if extent.isdigit() and int(extent) % self.lanes == 0:
+        if extent.isdigit() and int(extent) % height == 0:
             squares()
         else:
             f.when(full, squares, lambda: self._rows(first, extent, "0", columns))
         self.body.pop()
         return []
+
+    def _each_square(self, first: str, visit: Callable[[str], None]) -> list[str]:
+        """Calls `visit` for the first row of every square of a block."""
+        height = self.scheduled.rows
+        if height == self.lanes:
+            visit(first)
+            return []
+
+        def square(row: str, _: list[str]) -> list[str]:
+            visit(row)
+            return []
+
+        return self.f.loop(first, self.f.add(first, str(height)), self.lanes, [], square)
 
     def _interleave(self, first: str) -> None:
         """A vector along `axis` for each of the few columns, and their elements in turns: pixels of three channels."""
@@ -147,21 +165,19 @@ class _TransposeWriter:
         body.axes[self.scheduled.axis], body.axes[self.last] = first, "0"
         where = body.pointer(store.slot, store.body.dtype, store.offset)
         for number in range(count):
-            made = parts[0]
+            row = parts[0]
             places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
             for column in range(1, count):
                 if column == 1:
-                    order = [row + (lanes if at == 1 else 0) for row, at in places]
+                    order = [here + (lanes if at == 1 else 0) for here, at in places]
                 else:
-                    order = [lanes + row if at == column else lane for lane, (row, at) in enumerate(places)]
-                made = f.value(
-                    f"shufflevector {kind} {made}, {kind} {parts[column]}, <{lanes} x i32> <{_order(order)}>"
-                )
+                    order = [lanes + here if at == column else lane for lane, (here, at) in enumerate(places)]
+                row = f.value(f"shufflevector {kind} {row}, {kind} {parts[column]}, <{lanes} x i32> <{_order(order)}>")
             place = f.offset(where, scalar, str(number * lanes))
-            body.store_vector(made, place, scalar, store.body.dtype.itemsize, None)
+            body.store_vector(row, place, scalar, store.body.dtype.itemsize, None)
         body.pop()
 
-    def _square(self, first: str, column: str) -> list[str]:
+    def _square(self, first: str, column: str) -> None:
         """lanes x lanes elements: read along `axis`, transposed, used along the last axis."""
         body = self.body
         held = []
@@ -183,7 +199,6 @@ class _TransposeWriter:
             self._store()
             body.vector = None
             body.pop()
-        return []
 
     def _rows(self, first: str, end: str, low: str, high: str) -> None:
         """What no square covers, a row at a time with scattered reads."""

@@ -331,9 +331,9 @@ class Attention(AttentionWriter):
             body.axes[PLACE] = query.row
             start, step = self.start(line, FEATURE), self.record.dim(line.coefficient(FEATURE))
             with self.each(index(self.value_quads)) as quad:
-                found = code.let(f"{query.mixed}[{quad}]", "found")
+                mixed = code.let(f"{query.mixed}[{quad}]", "found")
                 for i in range(4):
                     feature = code.let(f"{quad} * {index(4)} + {index(i)}", "feature")
                     with body.scope(f"if ({feature} < {index(work.value_features)})"):
-                        value = code.let(self.language.rounded(work.dtype, f"{found}.{'xyzw'[i]} / {total}"))
+                        value = code.let(self.language.rounded(work.dtype, f"{mixed}.{'xyzw'[i]} / {total}"))
                         body.store_at(slot, f"({start} + {feature} * {step})", Reg(value, work.dtype, False))

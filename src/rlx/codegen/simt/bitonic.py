@@ -59,15 +59,15 @@ def rounds(length: int, block: int = BLOCK) -> list[tuple[int, int]]:
     done."""
     if length < 2:
         return []
-    found = [(1, SORT)]
+    planned = [(1, SORT)]
     half = block
     while half < length:
-        found.append((half, MIRRORED))
+        planned.append((half, MIRRORED))
         larger = (half // block).bit_length() - 1
-        found += [(half >> i, PLAIN) for i in range(1, larger + 1)]
-        found.append((block // 2, MERGE))
+        planned += [(half >> i, PLAIN) for i in range(1, larger + 1)]
+        planned.append((block // 2, MERGE))
         half *= 2
-    return found
+    return planned
 
 
 class Network(Writer):

@@ -45,8 +45,8 @@ def _hide(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
 def _fold(node: Expr, args: tuple[Expr, ...]) -> Expr | None:
     if not args or node.kind not in INSTRUCTIONS or any(a.kind != "const" for a in args):
         return None
-    made = Expr(node.kind, node.dtype, args, node.attr)
-    return ex.const(ex.evaluate(made, lambda leaf: leaf), node.dtype)
+    folded = Expr(node.kind, node.dtype, args, node.attr)
+    return ex.const(ex.evaluate(folded, lambda leaf: leaf), node.dtype)
 
 
 class Body:
@@ -126,9 +126,9 @@ class Body:
         return self._made(node)
 
     def _made(self, node: Expr) -> Reg:
-        found = self.find(node) if node.kind != "const" else self.language.constant(node)
-        assert found is not None
-        return found
+        reg = self.find(node) if node.kind != "const" else self.language.constant(node)
+        assert reg is not None
+        return reg
 
     def _make(self, node: Expr) -> Reg:
         match node.kind:
@@ -173,8 +173,8 @@ class Body:
 
     def offset(self, line: Linear) -> str:
         """A linear offset in elements, an i32."""
-        found = self.find(line)
-        return found.name if found else self.remember(line, Reg(self.fresh_offset(line), dtypes.i64, False)).name
+        known = self.find(line)
+        return known.name if known else self.remember(line, Reg(self.fresh_offset(line), dtypes.i64, False)).name
 
     def fresh_offset(self, line: Linear) -> str:
         """`offset`, made anew: for axes whose positions change. Parts of it may wrap, which leaves the sum right."""

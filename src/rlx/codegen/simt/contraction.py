@@ -18,6 +18,7 @@ from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import LIBRARY_LOOP
+from rlx.codegen.simt.writer import place
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
@@ -86,7 +87,7 @@ class _Blocked:
     def render(self) -> Shader:
         work, code, record, index = self.work, self.code, self.record, self.language.index
         grid = (*work.batch, dims.ceildiv(work.m, self.rows), dims.ceildiv(work.n, COLUMNS))
-        nests.place(self.body, grid)
+        place(self.body, grid)
         first_row = code.let(f"{self.body.axes[work.m_axis]} * {index(self.rows)}", "row")
         first_column = code.let(f"{self.body.axes[work.n_axis]} * {index(COLUMNS)}", "column")
         rows = [self._inside(first_row, i, work.m, self.rows) for i in range(self.rows)]

@@ -19,7 +19,7 @@ from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
-from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, is_wide
+from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.codegen.simt.loops import SHORT
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import identity_variable, iterations_of
@@ -30,36 +30,44 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
-from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.index import Linear, axis, load
 from rlx.kernel.ir.irregular import BitonicSort, IrregularWork, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.order_keys import line_at, order_key, value_at
+from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.schedule import Schedule, Tile
 
 AnyAttention = FusedAttention | SplitKvPartial | SplitKvCombine
 
 COUNTED = 256
-"""Elements of a row that are ranked by counting, at most."""
+"""Elements of a row that are ranked by counting, at most, unless a schedule set by hand says otherwise."""
 IN_ORDER = 512
-"""Updates that one invocation makes in their order, at most."""
+"""Updates that one invocation makes in their order, at most, unless a schedule set by hand says otherwise."""
 BESIDE = 64
 """Rows of updates that are made in order on processors, at least."""
 MOST_ITERATIONS = 65535
 """After which some drivers in software end loops."""
 ITEMS = 8
 """Neighbouring elements that a lane takes in a block of a running reduction."""
+MOST_ITEMS = 64
+"""So many of them that an invocation keeps, at most."""
+
+
+def _at_most(kind: str, things: str, default: int) -> int:
+    """How many of these one invocation goes through, at most, before many share them."""
+    return overridden(kind, Schedule((Tile("thread", things, default),))).static_tile("thread", things)
 
 
 def is_long(work: TopKSelection) -> bool:
     """Whether a ranking is to become a sorting network."""
-    return not (isinstance(work.length, int) and work.length <= COUNTED)
+    return not (isinstance(work.length, int) and work.length <= _at_most("top-k", "elements", COUNTED))
 
 
 def is_long_scatter(work: Scatter, target: Target = PLAIN) -> bool:
     """Whether the updates of a scatter are to be made together."""
     length = dims.product(work.inner)
-    if isinstance(length, int) and length <= IN_ORDER:
+    if isinstance(length, int) and length <= _at_most("scatter", "updates", IN_ORDER):
         return False
     return not (target.software and _in_order_is_quicker(work))
 
@@ -118,6 +126,7 @@ class _ScatterWriter(Writer):
         self.work = dataclasses.replace(
             work, guard=legal(work.guard), body=legal(work.body), offset=_legal(work.offset)
         )
+        self.schedule = Schedule((Tile("thread", "updates", 1 if work.atomic else dims.product(work.inner)),))
 
     def write(self) -> Dim:
         work = self.work
@@ -148,32 +157,12 @@ class _ScatterWriter(Writer):
             body.store(0, work.offset, value)
 
     def _join(self) -> None:
-        """One update, by atomic instructions on the words of its place."""
-        work, body, code = self.work, self.body, self.code
-        slot = body.slots[0]
+        """One update, while others are made."""
+        work, body = self.work, self.body
+        assert work.combine is not None  # what replaces is not joined
         with body.scope(f"if ({body.gen(work.guard).name})"):
             value = body.gen(work.body)
-            words = 2 if is_wide(slot.dtype) else 1
-            at = code.let(f"{self.record.start(0)} + {body.offset(work.offset)} * {words}i", "at")
-            place = f"&memory{slot.storage}[{at}]"
-            if words == 2:
-                whole = code.let(value.widened().name)
-                before = code.let(f"atomicAdd({place}, {whole}.x)")
-                carry = code.let(f"select(0u, 1u, {before} + {whole}.x < {before})")
-                code.emit(f"atomicAdd(&memory{slot.storage}[{at} + 1i], {whole}.y + {carry});")
-                return
-            text = f"select(0u, 1u, {value.name})" if slot.dtype is dtypes.bool_ else value.name
-            held = "i32" if slot.dtype.kind == "int" else "u32"
-            text = text if held == slot.atomic else f"bitcast<{slot.atomic}>({text})"
-            assert work.combine is not None  # what replaces is not joined
-            code.emit(f"atomic{work.combine.capitalize()}({place}, {text});")
-
-
-def atomics_of(work: object, dtype: DType) -> str:
-    """The type of the atomics that work on slot 0, of this dtype, needs; empty if it needs none."""
-    if not (isinstance(work, Scatter) and work.atomic):
-        return ""
-    return "i32" if dtype.kind == "int" and not is_wide(dtype) else "u32"
+            self.language.join(body, 0, body.offset(work.offset), work.combine, value)
 
 
 def _legal(line: Linear) -> Linear:
@@ -187,13 +176,28 @@ def _varies(node: Expr, axes: Sequence[int]) -> bool:
     return node.kind == "load" and any(number in axes for number, _ in node.attr.axes)
 
 
+def _scan_schedule(work: PrefixScan) -> Schedule:
+    """A row for each lane, where rows are short or lie side by side, or one for all of a workgroup, of which each takes
+    some neighbours at a time. Raises RlxError for what is set by hand and no workgroup can have."""
+    beside = bool(work.outer) and work.offset.coefficient(len(work.outer) - 1) == 1
+    short = isinstance(work.length, int) and work.length <= SHORT
+    rows = Tile("workgroup", "rows", WORKGROUP if short or beside else 1)
+    chosen = overridden("prefix-scan", Schedule((rows, Tile("thread", "elements", ITEMS))))
+    count, items = chosen.static_tile("workgroup", "rows"), chosen.static_tile("thread", "elements")
+    if count not in (1, WORKGROUP):
+        raise unfit("prefix-scan", "workgroup", "rows", count, f"of 1 or {WORKGROUP}")
+    if items > MOST_ITEMS:
+        raise unfit("prefix-scan", "thread", "elements", items, f"of at most {MOST_ITEMS}")
+    return chosen if count == 1 else chosen.with_tile("thread", "elements", work.length)
+
+
 class _ScanWriter(Writer):
     """One invocation a row; or, where rows are long and do not lie side by side, one workgroup a row."""
 
     def __init__(self, work: PrefixScan, slots: Sequence[Slot], language: Language = WGSL) -> None:
-        beside = bool(work.outer) and work.offset.coefficient(len(work.outer) - 1) == 1
-        short = isinstance(work.length, int) and work.length <= SHORT
-        super().__init__(slots, work.outer, (*work.outer, work.length), not (short or beside), language=language)
+        self.schedule = _scan_schedule(work)
+        team = self.schedule.tile("workgroup", "rows") == 1
+        super().__init__(slots, work.outer, (*work.outer, work.length), team, language=language)
         self.work = dataclasses.replace(work, body=legal(work.body))
         self.axis = len(work.outer)
 
@@ -226,15 +230,16 @@ class _ScanWriter(Writer):
         """Blocks of ITEMS neighbours a lane: each lane joins its own, the lanes scan what these give, and each goes
         through its own again with what lies before them."""
         work, code, body = self.work, self.code, self.body
-        size = WORKGROUP * ITEMS
+        items = self._items_a_lane
+        size = WORKGROUP * items
         length = self.record.dim(work.length)
         carry = identity_variable(code, work.combine, work.total, "carry")
         start = code.fresh("start")
         with body.scope(self.language.loop(start, self.language.index(0), length, size)):
-            first = code.let(f"{start} + {self.language.lane_index()} * {self.language.index(ITEMS)}", "first")
+            first = code.let(f"{start} + {self.language.lane_index()} * {self.language.index(items)}", "first")
             kept = code.fresh("kept")
             element = self.language.register_type(work.total, carry.wide)
-            code.emit(self.language.array_variable(kept, element, ITEMS))
+            code.emit(self.language.array_variable(kept, element, items))
             part = identity_variable(code, work.combine, work.total, "part")
             with self._items(first, length) as item:
                 value = body.apply(work.combine, part, body.gen(work.body))
@@ -247,13 +252,17 @@ class _ScanWriter(Writer):
                 self._store(body.apply(work.combine, ahead, own))
             code.emit(f"{carry.name} = {body.apply(work.combine, carry, whole).name};")
         blocks = dims.floordiv(dims.add(work.length, size - 1), size)
-        return dims.add(dims.mul(blocks, 4 + ITEMS * (2 + iterations_of([work.body]))), 4)
+        return dims.add(dims.mul(blocks, 4 + items * (2 + iterations_of([work.body]))), 4)
+
+    @property
+    def _items_a_lane(self) -> int:
+        return self.schedule.static_tile("thread", "elements")
 
     @contextmanager
     def _items(self, first: str, length: str) -> Iterator[str]:
         """A loop over this lane's elements of a block, as far as there are any."""
         item = self.code.fresh("e")
-        with self.body.scope(self.language.loop(item, self.language.index(0), self.language.index(ITEMS))):
+        with self.body.scope(self.language.loop(item, self.language.index(0), self.language.index(self._items_a_lane))):
             step = self.code.let(f"{first} + {item}", "step")
             with self.body.scope(f"if ({step} < {length})"):
                 self._go_to(step)
@@ -295,6 +304,7 @@ class _TopKWriter(Writer):
         self.work = work
         self.axis = len(work.outer)
         self.key = legal(order_key(work.body, work.largest))
+        self.schedule = Schedule((Tile("thread", "elements", work.length),))
 
     def write(self) -> Dim:
         work, code, body, own = self.work, self.code, self.body, self.axis

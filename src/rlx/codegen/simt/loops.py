@@ -7,22 +7,26 @@ would keep is computed again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt import transpose
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
-from rlx.codegen.simt.rows import AloneRows, TeamRows
+from rlx.codegen.simt.rows import BLOCK, AloneRows, TeamRows
+from rlx.codegen.simt.writer import place
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
-from rlx.ir.dim import Shape
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import accesses
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement
+from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.schedule import Schedule, Tile
+from rlx.kernel.schedule.transposes import transposition
 
 SHORT = 64
 """Positions of a row that one invocation always walks alone."""
@@ -39,19 +43,49 @@ def render(
     language: Language = WGSL,
 ) -> Shader:
     """The shader of a nest. Slot i of the nest is `slots[i]`, in one of the storage `bindings`."""
+    chosen = schedule(nest, target)
+    transposed = transposition(nest)
+    if transposed is not None and chosen.static_tile("workgroup", "side") > 1:
+        return transpose.Squares(nest, transposed, chosen, slots, language).shader(bindings, name)
     stages = legal_stages(nest.statements)
     record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
     body = Body(Code(language, subgroups=target.subgroups), record, slots, Ranges(positions))
-    team = _wants_team(nest)
+    team = bool(nest.inner) and chosen.static_tile("workgroup", "rows") == 1
     place(body, nest.outer)
-    rows = (TeamRows if team else AloneRows)(body, nest, stages)
+    rows = TeamRows(body, nest, stages) if team else AloneRows(body, nest, stages, chosen)
     rows.write()
     extents = (*nest.outer, *nest.inner)
     text = language.assemble(body.code, record, bindings, name, 1 if team else WORKGROUP)
     checks = (Check(tuple(body.indices), extents),) if body.indices else ()
     positions_count = dims.product(nest.outer)
-    return Shader(text, tuple(bindings), len(slots), record.numbers, positions_count, team, rows.iterations, checks)
+    return Shader(
+        text, tuple(bindings), len(slots), record.numbers, positions_count, team, rows.iterations, checks,
+        schedule=chosen,
+    )  # fmt: skip
+
+
+def schedule(nest: LoopNest, target: Target) -> Schedule:
+    """A row for each lane of a workgroup, or one for all; neighbouring lanes have neighbours of the last outer axis, or
+    of the row. Sums along the row of one lane go in blocks. Raises RlxError for rows set by hand that no workgroup
+    has."""
+    transposed = transposition(nest)
+    if transposed is not None:
+        return transpose.schedule(nest, transposed, target)
+    last = len(nest.outer) - 1
+    lanes = (f"a{last}", WORKGROUP) if nest.outer else None
+    if not nest.inner:
+        chosen = overridden("map", Schedule((Tile("workgroup", "positions", WORKGROUP),), vector=lanes))
+        positions = chosen.tile("workgroup", "positions")
+        if positions != WORKGROUP:
+            raise unfit("map", "workgroup", "positions", positions, f"of {WORKGROUP}, one a lane")
+        return chosen
+    rows = 1 if _wants_team(nest) else WORKGROUP
+    chosen = overridden("rows", Schedule((Tile("workgroup", "rows", rows), Tile("register", "terms", BLOCK))))
+    rows = chosen.static_tile("workgroup", "rows")
+    if rows not in (1, WORKGROUP):
+        raise unfit("rows", "workgroup", "rows", rows, f"of 1 or {WORKGROUP}")
+    return replace(chosen, vector=(f"a{last + len(nest.inner)}", WORKGROUP) if rows == 1 else lanes)
 
 
 def _wants_team(nest: LoopNest) -> bool:
@@ -69,7 +103,7 @@ def _wants_team(nest: LoopNest) -> bool:
 
 def legal_stages(stages: Sequence[Statement]) -> list[Statement]:
     """Stages with bodies that WGSL can say, temps put into the bodies that use them."""
-    made: list[Statement] = []
+    legalised: list[Statement] = []
     temps: dict[int, Expr] = {}
 
     def inlined(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
@@ -79,19 +113,5 @@ def legal_stages(stages: Sequence[Statement]) -> list[Statement]:
         body = ex.rewrite(legal(stage.body), inlined)
         if isinstance(stage, RowBuffer):
             temps[number] = body
-        made.append(dataclasses.replace(stage, body=body))
-    return made
-
-
-def place(body: Body, extents: Shape) -> None:
-    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
-    code = body.code
-    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
-    rest = "position"
-    for number in reversed(range(len(extents))):
-        if number == 0:
-            body.axes[number] = rest
-        else:
-            extent = body.record.divisor(extents[number])
-            body.axes[number] = code.let(f"{rest} % {extent}", "index")
-            rest = code.let(f"{rest} / {extent}", "rest")
+        legalised.append(replace(stage, body=body))
+    return legalised

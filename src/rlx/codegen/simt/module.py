@@ -12,8 +12,17 @@ from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
-WARPS = Target(subgroups=True)
-"""Lanes of a warp exchange values."""
+
+@dataclass(frozen=True)
+class NvidiaTarget(Target):
+    """Lanes of a warp exchange values, and read whole lines of the cache where they read neighbours."""
+
+    @property
+    def square(self) -> int:
+        return 32
+
+
+NVIDIA = NvidiaTarget(subgroups=True)
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
     slots = [Slot(dtype, storage) for storage, dtype in enumerate(dtypes)]
     bindings = bindings_of(dtypes, kernel.writes)
-    return render(kernel, slots, bindings, name, WARPS, CUDA)
+    return render(kernel, slots, bindings, name, NVIDIA, CUDA)
 
 
 def cuda_module(programs: Iterable[Program]) -> CudaModule:

@@ -17,11 +17,13 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store, is_once_a_row, row_passes
+from rlx.kernel.schedule.schedule import Schedule
 from rlx.ops.reduce import identity
 
 BLOCK = 64
-"""Terms of a float sum that are added up on their own; one long chain would lose digits."""
+"""Terms of a float sum that are added up on their own, unless a schedule set by hand says otherwise; one long chain
+would lose digits."""
 
 LIBRARY_LOOP = 280
 """Iterations of the loops in the library's functions, at most (`float_rem` takes one for each power of two)."""
@@ -54,7 +56,8 @@ class Rows(ABC):
 
     def passes(self) -> Iterator[Sequence[int]]:
         """Groups of stages, each hoisted out of the loop that is to follow."""
-        for group in _passes(self.statements):
+        walked = {n: s for n, s in enumerate(self.statements) if not isinstance(s, RowBuffer)}
+        for group in row_passes(walked):
             self.body.hoist([self.statements[n].body for n in group], self._varies)
             yield group
 
@@ -95,44 +98,48 @@ class Rows(ABC):
         with self.body.scope(self.language.loop(name, low, high)):
             yield
 
-    def consider(self, stage: Reduce, best: Reg, found: Reg) -> None:
+    def consider(self, stage: Reduce, best: Reg, place: Reg) -> None:
         """Takes the element at the current position if it beats the best one so far."""
         body, code, axis = self.body, self.code, self.inner[0]
         value = body.gen(stage.body)
         value = value.widened() if best.wide else value
         value = value.like(code.let(value.name))
-        first = Reg(code.let(f"{found.name} < {self.language.index(0)}"), dtypes.bool_, False)
+        first = Reg(code.let(f"{place.name} < {self.language.index(0)}"), dtypes.bool_, False)
         better = self.body.through(
             lambda new, old, none: ex.apply("or", _better(stage, new, old), none), value, best, first
         )
         with body.scope(f"if ({better.name})"):
             code.emit(f"{best.name} = {value.name};")
-            code.emit(f"{found.name} = {body.axes[axis]};")
+            code.emit(f"{place.name} = {body.axes[axis]};")
 
     def best_variables(self, stage: Reduce) -> tuple[Reg, Reg]:
         """Variables for the best element so far, and for its position: -1 before there is one."""
         dtype = stage.body.dtype
         best = Reg(self.code.fresh("best"), dtype, self.language.is_wide(dtype))
-        found = Reg(self.code.fresh("found"), dtypes.i64, False)
+        place = Reg(self.code.fresh("found"), dtypes.i64, False)
         self.code.emit(self.language.variable(best.name, self.language.register_type(dtype, best.wide)))
-        self.code.emit(self.language.mutable(found.name, self.language.index(-1)))
-        return best, found
+        self.code.emit(self.language.mutable(place.name, self.language.index(-1)))
+        return best, place
 
 
 class AloneRows(Rows):
     """One invocation walks the row."""
 
+    def __init__(self, body: Body, nest: LoopNest, stages: Sequence[Statement], schedule: Schedule) -> None:
+        super().__init__(body, nest, stages)
+        self.terms = schedule.static_tile("register", "terms") if nest.inner else 1
+
     def write(self) -> None:
         for group in self.passes():
             first = self.statements[group[0]]
-            if isinstance(first, Store) and not first.per_element:
+            if isinstance(first, Store) and is_once_a_row(first):
                 self.body.store(first.slot, first.offset, self.body.gen(first.body))
             elif isinstance(first, Reduce) and first.argument:
-                best, found = self.best_variables(first)
+                best, place = self.best_variables(first)
                 with self.loop(self.inner[0], self.language.index(0), self.body.record.dim(self.nest.inner[0])):
-                    self.consider(first, best, found)
+                    self.consider(first, best, place)
                 self.count(self.length)
-                self.body.rows[group[0]] = found
+                self.body.rows[group[0]] = place
             else:
                 totals = {n: self.variable(s, "total") for n, s in self.reduces(group).items()}
                 self.walk(group, totals)
@@ -145,7 +152,7 @@ class AloneRows(Rows):
         with ExitStack() as loops:
             for axis, extent in zip(self.inner[:-1], self.nest.inner):
                 loops.enter_context(self.loop(axis, self.language.index(0), self.body.record.dim(extent)))
-            if sums and not (isinstance(last, int) and last <= BLOCK):
+            if sums and not (isinstance(last, int) and last <= self.terms):
                 self._blocks(group, totals, sums)
             elif self.inner:
                 with self.loop(self.inner[-1], self.language.index(0), self.body.record.dim(last)):
@@ -157,9 +164,9 @@ class AloneRows(Rows):
         """The innermost loop in blocks, whose float sums are added to the totals."""
         extent = self.body.record.dim(self.nest.inner[-1])
         start = self.code.fresh("k")
-        with self.body.scope(self.language.loop(start, self.language.index(0), extent, BLOCK)):
+        with self.body.scope(self.language.loop(start, self.language.index(0), extent, self.terms)):
             parts = {n: self.variable(stage, "part") for n, stage in sums.items()}
-            with self.loop(self.inner[-1], start, f"min({start} + {self.language.index(BLOCK)}, {extent})"):
+            with self.loop(self.inner[-1], start, f"min({start} + {self.language.index(self.terms)}, {extent})"):
                 self.visit(group, {**totals, **parts})
             for number, part in parts.items():
                 self.join(totals[number], sums[number].combine, part)
@@ -175,7 +182,7 @@ class TeamRows(Rows):
     def write(self) -> None:
         for group in self.passes():
             first = self.statements[group[0]]
-            if isinstance(first, Store) and not first.per_element:
+            if isinstance(first, Store) and is_once_a_row(first):
                 value = self.body.gen(first.body)
                 with self.body.scope("if (lane == 0u)"):
                     self.body.store(first.slot, first.offset, value)
@@ -243,18 +250,18 @@ class TeamRows(Rows):
     def _argument(self, number: int, stage: Reduce) -> None:
         """Each lane's best element, then the best of these."""
         code = self.code
-        best, found = self.best_variables(stage)
+        best, place = self.best_variables(stage)
         with self._share():
-            self.consider(stage, best, found)
+            self.consider(stage, best, place)
         values, places = self.shared.array(best.dtype, best.wide), self.language.shared_places(code)
         self.shared.put(values, best)
-        code.emit(f"{places}[lane] = {found.name};")
+        code.emit(f"{places}[lane] = {place.name};")
         self.shared.barrier()
         for half in halves(WORKGROUP):
             with self.body.scope(f"if (lane < {half}u)"):
                 self._better_lane(stage, values, places, best, half)
             self.shared.barrier()
-        self.body.rows[number] = found.like(code.let(f"{places}[0]"))
+        self.body.rows[number] = place.like(code.let(f"{places}[0]"))
         self.shared.barrier()
 
     def _better_lane(self, stage: Reduce, values: str, places: str, like: Reg, half: int) -> None:
@@ -292,30 +299,6 @@ def _has_loop(node: Expr) -> bool:
     if node.kind not in ("div", "rem"):
         return False
     return is_wide(node.dtype) or (node.kind == "rem" and node.dtype.is_float)
-
-
-def _passes(stages: Sequence[Statement]) -> list[list[int]]:
-    """Numbers of the stages that share a walk over the row: those that do not need results of the same walk."""
-    groups: list[list[int]] = []
-    open_group: list[int] = []
-
-    def close() -> None:
-        if open_group:
-            groups.append(open_group.copy())
-            open_group.clear()
-
-    for number, stage in enumerate(stages):
-        if isinstance(stage, RowBuffer):
-            continue
-        used = {n.attr for n in ex.walk([stage.body]) if n.kind == "row"}
-        alone = (isinstance(stage, Store) and not stage.per_element) or (isinstance(stage, Reduce) and stage.argument)
-        if alone or used & set(open_group):
-            close()
-        open_group.append(number)
-        if alone:
-            close()
-    close()
-    return groups
 
 
 def _better(stage: Reduce, new: Expr, old: Expr) -> Expr:

@@ -10,7 +10,6 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Rounds, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
-from rlx.codegen.simt.loops import place
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
 from rlx.kernel.schedule.schedule import UNTILED, Schedule
@@ -54,3 +53,17 @@ class Writer(ABC):
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
             iterations, checks, self.rounds, self.schedule,
         )  # fmt: skip
+
+
+def place(body: Body, extents: Shape) -> None:
+    """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
+    code = body.code
+    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
+    rest = "position"
+    for number in reversed(range(len(extents))):
+        if number == 0:
+            body.axes[number] = rest
+        else:
+            extent = body.record.divisor(extents[number])
+            body.axes[number] = code.let(f"{rest} % {extent}", "index")
+            rest = code.let(f"{rest} / {extent}", "rest")

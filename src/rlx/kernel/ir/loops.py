@@ -4,13 +4,13 @@ position. Softmax, norms and other chains of reductions over one row are single 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
-from rlx.ir.expr import Expr
+from rlx.ir.expr import Expr, walk
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.work import Place, Renderable
 
@@ -48,6 +48,34 @@ class Store:
 
 
 Statement = Reduce | RowBuffer | Store
+
+
+def row_passes(statements: Mapping[int, Statement]) -> list[list[int]]:
+    """Numbers of the statements that share a walk over the row: those that do not need results of the same walk. One
+    that is done once a row, or finds a place, is alone."""
+    groups: list[list[int]] = []
+    shared: list[int] = []
+
+    def close() -> None:
+        if shared:
+            groups.append(shared.copy())
+            shared.clear()
+
+    for number, statement in statements.items():
+        used = {node.attr for node in walk([statement.body]) if node.kind == "row"}
+        alone = (isinstance(statement, Reduce) and statement.argument) or is_once_a_row(statement)
+        if alone or used & set(shared):
+            close()
+        shared.append(number)
+        if alone:
+            close()
+    close()
+    return groups
+
+
+def is_once_a_row(statement: Statement) -> bool:
+    """Whether a statement is done once for a row, behind what makes its value."""
+    return isinstance(statement, Store) and not statement.per_element
 
 
 @dataclass(frozen=True)

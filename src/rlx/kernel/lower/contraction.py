@@ -128,15 +128,15 @@ def _contraction(
     single = [[i] for i in range(batch)] + m_groups[:-1] + n_groups[:-1]
     order = [*single, *(m_groups[-1:] or [[]]), *(n_groups[-1:] or [[]]), *k_groups]
     renumber = {group[-1]: new for new, group in enumerate(order) if group}
-    made = [dims.product(extents[i] for i in group) for group in order]
+    sizes = [dims.product(extents[i] for i in group) for group in order]
     lead = len(single)
     moved = renumber_statement(store, renumber)
     assert isinstance(moved, Store)
     return Contraction(
-        tuple(made[:lead]), made[lead], made[lead + 1], made[-1], dtype,
+        tuple(sizes[:lead]), sizes[lead], sizes[lead + 1], sizes[-1], dtype,
         a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
         b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
-        (moved,), taps=tuple(made[lead + 2 : -1]),
+        (moved,), taps=tuple(sizes[lead + 2 : -1]),
     )  # fmt: skip
 
 

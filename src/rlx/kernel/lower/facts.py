@@ -61,11 +61,11 @@ class Facts:
 
 def live(graph: Graph) -> list[Node]:
     """Nodes that outputs need, and the inputs and params, in order."""
-    wanted: set[int] = set()
+    needed: set[int] = set()
     stack = [v.node for v in graph.outputs.values()]
     while stack:
         node = stack.pop()
-        if id(node) not in wanted:
-            wanted.add(id(node))
+        if id(node) not in needed:
+            needed.add(id(node))
             stack.extend(v.node for v in node.inputs)
-    return [n for n in graph.nodes if id(n) in wanted]
+    return [n for n in graph.nodes if id(n) in needed]

@@ -34,7 +34,7 @@ def order(facts: Facts, owner: Mapping[int, Group]) -> list[Group]:
 
 def _reads(group: Group, owner: Mapping[int, Group]) -> list[Group]:
     """Groups whose results this one reads, through inlined nodes."""
-    found: dict[int, Group] = {}
+    writers: dict[int, Group] = {}
     inside = {id(n) for n in group.members}
     stack = [v for n in group.members for v in n.inputs if id(v.node) not in inside]
     seen: set[int] = set()
@@ -45,7 +45,7 @@ def _reads(group: Group, owner: Mapping[int, Group]) -> list[Group]:
         seen.add(id(value.node))
         writer = owner.get(id(value.node))
         if writer is not None:
-            found[id(writer)] = writer
+            writers[id(writer)] = writer
         else:
             stack.extend(value.node.inputs)
-    return list(found.values())
+    return list(writers.values())

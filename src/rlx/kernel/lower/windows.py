@@ -62,9 +62,9 @@ def convolution(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, stor
     groups of few channels, a plain nest.
     """
     if op.channels_last and _groups_are_wide(op, out) and all(p == 0 for p in (*op.low, *op.high)):
-        found = _contraction(op, x, w, out, emitter, store)
-        if found is not None:
-            return found
+        contracted = _contraction(op, x, w, out, emitter, store)
+        if contracted is not None:
+            return contracted
     return _nest(op, x, w, out, emitter, store)
 
 
@@ -127,13 +127,13 @@ def _nest(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Sto
     place, guard = _window(op, [axis(i) for i in spatial], taps, [x.shape[i] for i in spatial])
     at: Index = (axis(0), *place, source) if op.channels_last else (axis(0), source, *place)
     weight: Index = (*taps, channel, output) if op.channels_last else (output, channel, *taps)
-    made = op.sum_dtype or x.dtype
-    total = dtypes.accumulator(made)
+    result = op.sum_dtype or x.dtype
+    total = dtypes.accumulator(result)
     seen = emitter.emit(x, at)
     if guard is not None:
         seen = ex.select(guard, guarded(seen, guard), ex.const(0, x.dtype))
     body = ex.cast(seen, total) * ex.cast(emitter.emit(w, weight), total)
-    return _finished(out, (*kernel, share), Reduce("add", body, total), made, store)
+    return _finished(out, (*kernel, share), Reduce("add", body, total), result, store)
 
 
 def window(op: ReduceWindow, x: Value, out: Shape, emitter: Emitter, store: Store) -> LoopNest:

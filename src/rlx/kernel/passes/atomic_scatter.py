@@ -1,14 +1,15 @@
 """Long scatters as kernels whose updates come all at once, with the results of any order.
 
-What integers add up to, and the least and greatest of them, is the same whichever update comes first: a device joins
-them by atomic instructions. Everything else is brought down to that:
+What integers give together is the same whichever update comes first: a device joins them by atomic instructions, as
+far as it has them. Everything else is brought down to that:
 
 - Replacing: the greatest position of the updates to a place is found first; that update alone writes.
-- Least and greatest floats: by integers in their order (`ordering.order_key`).
+- Least and greatest floats: by integers in their order (`order_keys.order_key`).
+- Sums of narrow integers: in i32, where the device does not join theirs.
 - Sums of floats: as integers of 64 bits in units of a place's greatest exponent, which are exact and cannot overflow.
   They keep 8 bits below the last digit of the greatest update, and so lose less than a sum in order may.
 
-Products, and the least and greatest of 64-bit integers, stay in order.
+Products of floats and sums of f64 stay in order, and so does what a device has no atomics for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
@@ -29,8 +31,14 @@ from rlx.kernel.passes.driver import LeafPass
 
 GUARD_BITS = 8
 """Below the last digit of the greatest update. With its own 24, sums of 2^31 updates still fit in 63 bits."""
+MOST_SHORT_POSITIONS = 1 << 31
+"""Positions that an i32 counts."""
 MANTISSA, EXPONENTS = 23, 255
 """Bits of an f32's fraction, and the exponent of infinities and NaN."""
+
+
+HasAtomic = Callable[[str, DType], bool]
+"""Whether a device joins elements of a dtype by an instruction of this name at once."""
 
 
 class AtomicScatter(LeafPass):
@@ -38,67 +46,75 @@ class AtomicScatter(LeafPass):
 
     name = "atomic-scatter"
 
-    def __init__(self, is_long: Callable[[Scatter], bool]) -> None:
+    def __init__(self, is_long: Callable[[Scatter], bool], has_atomic: HasAtomic) -> None:
         self.is_long = is_long
+        self.has_atomic = has_atomic
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
         if not isinstance(work, Scatter) or not self.is_long(work):
             return None
-        return _way(work, program.buffers[kernel.slots[0]].dtype)
+        return self._way(work, program.buffers[kernel.slots[0]].dtype)
+
+    def _way(self, work: Scatter, dtype: DType) -> str | None:
+        """The name of the way in which updates can come at once with the results of any order, if there is one."""
+        if work.combine is None:
+            return "last-wins"
+        if dtype.is_float:
+            if work.combine == "add":
+                return None if dtype is dtypes.f64 else "exact-sums"
+            is_ordered = work.combine in ("min", "max") and self.has_atomic("max", _key_dtype(dtype))
+            return "ordered-keys" if is_ordered else None
+        if self.has_atomic(work.combine, dtype):
+            return "atomics"
+        return "wider-integers" if work.combine == "add" else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         assert isinstance(kernel.work, Scatter)
-        return [dataclasses.replace(part, sources=kernel.sources) for part in _parts(program, kernel, kernel.work)]
+        return [dataclasses.replace(part, sources=kernel.sources) for part in self._parts(program, kernel, kernel.work)]
+
+    def _parts(self, program: Program, kernel: Kernel, work: Scatter) -> list[Kernel]:
+        spread, dtype = _Spread(program, kernel, work), program.buffers[kernel.slots[0]].dtype
+        match self._way(work, dtype):
+            case "last-wins":
+                return spread.last_wins(self._position_dtype(work))
+            case "wider-integers":
+                return spread.through(dtypes.i32, lambda x: cast(x, dtypes.i32), lambda _, total: cast(total, dtype))
+            case "exact-sums":
+                return spread.float_sums()
+            case "ordered-keys":
+                key = _least_key if work.combine == "min" else order_key
+
+                def back(x: Expr, greatest: Expr) -> Expr:
+                    return select(apply("eq", key(x), greatest), x, _of_key(greatest, dtype))
+
+                return spread.through(_key_dtype(dtype), key, back)
+        return [dataclasses.replace(kernel, work=dataclasses.replace(work, atomic=True))]
+
+    def _position_dtype(self, work: Scatter) -> DType:
+        """What positions of updates are counted in; where atomics have 32 bits alone, so have all indices."""
+        count = dims.product(work.inner)
+        short = isinstance(count, int) and count <= MOST_SHORT_POSITIONS
+        return dtypes.i32 if short or not self.has_atomic("max", dtypes.i64) else dtypes.i64
 
 
-def _way(work: Scatter, dtype: DType) -> str | None:
-    """The name of the way in which updates can come at once, if there is one."""
-    if work.combine is None:
-        return "last-wins"
-    if joins_at_once(work.combine, dtype):
-        return "atomics"
-    if work.combine == "add":
-        return "wider-integers" if dtype.is_integer else "exact-sums"
-    return "ordered-keys" if work.combine in ("min", "max") and dtype.is_float else None
-
-
-def joins_at_once(combine: str, dtype: DType) -> bool:
-    """Whether integers (or bools, as 0 and 1) of the dtype can be joined in any order by an atomic instruction."""
-    if dtype.is_float or combine == "mul":
-        return False
-    if dtype.bits == 64:
-        return combine == "add"
-    return combine != "add" or dtype.bits == 32
-
-
-def _parts(program: Program, kernel: Kernel, work: Scatter) -> list[Kernel]:
-    spread, dtype = _Spread(program, kernel, work), program.buffers[kernel.slots[0]].dtype
-    match _way(work, dtype):
-        case "last-wins":
-            return spread.last_wins()
-        case "wider-integers":
-            return spread.through(dtypes.i32, lambda x: cast(x, dtypes.i32), lambda _, total: cast(total, dtype))
-        case "exact-sums":
-            return spread.float_sums()
-        case "ordered-keys":
-            key = _least_key if work.combine == "min" else order_key
-            return spread.through(
-                dtypes.i32, key, lambda x, greatest: select(apply("eq", key(x), greatest), x, _of_key(greatest, dtype))
-            )
-    return [dataclasses.replace(kernel, work=dataclasses.replace(work, atomic=True))]
+def _key_dtype(dtype: DType) -> DType:
+    return dtypes.i64 if dtype is dtypes.f64 else dtypes.i32
 
 
 def _least_key(x: Expr) -> Expr:
     """`order_key`, but NaN is the least."""
-    return select(apply("ne", x, x), const(-(1 << 31), dtypes.i32), order_key(x))
+    key = order_key(x)
+    return select(apply("ne", x, x), const(-(1 << (key.dtype.bits - 1)), key.dtype), key)
 
 
 def _of_key(key: Expr, dtype: DType) -> Expr:
     """The float of a key."""
-    turned = apply("xor", key, apply("and", apply("shr", key, 31), 0x7FFFFFFF))
-    number = cast(bitcast(turned, dtypes.f32), dtype)
-    edge = apply("or", apply("eq", key, 0x7FFFFFFF), apply("eq", key, -(1 << 31)))
+    sign = key.dtype.bits - 1
+    greatest = (1 << sign) - 1
+    turned = apply("xor", key, apply("and", apply("shr", key, sign), greatest))
+    number = cast(bitcast(turned, dtypes.f64 if dtype is dtypes.f64 else dtypes.f32), dtype)
+    edge = apply("or", apply("eq", key, greatest), apply("eq", key, -greatest - 1))
     return select(edge, const(float("nan"), dtype), number)
 
 
@@ -130,23 +146,23 @@ class _Spread:
             self._map("back", (self.target.number, other), back(self._element(0), self._element(1, dtype))),
         ]
 
-    def last_wins(self) -> list[Kernel]:
+    def last_wins(self, counted_in: DType) -> list[Kernel]:
         work, inner = self.work, len(self.work.outer)
         place = Linear()
         for number, stride in enumerate(contiguous(work.inner)):
             place = place.plus(linear(axis(inner + number)).times(stride))
-        position = cast(index_of(place), dtypes.i32)
+        position = cast(index_of(place), counted_in)
         # axes along which neither places nor guards vary have the same winners
         read = _axes_of([work.guard, *(e for e, _ in work.offset.others)])
         kept = tuple((n, c) for n, c in work.offset.axes if n >= inner or n in read)
         where = Linear(work.offset.const, kept, work.offset.others)
         outer = tuple(extent if number in read else 1 for number, extent in enumerate(work.outer))
-        winners = self._temp(dtypes.i32, "winners")
+        winners = self._temp(counted_in, "winners")
         find = Scatter(outer, work.inner, where, work.guard, position, "max", True)
-        won = apply("eq", load(len(self.kernel.slots), where, dtypes.i32), position)
+        won = apply("eq", load(len(self.kernel.slots), where, counted_in), position)
         write = Scatter((*work.outer, *work.inner), (), work.offset, apply("and", work.guard, won), work.body, None)
         return [
-            self._map("none", (winners,), const(-1, dtypes.i32)),
+            self._map("none", (winners,), const(-1, counted_in)),
             self._kernel("winners", find, (winners, *self.kernel.slots[1:])),
             self._kernel("", write, (*self.kernel.slots, winners)),
         ]

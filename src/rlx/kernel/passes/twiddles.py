@@ -23,12 +23,16 @@ from rlx.ir.rewriting import Context
 from rlx.kernel.ir.irregular import FourierTransform
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
+from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.ops.fourier_plan import roots
 
 Array = np.ndarray[Any, Any]
 
 LEAST = 16
 """Shorter transforms are products with a matrix."""
+RADIX = 8
+"""The power of two that a step joins, at most, unless a schedule set by hand says otherwise."""
 ODD_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 """Of lengths that are taken: a step by a prime takes as many products as it is long, and as many registers."""
 
@@ -65,14 +69,27 @@ def points(work: FourierTransform) -> int:
     return work.length if work.kind == "complex" else work.length // 2
 
 
-def width_of(work: FourierTransform, lanes: int) -> int:
-    """Elements of the vectors to use, where a register holds `lanes` f32. Short transforms take short ones: vectors
-    that are not filled, or lie across two that were just written, wait for memory."""
-    least = 16 // work.real.dtype.itemsize
-    width = lanes * 4 // work.real.dtype.itemsize
+def schedule(work: FourierTransform, lanes: int) -> Schedule:
+    """Elements of the vectors to use, where a register holds `lanes` f32, and the greatest power of two that a step
+    joins. Short transforms take short vectors: those that are not filled, or lie across two that were just written,
+    wait for memory. Raises RlxError for what is set by hand and no register, or step, has."""
+    least, most = 16 // work.real.dtype.itemsize, lanes * 4 // work.real.dtype.itemsize
+    width = most
     while width > least and not all(_fills(step.apart, width) for step in steps(points(work), width)):
         width //= 2
-    return width
+    tiles = (Tile("register", "signal", width), Tile("register", "radix", RADIX))
+    chosen = overridden("fourier", Schedule(tiles, spaces=(("passes", "cache"),)))
+    for axis, low, high in (("signal", least, most), ("radix", 2, 2 * RADIX)):
+        size = chosen.static_tile("register", axis)
+        if not low <= size <= high or size & (size - 1):
+            raise unfit("fourier", "register", axis, size, f"a power of two from {low} to {high}")
+    return dataclasses.replace(chosen, vector=("signal", chosen.static_tile("register", "signal")))
+
+
+def scheduled_steps(work: FourierTransform, chosen: Schedule) -> tuple[Step, ...]:
+    """The steps that a schedule says."""
+    width, radix = (chosen.static_tile("register", axis) for axis in ("signal", "radix"))
+    return steps(points(work), width, radix)
 
 
 def _fills(count: int, width: int) -> bool:
@@ -80,11 +97,11 @@ def _fills(count: int, width: int) -> bool:
 
 
 @cache
-def steps(length: int, lanes: int) -> tuple[Step, ...]:
-    """The steps for vectors of so many lanes, in order."""
+def steps(length: int, lanes: int, most: int = RADIX) -> tuple[Step, ...]:
+    """The steps for vectors of so many lanes, in order; powers of two are joined to `most` at most."""
     plan: list[Step] = []
     before, table = 1, 0
-    for radix in radices(length):
+    for radix in radices(length, most):
         after = length // (before * radix)
         form = "along" if before >= lanes else "one" if lanes % before == 0 else "over"
         step = Step(radix, before, after, form, table if after > 1 else -1)
@@ -103,12 +120,12 @@ def _columns(step: Step, lanes: int) -> int:
     return max(step.apart, lanes) if step.form == "one" else step.after
 
 
-def radices(length: int) -> list[int]:
+def radices(length: int, most: int = RADIX) -> list[int]:
     """Factors of a length: powers of two first, so that the others find vectors that are full; of these the small ones
     first, whose results lie between one another."""
     twos = (length & -length).bit_length() - 1
-    fours = {0: 0, 1: 2, 2: 1}[twos % 3] if twos > 1 else 0
-    factors = [4] * fours + [8] * ((twos - 2 * fours) // 3) + [2] * (twos == 1)
+    count = -(-twos // (most.bit_length() - 1))
+    factors = [1 << (twos + number) // count for number in range(count)]
     odd = length >> twos
     for radix in ODD_PRIMES:
         while odd % radix == 0:
@@ -117,10 +134,10 @@ def radices(length: int) -> list[int]:
     return factors
 
 
-def passes(work: FourierTransform, width: int) -> int:
+def passes(work: FourierTransform, plan: Sequence[Step], width: int) -> int:
     """Complex vectors that the steps read and write for a row, all together; the pass over pairs of bins among them."""
     total = 0
-    for step in steps(points(work), width):
+    for step in plan:
         across = {"one": -(-step.apart // width), "along": step.after * -(-step.before // width), "over": step.after}
         total += step.radix * across[step.form]
     return total if work.kind == "complex" else total + 2 * -(-pair_count(work) // width)
@@ -131,10 +148,9 @@ def pair_count(work: FourierTransform) -> int:
     return points(work) // 2 + 1
 
 
-def table_of(work: FourierTransform, lanes: int) -> Array:
+def table_of(work: FourierTransform, plan: Sequence[Step], lanes: int) -> Array:
     """Twiddles of all steps, and behind them those of the pass over pairs, [part][k]."""
-    length = points(work)
-    parts = [_twiddles(step, lanes) for step in steps(length, lanes) if step.table >= 0]
+    parts = [_twiddles(step, lanes) for step in plan if step.table >= 0]
     if work.kind != "complex":
         cosine, sine = roots(np.arange(max(pair_count(work), lanes)), work.length, 1)
         # to bins: e^(-2πi·k/n) · -i/2; from bins: e^(2πi·k/n) · i
@@ -172,7 +188,9 @@ class Twiddles(LeafPass):
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         assert isinstance(kernel.work, FourierTransform)
-        table = table_of(kernel.work, width_of(kernel.work, self.lanes))
+        chosen = schedule(kernel.work, self.lanes)
+        width = chosen.static_tile("register", "signal")
+        table = table_of(kernel.work, scheduled_steps(kernel.work, chosen), width)
         key = table.tobytes(), kernel.work.real.dtype.name
         if key not in self._tables:
             buffer = program.new_buffer("constant", kernel.work.real.dtype, table.size, "twiddles")

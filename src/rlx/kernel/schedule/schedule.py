@@ -64,7 +64,7 @@ class Schedule:
         lanes = self.vector[1] if self.vector is not None else 1
         return self.static_tile(level, axis) // lanes
 
-    def with_tile(self, level: str, axis: str, size: int) -> Schedule:
+    def with_tile(self, level: str, axis: str, size: Dim) -> Schedule:
         """The schedule with another size of a tile that it has. Raises KeyError where there is none."""
         self.tile(level, axis)
         tiles = (dataclasses.replace(t, size=size) if (t.level, t.axis) == (level, axis) else t for t in self.tiles)
@@ -73,10 +73,10 @@ class Schedule:
     def in_whole_vectors(self, level: str, *axes: str) -> Schedule:
         """The schedule with tiles along these axes cut to whole vectors, of which there is one at least."""
         lanes = self.vector[1] if self.vector is not None else 1
-        made = self
+        whole = self
         for axis in axes:
-            made = made.with_tile(level, axis, max(self.vectors(level, axis), 1) * lanes)
-        return made
+            whole = whole.with_tile(level, axis, max(self.vectors(level, axis), 1) * lanes)
+        return whole
 
     def __str__(self) -> str:
         parts = []

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.registers import Reg
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
@@ -149,13 +150,22 @@ class Language(ABC):
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         """The quad of a slot of packed f32 weights, which begins at a multiple of a quad, at an offset in quads."""
 
+    @abstractmethod
+    def has_atomic(self, combine: str, dtype: DType) -> bool:
+        """Whether `join` can do this."""
+
+    @abstractmethod
+    def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
+        """Puts in an element's place what an instruction makes of it and a value, while other invocations do too."""
+
     def shared_variable(self, code: Code, name: str, element: str, count: int) -> None:
         """Declares an array in workgroup memory."""
         code.shared[name] = (element, count)
 
     @abstractmethod
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
-        """Declares an array in workgroup memory with a place for every lane, once for each type; its name."""
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
+        """Declares an array in workgroup memory, with a place for every lane if nothing else is said, once for each
+        stem and type; its name."""
 
     @abstractmethod
     def shared_places(self, code: Code) -> str:

@@ -220,26 +220,47 @@ class Cuda(Language):
         place = f"slot{slot}[{offset}]"
         if guard is not None:
             place = f"{guard.name} ? {place} : ({self.memory_type(dtype)})0"
-        if dtype in SMALL_FLOATS:
-            place = f"decode_{dtype}({place})"
-        elif dtype is dtypes.bool_:
-            place = f"({place}) != 0"
-        elif not dtype.is_float:
-            place = self._wrapped(dtype, f"({self.register_type(dtype, False)})({place})")
-        return Reg(body.code.let(place), dtype, False)
+        return Reg(body.code.let(self._from_memory(dtype, place)), dtype, False)
 
     def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
-        dtype = body.slots[slot].dtype
+        body.code.emit(f"slot{slot}[{offset}] = {self._to_memory(body.slots[slot].dtype, value)};")
+
+    def _from_memory(self, dtype: DType, element: str) -> str:
+        if dtype in SMALL_FLOATS:
+            return f"decode_{dtype}({element})"
+        if dtype is dtypes.bool_:
+            return f"({element}) != 0"
+        return element if dtype.is_float else self._wrapped(dtype, f"({self.register_type(dtype, False)})({element})")
+
+    def _to_memory(self, dtype: DType, value: Reg) -> str:
         held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
-        body.code.emit(f"slot{slot}[{offset}] = ({self.memory_type(dtype)}){held};")
+        return f"({self.memory_type(dtype)}){held}"
+
+    def has_atomic(self, combine: str, dtype: DType) -> bool:
+        """Every instruction on elements that a word holds; complex numbers have no kernels."""
+        return not dtype.is_complex
+
+    def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
+        """By the hardware's instruction where there is one, else by exchanging the word that holds the element."""
+        code, dtype = body.code, body.slots[slot].dtype
+        element, place = self.memory_type(dtype), f"&slot{slot}[{offset}]"
+        if _is_hardware_atomic(combine, dtype):
+            kind = f"unsigned {INDEX}" if (combine, dtype) == ("add", dtypes.i64) else element  # there is no signed sum
+            code.emit(f"atomic{combine.capitalize()}(({kind}*){place}, ({kind}){value.name});")
+            return
+        exchange = code.fresh("exchange")
+        with body.scope(f"for (Exchange<{element}> {exchange}({place}); !{exchange}.done;)"):
+            before = Reg(code.let(self._from_memory(dtype, f"{exchange}.before()")), dtype, False)
+            after = body.apply(combine, before, value)
+            code.emit(f"{exchange}.replace({self._to_memory(dtype, after)});")
 
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         return f"((const float4*)slot{slot})[{offset}]"
 
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
         kind = self.register_type(dtype, False)
-        name = "shared_" + kind.replace(" ", "_")
-        self.shared_variable(code, name, kind, WORKGROUP)
+        name = f"{stem}_{kind}".replace(" ", "_")
+        self.shared_variable(code, name, kind, count)
         return name
 
     def shared_places(self, code: Code) -> str:
@@ -295,17 +316,19 @@ def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
 
 
 @cache
-def prelude() -> str:
-    """Device functions that kernels call: `cuda.cuh`, and conversions of small floats."""
-    head = (files("rlx.codegen.simt.language") / "cuda.cuh").read_text()
-    return head + "\n".join(_conversions(dtype) for dtype in SMALL_FLOATS)
+def prelude(ptx: bool = True) -> str:
+    """Device functions that kernels call: `cuda.cuh`, and conversions of small floats, of halves by instructions of
+    PTX or, for other compilers, without."""
+    folder = files("rlx.codegen.simt.language")
+    parts = [(folder / "cuda.cuh").read_text(), (folder / "cuda_halves.cuh").read_text() if ptx else ""]
+    return "\n".join([*parts, *(_conversions(dtype, ptx) for dtype in SMALL_FLOATS)])
 
 
-def _conversions(dtype: DType) -> str:
+def _conversions(dtype: DType, ptx: bool) -> str:
     """`decode_…` (bits to float), `encode_…` (float to bits) and `round_…` of a small float."""
     kind = f"__device__ __forceinline__ float round_{dtype}(float x) {{ return decode_{dtype}(encode_{dtype}(x)); }}\n"
-    if dtype in (dtypes.f16, dtypes.bf16):
-        return kind  # the others are instructions, in `cuda.cuh`
+    if ptx and dtype in (dtypes.f16, dtypes.bf16):
+        return kind  # the others are in `cuda_halves.cuh`
     held = bits_dtype(dtype)
     up = _function(f"decode_{dtype}", held, "float", decode(Expr("register", held, (), "x"), dtype))
     down = _function(f"encode_{dtype}", dtypes.f32, "unsigned", encode(Expr("register", dtypes.f32, (), "x"), dtype))
@@ -322,6 +345,11 @@ def _function(name: str, parameter: DType, result: str, body: Expr) -> str:
     value = writer.gen(legal(body)).name
     head = f"__device__ __forceinline__ {result} {name}({CUDA.register_type(parameter, False)} x) {{"
     return "\n".join([head, *code.lines, f"  return {value};", "}"])
+
+
+def _is_hardware_atomic(combine: str, dtype: DType) -> bool:
+    """Integers of words alone: sums of floats would take subnormal numbers for zeros, and come in any order."""
+    return dtype.is_integer and dtype.bits in (32, 64) and combine in ("add", "min", "max")
 
 
 def _float(value: float) -> str:

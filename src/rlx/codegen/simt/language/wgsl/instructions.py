@@ -225,8 +225,8 @@ def _write_64(code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
         return Reg(code.let(text), node.dtype, False)
     whole = [a.widened().name for a in args]
     text = _call_64(node.kind, args[0].dtype.kind == "int", whole)
-    made = Reg(code.let(text), node.dtype, not is_test)
-    return made if is_test else _as_fits(code, made, fits)
+    result = Reg(code.let(text), node.dtype, not is_test)
+    return result if is_test else _as_fits(code, result, fits)
 
 
 def _call_64(kind: str, is_signed: bool, names: Sequence[str]) -> str:

@@ -11,7 +11,13 @@ import numpy as np
 from rlx.codegen.simt.code import WORKGROUP, ZERO, Binding, Code, Record, Slot, int_literal
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.instructions import rounded, wrapped, write
-from rlx.codegen.simt.language.wgsl.types import is_narrow_float, is_wide, register_type
+from rlx.codegen.simt.language.wgsl.types import (
+    atomic_type,
+    element_words,
+    is_narrow_float,
+    is_wide,
+    register_type,
+)
 from rlx.codegen.simt.registers import Reg
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -106,11 +112,22 @@ class Wgsl(Language):
     def load_quad(self, body: Body, slot: int, offset: str) -> str:
         return f"memory{body.slots[slot].quads}[({body.record.start(slot)} >> 2u) + {offset}]"
 
-    def shared_array(self, code: Code, dtype: DType, wide: bool) -> str:
+    def has_atomic(self, combine: str, dtype: DType) -> bool:
+        """On whole words, which narrow integers and bools take; what a sum carries goes from one word to the other."""
+        if dtype.is_float or combine == "mul":
+            return False
+        if combine == "add":
+            return dtype.bits in (32, 64)
+        return dtype.bits != 64
+
+    def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
+        _join(body, slot, offset, combine, value)
+
+    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
         """Bools lie there as u32: NVIDIA's driver loses them."""
         element = "u32" if dtype is dtypes.bool_ else register_type(dtype, wide)
-        name = "shared_" + element.replace("<", "_").replace(">", "")
-        self.shared_variable(code, name, element, WORKGROUP)
+        name = f"{stem}_{element}".replace("<", "_").replace(">", "")
+        self.shared_variable(code, name, element, count)
         return name
 
     def shared_places(self, code: Code) -> str:
@@ -206,6 +223,23 @@ def _store(body: Body, number: int, offset: str, value: Reg) -> None:
         case _:
             word = f"bitcast<u32>({value.name})"
     body.code.emit(f"{memory}[{at}] = {word};")
+
+
+def _join(body: Body, number: int, offset: str, combine: str, value: Reg) -> None:
+    """Joins an element with a value, by atomic instructions on its words."""
+    code, slot = body.code, body.slots[number]
+    words = element_words(slot.dtype)
+    at = code.let(f"{body.record.start(number)} + {offset} * {words}i", "at")
+    place = f"&memory{slot.storage}[{at}]"
+    if words == 2:
+        whole = code.let(value.widened().name)
+        before = code.let(f"atomicAdd({place}, {whole}.x)")
+        carry = code.let(f"select(0u, 1u, {before} + {whole}.x < {before})")
+        code.emit(f"atomicAdd(&memory{slot.storage}[{at} + 1i], {whole}.y + {carry});")
+        return
+    text = f"select(0u, 1u, {value.name})" if slot.dtype is dtypes.bool_ else value.name
+    text = text if atomic_type(slot.dtype) == slot.atomic else f"bitcast<{slot.atomic}>({text})"
+    code.emit(f"atomic{combine.capitalize()}({place}, {text});")
 
 
 def _word(slot: Slot, at: str) -> str:

@@ -17,8 +17,8 @@ def _function(name: str, parameter: DType, kind: str, result: str, body: Expr, l
     code = Code(WGSL)
     writer = Body(code, Record(0), (), Ranges())
     writer.remember(leaf, Reg("x", parameter, False))
-    made = writer.gen(legal(body)).name
-    return "\n".join([f"fn {name}(x: {kind}) -> {result} {{", *code.lines, f"  return {made};", "}"])
+    value = writer.gen(legal(body)).name
+    return "\n".join([f"fn {name}(x: {kind}) -> {result} {{", *code.lines, f"  return {value};", "}"])
 
 
 def _functions(dtype: DType) -> dict[str, str]:

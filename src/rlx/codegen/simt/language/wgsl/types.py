@@ -35,6 +35,11 @@ class Target:
     subgroups: bool = False
     software: bool = False
 
+    @property
+    def square(self) -> int:
+        """Side of the squares that maps which transpose take through workgroup memory, at most; 1 is none."""
+        return 1
+
     def is_native(self, dtype: DType) -> bool:
         """Whether elements lie as halves."""
         return self.halves and dtype is dtypes.f16
@@ -58,6 +63,11 @@ def is_wide(dtype: DType) -> bool:
 def is_narrow_float(dtype: DType) -> bool:
     """Whether elements are bits in memory and f32 in registers."""
     return dtype in narrow.DTYPES
+
+
+def atomic_type(dtype: DType) -> str:
+    """The type of the atomics that words of elements are joined as."""
+    return "i32" if dtype.kind == "int" and not is_wide(dtype) else "u32"
 
 
 def element_words(dtype: DType) -> int:

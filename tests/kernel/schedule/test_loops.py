@@ -1,0 +1,103 @@
+"""Schedules of loops, transposes, transforms and irregular work, set by hand on the CPU: the same results from other
+code; what no register holds, or a kernel has not, is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernel.schedule.graphs import scheduled
+from rlx import flags
+from rlx.backends.base import Options
+from rlx.backends.cpu import build, isa
+from rlx.codegen.simd.module import generate, schedule_of
+from rlx.errors import RlxError
+from rlx.ir.graph import Graph
+from rlx.kernel.ir.program import leaves
+from support import run_on
+
+LEVELS = ("sse", "avx2", "avx512")
+
+
+def code(graph: Graph, level: str) -> str:
+    target = isa.forced(level, for_codegen_only=True)
+    program, bounds = build.program_of(graph, target, Options())
+    return "".join(generate(program, target, bounds, build._kept(program), reuse=True))
+
+
+def schedules(graph: Graph, level: str) -> list[str]:
+    target = isa.forced(level, for_codegen_only=True)
+    program, _ = build.program_of(graph, target, Options())
+    return [str(schedule_of(kernel, target).schedule) for kernel in leaves(program.main)]
+
+
+CHANGES = [
+    ("maps", "map:register.elements=48", "register elements 48"),
+    ("rows", "rows:register.*=48", "register s0 48"),
+    ("rows", "rows:register.s0=16", "register s0 16"),
+    ("columns", "columns:register.elements=48,register.terms=7", "register elements 48 x terms 7"),
+    ("transposes", "transpose:cache.rows=48", "cache rows 48"),
+    ("transforms", "fourier:register.radix=2", "x radix 2"),
+    ("transforms", "fourier:register.radix=4", "x radix 4"),
+    ("transforms", "fourier:register.radix=16", "x radix 16"),
+    ("transforms", "fourier:register.signal=4,register.radix=4", "register signal 4 x radix 4"),
+    ("wide transforms", "fourier:register.signal=2,register.radix=4", "register signal 2 x radix 4"),
+    ("scatters", "scatter:register.columns=1", "register columns 1"),
+    ("wide scatters", "scatter:register.columns=48", "register columns 48"),
+    ("scans", "prefix-scan:register.columns=1", "register columns 1"),
+    ("rankings", "top-k:cache.elements=16", "cache elements 16"),
+]
+
+
+@pytest.mark.parametrize(("name", "changed", "words"), CHANGES)
+def test_results_are_the_same(name: str, changed: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item = scheduled(name)
+    expected = run_on("reference", item.graph, item.inputs)
+    before = {level: code(item.graph, level) for level in LEVELS}
+    monkeypatch.setenv(flags.schedule.name, changed)
+    assert sum(code(item.graph, level) != text for level, text in before.items()) >= 2
+    assert any(words in text for text in schedules(item.graph, "avx512"))
+    results = run_on("cpu", item.graph, item.inputs)
+    for key, array in expected.items():
+        np.testing.assert_allclose(results[key], array, rtol=2e-4, atol=2e-3 if name == "transforms" else 2e-4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_kernel_says_how_it_is_run(level: str) -> None:
+    lanes = isa.forced(level, for_codegen_only=True).lanes
+    shown = {name: schedules(scheduled(name).graph, level) for name in ("maps", "columns", "transposes", "rankings")}
+    assert f"register elements {2 * lanes}, vectors of {lanes} along a0" in shown["maps"]
+    assert any(text.startswith("register elements ") and "x terms 256" in text for text in shown["columns"])
+    square = f"register rows {lanes} x columns {lanes}"
+    assert f"cache rows {lanes}, {square}, vectors of {lanes} along a0" in shown["transposes"]
+    assert set(shown["rankings"]) == {"cache elements 64"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("maps", "map:register.elements=4096", "register.elements of at most 256, got 4096, for map"),
+        ("maps", "map:register.terms=4", "one of register.elements, got register.terms, for map"),
+        ("rows", "rows:register.s9=16", "one of register.s0, got register.s9, for rows"),
+        ("rows", "rows:register.*=512", "register.s0 of at most 256, got 512, for rows"),
+        ("columns", "columns:register.elements=272", "register.elements of at most 256, got 272, for columns"),
+        ("transposes", "transpose:register.rows=8", "register.rows of 16, a vector's length, got 8, for transpose"),
+        ("transforms", "fourier:register.radix=3", "register.radix a power of two from 2 to 16, got 3, for fourier"),
+        ("transforms", "fourier:register.signal=32", "register.signal a power of two from 4 to 16, got 32"),
+        (
+            "scatters",
+            "scatter:register.columns=16",
+            "register.columns of 1, as results do not lie side by side, got 16",
+        ),
+        ("wide scatters", "scatter:register.columns=40", "register.columns of 1 or 16 times 1 to 16, got 40"),
+        ("scans", "prefix-scan:register.columns=32", "register.columns of 1"),
+        ("rankings", "top-k:register.elements=16", "one of cache.elements, got register.elements, for top-k"),
+    ],
+)
+def test_what_a_target_cannot_hold_is_refused(
+    name: str, changed: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flags.schedule.name, changed)
+    with pytest.raises(RlxError, match=r"\[RLX_SCHEDULE\] expected ") as error:
+        code(scheduled(name).graph, "avx512")
+    assert words in str(error.value)

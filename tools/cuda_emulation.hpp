@@ -1,0 +1,176 @@
+// What CUDA C++ has beyond C++17, as far as kernels use it: a block's lanes are coroutines that take turns at barriers.
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(lanes)
+#define __grid_constant__
+
+namespace emulation {
+
+constexpr unsigned lanes = LANES, warp = 32;
+constexpr size_t stack_bytes = 256 << 10;
+
+constexpr int ended = 0, pausing = -1;
+
+struct Lane {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(stack_bytes);
+  int waits_at = ended;  // the line of a barrier; `pausing` where it waits for nobody
+  unsigned long long given;
+};
+
+struct Index {
+  unsigned x;
+};
+
+inline ucontext_t scheduler;
+inline std::vector<Lane> block(lanes);
+inline void (*body)();
+
+}  // namespace emulation
+
+inline emulation::Index blockIdx, threadIdx;
+
+namespace emulation {
+
+inline void wait_at(int line) {
+  Lane& own = block[threadIdx.x];
+  own.waits_at = line;
+  swapcontext(&own.context, &scheduler);
+}
+
+inline void enter() {
+  body();
+  wait_at(ended);
+}
+
+// Gives a turn to each lane that waits at a place.
+inline void go_on(int place, bool backwards) {
+  for (unsigned turn = 0; turn < lanes; turn++) {
+    threadIdx.x = backwards ? lanes - 1 - turn : turn;
+    if (block[threadIdx.x].waits_at == place) swapcontext(&scheduler, &block[threadIdx.x].context);
+  }
+}
+
+// Runs a block; false where its lanes wait for one another at different places. Every other block takes its lanes in
+// the opposite order, so that what depends on their order shows.
+inline bool run_block(unsigned number) {
+  blockIdx.x = number;
+  for (Lane& lane : block) {
+    getcontext(&lane.context);
+    lane.context.uc_stack.ss_sp = lane.stack.data();
+    lane.context.uc_stack.ss_size = lane.stack.size();
+    lane.context.uc_link = nullptr;
+    lane.waits_at = pausing;
+    makecontext(&lane.context, enter, 0);
+  }
+  for (int place = pausing; place != ended;) {
+    go_on(place, number % 2);
+    place = ended;
+    bool together = true;
+    for (const Lane& lane : block) {
+      if (lane.waits_at == ended) continue;
+      if (lane.waits_at == pausing) place = pausing;
+      if (place == ended) place = lane.waits_at;
+      together &= lane.waits_at == place;
+    }
+    if (place != pausing && !together) return false;
+  }
+  return true;
+}
+
+template <class T>
+T exchanged(int line, T value, unsigned mask) {
+  static_assert(sizeof(T) <= sizeof(block[0].given));
+  const unsigned own = threadIdx.x;
+  memcpy(&block[own].given, &value, sizeof value);
+  wait_at(line);
+  T other;
+  memcpy(&other, &block[own / warp * warp + (own % warp ^ mask)].given, sizeof other);
+  wait_at(line);
+  return other;
+}
+
+template <class... Parameters, size_t... numbers>
+void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<numbers...>) {
+  kernel(*(std::remove_const_t<Parameters>*)arguments[numbers]...);
+}
+
+// Runs a kernel, whose arguments are pointed to; true if all of its blocks ended.
+template <auto kernel, class... Parameters>
+bool launch(void (*)(Parameters...), unsigned blocks, void** given) {
+  static void** arguments;
+  arguments = given;
+  body = [] { call(kernel, arguments, std::index_sequence_for<Parameters...>{}); };
+  for (unsigned number = 0; number < blocks; number++) {
+    if (!run_block(number)) return false;
+  }
+  return true;
+}
+
+template <class To, class From>
+To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+}  // namespace emulation
+
+#define __syncthreads() emulation::wait_at(__LINE__)
+#define __shfl_xor_sync(all, value, mask) emulation::exchanged(__LINE__, value, mask)
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+inline unsigned __float_as_uint(float x) { return emulation::same_bits<unsigned>(x); }
+inline int __float_as_int(float x) { return emulation::same_bits<int>(x); }
+inline float __uint_as_float(unsigned x) { return emulation::same_bits<float>(x); }
+inline float __int_as_float(int x) { return emulation::same_bits<float>(x); }
+inline long long __double_as_longlong(double x) { return emulation::same_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return emulation::same_bits<double>(x); }
+
+template <class T>
+T min(T a, T b) {
+  return a < b ? a : b;
+}
+
+template <class T>
+T max(T a, T b) {
+  return a > b ? a : b;
+}
+
+// Lanes give turns away at barriers alone, so these are whole; before an exchange, so that others come between it and
+// what was read before.
+template <class T>
+T atomicAdd(T* place, T value) {
+  return std::exchange(*place, (T)(*place + (typename std::make_unsigned<T>::type)value));
+}
+
+template <class T>
+T atomicMin(T* place, T value) {
+  return std::exchange(*place, min(*place, value));
+}
+
+template <class T>
+T atomicMax(T* place, T value) {
+  return std::exchange(*place, max(*place, value));
+}
+
+template <class T>
+T atomicCAS(T* place, T expected, T value) {
+  emulation::wait_at(emulation::pausing);
+  return std::exchange(*place, *place == expected ? value : *place);
+}

@@ -1,0 +1,88 @@
+"""Runs kernels in CUDA C++ on the processor, compiled as C++: finds wrong kernels where there is no GPU.
+
+The lanes of a block take turns, one goes on until it waits for the others. So what real lanes do at once, and the order
+in which memory changes for them, is not tested; whether indices, arithmetic, atomics and exchanges are right is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rlx.codegen.simt.code import WORKGROUP
+from rlx.codegen.simt.language.cuda import prelude
+from rlx.ir.literal import Array
+
+COMPILER = "g++"
+OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-shared", "-fPIC")
+HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+ALIGNMENT = 256
+"""Bytes to which GPUs align memory."""
+
+
+def why_absent() -> str:
+    """Why kernels cannot be compiled here; empty if they can."""
+    if sys.platform != "linux":
+        return "lanes are coroutines of Linux"
+    return "" if shutil.which(COMPILER) else f"no {COMPILER}"
+
+
+class Emulator:
+    """Takes the place of a GPU's driver."""
+
+    name = "emulated"
+    architecture = "C++"
+
+    def __init__(self) -> None:
+        self._memory: dict[int, Array] = {}
+
+    def compile(self, text: str, names: Iterable[str]) -> bytes:
+        """A shared library of a module's text. Raises subprocess.CalledProcessError."""
+        kernels = text.replace(prelude(), prelude(ptx=False))
+        assert kernels != text
+        entries = "\n".join(
+            f'extern "C" bool run_{name}(unsigned blocks, void** arguments) '
+            f"{{ return emulation::launch<{name}>({name}, blocks, arguments); }}"
+            for name in sorted(set(names))
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+            source.write_text(f"#define LANES {WORKGROUP}\n{HEADER.read_text()}\n{kernels}\n{entries}\n")
+            subprocess.run([COMPILER, *OPTIONS, str(source), "-o", str(library)], check=True)
+            return library.read_bytes()
+
+    def load(self, library: bytes) -> ctypes.CDLL:
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(library)
+            file.flush()
+            return ctypes.CDLL(file.name)
+
+    def buffer(self, nbytes: int) -> ctypes.c_uint64:
+        """Memory that holds what nobody expects."""
+        raw = np.full(max(nbytes, 16) + ALIGNMENT, 0xA5, np.uint8)
+        start = -(-raw.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self._memory[start] = raw
+        return ctypes.c_uint64(start)
+
+    def upload(self, pointer: ctypes.c_uint64, array: Array) -> None:
+        ctypes.memmove(pointer.value, array.ctypes.data, array.nbytes)
+
+    def download(self, array: Array, pointer: ctypes.c_uint64) -> None:
+        ctypes.memmove(array.ctypes.data, pointer.value, array.nbytes)
+
+    def free(self, pointer: ctypes.c_uint64) -> None:
+        del self._memory[pointer.value]
+
+    def launch(self, module: ctypes.CDLL, name: str, blocks: int, arguments: Sequence[object]) -> None:
+        """Runs a kernel. Raises AssertionError where lanes of a block wait for one another in vain."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
+        run = module[f"run_{name}"]
+        run.restype = ctypes.c_bool
+        assert run(ctypes.c_uint(blocks), pointers), f"{name}: lanes of a block wait at different places"
