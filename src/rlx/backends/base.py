@@ -1,4 +1,4 @@
-"""What a backend is: it finds its devices, says what it can take, and makes executables of graphs."""
+"""The interface of a backend: it finds its devices, reports what it supports, and compiles graphs to executables."""
 
 from __future__ import annotations
 

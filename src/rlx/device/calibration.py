@@ -1,6 +1,6 @@
-"""What was measured of each device, kept on disk: for which device, by which versions, and when.
+"""Measured rates of devices, kept on disk: for which device, with which versions, and when.
 
-Nothing is measured but where somebody asks for it (`measure`). Choices go by what is `known`, else by a `prior`.
+Nothing is measured unless somebody asks for it (`measure`). A choice uses rates that are `known`, otherwise a `prior`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which device to run a graph on, at given dims: who may, what each would take, who wins and why."""
+"""Chooses the device for a graph at given dims: candidates, predicted times, the winner and why."""
 
 from __future__ import annotations
 

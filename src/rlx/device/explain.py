@@ -1,4 +1,4 @@
-"""Why a device was chosen: as text, and as data."""
+"""Explains why a device was chosen: as text, and as data."""
 
 from __future__ import annotations
 

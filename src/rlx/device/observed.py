@@ -1,7 +1,7 @@
-"""What runs really took: samples by program, device and shapes, kept on disk, that correct predictions.
+"""Measured times of runs: samples by program, device and shapes, kept on disk, which correct predictions.
 
-A program that was seen is corrected by its own ratio of observed to predicted time. What one program taught says
-nothing of another; where several agree, the kinds of kernels that they are made of correct others too.
+A program that was measured is corrected by its own ratio of observed to predicted time. A single program says nothing
+about others. If several agree, they correct other programs by the kinds of their kernels.
 """
 
 from __future__ import annotations

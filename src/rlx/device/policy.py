@@ -1,4 +1,5 @@
-"""Which devices may run a graph, which to prefer, how to find the fastest: rules for hint, environment and chain."""
+"""Which devices may run a graph, which are preferred, and how the fastest is found: one set of rules for hint,
+environment and chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of backends: which there are, what each finds here. Nothing is imported before it is asked for."""
+"""The table of backends, and what each finds on this machine. A backend is imported when it is first needed."""
 
 from __future__ import annotations
 

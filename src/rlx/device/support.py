@@ -1,4 +1,5 @@
-"""What becomes of a graph's ops on a device, told by the pipeline that compiles it; asked once for each program."""
+"""What a device does with each op of a graph, according to the pipeline that compiles it. The answer is cached per
+program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CompiledGraph: what users hold of a compiled program: its runs, its weights, and what stays between runs."""
+"""CompiledGraph: what users hold of a compiled program: its runs, its weights, and values that stay between runs."""
 
 from __future__ import annotations
 

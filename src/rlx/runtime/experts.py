@@ -1,8 +1,8 @@
-"""Mixtures of experts while they run: which experts rows chose, and whose weights should lie in memory.
+"""Mixtures of experts at run time: which experts the rows chose, and whose weights should be in memory.
 
-Neither has a part in a result: rows go to the experts that they chose. The choices come from the program itself, as
-outputs that its callers do not see. Weights in mapped files that are not wanted in memory are given back to the system,
-which reads them again should a row need them.
+Neither affects a result: rows go to the experts that they chose. The choices come from the program itself, as outputs
+that its callers do not see. Weights in mapped files that need not be in memory are given back to the system, which
+reads them again if a row needs them.
 """
 
 from __future__ import annotations

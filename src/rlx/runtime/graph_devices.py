@@ -1,5 +1,5 @@
-"""GraphDevices: one graph on whatever devices there are. Weights are held once; programs are compiled when they are
-needed; the choice is made at the dims that come, and can be explained."""
+"""GraphDevices: one graph on all available devices. Weights are held once, programs are compiled when they are needed,
+and the choice is made at the dims of each run and can be explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that wait for their turn while their caller goes on: one thread works through a bounded queue in order."""
+"""Queued runs: the caller continues while one thread works through a bounded queue in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, kernel by kernel: a table, and a trace for Chrome's and Perfetto's viewers."""
+"""Measures where the time of a run goes, kernel by kernel: a table, and a trace for Chrome's and Perfetto's viewers."""
 
 from __future__ import annotations
 
