@@ -20,7 +20,7 @@ Kept = Array | DeviceArray
 
 
 class Observer(Protocol):
-    """Who wants to see values of runs that are no results."""
+    """Sees values of runs that are not results."""
 
     @property
     def watched(self) -> Mapping[str, Value]:
