@@ -217,8 +217,8 @@ def _settle() -> None:
 
 
 def within(own: Limit, call: Callable[[], T]) -> T:
-    """The result of the call, made by another thread, within the limit. After a RunTimeout or RunCancelled the thread
-    continues in the background, and what the call returns is dropped."""
+    """The result of the call, made by another thread, within the limit. After a RunTimeout or RunCancelled the call
+    continues in the background, unless it calls `check`, and what it returns is dropped."""
     with _idle_lock:
         helper = _idle.pop() if _idle else None
     outbox: Done = SimpleQueue()

@@ -128,8 +128,8 @@ class CompiledGraph:
         Inputs are NumPy arrays, arrays on the device, or anything that supports DLPack (CPU tensors of other libraries
         are used without a copy). Inputs with a handle may be left out. Results that feed a handle are read-only.
 
-        outputs   names; no other output is brought to the host. "device" leaves all results on the device, as arrays that
-                  runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name
+        outputs   names; no other output is brought to the host. "device" leaves all results on the device, as arrays
+                  that runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name
 
         timeout   seconds after which an unfinished run ends with RunTimeout
         cancel    a token that ends the run with RunCancelled, from any thread
