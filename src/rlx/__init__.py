@@ -1,6 +1,6 @@
-"""rlx: an ML compiler and runtime. A model in, native code for whatever hardware there is.
+"""rlx: an ML compiler and runtime. It compiles models to native code for the hardware that is available.
 
-`import rlx` loads nothing: every name below is fetched when first asked for.
+`import rlx` loads nothing: every name below is loaded when it is first used.
 """
 
 import os as _os

@@ -1,7 +1,7 @@
-"""Pauses Python's collector of cyclic garbage while graphs are read and compiled.
+"""Pauses Python's cyclic garbage collector while graphs are read and compiled.
 
-A compile makes millions of objects that all live until its end. The collector walks through them again and again and
-frees nothing: 5 % of the time to compile a small net, 35 % of that of a thousand layers.
+A compile creates millions of objects that all live until its end. The collector scans them again and again and frees
+nothing: this takes 5 % of the time to compile a small net, and 35 % for a thousand layers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cache on disk: entries by key in one folder, written whole or not at all, checked when read, bounded in bytes.
 
-It may fail in any way, with no folder, no right to write or no space left: then nothing is kept, and that is all.
+Any failure (no folder, no permission to write, no space) only means that nothing is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every `RLX_*` environment variable, in one table with its help text. Nothing else reads the environment.
 
-Names that stand in no table are told of once a process, when the first variable is read: a switch that was misspelt
-would do nothing and say nothing.
+Unknown names are reported once per process, when the first variable is read: a misspelt switch would otherwise silently
+do nothing.
 """
 
 from __future__ import annotations

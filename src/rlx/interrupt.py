@@ -1,10 +1,9 @@
-"""Ends runs before they are done: those whose time is over or that are cancelled, and on the CPU those at whose loops
-Ctrl-C comes.
+"""Ends runs early: when their time is over, when they are cancelled, and on the CPU when Ctrl-C interrupts a loop.
 
-A run that may be ended has a `Limit`, its thread's. Whoever drives a run in Python asks `check` from time to time,
-between nodes or trips. Native code of the CPU looks at the limit itself (`backends/cpu/watch.ll`), and its loops call
-back now and then (`Watch`), because a handler of signals runs in no thread that is in native code. Other libraries do
-neither: a run with a limit is another thread's (`within`), which goes on behind.
+A run that may be ended sets a `Limit` on its thread. Code that drives a run from Python calls `check` between nodes or
+trips. Native code of the CPU checks the limit itself (`backends/cpu/watch.ll`). Its loops call back now and then
+(`Watch`), because no signal handler runs while a thread is in native code. Other libraries can do neither: a run with a
+limit is executed by another thread (`within`), which continues in the background.
 """
 
 from __future__ import annotations
@@ -218,8 +217,8 @@ def _settle() -> None:
 
 
 def within(own: Limit, call: Callable[[], T]) -> T:
-    """What the call, another thread's, gives within the limit. Behind a RunTimeout or RunCancelled it goes on by
-    itself, unless it asks `check`, and what it gives is dropped."""
+    """The result of the call, made by another thread, within the limit. After a RunTimeout or RunCancelled the call
+    continues in the background, unless it calls `check`, and what it returns is dropped."""
     with _idle_lock:
         helper = _idle.pop() if _idle else None
     outbox: Done = SimpleQueue()

@@ -1,7 +1,7 @@
-"""Locks that a fork leaves free, and what else a child must start afresh.
+"""Locks that are free in the child of a fork, and other state that a child must reset.
 
-The child of a fork has one thread. A lock that another thread of the parent held stays locked in it for ever, unless
-it is made anew there; what that lock guards is as the other thread left it between two steps.
+The child of a fork has one thread. A lock that another thread of the parent held would stay locked in it forever, so it
+is created again there. The data that the lock guards are as the other thread left them between two steps.
 """
 
 from __future__ import annotations

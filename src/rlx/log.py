@@ -1,5 +1,5 @@
-"""What rlx tells of its work, through `logging` by the loggers `rlx.*`. RLX_DEBUG sets their level, and shows what they
-tell on stderr in programs that have not set logging up."""
+"""What rlx reports about its work, through `logging` with the loggers `rlx.*`. RLX_DEBUG sets their level, and shows
+their messages on stderr in programs that have not set up logging."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Arrays in mapped files. Mapped memory is as the file is *now*: whoever writes to the file changes it, and where the
-file was cut off, a read ends the process.
+"""Arrays in mapped files. Mapped memory shows the file as it is *now*: writing to the file changes it, and reading
+beyond the end of a truncated file kills the process.
 
-So arrays are read into memory before a program gets them (`private`), from a file that is found to be as it was when it
-was mapped. Whoever trusts the file (`trusting`) has his programs read the mapped memory itself; its pages can be given
-back to the system then, which reads them again when they are needed.
+Arrays are therefore read into memory before a program gets them (`private`), after a check that the file is as it was
+when it was mapped. A caller that trusts the file (`trusting`) has its programs read the mapped memory itself. Its pages
+can then be given back to the system, which reads them again when they are needed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
 
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
-    """The program in a file, in bytes, or in a folder, as `frontends.registry.read`, of any format."""
+    """The program in a file, in bytes or in a folder of any known format; see `frontends.registry.read`."""
     import rlx.ops  # noqa: F401  # methods of values call ops by name
 
     with collector.paused():
@@ -42,7 +42,7 @@ def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
 
 @dataclass(frozen=True)
 class _About:
-    """What a model is beside its program. `inputs` are names of those that callers bring, of the graph's."""
+    """What a model is beside its program. `inputs` are the names of the graph's inputs that callers bring."""
 
     name: str
     format: str
@@ -60,9 +60,9 @@ class _About:
 
 
 class Model:
-    """A model: a program that is compiled for its device when it is first used.
+    """A model. Its program is compiled for a device at its first use.
 
-    Call it with arrays by name or by position; it gives a dict of its outputs.
+    Call it with arrays by name or by position; it returns a dict of its outputs.
     """
 
     _imported: Imported | None = None
@@ -71,14 +71,15 @@ class Model:
     _read: Callable[[], Imported] | None = None
 
     def __init__(self, imported: Imported, session: Session, record_key: str | None = None) -> None:
-        """`record_key` is that of its record in the cache on disk, which is written when it is compiled."""
+        """`record_key` is the key of the model's record in the cache on disk, which is written when the model is
+        compiled."""
         self._take(_About.of(imported), session)
         self._imported = imported
         self._record_key = record_key
 
     @staticmethod
     def starting(record: stored.Record, session: Session, read: Callable[[], Imported]) -> Model:
-        """A model whose program is in the cache on disk; the model itself is read when something asks for it."""
+        """A model whose program is in the cache on disk; the model itself is read when something needs it."""
         model = Model.__new__(Model)
         model._take(_About(**record.about), session)
         model._record, model._read = record, read
@@ -98,7 +99,7 @@ class Model:
 
     @property
     def graph(self) -> Graph:
-        """The program. Raises ModelError where that is read only now, from files that were written to since."""
+        """The program. Raises ModelError if it is read only now, and its files were written to since."""
         with self._lock:
             if self._imported is None:
                 assert self._read is not None and self._record is not None
@@ -125,14 +126,15 @@ class Model:
             return self._compiled
 
     def _keep(self, compiled: CompiledGraph) -> None:
-        """Notes how the program starts the next time."""
+        """Records how the program starts the next time."""
         if self._record_key and self._imported is not None and self._session.chooses(compiled.device):
             stored.keep(self._record_key, asdict(self._about), self._imported.files, compiled)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
-        """Outputs by name; inputs, `timeout` and `cancel` as in `CompiledGraph.run`. Sequences are lists of arrays.
+        """Runs the model and returns outputs by name. Accepts inputs, `timeout` and `cancel` as `CompiledGraph.run`
+        does. Sequences are lists of arrays.
 
-        The first call chooses the device, at its sizes.
+        The first call chooses the device, at the sizes of its inputs.
         """
         limits = interrupt.taken_from(named, self.input_names)
         if self._sequences:
@@ -148,7 +150,7 @@ class Model:
         timeout: float | None = None,
         cancel: CancelToken | None = None,
     ) -> list[Any]:
-        """As `CompiledGraph.run`. Sequences are lists of arrays."""
+        """Like `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
             return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout, cancel)
         flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
@@ -156,7 +158,7 @@ class Model:
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
-        """What each device would take for these inputs, and why one of them is chosen."""
+        """Predicts the time on each device for these inputs, and explains which is chosen."""
         if self._devices is None:
             self._devices = self._session.devices(self.graph)
         return self._devices.explain(inputs)
@@ -204,15 +206,15 @@ class Model:
 
     @property
     def device(self) -> str:
-        """The device that it is compiled for, or that was asked for."""
+        """The device that the model is compiled for, or that was requested."""
         return self._session.device if self._compiled is None else self._compiled.device
 
     def describe(self) -> dict[str, Any]:
-        """As `CompiledGraph.describe`, with what the file tells."""
+        """Like `CompiledGraph.describe`, with facts about the file."""
         return {"format": self.format, "notes": self.notes, **self.compiled.describe()}
 
     def close(self) -> None:
-        """Lets go of the compiled program as `CompiledGraph.close` does; later runs raise ClosedError."""
+        """Releases the compiled program, as `CompiledGraph.close` does; later runs raise ClosedError."""
         self._closed = True
         with self._lock:
             compiled, self._devices = self._compiled, None
@@ -226,8 +228,8 @@ class Model:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A model can be pickled; what was compiled is compiled again, for the same device. Raises ModelError where its
-        file was written to."""
+        """Models can be pickled. The program is compiled again, for the same device. Raises ModelError if the file was
+        written to."""
         mapped.check(self.graph.data.values())
         return {**vars(self), "_lock": None, "_devices": None, "_record": None, "_record_key": None}
 
@@ -255,8 +257,8 @@ def load(
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
 
-    The options are those of `Session` and `read`, the rest goes to the format's reader. Nothing is compiled before the
-    first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    The options of `Session` and `read` are accepted; all others go to the reader of the format. Nothing is compiled
+    before the first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
@@ -269,8 +271,8 @@ def load(
 
 
 def _still_chosen(session: Session) -> bool:
-    """Whether the device of stored programs is what the session would choose: whoever has looked at devices in this
-    process may have found out what no file tells."""
+    """Whether the session would choose the device of the stored programs: looking at devices in this process may have
+    found out what no file shows."""
     return session.device != "auto" or "rlx.device.choice" not in sys.modules or session.chooses(stored.DEVICE)
 
 

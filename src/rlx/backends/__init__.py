@@ -1,1 +1,1 @@
-"""One folder a backend; `reference` is the oracle."""
+"""Backends, one folder each. `reference` is the oracle for all others."""

@@ -1,4 +1,4 @@
-"""What a backend is: it finds its devices, says what it can take, and makes executables of graphs."""
+"""The interface of a backend: it finds its devices, reports what it supports, and compiles graphs to executables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a cheap look found: physical devices by name, or why there are none and what would help."""
+    """The result of a cheap look: physical devices by name, or why there are none and what would help."""
 
     devices: tuple[str, ...] = ()
     reason: str = ""
@@ -52,7 +52,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """One node that a backend cannot take, and why."""
+    """One node that a backend does not support, and why."""
 
     node: Node
     reason: str
@@ -79,11 +79,11 @@ class Backend(ABC):
         """Looks for devices in well under a millisecond, importing nothing heavy."""
 
     def on_processor(self, ordinal: int = 0) -> bool:
-        """Whether programs run on the processor: another way to use what the backend cpu uses."""
+        """Whether programs run on the processor, as those of the backend cpu do."""
         return False
 
     def full_name(self, ordinal: int = 0) -> str:
-        """The product that a device is, and what matters of it."""
+        """The product name of a device, and its important properties."""
         return self.probe().devices[ordinal]
 
     def identity(self, ordinal: int = 0) -> dict[str, str]:

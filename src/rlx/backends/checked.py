@@ -1,4 +1,4 @@
-"""Executables whose programs tell, by one more result, what data of a run must be (`passes/checks.py`)."""
+"""Executables that check the data of each run, by an extra result of their program (`passes/checks.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which composites a backend runs as they are: what it can, under what the user asks for."""
+"""Which composites a backend runs without decomposing them: those that it supports, restricted by the user's
+options."""
 
 from __future__ import annotations
 

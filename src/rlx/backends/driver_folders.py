@@ -1,4 +1,5 @@
-"""Where graphics drivers are found, in folders and environment: for probes, and for what must notice that one came."""
+"""Where graphics drivers are installed: folders and environment variables, for probes and for checks whether a driver
+was added."""
 
 from __future__ import annotations
 

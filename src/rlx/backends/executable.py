@@ -1,4 +1,4 @@
-"""What backends make of graphs: programs without weights, and programs bound to sizes."""
+"""What backends compile graphs to: executables without weights, and executables bound to sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Failures of drivers, and of the libraries that speak with them, as errors of rlx: whoever holds a graph for several
-devices has to tell one that fails from a caller who asks for what no device can do."""
+"""Turns failures of drivers and their libraries into errors of rlx. Code that has a graph on several devices can then
+tell a device that failed from a caller's request that no device can fulfil."""
 
 from __future__ import annotations
 

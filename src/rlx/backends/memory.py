@@ -1,7 +1,7 @@
-"""Arrays in the memory of devices: what runs take and give without copies, and what states are.
+"""Arrays in the memory of devices: runs accept and return them without copies, and states are stored in them.
 
-A `DeviceArray` tells dtype and shape as a NumPy array does, speaks DLPack, and becomes a NumPy array when it is asked
-to (`np.asarray`). Backends derive their own; `HostArray` is that of devices whose memory is the host's.
+A `DeviceArray` has a dtype and a shape like a NumPy array, supports DLPack, and converts to NumPy on request
+(`np.asarray`). Backends derive their own classes; `HostArray` is for devices whose memory is the host's.
 """
 
 from __future__ import annotations

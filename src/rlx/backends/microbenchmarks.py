@@ -1,4 +1,4 @@
-"""Microbenchmarks on backends: a backend's device as `cost.calibrate` measures it."""
+"""Adapts a backend's device to `cost.calibrate`, which measures it."""
 
 from __future__ import annotations
 

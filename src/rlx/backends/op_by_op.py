@@ -1,4 +1,4 @@
-"""What backends share that hand a graph to a library op by op: a table of functions, and weights as arguments."""
+"""Code shared by backends that hand a graph to a library op by op: a table of functions, and weights as arguments."""
 
 from __future__ import annotations
 

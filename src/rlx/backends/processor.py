@@ -1,4 +1,4 @@
-"""What backends that run on the processor have in common: its memory, and what priors go by."""
+"""Code shared by backends that run on the processor: its memory, and the traits that priors use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What devices run as it is whose kernels `codegen/simt` writes: composites with a shader of their own."""
+"""The composites that devices with kernels from `codegen/simt` run without decomposing them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Other runtimes, and rlx among them, behind one face: a case in, a function that runs it once out.
+"""Other runtimes, and rlx itself, behind one interface: from a case to a function that runs it once.
 
-A peer is built in the process that will time it, with the number of threads that the case says.
+A runtime is loaded in the process that will time it, with the number of threads that the case requests.
 """
 
 from __future__ import annotations

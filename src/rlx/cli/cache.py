@@ -1,4 +1,4 @@
-"""`rlx cache`: where compiled programs are kept, how much there is, and how to be rid of it."""
+"""`rlx cache`: shows where compiled programs are kept and how much space they take, and clears them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""`rlx check`: a compiled model against the reference backend, and if they differ, the first node that does.
+"""`rlx check`: compares a compiled model with the reference backend and finds the first node that differs.
 
-Three looks, each closer than the one before:
+It looks closer in three steps:
 1. the model's own outputs, as it is compiled for use;
 2. every node as an output: each is checked against the reference *on the compiled program's own operands*, so that an
-   error that an earlier node made does not count;
-3. if only the fused program is wrong: programs that end at one node, by halves, to the first node that comes out wrong.
+   error of an earlier node does not count;
+3. if only the fused program is wrong: programs that end at one node, bisected to the first node that is wrong.
 """
 
 from __future__ import annotations

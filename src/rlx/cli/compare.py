@@ -1,7 +1,7 @@
-"""Times several runtimes fairly: in turns, round after round, so that whatever slows the machine slows them all.
+"""Times several runtimes alternately, round after round, so that whatever slows the machine slows them all.
 
-With one thread all run in this process, on one core. With more, each has a process of its own: a runtime whose idle
-workers spin would take the cores of the one whose turn it is.
+With one thread all run in this process, on one core. With more, each has its own process: a runtime whose idle workers
+spin would otherwise take cores from the one that is being timed.
 """
 
 from __future__ import annotations

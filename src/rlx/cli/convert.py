@@ -1,4 +1,4 @@
-"""`rlx convert`: a model as one of another runtime."""
+"""`rlx convert`: converts a model for another runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`rlx devices`, `rlx explain`, `rlx bench --devices`: what there is, which is the fastest for a model, and why."""
+"""`rlx devices`, `rlx explain`, `rlx bench --devices`: lists devices, and shows which is the fastest for a model and
+why."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From kernels to code: for processors (`simd`), for GPUs (`simt`), and what they share (`scalar`)."""
+"""Code generators: for processors (`simd`), for GPUs (`simt`), and what both share (`scalar`)."""

@@ -1,3 +1,3 @@
-"""What runs cost: predictions (`estimate.py`), counts of work (`counts.py`), fits of measurements (`fit.py`); and for
-devices of which nothing else is known small graphs (`microbenchmarks.py`) whose times (`calibrate.py`) price all others
-(`generic.py`)."""
+"""Costs of runs: predictions (`estimate.py`), counts of work (`counts.py`), and fits of measurements (`fit.py`). For
+devices about which nothing else is known, small graphs (`microbenchmarks.py`) are timed (`calibrate.py`) and price all
+others (`generic.py`)."""

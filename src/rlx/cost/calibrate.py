@@ -1,4 +1,4 @@
-"""Rates of a device by small graphs that it runs: see `microbenchmarks.py`."""
+"""Measures the rates of a device with the small graphs of `microbenchmarks.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much a kernel has to do, in numbers that every target can price: elements, instructions by kind, bytes.
+"""Counts the work of a kernel in numbers that every target can price: elements, instructions by kind, bytes.
 
-Everything is counted at known dims. Targets put their own rates beside (`backends/*/cost.py`).
+Everything is counted at known dims. Targets multiply the counts by their own rates (`backends/*/cost.py`).
 """
 
 from __future__ import annotations

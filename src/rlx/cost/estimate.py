@@ -1,4 +1,4 @@
-"""What a run is expected to take: predictions of kernels and of whole programs, and what makes them."""
+"""Predicted times of kernels and of whole programs, and the interface of what predicts them."""
 
 from __future__ import annotations
 

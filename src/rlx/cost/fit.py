@@ -1,7 +1,7 @@
-"""What kernels of a kind take at any size, from what some sizes took.
+"""Predicts the time of kernels of one kind at any size from the times of some sizes.
 
-Amounts that cost time (operations, bytes of each operand, a start) have rates, fitted to the measured sizes; what a
-size is off from that holds near it, and fades with distance.
+Amounts that cost time (operations, bytes of each operand, a launch) have rates, which are fitted to the measured sizes.
+The residual of a measured size applies near it and fades with distance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Predictions for a device of which nothing is known but how long small graphs take on it.
+"""Predictions for a device of which only the times of small graphs are known.
 
-The graph is lowered as for any device with kernels of its own; every kernel is priced by its kind, with rates between
-those of measured sizes. A backend that knows its kernels better brings an estimator of its own.
+The graph is lowered as for any device with kernels of its own. Every kernel is priced by its kind, with rates
+interpolated between measured sizes. A backend that knows its kernels better has its own estimator.
 """
 
 from __future__ import annotations

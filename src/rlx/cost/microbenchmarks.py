@@ -1,4 +1,4 @@
-"""Small graphs whose times tell what a device can do: what calibration runs."""
+"""Small graphs whose times show what a device can do: calibration runs them."""
 
 from __future__ import annotations
 

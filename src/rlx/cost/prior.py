@@ -1,9 +1,9 @@
-"""Rates of a device that nobody has measured: a regression over those of machines that were.
+"""Rates of a device that was never measured, by regression over machines that were.
 
-Profiles lie as JSON beside a backend (`backends/*/profiles`). Each holds what probing tells of its machine (`sort` and
-`traits`) and what calibration measured of it (`rates`). Among profiles of one sort the logarithm of each rate is linear
-in those of the traits, by ridge regression: with few machines a slope is held near 0, so that the rate stays near the
-mean of those recorded.
+Profiles lie as JSON beside a backend (`backends/*/profiles`). Each holds what probing found out about its machine
+(`sort` and `traits`) and what calibration measured (`rates`). Among profiles of one sort the logarithm of each rate is
+linear in those of the traits, by ridge regression: with few machines a slope is held near 0, so that the rate stays
+near the mean of those recorded.
 """
 
 from __future__ import annotations

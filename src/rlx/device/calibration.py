@@ -1,6 +1,6 @@
-"""What was measured of each device, kept on disk: for which device, by which versions, and when.
+"""Measured rates of devices, kept on disk: for which device, with which versions, and when.
 
-Nothing is measured but where somebody asks for it (`measure`). Choices go by what is `known`, else by a `prior`.
+Nothing is measured unless somebody asks for it (`measure`). A choice uses rates that are `known`, otherwise a `prior`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Calibration:
 
 @cache
 def sources_digest(backend: type) -> str:
-    """Changes with the code that measures rates of a backend and reads them: a rate by another name, or of another
-    meaning, is none that older calibrations have."""
+    """Changes with the code that measures and reads the rates of a backend: older calibrations lack a rate with another
+    name or meaning."""
     own = sys.modules[backend.__module__].__file__
     folders = [Path(cost.__file__).parent, Path(backends.__file__).parent, *([Path(own).parent] if own else [])]
     hasher = hashlib.blake2b(digest_size=8)
@@ -92,7 +92,7 @@ def read(device: Device) -> Calibration | None:
 
 
 def write(calibration: Calibration) -> None:
-    """Keeps it, whole or not at all; a folder that cannot be written to only means that nothing is kept."""
+    """Stores it, whole or not at all; if the folder cannot be written to, nothing is kept."""
     text = json.dumps(asdict(calibration), indent=1, sort_keys=True)
     try:
         disk.replace(path_of(registry.parse(calibration.device), calibration.identity), text.encode())
@@ -141,7 +141,7 @@ def best(device: Device) -> Calibration | None:
 
 
 def measure(device: Device, step: Callable[[str], None] = lambda name: None) -> Calibration:
-    """Measures a device now, and keeps what is found. `step` hears the name of each measurement as it begins.
+    """Measures a device now, and stores the result. `step` is called with the name of each measurement as it begins.
 
     Raises DeviceUnavailable, and what compiling and running small graphs raises.
     """

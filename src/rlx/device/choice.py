@@ -1,4 +1,4 @@
-"""Which device to run a graph on, at given dims: who may, what each would take, who wins and why."""
+"""Chooses the device for a graph at given dims: candidates, predicted times, the winner and why."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Candidate:
         return max(self.estimate.band, self.calibration.band if self.calibration else 0.0)
 
     def span_ns(self, expected_runs: float) -> tuple[float, float]:
-        """Between what times `total_ns` is thought to lie."""
+        """The interval in which `total_ns` is expected to lie."""
         run, share = self.run_ns(), self.compile_ns(expected_runs)
         if self.sample is not None:
             return self.sample.low_ns + share, self.sample.high_ns + share
@@ -106,7 +106,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """The device that was chosen, why, and all that were looked at, the best first."""
+    """The chosen device, the reason, and all candidates, the best first."""
 
     chosen: Device
     reason: str
@@ -120,8 +120,8 @@ class Decision:
 
 
 def at_once(policy: DevicePolicy) -> Device | None:
-    """The device that will be chosen whatever predictions say, before a graph is looked at; None if that hangs on more.
-    A compile for it may still find ops that it does not take."""
+    """The device that will be chosen whatever predictions say, before a graph is looked at; None if the choice depends
+    on more. A compile for it may still find ops that it does not support."""
     if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
         return None
     here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
@@ -131,13 +131,13 @@ def at_once(policy: DevicePolicy) -> Device | None:
 
 
 def outdone(device: Device) -> bool:
-    """Whether a device is the processor under another name, of which nothing was measured."""
+    """Whether a device is the processor under another name, without measurements."""
     backend, ordinal = registry.backend(device)
     return backend.on_processor(ordinal) and calibration.known(device) is None
 
 
 class Chooser:
-    """One graph, one policy. Estimators are made once a device; a decision at new dims costs their evaluation."""
+    """One graph and one policy. Estimators are created once per device; a decision at new dims only evaluates them."""
 
     def __init__(self, graph: Graph, policy: DevicePolicy, options: Options) -> None:
         self.graph, self.policy, self.options = graph, policy, options
@@ -172,8 +172,8 @@ class Chooser:
     def estimate(
         self, device: Device, binding: Mapping[str, int]
     ) -> tuple[Estimate | None, calibration.Calibration | None]:
-        """What the device would take, uncorrected, and the rates that this goes by: measured ones, else a prior's. None
-        where there are neither. Nothing is measured. Raises what making the graph ready raises."""
+        """The uncorrected prediction for the device, and the rates that it uses: measured ones, otherwise a prior's.
+        None if there are neither. Nothing is measured. Raises what preparing the graph raises."""
         calibrated = calibration.best(device)
         if calibrated is None:
             return None, None
@@ -238,12 +238,12 @@ class Chooser:
     ) -> Decision:  # fmt: skip
         """The choice at these dims.
 
-        expected_runs   over how many runs compiles are spread
+        expected_runs   the number of runs over which compiles are spread
         measure         what `benchmark` measures with; without it predictions and earlier measurements decide
-        may_chain       without a hint, the first device of the policy's chain that takes the graph is the choice
+        may_chain       without a hint, the first device of the policy's chain that supports the graph is the choice
 
-        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not, FallbackError for a chain without
-        a device that takes the graph.
+        Raises DeviceUnavailable or UnsupportedOp, with the reason for every device, and FallbackError for a chain
+        without a device that supports the graph.
         """
         return _Question(self, binding, expected_runs, measure, hint, may_chain).answer()
 
@@ -293,9 +293,9 @@ class Chooser:
 
 
 class _Question:
-    """One decision that is asked for. `strategies` are tried in order: each gives a Decision, or None if it has none.
+    """One decision. `strategies` are tried in order: each returns a Decision, or None if it has none.
 
-    What is worked out for several of them is so once, and not before one needs it.
+    Values that several of them need are computed once, when the first one needs them.
     """
 
     def __init__(
@@ -361,7 +361,8 @@ class _Question:
         return self._decision(best, why, self.candidates)
 
     def predicted(self) -> Decision:
-        """The quickest by what is known; of those that nothing tells apart, the one that the policy prefers."""
+        """The fastest by all that is known; among those that predictions cannot separate, the one that the policy
+        prefers."""
         ranked = sorted(self._open(self.candidates), key=self._total_ns)
         rivals = [c for c in ranked if _may_beat(c, ranked[0], self.expected_runs)]
         best = min(rivals, key=lambda c: (self.policy.preference(c.device), self._total_ns(c)))
@@ -413,7 +414,7 @@ def _may_beat(one: Candidate, best: Candidate, expected_runs: float) -> bool:
 
 
 def _clearly_quicker(one: Candidate, usual: Candidate, expected_runs: float) -> str:
-    """How it is known that a device is quicker than the usual one; empty if that is not clear."""
+    """Why a device is known to be faster than the usual one; empty if that is not clear."""
     low, high = usual.span_ns(expected_runs)[0], one.span_ns(expected_runs)[1]
     if not high < low:
         return ""

@@ -1,4 +1,4 @@
-"""What a device is called: a kind and a number, and the names that people use for kinds."""
+"""Names of devices: a kind and an ordinal, and the aliases of kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a device was chosen: as text, and as data."""
+"""Explains why a device was chosen: as text, and as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 80
 
 
 def as_dict(decision: Decision, graph: str = "") -> dict[str, Any]:
-    """Everything that the decision rests on. Times are in ns, sizes in bytes."""
+    """Everything that the decision is based on. Times are in ns, sizes in bytes."""
     return {
         "graph": graph,
         "chosen": str(decision.chosen),
@@ -69,7 +69,7 @@ def split(c: Candidate) -> tuple[float, float]:
 
 
 def what_would_change(decision: Decision) -> str:
-    """What would make another device the choice, in a sentence."""
+    """What would make another device the choice, in one sentence."""
     able = [c for c in decision.candidates if not c.blocker and c.estimate is not None]
     if not able:
         return "Only another policy, or another device: no predictions were needed."
@@ -128,7 +128,7 @@ def _table(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _notes(candidates: Sequence[Candidate], decision: Decision) -> list[str]:
-    """What the figures of each device rest on."""
+    """What the figures of each device are based on."""
     lines = []
     for c in candidates:
         notes = [c.blocker] if c.blocker else []

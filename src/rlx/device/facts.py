@@ -1,8 +1,8 @@
-"""What a choice hangs on that is made before the graph is looked at, as the file system and the environment tell it.
-What is stored for a device is used where these are the same. Nothing of any backend is imported.
+"""The facts that a choice without the graph depends on, according to the file system and the environment. A stored
+choice is used if they are unchanged. No backend is imported.
 
 Probes look for packages, drivers, device nodes and calibrations (`backends/*/__init__.py`, `backends/wgpu/drivers.py`).
-What comes or goes of them changes the folder that it lies in.
+Adding or removing one changes the folder that contains it.
 """
 
 from __future__ import annotations

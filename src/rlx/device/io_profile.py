@@ -1,4 +1,4 @@
-"""What a run moves and starts: of the program as a device schedules it, at known dims."""
+"""What a run moves and launches, counted on the program that a device schedules, at known dims."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What runs really took: samples by program, device and shapes, kept on disk, that correct predictions.
+"""Measured times of runs: samples by program, device and shapes, kept on disk, which correct predictions.
 
-A program that was seen is corrected by its own ratio of observed to predicted time. What one program taught says
-nothing of another; where several agree, the kinds of kernels that they are made of correct others too.
+A program that was measured is corrected by its own ratio of observed to predicted time. A single program says nothing
+about others. If several agree, they correct other programs by the kinds of their kernels.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def factors(samples: Sequence[Sample]) -> Factors:
 
 
 def corrected(parts: Mapping[str, float], known: Factors) -> float:
-    """The prediction that these parts are of, in ns, each kind by its factor."""
+    """The corrected prediction in ns: the sum of these parts, each kind multiplied by its factor."""
     return sum(ns * known.get(kind, known.get("", 1.0)) for kind, ns in parts.items())
 
 
@@ -180,7 +180,8 @@ class Observations:
         return any(sample.program == program and sample.parts for sample in self._fresh())
 
     def ratio(self, program: str, parts: Mapping[str, float] | None = None) -> float:
-        """What to multiply predictions for a program with: its own ratio, else what the kinds of its kernels say."""
+        """The factor for predictions of a program: its own ratio, otherwise the one that follows from the kinds of its
+        kernels."""
         with self._lock:
             own = [math.log(s.ratio) for s in self._fresh() if s.program == program and s.parts]
             if own:
@@ -192,7 +193,7 @@ class Observations:
             return corrected(parts, self._factors) / sum(parts.values())
 
     def _agreed(self) -> Factors:
-        """What several programs teach of others, from runs that nothing disturbed."""
+        """What several programs, from undisturbed runs, show about others."""
         calm = [sample for sample in self._fresh() if sample.calm and sample.parts]
         return factors(calm) if len({sample.program for sample in calm}) >= AGREEING else {"": 1.0}
 

@@ -1,4 +1,5 @@
-"""Which devices may run a graph, which to prefer, how to find the fastest: rules for hint, environment and chain."""
+"""Which devices may run a graph, which are preferred, and how the fastest is found: one set of rules for hint,
+environment and chain."""
 
 from __future__ import annotations
 
@@ -50,15 +51,15 @@ class DevicePolicy:
     chain: tuple[Device, ...] = ()
 
     def only(self, *devices: str | Device) -> DevicePolicy:
-        """With no other devices than these."""
+        """The policy with no devices but these."""
         return replace(self, allow=_parsed(devices))
 
     def without(self, *devices: str | Device) -> DevicePolicy:
-        """With these denied as well."""
+        """The policy with these devices denied as well."""
         return replace(self, deny=(*self.deny, *_parsed(devices)))
 
     def preferring(self, *devices: str | Device) -> DevicePolicy:
-        """With these preferred, behind those that already are."""
+        """The policy with these devices preferred, after those that already are."""
         return replace(self, prefer=(*self.prefer, *_parsed(devices)))
 
     def with_strategy(self, strategy: Strategy, runs: int | None = None) -> DevicePolicy:
@@ -66,7 +67,7 @@ class DevicePolicy:
 
     @staticmethod
     def from_env(prefix: str = "RLX") -> DevicePolicy:
-        """The policy that `<prefix>_DEVICES` and its like ask for. Raises FlagError that names what does not parse."""
+        """The policy of `<prefix>_DEVICES` and similar variables. Raises FlagError that names what does not parse."""
         table = flags.device_flags(prefix)
 
         def one(name: str) -> Device | None:
@@ -97,7 +98,7 @@ class DevicePolicy:
     def why_refused(self, device: Device, named: bool = False) -> str:
         """Why the policy does not admit a device; empty if it does.
 
-        named   the caller asked for this very device, which is consent to those that are never chosen by themselves
+        named   the caller asked for this very device, which is consent to those that are never chosen automatically
         """
         if self.force is not None:
             return "" if device == self.force else f"{self.force} is forced"
@@ -118,14 +119,14 @@ class DevicePolicy:
         return next((i for i, d in enumerate(self.prefer) if d == device), len(self.prefer))
 
     def candidates(self) -> list[Device]:
-        """Every device that is here or is named, the preferred first, then the strongest kinds."""
+        """Every device that is available or named: first the preferred, then the strongest kinds."""
         named = [d for d in (self.force, self.hint, *(self.allow or ()), *self.chain) if d is not None]
         known = list(dict.fromkeys([*registry.available_devices(), *named]))
         return sorted(known, key=lambda d: (self.preference(d), d.rank, d.ordinal))
 
 
 def converts_only(device: Device) -> bool:
-    """Whether a device that is here takes models and runs none."""
+    """Whether a device that is available converts models and runs none."""
     names = registry.probe(device.kind).devices
     return device.ordinal < len(names) and names[device.ordinal].startswith(CONVERTER)
 

@@ -1,4 +1,4 @@
-"""The table of backends: which there are, what each finds here. Nothing is imported before it is asked for."""
+"""The table of backends, and what each finds on this machine. A backend is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -63,14 +63,15 @@ def load(kind: str) -> Backend:
 
 
 def refresh() -> None:
-    """Forgets what was found: drivers that came or went, and packages installed since, are seen from now on."""
+    """Forgets what was found, so that added or removed drivers and newly installed packages are seen."""
     _plugins.cache_clear()
     load.cache_clear()
     _probed.cache_clear()
 
 
 def parse(device: str | Device) -> Device:
-    """The device of this name, whether or not it is here. Raises DeviceUnavailable, which says what is here."""
+    """The device of this name, whether or not it is available. Raises DeviceUnavailable, which lists what is
+    available."""
     try:
         return Device.parse(device, _plugins())
     except DeviceUnavailable as error:
@@ -92,14 +93,15 @@ def _probed(kind: str) -> Probe:
 
 
 def probe(kind: str) -> Probe:
-    """What this backend finds here, looked up once (`refresh` forgets); one that cannot be loaded gives its reason."""
+    """What this backend finds here, looked up once (`refresh` forgets it); a backend that cannot be loaded gives its
+    reason."""
     return _probed(kind)
 
 
 def backend(device: str | Device) -> tuple[Backend, int]:
     """The backend of this device and the ordinal.
 
-    Raises DeviceUnavailable, which says why and what there is instead.
+    Raises DeviceUnavailable with the reason and the available devices.
     """
     named = parse(device)
     reason = why_unavailable(named)
@@ -131,7 +133,7 @@ def full_name(device: str | Device) -> str:
 
 
 def available_devices() -> list[Device]:
-    """All devices that are here, the strongest kinds first; `reference` and its like come last."""
+    """All available devices, the strongest kinds first; `reference` and similar ones come last."""
     kinds = [*KINDS, *HELPERS, *(n for n in _plugins() if n not in KINDS and n not in HELPERS)]
     return [Device(kind, i) for kind in kinds for i in range(len(probe(kind).devices))]
 

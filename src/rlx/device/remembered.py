@@ -1,4 +1,4 @@
-"""Choices that were made before, kept on disk: the next process that asks the same question need not predict again."""
+"""Choices kept on disk, so that the next process with the same question need not predict again."""
 
 from __future__ import annotations
 

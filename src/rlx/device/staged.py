@@ -1,4 +1,4 @@
-"""Programs that measure dims while they run, as device choice sees them: the stages that they are compiled as."""
+"""Programs with data-dependent dims, as the device choice sees them: the stages that they are compiled as."""
 
 from __future__ import annotations
 

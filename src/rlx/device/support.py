@@ -1,4 +1,5 @@
-"""What becomes of a graph's ops on a device, told by the pipeline that compiles it; asked once for each program."""
+"""What a device does with each op of a graph, according to the pipeline that compiles it. The answer is cached per
+program."""
 
 from __future__ import annotations
 
@@ -27,11 +28,10 @@ MOST_KEPT = 256
 
 @dataclass(frozen=True)
 class OpReport:
-    """One node. `native`: a kernel does it, or a part of one; of its definition (`through`), where that leaves no more
-    than one op beside arithmetic on elements, or reductions of the same rows. `decomposed`: several ops of its
-    definition do it, for the `reason` told.
-    `merged`: nothing is left to do, because it was folded, or another node gives the same. `unsupported`: see `reason`.
-    """
+    """The fate of one node. `native`: a kernel does it, or a part of one. The same holds if its definition (`through`)
+    leaves no more than one op beside elementwise arithmetic, or reductions of the same rows. `decomposed`: several ops
+    of its definition do it, for the given `reason`. `merged`: nothing is left to do, because it was folded, or another
+    node gives the same value. `unsupported`: see `reason`."""
 
     node: str
     op: str
@@ -46,7 +46,7 @@ class OpReport:
 
 @dataclass(frozen=True)
 class DispatchReport:
-    """What a device makes of a graph, node by node, in order. `refusal` is an error that concerns no single node."""
+    """What a device does with a graph, node by node, in order. `refusal` is an error that concerns no single node."""
 
     device: str
     ops: tuple[OpReport, ...]
@@ -62,7 +62,7 @@ class DispatchReport:
 
     @property
     def why_not(self) -> str:
-        """Why the graph does not compile, in a clause; empty if it does."""
+        """Why the graph does not compile, as a clause; empty if it does."""
         wrong = self.unsupported
         if wrong:
             first = wrong[0]
@@ -83,7 +83,7 @@ _lock = locks.lock()
 
 
 def dispatch_report(graph: Graph, device: str | Device, options: Options | None = None) -> DispatchReport:
-    """What the device's backend makes of the graph. It need not be here for that: only its package must be.
+    """What the device's backend does with the graph. The device need not be available, only its package.
 
     Raises DeviceUnavailable for a backend that cannot be loaded.
     """
@@ -168,17 +168,17 @@ def legalize(graph: Graph, device: str | Device, options: Options | None = None)
 
 
 def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:
-    """Whether the device is here and takes the graph."""
+    """Whether the device is available and supports the graph."""
     return registry.is_available(device) and dispatch_report(graph, device, options).compiles
 
 
 def first_unsupported_op(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
-    """The first node that the device does not take, or None."""
+    """The first node that the device does not support, or None."""
     return next(iter(dispatch_report(graph, device, options).unsupported), None)
 
 
 def supports(device: str | Device, node: Node) -> bool:
-    """Whether the device is here and takes a graph of this node alone."""
+    """Whether the device is available and supports a graph of this node alone."""
     graph = Graph("one")
     values = [graph.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
     results = graph.add(node.op, *values, regions=node.regions) if node.regions else graph.add(node.op, *values)

@@ -1,5 +1,5 @@
 """What can be switched off by name (`RLX_DISABLE`, `disable=`): passes over graphs and kernels, their rewrites, and
-steps of lowering. A name that is none of them is an error, as it would switch off nothing and say nothing."""
+steps of lowering. An unknown name is an error, because it would silently switch off nothing."""
 
 from __future__ import annotations
 

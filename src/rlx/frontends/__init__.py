@@ -1,1 +1,1 @@
-"""Model files in, programs out: one reader a format."""
+"""Readers of model files, one per format."""

@@ -1,4 +1,4 @@
-"""What readers of formats share: files mapped into memory, configurations, weights without subnormal numbers."""
+"""Code shared by readers of formats: mapped files, configurations, weights without subnormal numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of a format is, and which of them opens a file."""
+"""The interface of a reader of a format, and the choice of the reader for a file."""
 
 from __future__ import annotations
 

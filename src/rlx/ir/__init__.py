@@ -1,1 +1,1 @@
-"""What a program is: dtypes, dims, types, expressions, graphs, ops, their verifier and their text."""
+"""The intermediate representation: dtypes, dims, types, expressions, graphs, ops, their verifier and their text."""

@@ -1,4 +1,5 @@
-"""What data of a run must be, and what is said where they are not: the checks that a program's last output is for."""
+"""Checks on the data of a run, and the errors for data that violate them. The last output of a program serves these
+checks."""
 
 from __future__ import annotations
 

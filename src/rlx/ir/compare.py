@@ -1,4 +1,4 @@
-"""Whether an array is what it should be, within an op's tolerance."""
+"""Compares arrays within an op's tolerance."""
 
 from __future__ import annotations
 

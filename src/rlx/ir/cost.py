@@ -1,4 +1,4 @@
-"""What ops cost on paper: operations and bytes, for any device. Composites cost what they are made of."""
+"""Theoretical costs of ops: operations and bytes, for any device. Composites cost what their parts cost."""
 
 from __future__ import annotations
 

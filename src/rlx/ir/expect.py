@@ -1,7 +1,7 @@
-"""Checks that type rules share. Each raises ShapeError or DTypeError; `Graph.add` puts op and node to the message.
+"""Checks that type rules share. Each raises ShapeError or DTypeError; `Graph.add` adds op and node to the message.
 
-Dims that are not provably equal are taken as equal and noted down as an equality, which the runtime checks when the
-dims get their values. Where one of two dims that broadcast may prove to be 1, the equality says so.
+Dims that are not provably equal are assumed to be equal, and recorded as an equality, which the runtime checks when the
+dims get their values. If one of two dims that broadcast may be 1, the equality says so.
 """
 
 from __future__ import annotations

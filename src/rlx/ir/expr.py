@@ -1,8 +1,8 @@
-"""Scalar expressions: the bodies of loops. An elementwise op says in this language what it does to one element.
+"""Scalar expressions: the bodies of loops. An elementwise op defines in this language what it does to one element.
 
 `Expr` is an immutable DAG over a small instruction set (`INSTRUCTIONS`), typed by `DType`. Renderers implement the
-instructions; whatever a renderer lacks is rewritten into simpler instructions first (`codegen/scalar/maths.py`).
-Integer arithmetic wraps. Comparisons give bool. Loop-level leaves (`axis`, `load`, `row`, …) are made in `kernel/`.
+instructions; instructions that a renderer lacks are rewritten into simpler ones first (`codegen/scalar/maths.py`).
+Integer arithmetic wraps. Comparisons give bool. Loop-level leaves (`axis`, `load`, `row`, …) are created in `kernel/`.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Graph:
         return {node.op.symbol: node for node in self.nodes if isinstance(node.op, Measured)}
 
     def uses(self, value: Value) -> list[Node]:
-        """Nodes that take this value, one entry for each operand that is it."""
+        """Nodes that use this value, one entry for each operand."""
         return self._uses.get(value, [])
 
     def input(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
@@ -96,20 +96,20 @@ class Graph:
         return self._leaf(Input(TensorType.of(shape, dtype)), name)
 
     def random_state(self) -> Value:
-        """What ops that draw random numbers take: an input that the runtime brings, another one in each run."""
+        """The state for ops that draw random numbers: an input that the runtime provides, new in each run."""
         known = next((value for value in self.inputs if value.name == RANDOM_STATE), None)
         return self.input(RANDOM_STATE, (4,), "u32") if known is None else known
 
     def state(self, name: str, shape: Iterable[Any], dtype: Any = "f32") -> Value:
-        """What the state of this name holds when a run starts: zeros at first, if its dims are numbers. `set_next` says
-        what it becomes."""
+        """The value of the state of this name when a run starts: zeros at first, if its dims are numbers. `set_next`
+        sets its next value."""
         return self._leaf(State(TensorType.of(shape, dtype)), name)
 
     def set_next(self, state: Value, value: Value) -> None:
-        """Says what a state becomes when a run has succeeded: once for each state.
+        """Sets the value that a state has after a successful run: once for each state.
 
-        Where `value` is the state with parts written anew (`update_slice`, `scatter_nd`, `scatter_elements`, or several
-        behind each other), and nothing else takes what is written over, a run writes these parts and nothing more.
+        If `value` is the state with parts replaced (`update_slice`, `scatter_nd`, `scatter_elements`, or several in a
+        row), and nothing else reads what is overwritten, a run writes only these parts.
         """
         if not isinstance(state.op, State) or state.graph is not self:
             raise GraphError(f"[set_next] expected a state of the graph {self.name!r}, got {state!r}")
@@ -209,15 +209,15 @@ class Graph:
         yield from self.equalities
 
     def equal(self, left: Dim, right: Dim, reason: str) -> Dim:
-        """The simpler of two dims that must be equal; what cannot be told now is checked when dims get their values.
-        Raises ShapeError."""
+        """The simpler of two dims that must be equal; if this is not known yet, it is checked when the dims get their
+        values. Raises ShapeError."""
         with expect.noting() as noted:
             simpler = expect.same_dim(left, right, reason)
         self._note(noted)
         return simpler
 
     def broadcast(self, *shapes: Shape) -> Shape:
-        """What shapes broadcast to; what cannot be told now is checked when dims get their values.
+        """What shapes broadcast to; what is not known yet is checked when dims get their values.
 
         Raises ShapeError.
         """
@@ -270,7 +270,7 @@ class Graph:
         node.name = self._fresh(name, name)
 
     def use_count(self, value: Value) -> int:
-        """How often a value is taken, by nodes and as an output."""
+        """How often a value is used, by nodes and as an output."""
         return len(self.uses(value)) + sum(1 for v in self.outputs.values() if v == value)
 
     def needed(self) -> set[int]:
@@ -304,7 +304,7 @@ class Graph:
         return dropped
 
     def drop_leaves(self, names: Collection[str]) -> None:
-        """Takes out leaves that nothing takes, with the data of params; their names are free again."""
+        """Removes leaves that nothing uses, with the data of params; their names are free again."""
         self.nodes = [node for node in self.nodes if node.name not in names or not isinstance(node.op, LEAVES)]
         self.data = {name: data for name, data in self.data.items() if name not in names}
         self._names.difference_update(names)

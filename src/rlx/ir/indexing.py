@@ -1,4 +1,4 @@
-"""Indexing on dims: what reshapes with -1 and Python's slices come to. No graph is needed for it."""
+"""Indexing on dims: the results of reshapes with -1 and of Python slices. It needs no graph."""
 
 from __future__ import annotations
 

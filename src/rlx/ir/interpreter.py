@@ -1,4 +1,4 @@
-"""Runs graphs node by node, each op by its `reference`: the oracle of all compiled programs."""
+"""Runs graphs node by node, each op by its `reference`: the oracle for all compiled programs."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Cost:
 
 
 class Op:
-    """What an op is. Subclasses are made by `@op` and add attributes as dataclass fields.
+    """The base class of ops. Subclasses are made by `@op` and add attributes as dataclass fields.
 
     Slots that an op may leave open (`tests/ops/test_coverage.py` lists which): `vjp`, `jvp`, `batch`.
     """
@@ -99,12 +99,12 @@ class Op:
         return Cost(flops=sum((t.size for t in outputs), start=0), bytes=nbytes)
 
     def ranges(self, *inputs: TensorType) -> tuple[Range, ...]:
-        """What data of a run must lie in for the op to mean anything; `passes.checks` sees to it."""
+        """The ranges in which data of a run must lie for the op to be defined; `passes.checks` enforces them."""
         return ()
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """The attributes that may be left out, with what they are then."""
+        """The attributes that may be left out, with their default values."""
         known = dataclasses.fields(cls)  # type: ignore[arg-type]  # every op is a dataclass
         return {f.name: f.default for f in known if f.default is not dataclasses.MISSING}
 

@@ -1,4 +1,5 @@
-"""One run of passes, over graphs or kernels: what is switched off, how many rewrites are left, and what was done."""
+"""The context of one run of passes, over graphs or kernels: what is switched off, how many rewrites are left, and what
+was rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dims a node speaks of: in its types, in its attributes, and in its regions."""
+"""Which dims a node mentions: in its types, in its attributes, and in its regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a value is: a shape of dims and a dtype."""
+"""The type of a value: a shape of dims and a dtype."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The op set, one class an op, one file a family. `rlx.ops.<name>(…)` builds a node of the op.
+"""The op set, one class per op, one file per family. `rlx.ops.<name>(…)` builds a node of the op.
 
 `shorthand`, `selection`, `suppression` and `experts` add functions that are not ops of their own (`squeeze`, `nonzero`,
-…). No module here has the name of an op or of such a function, so that `rlx.ops.<name>` is never in doubt.
+…). No module here has the name of an op or of such a function, so `rlx.ops.<name>` is never ambiguous.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Typed builders for ops of one result: `from rlx.ops.build import exp` gives `exp(x) -> Value`.
+"""Typed builders for ops with one result: `from rlx.ops.build import exp` gives `exp(x) -> Value`.
 
-For decompositions and passes, where `rlx.ops.<name>` would have to be loaded whole first and says nothing of its type.
+They are for decompositions and passes, where `rlx.ops.<name>` would first have to load everything and has no types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control flow. A region is a graph of its own: its inputs take the operands by position, its outputs are results.
 
-Regions see nothing of the graph around them but the operands that they are handed, and params by name.
+A region sees nothing of the enclosing graph except the operands that it is given, and params by name.
 """
 
 from __future__ import annotations

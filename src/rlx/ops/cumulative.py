@@ -1,4 +1,4 @@
-"""Running reductions: every element joined with all that lie before it along an axis."""
+"""Running reductions: every element is combined with all elements before it along an axis."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Elementwise primitives: arithmetic, comparison, bits, choice, conversion.
 
-`scalar` is what compiled code does to one element; `reference` is NumPy's word on it.
+`scalar` is what compiled code does to one element; `reference` is the result in NumPy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mixtures of experts: products by a matrix that each row chooses, and the choice of experts.
 
-Rows are brought into the order of their experts and cut into tiles that have one expert each, so that a matrix is read
-once for a tile instead of once for a row. All of it is said in ops that every backend has.
+Rows are sorted by expert and cut into tiles with one expert each, so that a matrix is read once per tile instead of
+once per row. All of it is expressed in ops that every backend has.
 """
 
 from __future__ import annotations

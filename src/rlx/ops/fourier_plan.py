@@ -1,7 +1,7 @@
-"""How a Fourier transform of a known length is cut into small ones, and the constant matrices that it takes.
+"""How a Fourier transform of a known length is split into small ones, and the constant matrices that these need.
 
-Angles are reduced exactly, in integers, before they become cosines and sines in float64: long transforms keep their
-accuracy.
+Angles are reduced exactly, in integers, before their cosines and sines are computed in float64, so that long transforms
+keep their accuracy.
 """
 
 from __future__ import annotations

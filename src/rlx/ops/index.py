@@ -1,7 +1,8 @@
-"""Ops whose operands say which elements: gather and scatter in their forms.
+"""Ops whose operands select elements: gather and scatter in all forms.
 
-Negative indices count from the back. What is still out of range ends a run with an error (`ranges` says what is in it,
-`passes/checks.py` adds the check); without checks a gather clamps it to the nearest element, a scatter drops it.
+Negative indices count from the back. An index that is still out of range ends a run with an error (`ranges` declares
+the range, `passes/checks.py` adds the check). Without checks a gather clamps it to the nearest element, and a scatter
+drops it.
 """
 
 from __future__ import annotations

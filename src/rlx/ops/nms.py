@@ -1,5 +1,6 @@
-"""Non-maximum suppression of boxes, by ops of known shape: candidates in order of their scores, a loop that keeps the
-best one that is left of every class at once and drops what overlaps it, and the places of those that were kept."""
+"""Non-maximum suppression of boxes, by ops of known shape: candidates in order of their scores; a loop that keeps the
+best remaining candidate of every class at once and drops those that overlap it; and the positions of those that were
+kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions of NumPy arrays or of values of a graph, whichever they get.
+"""Functions that accept NumPy arrays or values of a graph.
 
-A formula that is written with them and with operators serves an op's reference, its definition, and what is known
-while it is decomposed.
+A formula written with them and with operators serves as an op's reference, as its definition, and for what is known
+during decomposition.
 """
 
 from __future__ import annotations

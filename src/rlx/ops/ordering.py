@@ -1,6 +1,6 @@
-"""Order: the first of a row by size, and whole rows sorted.
+"""Ordering: the top k of a row, and sorting of whole rows.
 
-NaN is greater than all other numbers, -0.0 and 0.0 are equal, and of equals the one that lies first comes first.
+NaN is greater than all other numbers, -0.0 and 0.0 are equal, and of equal elements the first comes first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products with weights of few bits that lie packed in bytes, each block of a row with a scale of its own."""
+"""Products with weights of few bits, packed in bytes, with a scale for each block of a row."""
 
 from __future__ import annotations
 

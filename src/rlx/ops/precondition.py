@@ -1,4 +1,4 @@
-"""What a format forbids and only the data of a run can tell."""
+"""Conditions that a format demands and that only the data of a run can satisfy or violate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LSTM whose weights are bytes, and whose x and h are made bytes where they meet them."""
+"""The LSTM with byte weights, which quantises x and h before their products."""
 
 from __future__ import annotations
 

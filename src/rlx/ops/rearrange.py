@@ -1,4 +1,4 @@
-"""Composites that put elements elsewhere: sequences turned around, columns laid back into images."""
+"""Composites that rearrange elements: reversed sequences, and columns put back into images."""
 
 from __future__ import annotations
 

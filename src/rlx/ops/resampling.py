@@ -1,8 +1,8 @@
-"""Resizing: every axis by itself, an element of the result being a weighted sum of few elements along the axis.
+"""Resizing, axis by axis: an element of the result is a weighted sum of few elements along the axis.
 
-Where a result lies in the operand is an exact fraction N / D of integers, so that ties between neighbours are decided
-as they are meant. The same formulas serve known sizes (NumPy, while the op is decomposed) and sizes that only a run
-knows (values of the graph).
+The position of a result in the operand is an exact fraction N / D of integers, so that ties between neighbours are
+decided as intended. The same formulas serve known sizes (NumPy, while the op is decomposed) and sizes that are known
+only at run time (values of the graph).
 """
 
 from __future__ import annotations

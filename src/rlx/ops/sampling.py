@@ -1,4 +1,4 @@
-"""Sampling of images at places that data say: grids of points, and regions cut into bins."""
+"""Sampling of images at data-dependent places: grids of points, and regions divided into bins."""
 
 from __future__ import annotations
 

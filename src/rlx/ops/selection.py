@@ -1,7 +1,8 @@
-"""Elements chosen by data, where only a run knows how many: nonzero, compress, unique, non-maximum suppression.
+"""Data-dependent selection of elements, whose number is known only at run time: nonzero, compress, unique,
+masked_select.
 
-`Positions` is the op: it lists a number of places that its user knows. The builders count first, make the count a dim
-(`shorthand.measure`), and say all else in ops of known shape, so that every backend has them.
+`Positions` is the op: it lists a number of positions that its user knows. The builders count first, turn the count into
+a dim (`shorthand.measure`), and express everything else in ops of known shape, so that every backend has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builders that are no ops: each says in a few primitives what a longer name means."""
+"""Builders that are not ops: each expands to a few primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers are made of: attention in all its forms, and rotary positions."""
+"""The parts of transformers: attention in all its forms, and rotary positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writes a part of an array anew. On the value of a state it is what a run writes, and nothing more."""
+"""Ops that replace a part of an array. On the value of a state, they are all that a run writes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Integers that hang on their place alone: positions, ranges, flat indices, and comparisons of them.
+"""Integers that depend only on their position: positions, ranges, flat indices, and comparisons of them.
 
 A value is affine if it is Σ coefficient · (index along an axis) + constant. Axes count from the back (-1 is the last),
-so that broadcasting changes nothing. Coefficients and constants are dims. Signed integers of 32 bits or more are taken
-not to overflow, since indices do not.
+so that broadcasting changes nothing. Coefficients and constants are dims. Signed integers of 32 bits or more are
+assumed not to overflow, since indices do not.
 """
 
 from __future__ import annotations

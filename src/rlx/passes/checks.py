@@ -1,10 +1,10 @@
-"""What data of a run must be, as one more output of the graph: numbers that the runtime looks at behind the run.
+"""Checks on the data of a run, as one more output of the graph: numbers that the runtime inspects after the run.
 
-An op says what its indices, lengths and so on must lie in, [low, high) (`Op.ranges`). Where intervals do not prove that
-they do, the greatest n - low of all numbers n is worked out, without a sign, by ordinary ops that every backend has: it
-is below high - low if all are in range, and tells a number that is not if one is. In bodies of loops and conditionals
-too: the greatest of all trips is carried on, a branch that is not taken gives 0. Loops that data end count their trips,
-all of a run together.
+An op declares the range [low, high) of its indices, lengths and so on (`Op.ranges`). If intervals do not prove that
+they lie in it, ordinary ops that every backend has compute the maximum of n - low over all numbers n, as an unsigned
+number. It is below high - low if all are in range, and otherwise identifies one that is not. Bodies of loops and
+conditionals are checked too: a loop carries the maximum of all trips, and a branch that is not taken gives 0.
+Data-dependent loops count their trips, those of a whole run together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common subexpressions: of nodes with equal op and operands, the first stays."""
+"""Common subexpression elimination: of nodes with equal op and operands, the first stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Dead code: nodes that no output needs go. Inputs and params stay, since a run may still bring them."""
+"""Dead code elimination: removes nodes that no output needs. Inputs and params stay, since a run may still bring
+them."""
 
 from __future__ import annotations
 

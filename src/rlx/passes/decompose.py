@@ -1,4 +1,4 @@
-"""Composites become the simpler ops that define them, but for those that the target claims."""
+"""Replaces composites by the simpler ops that define them, except those that the target claims."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Constant folding: nodes on constants alone become constants, by the ops' own references.
 
-Params are not constants: they stay run-time weights, and what depends on them alone is worked out by the prepare
-program. A result may be as large as what it replaces or `BUDGET_BYTES`; what only repeats or counts elements stays an
-op beyond a page, since a kernel makes it for nothing.
+Params are not constants: they stay run-time weights, and the prepare program computes what depends on them alone. A
+result may be as large as its operands or `BUDGET_BYTES`. Beyond a page, what only repeats or counts elements stays an
+op, since a kernel creates it at no cost.
 """
 
 from __future__ import annotations

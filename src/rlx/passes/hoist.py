@@ -1,7 +1,7 @@
-"""What every trip of a loop computes alike is computed once, before it.
+"""Moves what every trip of a loop computes alike before the loop.
 
-For backends that hand graphs to a library op by op. Where kernels are made of the graph, slices and transposes in a
-body cost nothing, and taking them out would make buffers of them.
+This is for backends that hand graphs to a library op by op. Where kernels are generated from the graph, slices and
+transposes in a body cost nothing, and hoisting them would turn them into buffers.
 """
 
 from __future__ import annotations

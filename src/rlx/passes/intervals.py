@@ -1,4 +1,4 @@
-"""What integers of a graph can be: the least and the greatest that a value holds, as dims, as far as its nodes tell."""
+"""The possible values of integers in a graph: lower and upper bounds, as dims, as far as the nodes determine them."""
 
 from __future__ import annotations
 

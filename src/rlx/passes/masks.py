@@ -1,7 +1,7 @@
-"""Masks and gathers that are made of positions: exporters write them out, most of them say little.
+"""Simplifies masks and gathers that are computed from positions: exporters write them out, and most of them say little.
 
-A mask that always holds goes; a causal mask becomes attention's own; a mask of 0 and -inf that is added becomes a
-choice; a gather of everything in order is no gather. What is left of a padding mask is then [batch, 1, 1, keys].
+A mask that always holds is removed. A causal mask becomes an attribute of attention. An added mask of 0 and -inf
+becomes a choice. A gather of everything in order is removed. What remains of a padding mask is [batch, 1, 1, keys].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What weights alone decide, taken out of a graph: it is worked out once, not in every run."""
+"""Splits off the part of a graph that depends on weights alone: it is computed once, not in every run."""
 
 from __future__ import annotations
 

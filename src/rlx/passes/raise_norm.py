@@ -1,5 +1,5 @@
 """Finds layer norm and RMS norm that a model spells in primitives, first without, then with scale and bias, and group
-norm that is spelt as an instance norm of groups."""
+norm that is written as an instance norm of groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Graphs with other dims: those at given sizes, for devices that compile each size on its own, and those whose open
-dims are taken to be equal wherever they broadcast, which is what all other passes and backends get."""
+"""Graphs with other dims. One is the graph at given sizes, for devices that compile each size. The other assumes that
+open dims are equal wherever they broadcast; all other passes and backends get that one."""
 
 from __future__ import annotations
 

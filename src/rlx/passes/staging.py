@@ -1,7 +1,8 @@
-"""A graph whose dims are measured while it runs, cut into stages: graphs without such nodes, one after the other.
+"""Cuts a graph with measured dims into stages: graphs without such nodes, which run one after the other.
 
 A stage knows the dims that earlier ones measured. What depends on no measured dim is the first stage, what depends on
-dims of the first is the second, and so on: as many stages as such dims depend on each other, however many there are.
+dims of the first is the second, and so on. The number of stages is the length of the longest chain of such dims, not
+their number.
 """
 
 from __future__ import annotations

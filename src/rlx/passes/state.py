@@ -1,8 +1,8 @@
-"""Writing into states in place: only where a run that fails provably leaves them as they were.
+"""Writes into states in place, but only where a failing run provably leaves them unchanged.
 
-A run fails by a check of its data (`passes.checks`), or in a loop whose time is over. So what writes into a state waits
-for all checks, and writes nothing unless they hold. States of graphs with regions, and those that a check depends on
-when they are written already, become arrays of their own instead, which the runtime takes when the run has succeeded.
+A run fails in a check of its data (`passes.checks`), or in a loop whose time is over. A write into a state therefore
+waits for all checks, and writes nothing unless they hold. States of graphs with regions, and states that a check
+depends on after the write, become arrays of their own instead, which the runtime takes over when the run has succeeded.
 """
 
 from __future__ import annotations

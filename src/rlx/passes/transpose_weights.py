@@ -1,7 +1,8 @@
-"""Weights of products with what is summed over as their first axis, where a library wants it so.
+"""Transposes weights so that the summed axis of a product comes first, for libraries that prefer it.
 
-XLA's products on a processor copy their right side into panels; where they must turn it too, those of few rows take up
-to twice as long. Weights are turned once (`prepare`), and what stays through a loop before it (`hoist`).
+XLA's products on a processor copy their right side into panels. If they also have to transpose it, products of few rows
+take up to twice as long. Weights are transposed once (`prepare`), and values that do not change in a loop before it
+(`hoist`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A profile beside what was predicted of each kernel: prices that are wrong, kernels that are slower than need be."""
+"""Shows a profile beside the predicted time of each kernel: it reveals wrong prices, and kernels that are slower than
+necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the sizes that a program is bound for, kept by their last use."""
+"""The bind cache: executables bound to sizes, kept by their last use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Dims that broadcast and prove to be 1 against others: programs beside the one that takes such dims to be equal.
+"""Runs whose open dims turn out to be 1 against others: they get programs of their own.
 
-Passes take dims to be equal wherever they broadcast (`passes.specialise.assume_equal`). A run in which
-one of them is 1 and the other is not gets a program in which it is known to be 1, compiled once for all sizes of the
-others. Where types say what dims broadcast to, that is the same graph with this size in it; a graph that was imported
-is made anew, as importers reckon with dims.
+Passes assume that dims are equal wherever they broadcast (`passes.specialise.assume_equal`). A run in which one of them
+is 1 and the other is not gets a program in which it is known to be 1, compiled once for all sizes of the others. If
+types say what dims broadcast to, that is the same graph with this size substituted. A graph that was imported is
+imported again, because importers compute with dims.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""What is looked at around a program: sizes before it runs, and behind it what data of the run had to be.
-
-Its last result tells that (`passes/checks.py`). Backends see only sizes that are none too large and not negative.
-"""
+"""Checks around a program: sizes before it runs, and afterwards its last result, which shows whether the data of the
+run were valid (`passes/checks.py`). Backends therefore see only sizes that are neither too large nor negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CompiledGraph: what users hold of a compiled program: its runs, its weights, and what stays between runs."""
+"""CompiledGraph: what users hold of a compiled program: its runs, its weights, and values that stay between runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CompiledGraph:
 
     @property
     def executable(self) -> Executable:
-        """What the device's backend made of the graph."""
+        """The executable that the device's backend compiled."""
         return self.program.executable
 
     @property
@@ -82,22 +82,22 @@ class CompiledGraph:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the program can do; methods that need what it cannot raise CapabilityError."""
+        """What the program can do; a method that needs anything else raises CapabilityError."""
         return self.executable.capabilities
 
     # weights
 
     def set_param(self, name: str, array: Any, dtype: Any = None) -> None:
-        """Gives a weight its array, which may be kept and read later: do not write to it. Raises InputError.
+        """Sets a weight. The array may be kept and read later: do not write to it. Raises InputError.
 
-        dtype   of the data, which may be bytes then, and are widened where the weight is wider (`rlx.Typed`)
+        dtype   the dtype of the data, which may then be bytes; it is widened if the weight is wider (`rlx.Typed`)
         """
         self.set_params({name: array if dtype is None else Typed(array, dtype)})
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Gives several weights their arrays: all of them, or after an error none. Compiles nothing.
+        """Sets several weights: all of them, or none if one is invalid. Compiles nothing.
 
-        Queued runs that came before see the old ones. Raises InputError for an unknown name, a wrong shape or dtype.
+        Runs that were queued before see the old ones. Raises InputError for an unknown name, a wrong shape or dtype.
         """
         if self._owner is not None:
             return self._owner.set_params(params)
@@ -106,9 +106,9 @@ class CompiledGraph:
         return self.program.set_params(arrays)
 
     def seed(self, seed: int | None) -> None:
-        """Random numbers of the runs from here on follow from this seed (0 to 2⁶⁴ - 1); None draws a new key.
+        """Makes the random numbers of the following runs depend on this seed (0 to 2⁶⁴ - 1); None draws a new key.
 
-        Numbers of nodes with a seed of their own are always the same. Raises InputError.
+        Nodes with a seed of their own always give the same numbers. Raises InputError.
         """
         state = self.program.signature.random
         if state is not None:
@@ -125,22 +125,22 @@ class CompiledGraph:
     ) -> list[Array]:
         """Runs the program: inputs by name or by position, results in the order of `output_names` or of `outputs`.
 
-        Inputs are NumPy arrays, arrays on the device, or anything that speaks DLPack (CPU tensors of other libraries,
-        taken without a copy). Those with a handle may be left out. Results that feed a handle are read-only.
+        Inputs are NumPy arrays, arrays on the device, or anything that supports DLPack (CPU tensors of other libraries
+        are used without a copy). Inputs with a handle may be left out. Results that feed a handle are read-only.
 
-        outputs   names; nothing else is brought to the host. "device" leaves all results on the device, as arrays that
-                  runs take without a copy (`backends.memory.DeviceArray`), unless an output is called that
+        outputs   names; no other output is brought to the host. "device" leaves all results on the device, as arrays
+                  that runs accept without a copy (`backends.memory.DeviceArray`), unless an output has that name
 
-        timeout   seconds after which a run that is not done ends with RunTimeout
-        cancel    what ends it with RunCancelled, from any thread
+        timeout   seconds after which an unfinished run ends with RunTimeout
+        cancel    a token that ends the run with RunCancelled, from any thread
 
-        A run ends within some hundredths of a second then. On the cpu its code looks every few milliseconds, within
-        kernels too, but for a kernel that works on one row alone; the code of other devices goes on behind where nobody
-        can end it, and what it gives is dropped.
+        A run then ends within some hundredths of a second. The CPU's code checks every few milliseconds, also within
+        kernels, except in a kernel that works on a single row. The code of other devices cannot be interrupted: it
+        continues in the background, and its results are dropped.
 
-        Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and behind the run if its
-        data asked for an element that is not there; OutOfMemory, which names the largest value, DeviceLost, and
-        DriverError for what else a driver says. What stays between runs is then as it was.
+        Raises InputError before anything runs if names, dtypes, ranks or dims do not fit, and after the run if its data
+        addressed an element that does not exist. Raises OutOfMemory, which names the largest value, DeviceLost, and
+        DriverError for other errors of a driver. Values that stay between runs are then unchanged.
         """
         if timeout is not None or cancel is not None:
             with limited(timeout, cancel):
@@ -156,7 +156,7 @@ class CompiledGraph:
             self.program.failed(error, arrays)
 
     def _run_for(self, inputs: Inputs, outputs: Iterable[str]) -> list[Any]:
-        """A run of which only some outputs are wanted, or all on the device."""
+        """A run that returns only some outputs, or all on the device."""
         names, place = self.output_names, self.program.place
         if outputs == ON_DEVICE and ON_DEVICE not in names:
             results = self._run_in_mode(inputs, wanted=["device"] * len(names) if place is not None else None)
@@ -175,12 +175,12 @@ class CompiledGraph:
         timeout: float | None = None,
         cancel: CancelToken | None = None,
     ) -> list[Array]:
-        """Runs with inputs by position and puts each result into the array given for it; gives these back.
+        """Runs with inputs by position and writes each result into the array given for it; returns these arrays.
 
-        The arrays have the dtypes and shapes of the results, are contiguous and writeable, and share no memory with
-        each other or with inputs; anything else is an InputError before anything runs. Where capabilities have
-        `zero_copy_outputs` nothing is copied. What they hold after a run that failed is not said. `timeout` and
-        `cancel` are those of `run`; nothing writes to the arrays behind these.
+        The arrays must have the dtypes and shapes of the results, be contiguous and writeable, and share no memory with
+        each other or with inputs; otherwise InputError is raised before anything runs. Nothing is copied if
+        capabilities have `zero_copy_outputs`. After a failed run their contents are undefined. `timeout` and `cancel`
+        are those of `run`; nothing writes to the arrays after the call has returned.
         """
         if timeout is None and cancel is None:
             return self._run_in_mode(inputs, outputs)
@@ -197,7 +197,8 @@ class CompiledGraph:
         )
 
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
-        """Runs, and tells how long each kernel took. Raises ProfileError unless it was compiled for that."""
+        """Runs the program and returns the time of each kernel. Raises ProfileError unless it was compiled for
+        profiling."""
         mode = self._state.now(copied=True)
         merged = mode.merge(inputs, self.input_names) if mode.handles else inputs
         bound, arrays = self.program.ready(merged, mode.extents, mode.states)
@@ -211,12 +212,13 @@ class CompiledGraph:
     def run_pipelined(
         self, inputs: Inputs = (), timeout: float | None = None, cancel: CancelToken | None = None
     ) -> Pending[list[Array]]:
-        """Queues a run, which starts by itself; `result()` of what this gives waits for it. Runs follow their order.
+        """Queues a run, which starts by itself; call `result()` on the returned object to wait for it. Runs keep their
+        order.
 
-        timeout, cancel   as of `run`; the time counts from the start of the run
+        timeout, cancel   as in `run`; the time counts from the start of the run
 
-        While MOST_QUEUED runs wait, this waits. Inputs must stay as they are until the run is done. All errors, those
-        of checks too, come with the result, and hinder no other run. Raises CapabilityError.
+        If MOST_QUEUED runs are waiting, this call waits. Inputs must not change until the run is done. All errors,
+        those of checks included, come with the result, and do not affect other runs. Raises CapabilityError.
         """
         self.capabilities.require("pipelining", self.device)
         if timeout is None and cancel is None:
@@ -245,25 +247,25 @@ class CompiledGraph:
         return Begun(ended)
 
     def commit(self) -> int:
-        """Sees to it that queued runs start, without waiting; tells how many are not done."""
+        """Ensures that queued runs start, without waiting; returns how many are not done."""
         return self._pipeline.unfinished
 
     def sync(self) -> None:
-        """Waits for the runs that are queued by now. Raises the first error of theirs that no `result()` has raised."""
+        """Waits for all runs that are queued now. Raises the first of their errors that no `result()` has raised."""
         self._pipeline.sync()
 
     # what stays between runs
 
     def bind_handle(self, name: str, array: Any) -> None:
-        """Gives an input a value that stays: runs need not bring it any more; one that does uses what it brings. Gives
-        a state its value.
+        """Gives an input a persistent value, or a state its value. Runs may then omit the input; a run that brings it
+        uses what it brings.
 
         The array is copied. Raises InputError.
         """
         self._state.bind_handle(name, array)
 
     def read_handle(self, name: str) -> Array:
-        """The value of a handle, or of a state, read-only; it stays as it is whatever runs come. Raises InputError."""
+        """The value of a handle or of a state, read-only; later runs do not change it. Raises InputError."""
         return self._state.read_handle(name)
 
     def has_handle(self, name: str) -> bool:
@@ -275,31 +277,31 @@ class CompiledGraph:
         return self._state.handles()
 
     def unbind_handle(self, name: str) -> None:
-        """The input has to be brought again. Raises InputError where it has no handle, or a feed."""
+        """Removes the handle: runs must bring the input again. Raises InputError if it has no handle, or has a feed."""
         self._state.unbind_handle(name)
 
     def set_feeds(self, feeds: Mapping[str, str]) -> None:
-        """After each successful run the value of an output becomes the handle of an input; replaces earlier feeds.
+        """Makes the value of an output the handle of an input after each successful run; replaces earlier feeds.
 
         feeds   output → input; the input has a handle with the first value
 
-        The array of the result is the new handle, without a copy, and is read-only from then on. Runs of a program
-        with feeds take turns. Raises InputError for types that do not go together.
+        The array of the result is the new handle, without a copy, and is read-only from then on. Runs of a program with
+        feeds are serialised. Raises InputError for types that do not match.
         """
         self._state.set_feeds(feeds)
 
     def set_active_extent(self, dim: str, extent: int | None) -> None:
-        """From now on only the first `extent` entries along a dim count, whatever the inputs have; None ends that.
+        """From now on only the first `extent` entries along a dim count, whatever the sizes of inputs; None ends that.
 
-        Only these are computed: a result is that of a run on the entries in front, filled up with zeros to the shape
-        that the inputs' sizes ask for. The dim must stand alone where inputs have it, in no param, and in no product
-        with other dims where outputs have it. Raises InputError, CapabilityError.
+        Only these entries are computed: a result is that of a run on the first entries, filled up with zeros to the
+        shape that the sizes of the inputs imply. The dim must stand alone on axes of inputs, must not occur in params,
+        and must not be multiplied by other dims in outputs. Raises InputError, CapabilityError.
         """
         self._state.set_active_extent(dim, extent)
 
     @property
     def experts(self) -> Experts:
-        """The experts that rows of products choose: what they chose, and whose weights should lie in memory."""
+        """The mixtures of experts in the program: which experts rows chose, and whose weights should be in memory."""
         with self._lock:
             if self._experts is None:
                 from rlx.runtime.experts import Experts
@@ -310,9 +312,8 @@ class CompiledGraph:
     # other programs of this one
 
     def clone(self) -> CompiledGraph:
-        """A program with the same code and weights, which takes other weights without a change to this one, and with
-        handles, feeds, extents, states, a seed and a queue of its own that start as they are here; nobody watches its
-        experts.
+        """A program with the same code and weights. Setting weights of one does not affect the other. Handles, feeds,
+        extents, states and the seed are copied; the clone has its own queue, and nobody observes its experts.
 
         Raises CapabilityError.
         """
@@ -322,7 +323,7 @@ class CompiledGraph:
     def select(self, outputs: Iterable[str]) -> CompiledGraph:
         """The program of some outputs, in this order, without what only others need. Compiled once for each choice.
 
-        It takes the same inputs, and always has this program's weights; handles, feeds and extents are its own.
+        It takes the same inputs and always has this program's weights; its handles, feeds and extents are its own.
         Raises InputError, CapabilityError, CompileError.
         """
         names = tuple(self.output_names[i] for i in names_of(outputs, self.output_names))
@@ -366,13 +367,15 @@ class CompiledGraph:
         return np.array(whole[at])
 
     def save(self, path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> None:
-        """Writes code, program and weights to one file, which `rlx.load_compiled` opens on machines like this one.
-        What stays between runs is in it: handles, feeds, extents, states, and where random numbers of a seed are.
+        """Writes code, program and weights to one file, which `rlx.load_compiled` opens on machines like this one. The
+        file also holds what stays between runs: handles, feeds, extents, states, and the position in the random numbers
+        of a seed.
 
-        A program for a runtime with models of its own (`capabilities.package`) is written as one of these, for
-        programs without rlx; `sizes` are those of its dims, which are fixed there. `rlx.load_compiled` takes no such.
+        If the runtime has its own model format (`capabilities.package`), the program is written in that format, for
+        programs without rlx. `sizes` are the sizes of its dims, which are fixed there. `rlx.load_compiled` does not
+        open such files.
 
-        Raises CapabilityError, InputError for sizes that are missing or not asked for, OSError.
+        Raises CapabilityError, InputError for sizes that are missing or not requested, OSError.
         """
         if self.capabilities.package:
             self.executable.write_package(path, dict(sizes or {}))
@@ -384,7 +387,7 @@ class CompiledGraph:
         saved.save(self.program, self._state.now(copied=True).unobserved(), path)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Array]:
-        """`run` with inputs as arguments, and its `timeout` and `cancel` if no input is called that; gives the outputs
+        """Like `run`, with inputs as arguments, and `timeout` and `cancel` if no input has that name; returns outputs
         by name."""
         limits = interrupt.taken_from(named, self.input_names)
         inputs: Inputs = named
@@ -398,7 +401,7 @@ class CompiledGraph:
 
     @property
     def compile_count(self) -> int:
-        """How many programs were compiled for this graph so far. New shapes only plan, unless a device compiles every
+        """How many programs were compiled for this graph so far. New shapes only bind, unless a device compiles every
         size, or a dim is 1 against another for the first time."""
         return self.executable.compile_count
 
@@ -408,18 +411,18 @@ class CompiledGraph:
         return self.program.nbytes
 
     def describe(self) -> dict[str, Any]:
-        """What was compiled, for people and reports: types, bytes, times in ms, and what the backend tells."""
+        """What was compiled, for people and reports: types, bytes, times in ms, and facts from the backend."""
         return {"tried_before": dict(self.attempts), **self.program.describe()}
 
     # where it lives
 
     def finish(self) -> None:
-        """Waits for better code that is still on its way (`Session`'s `compile`); until then quick code runs."""
+        """Waits for better code that is still being compiled (`compile` of `Session`); until then quick code runs."""
         self.program.executable.finish()
 
     def close(self) -> None:
-        """Waits for queued runs, and lets go of code, weights and memory, those of selected programs too. Runs in other
-        threads come to their end; later calls raise ClosedError. Closing again does nothing."""
+        """Waits for queued runs, and releases code, weights and memory, also those of selected programs. Runs in other
+        threads finish; later calls raise ClosedError. Closing again does nothing."""
         self._pipeline.drain()
         with self._lock:
             selected, self._selected = self._selected, {}
@@ -440,7 +443,7 @@ class CompiledGraph:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A program can be pickled: its weights, and what stays between runs, go along."""
+        """Programs can be pickled, with their weights and with what stays between runs."""
         from rlx.runtime.pickled import Pickled
 
         mode = self._state.now()
@@ -465,14 +468,14 @@ def _opened(pickled: Pickled) -> CompiledGraph:
 def load_compiled(
     path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
 ) -> CompiledGraph:
-    """Opens what `CompiledGraph.save` wrote. Its code is run: open only files that you trust.
+    """Opens a file that `CompiledGraph.save` wrote. Its code is executed: open only files that you trust.
 
-    recompile   compile the graph in the file anew where its code does not fit this machine or version, or is damaged
-    threads     as of `Session`
-    mmap        weights may stay in the file, which nobody will write to
+    recompile   compile the graph in the file if its code does not fit this machine or version, or is damaged
+    threads     as in `Session`
+    mmap        leave weights in the file, for files that nobody writes to
 
-    Raises ModelError with the reason for a file that does not fit and is not to be compiled anew, or is none of ours,
-    DeviceUnavailable.
+    Raises ModelError with the reason for a file that does not fit and may not be recompiled, or is not a file of rlx,
+    and DeviceUnavailable.
     """
     from rlx.runtime import saved
 

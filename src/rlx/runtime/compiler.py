@@ -1,6 +1,6 @@
-"""From a graph to an executable of one device, and the programs that a process keeps for graphs that are equal.
+"""Compiles a graph for one device, and keeps the programs of a process for equal graphs.
 
-A program is kept without weights, so that whoever compiles an equal graph shares its code and nothing else.
+A program is kept without weights, so that compiling an equal graph shares its code and nothing else.
 """
 
 from __future__ import annotations

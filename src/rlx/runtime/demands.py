@@ -1,4 +1,4 @@
-"""What a graph asks of the machine: sizes of values, and trips of loops in each other, looked at before a run."""
+"""What a graph demands of the machine: sizes of values, and trips of nested loops, checked before a run."""
 
 from __future__ import annotations
 

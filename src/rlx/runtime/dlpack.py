@@ -1,5 +1,5 @@
-"""Arrays of other libraries, by DLPack. NumPy has no name for bf16 and the floats of 8 bits, and refuses what has one:
-their bits are taken as unsigned integers, and seen as what they are."""
+"""Arrays of other libraries, through DLPack. NumPy has no names for bf16 and 8-bit floats, and refuses arrays of them:
+their bits are taken as unsigned integers and viewed as their own dtype."""
 
 from __future__ import annotations
 

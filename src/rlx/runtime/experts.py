@@ -1,8 +1,8 @@
-"""Mixtures of experts while they run: which experts rows chose, and whose weights should lie in memory.
+"""Mixtures of experts at run time: which experts the rows chose, and whose weights should be in memory.
 
-Neither has a part in a result: rows go to the experts that they chose. The choices come from the program itself, as
-outputs that its callers do not see. Weights in mapped files that are not wanted in memory are given back to the system,
-which reads them again should a row need them.
+Neither affects a result: rows go to the experts that they chose. The choices come from the program itself, as outputs
+that its callers do not see. Weights in mapped files that need not be in memory are given back to the system, which
+reads them again if a row needs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MOST_RUNS = 1 << 20
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Products whose rows share one choice of experts: the name of the first, how many experts, params with weights."""
+    """Products whose rows share one choice of experts: the name of the first, the number of experts, and the params
+    with weights."""
 
     name: str
     experts: int
@@ -38,12 +39,12 @@ class ExpertLayer:
 
 @dataclass
 class ExpertStatistics:
-    """Of a layer, since its residency was last set.
+    """Statistics of a layer since its residency was last set.
 
     rows        int64 [experts]: how many rows chose each expert
-    hits        rows whose expert was to lie in memory
+    hits        rows whose expert was marked as resident
     misses      rows whose expert was not
-    fetched     experts that were asked into memory; `released` those that were given back
+    fetched     experts that were fetched into memory; `released` those that were given back
     """
 
     rows: Array
@@ -55,9 +56,9 @@ class ExpertStatistics:
 
 @dataclass
 class ExpertPool:
-    """Who of a layer's experts should lie in memory: the `budget` that were chosen most since the last change.
+    """Which experts of a layer should be in memory: the `budget` that were chosen most since the last change.
 
-    It changes after every `refresh` runs; at first the lowest numbers are in. Ties go to the lower number.
+    It changes after every `refresh` runs; at first the lowest numbers are resident. Ties go to the lower number.
     """
 
     experts: int
@@ -119,7 +120,7 @@ class Experts(Observer):
         self._statistics: list[ExpertStatistics] = []
 
     def capture(self, runs: int | None) -> None:
-        """Keeps the choices of the last `runs` runs for `taken`; None ends that. The first time compiles.
+        """Keeps the choices of the last `runs` runs for `taken`; None ends that. The first call compiles.
 
         Raises InputError, CapabilityError, CompileError.
         """
@@ -139,16 +140,18 @@ class Experts(Observer):
         return choices
 
     def set_resident(self, masks: Any) -> None:
-        """Says whose weights should lie in memory: bool [experts] for all layers, or one for each; None ends that.
+        """Marks the experts whose weights should be in memory: bool [experts] for all layers, or one mask per layer;
+        None ends that.
 
-        Weights in mapped files are fetched and given back; others stay. Statistics start anew. Raises InputError,
+        Weights in mapped files are fetched and given back; others stay. Statistics start again. Raises InputError,
         CapabilityError, CompileError.
         """
         resident = None if masks is None else self._masks(masks)
         self._start(resident, None)
 
     def manage(self, budget: int, refresh: int = 1) -> None:
-        """Keeps the `budget` experts of every layer in memory that rows chose most, changed after every `refresh` runs.
+        """Keeps in memory the `budget` experts of every layer that rows chose most; they change after every `refresh`
+        runs.
 
         Raises InputError, CapabilityError, CompileError.
         """
@@ -162,7 +165,7 @@ class Experts(Observer):
             return None if self._resident is None else [mask.copy() for mask in self._resident]
 
     def statistics(self) -> list[ExpertStatistics]:
-        """Of each layer; empty where no residency is set."""
+        """The statistics of each layer; empty if no residency is set."""
         with self._lock:
             return [ExpertStatistics(**{**vars(s), "rows": s.rows.copy()}) for s in self._statistics]
 

@@ -1,4 +1,4 @@
-"""Runs of which only the first n entries along a dim count: inputs are cut, results are filled up with zeros."""
+"""Runs in which only the first n entries along a dim count: inputs are cut, and results are filled up with zeros."""
 
 from __future__ import annotations
 

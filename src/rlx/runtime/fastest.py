@@ -1,4 +1,4 @@
-"""The device to take, in one call."""
+"""Finds the fastest device for a graph in one call."""
 
 from __future__ import annotations
 

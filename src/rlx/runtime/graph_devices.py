@@ -1,5 +1,5 @@
-"""GraphDevices: one graph on whatever devices there are. Weights are held once; programs are compiled when they are
-needed; the choice is made at the dims that come, and can be explained."""
+"""GraphDevices: one graph on all available devices. Weights are held once, programs are compiled when they are needed,
+and the choice is made at the dims of each run and can be explained."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A decision in the forms in which it can be told."""
+    """A decision in the forms in which it can be presented."""
 
     graph: str
     decision: Decision
@@ -72,15 +72,15 @@ class Explanation:
         return explain.as_dict(self.decision, self.graph)
 
     def html(self) -> str:
-        """As one page that needs nothing else, with pictures."""
+        """As one self-contained page, with pictures."""
         return html.page(self.decision, self.graph)
 
 
 class GraphDevices:
     """A graph and the devices that may run it. Every method may be called from many threads.
 
-    policy          who may run it, and how the fastest is found; None takes that of the environment
-    expected_runs   over how many runs the compile is spread when devices are compared
+    policy          which devices may run it, and how the fastest is found; None uses that of the environment
+    expected_runs   the number of runs over which compile time is spread when devices are compared
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GraphDevices:
 
     @staticmethod
     def from_env(graph: Graph, prefix: str = "RLX", options: Options | None = None) -> GraphDevices:
-        """With the policy of `<prefix>_DEVICES` and its like. Raises FlagError."""
+        """With the policy of `<prefix>_DEVICES` and similar variables. Raises FlagError."""
         return GraphDevices(graph, DevicePolicy.from_env(prefix), options)
 
     # who
@@ -115,7 +115,7 @@ class GraphDevices:
         return self._policy
 
     def set_policy(self, policy: DevicePolicy) -> None:
-        """Takes another policy; programs that are compiled stay."""
+        """Replaces the policy; compiled programs stay."""
         with self._lock:
             self._policy = policy
             self._chooser = Chooser(self.graph, policy, self.options)
@@ -135,13 +135,13 @@ class GraphDevices:
         return Decision(chosen.chosen, chosen.reason, candidates, binding, self.expected_runs, chosen.took_ms)
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
-        """Why the device that would be chosen for these inputs is chosen; `str` of it is text."""
+        """Explains the choice of a device for these inputs; `str` of the result is text."""
         return Explanation(self.graph.name, self.report(inputs))
 
     def io_profile(
         self, device: str | Device, inputs: Inputs | None = None, outputs: Iterable[str] | None = None
     ) -> GraphIoProfile:
-        """What a run on a device starts and moves, at the sizes of these inputs."""
+        """What a run on a device launches and moves, at the sizes of these inputs."""
         target = registry.parse(device)
         with self._lock:
             self._chooser.admit(target)
@@ -154,22 +154,23 @@ class GraphDevices:
         return io_profile(self.graph, target, self.options, binding, estimate, outputs)
 
     def fastest(self, inputs: Inputs | None = None) -> Device:
-        """The device that is predicted the fastest; nothing is compiled. Raises as `resolve` does."""
+        """The device with the fastest prediction; nothing is compiled. Raises like `resolve`."""
         with self._lock:
             return self._chooser.decide(self._binding(inputs), self.expected_runs, may_chain=False).chosen
 
     def resolve(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> Device:
-        """The device to use: the forced one, else the hint (here or in the policy), which must be viable, else the
-        first viable of the policy's chain, else the fastest.
+        """The device to use: the forced one; otherwise the hint (here or in the policy), which must be viable;
+        otherwise the first viable one of the policy's chain; otherwise the fastest.
 
-        Raises DeviceUnavailable or UnsupportedOp, which tell of every device why not.
+        Raises DeviceUnavailable or UnsupportedOp, with the reason for every device.
         """
         return self.decide(hint, inputs).chosen
 
     def decide(
         self, hint: str | Device | None = None, inputs: Inputs | None = None, may_measure: bool = False
     ) -> Decision:
-        """`resolve` with its reasons. With `may_measure` and inputs, devices are measured where the policy says so."""
+        """Like `resolve`, with its reasons. With `may_measure` and inputs, devices are measured if the policy says
+        so."""
         hinted = registry.parse(hint) if hint is not None else None
         with self._lock:
             arrays = self._signature.arrays(inputs) if inputs is not None else None
@@ -195,11 +196,12 @@ class GraphDevices:
     # weights
 
     def set_param(self, name: str, array: Any) -> None:
-        """Gives a weight its array, on all devices. Raises InputError."""
+        """Sets a weight on all devices. Raises InputError."""
         self.set_params({name: array})
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Gives weights their arrays: held once here, handed to every compiled program. All, or after an error none."""
+        """Sets weights: held once here, and passed to every compiled program. All of them, or none if one is
+        invalid."""
         unknown = [name for name in params if name not in self._types]
         if unknown:
             near = did_you_mean(str(unknown[0]), self._types)
@@ -211,7 +213,7 @@ class GraphDevices:
             self._params = {**self._params, **arrays}
 
     def sync_params_to_all(self) -> None:
-        """Hands all weights to all compiled programs once more."""
+        """Passes all weights to all compiled programs again."""
         with self._lock:
             for compiled in self._open():
                 compiled.set_params(self._params)
@@ -219,7 +221,7 @@ class GraphDevices:
     # compile
 
     def compile(self, device: str | Device) -> CompiledGraph:
-        """The program for a device, compiled at the first call. Raises what `resolve` and a compile raise."""
+        """The program for a device, compiled at the first call. Raises like `resolve` and a compile."""
         target = registry.parse(device)
         with self._lock:
             if self._kept(target) is None:
@@ -242,7 +244,7 @@ class GraphDevices:
         return [compiled for compiled in self._compiled.values() if not compiled.closed]
 
     def _kept(self, device: Device) -> CompiledGraph | None:
-        """The program for a device, if there is one that nobody has closed."""
+        """The program for a device, if there is one that was not closed."""
         compiled = self._compiled.get(device)
         return None if compiled is None or compiled.closed else compiled
 
@@ -250,8 +252,8 @@ class GraphDevices:
         return self.compile(self.fastest(inputs))
 
     def compile_resolved(self, hint: str | Device | None = None, inputs: Inputs | None = None) -> CompiledGraph:
-        """The program for the device that `decide` chooses. Where the choice is plain before the graph is looked at,
-        the first answer waits for nothing but the compile."""
+        """The program for the device that `decide` chooses. If the choice is clear without the graph, the first answer
+        waits only for the compile."""
         if hint is None and self._policy.strategy == "auto":
             known = at_once(self._policy) or self._remembered(inputs)
             if known is not None:
@@ -262,7 +264,7 @@ class GraphDevices:
         return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
 
     def _remembered(self, inputs: Inputs | None) -> Device | None:
-        """The device that was chosen for such inputs before, by an earlier process too; else it is chosen now."""
+        """The device that was chosen for such inputs before, even by an earlier process; otherwise it is chosen now."""
         if not self.options.cache:
             return None
         with self._lock:
@@ -277,7 +279,7 @@ class GraphDevices:
             return choice
 
     def compile_chain(self, chain: Iterable[str | Device] | None = None) -> CompiledGraph:
-        """The program for the first device of a chain on which the graph compiles; its `attempts` tell of those before.
+        """The program for the first device of a chain on which the graph compiles; its `attempts` list those before.
 
         Raises FallbackError.
         """
@@ -295,13 +297,14 @@ class GraphDevices:
         return self.compile_fastest(inputs).run(inputs)
 
     def run_resolved(self, inputs: Inputs = (), hint: str | Device | None = None) -> list[Array]:
-        """Runs on the device that `decide` chooses for these inputs, measuring where the policy says so."""
+        """Runs on the device that `decide` chooses for these inputs, and measures if the policy says so."""
         return self.compile_resolved(hint, inputs).run(inputs)
 
     def run_chain(self, inputs: Inputs = (), chain: Iterable[str | Device] | None = None) -> tuple[Device, list[Array]]:
-        """Runs on the first device of a chain that gets to the end; None takes the policy's, else all viable devices.
+        """Runs on the first device of a chain that succeeds; None uses the policy's chain, otherwise all viable
+        devices.
 
-        The caller's errors (inputs that do not fit, a timeout) are raised at once. Raises FallbackError, which tells of
+        Errors of the caller (inputs that do not fit, a timeout) are raised at once. Raises FallbackError, which reports
         every attempt.
         """
         self._signature.arrays(inputs)
@@ -317,9 +320,9 @@ class GraphDevices:
     def _first(
         self, chain: Iterable[str | Device] | None, attempt: Callable[[Device], Any]
     ) -> tuple[Device, Any, list[tuple[str, Exception]]]:
-        """The first device of a chain on which the attempt succeeds, what it gave, and the attempts before.
+        """The first device of a chain on which the attempt succeeds, its result, and the attempts before.
 
-        Errors of the caller end the chain, and leave programs as they are.
+        Errors of the caller end the chain and leave programs unchanged.
         """
         attempts: list[tuple[str, Exception]] = []
         devices = [registry.parse(d) for d in chain] if chain is not None else list(self._policy.chain or self._order())
@@ -336,14 +339,14 @@ class GraphDevices:
         raise FallbackError(self.graph.name, attempts)
 
     def _order(self) -> list[Device]:
-        """Viable devices, the one to be chosen first."""
+        """Viable devices, the one to choose first."""
         chosen = self.resolve()
         return [chosen, *(d for d in self.devices() if d != chosen)]
 
     # measure
 
     def warm_all(self) -> dict[Device, str]:
-        """Compiles for every viable device; gives the error of those where that failed, empty for the others."""
+        """Compiles for every viable device; returns the error of each that failed, and an empty text for the others."""
         errors: dict[Device, str] = {}
         for device in self.devices():
             try:
@@ -354,9 +357,10 @@ class GraphDevices:
         return errors
 
     def benchmark(self, inputs: Inputs = (), runs: int | None = None) -> list[Timing]:
-        """Measures every viable device, the fastest first. One that fails is told of at the end, and ends nothing.
+        """Measures every viable device and lists the fastest first. Devices that fail come last and do not end the
+        benchmark.
 
-        They run in turns. What they took is remembered for this program and these dims, and corrects predictions.
+        They run alternately. The times are kept for this program and these dims, and correct predictions.
         """
         arrays = self._signature.arrays(inputs)
         binding = self._binding_of(arrays)
@@ -378,7 +382,7 @@ class GraphDevices:
         return estimate.parts() if estimate else {}
 
     def _in_turns(self, devices: Sequence[Device], arrays: Sequence[Array], runs: int) -> list[Timing]:
-        """Compiles for each device, warms it up, and lets all of them run in turns."""
+        """Compiles for each device, warms it up, and runs all of them alternately."""
         named = dict(zip(self._signature.types, arrays))  # with the state of random numbers, if there is one
         failed: dict[Device, Timing] = {}
         compile_ns: dict[Device, float] = {}
@@ -418,7 +422,7 @@ class GraphDevices:
     def invalidate_cache(self, measurements: bool = False) -> None:
         """Drops programs and what was found out about devices; weights stay.
 
-        measurements   what runs of any program took is forgotten too, on disk as well
+        measurements   also drop the measured times of all programs, on disk too
         """
         with self._lock:
             self._compiled.clear()
@@ -433,15 +437,15 @@ class GraphDevices:
 
 
 class _Unknown(dict[str, float]):
-    """Rates of a device that nobody knows."""
+    """Rates of a device about which nothing is known."""
 
     def __missing__(self, name: str) -> float:
         return 1.0
 
 
 def _sizes(graph: Graph, device: Device, options: Options) -> Estimator:
-    """What tells what kernels there are, and what they read and write, on a device of which no times are known: those
-    in it are another's."""
+    """An estimator that knows which kernels there are and what they read and write, for a device without known times:
+    the times in it are those of another device."""
     from rlx.backends.null import profiles
 
     backend, ordinal = registry.backend(device)
@@ -452,9 +456,10 @@ def _sizes(graph: Graph, device: Device, options: Options) -> Estimator:
 def _rounds(
     programs: Mapping[Device, CompiledGraph], inputs: Mapping[str, Array], runs: int
 ) -> tuple[dict[Device, list[float]], dict[Device, str], float]:
-    """ns of runs, a run of each program a round; the errors of those that failed; and what else the machine had to do.
+    """ns of runs, one run of each program per round; the errors of those that failed; and the load that others put on
+    the machine.
 
-    One that is slow runs in the first rounds only.
+    A slow program runs in the first rounds only.
     """
     times: dict[Device, list[float]] = {device: [] for device in programs}
     errors: dict[Device, str] = {}

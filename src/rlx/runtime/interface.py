@@ -1,6 +1,6 @@
-"""What a program asks of its callers: names, types and dims of what goes in and out. A run needs no more of a graph.
+"""The interface of a program: names, types and dims of its inputs and outputs. A run needs nothing else of a graph.
 
-`LateGraph` is a graph that is read when somebody asks for more: a program from the cache on disk starts without.
+`LateGraph` is a graph that is read when something needs it: a program from the cache on disk starts without it.
 """
 
 from __future__ import annotations

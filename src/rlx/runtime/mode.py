@@ -1,5 +1,5 @@
-"""What a compiled graph keeps from run to run: inputs with values of their own, results that go back into them, and how
-far along a dim its inputs count. A `Mode` is never changed; a run sees one from its start to its end."""
+"""What a compiled graph keeps from run to run: handles (inputs with persistent values), feeds (results that go back
+into inputs), and active extents. A `Mode` is immutable; a run sees one mode from start to end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kept = Array | DeviceArray
 
 
 class Observer(Protocol):
-    """Who wants to see values of runs that are no results."""
+    """Sees values of runs that are not results."""
 
     @property
     def watched(self) -> Mapping[str, Value]:

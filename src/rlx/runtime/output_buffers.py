@@ -1,4 +1,4 @@
-"""Checks of the arrays that a caller gives for results."""
+"""Checks of the arrays that a caller passes for results."""
 
 from __future__ import annotations
 

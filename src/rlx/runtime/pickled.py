@@ -1,5 +1,5 @@
-"""Programs in other processes: what a pickle holds of one is its graph with its present weights, the device and
-options, and what stays between runs. Code is made again there, or read from the cache on disk."""
+"""Programs in other processes. A pickle contains the graph with its present weights, the device and options, and the
+values that stay between runs. Code is compiled again there, or read from the cache on disk."""
 
 from __future__ import annotations
 

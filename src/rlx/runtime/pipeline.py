@@ -1,4 +1,4 @@
-"""Runs that wait for their turn while their caller goes on: one thread works through a bounded queue in order.
+"""Queued runs: the caller continues while one thread works through a bounded queue in order.
 
 Where a device works by itself, a run begins before those ahead of it have ended: the host prepares it, and reads the
 results of the run before, while the device computes.

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, kernel by kernel: a table, and a trace for Chrome's and Perfetto's viewers."""
+"""Measures where the time of a run goes, kernel by kernel: a table, and a trace for Chrome's and Perfetto's viewers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Profile:
-    """The quickest of several runs. Kernels stand in the order in which the program calls them; what is a kernel, and
-    what a call, is the device's affair (docs/design/runtime.md)."""
+    """The fastest of several runs. Kernels are in the order in which the program calls them. What a kernel is, and what
+    a call is, depends on the device (docs/design/runtime.md)."""
 
     graph: str
     device: str
@@ -39,8 +39,8 @@ class Profile:
         return sorted((k for k in self.kernels if k.calls), key=lambda k: -k.total_ns)
 
     def trace(self) -> dict[str, Any]:
-        """Events in the trace event format. A kernel that runs often is one event, from its first start; events that
-        overlap stand in lines of their own."""
+        """Events in the trace event format. A kernel that runs often is one event, from its first start; overlapping
+        events are on separate lines."""
         ran = [k for k in self.kernels if k.calls]
         events = [
             {
@@ -70,10 +70,10 @@ def _lines(kernels: Sequence[KernelTime]) -> list[int]:
 
 
 def profile(graph: Graph, inputs: Inputs, session: Session, runs: int = 5, apart: bool = False) -> Profile:
-    """Compiles the graph so that its kernels are timed, runs it `runs` times, and keeps the quickest run, or, `apart`,
-    the quickest time of each kernel: on a busy machine some kernel of every run waits for others' programs.
+    """Compiles the graph so that its kernels are timed, runs it `runs` times, and keeps the fastest run. With `apart`
+    it keeps the fastest time of each kernel: on a busy machine some kernel of every run waits for other programs.
 
-    Raises ProfileError where the device does not time kernels, and what `Session.compile` and `run` raise.
+    Raises ProfileError if the device does not time kernels, and what `Session.compile` and `run` raise.
     """
     if runs < 1:
         raise ProfileError(f"[profile] expected at least one run, got {runs}")
@@ -96,7 +96,7 @@ def _total(kernels: list[KernelTime]) -> float:
 
 @dataclass(frozen=True)
 class BadNode:
-    """A node that gave the first numbers that are not finite: how many are NaN, how many infinite."""
+    """The first node that gave numbers that are not finite: how many are NaN, and how many infinite."""
 
     node: str
     op: str

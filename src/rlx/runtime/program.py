@@ -1,4 +1,4 @@
-"""Program: a graph's code on a device with its weights, made ready for sizes as they come. It keeps nothing of runs."""
+"""Program: the code of a graph on a device with its weights, bound to sizes as they come. It keeps nothing of runs."""
 
 from __future__ import annotations
 

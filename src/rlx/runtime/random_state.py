@@ -1,4 +1,4 @@
-"""The state of random numbers that each run of a program gets: a key, and the number of the run."""
+"""The random state that each run of a program gets: a key, and the number of the run."""
 
 from __future__ import annotations
 

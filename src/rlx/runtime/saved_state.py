@@ -1,7 +1,7 @@
 """What stays between runs, as part of a saved program: handles, feeds, extents, states, and the seed.
 
-A header tells names, dtypes and shapes; the arrays follow each other, each on a multiple of 64 bytes. Everything is
-checked against the program when it is read.
+A header lists names, dtypes and shapes. The arrays follow, each at a multiple of 64 bytes. Everything is checked
+against the program when it is read.
 """
 
 from __future__ import annotations

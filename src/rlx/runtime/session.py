@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 class Session:
     """Compiles graphs for one device.
 
-    device    a name such as `cpu`, `vulkan:1`, `reference`; `auto` chooses among the devices that take the graph,
-              under the policy of RLX_DEVICES and its like
-    disable   passes or rewrites to leave out (`pass`, `pass/rewrite`), added to those of RLX_DISABLE
-    threads   threads of the CPU backend; None takes RLX_NUM_THREADS
-    isa       instruction set of the CPU backend; None takes RLX_CPU_ISA
-    cache     whether to read and write the compile cache on disk; None takes RLX_CACHE
-    compile   `meanwhile` runs code that is quickly made until better code is there; `before` has the first run wait for
-              that; None takes RLX_TIERS
-    check_indices   whether an index that data put out of range is an error; if not it is clamped. None takes
+    device    a name such as `cpu`, `vulkan:1`, `reference`; `auto` chooses among the devices that support the graph,
+              under the policy of RLX_DEVICES and similar variables
+    disable   passes or rewrites to leave out (`pass`, `pass/rewrite`), in addition to those of RLX_DISABLE
+    threads   threads of the CPU backend; None uses RLX_NUM_THREADS
+    isa       instruction set of the CPU backend; None uses RLX_CPU_ISA
+    cache     whether to read and write the compile cache on disk; None uses RLX_CACHE
+    compile   `meanwhile` runs quickly compiled code until better code is ready; with `before` the first run waits for
+              that; None uses RLX_TIERS
+    check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 
-    Raises DeviceUnavailable for a device that is not here, OptionError, FlagError.
+    Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Session:
         return session
 
     def compile(self, graph: Graph, inputs: Inputs | None = None) -> CompiledGraph:
-        """The graph as a program for the session's device, with the weights that the graph brings along.
+        """Compiles the graph for the session's device, with the weights that the graph contains.
 
-        inputs   arrays of the sizes that are to come; `auto` then chooses at these, else at usual ones
+        inputs   arrays of the expected sizes; `auto` then chooses the device for these, otherwise for usual sizes
 
-        Raises UnsupportedOp that names every node the device cannot take, DeviceUnavailable, CompileError.
+        Raises UnsupportedOp that names every node that the device does not support, DeviceUnavailable, CompileError.
         """
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
@@ -103,8 +103,8 @@ class Session:
             raise UnsupportedOp(f"[session] {reason}") from None
 
     def chooses(self, device: str) -> bool:
-        """Whether graphs go to a device whatever they are, as far as it takes them: it is named, or nothing else may be
-        quicker."""
+        """Whether the device is certain before the graph is known, if it supports the graph: it is named, or nothing
+        else may be quicker."""
         if self.device != "auto":
             return self.device == device
         from rlx.device import registry
@@ -114,7 +114,7 @@ class Session:
         return not registry.has_plugins() and str(at_once(DevicePolicy.from_env())) == device
 
     def devices(self, graph: Graph) -> GraphDevices:
-        """The graph on all devices that the environment's policy admits, with the session's options."""
+        """The graph on all devices that the policy of the environment allows, with the session's options."""
         from rlx.device.policy import DevicePolicy
         from rlx.runtime.graph_devices import GraphDevices
 
@@ -131,7 +131,7 @@ def _is_tiered(compile: str) -> bool:
 
 
 def _refusal(device: str, graph: Graph, refused: list[Unsupported]) -> str:
-    """All nodes that the device cannot take, a line each; empty if it names none."""
+    """All nodes that the device does not support, one per line; empty if it names none."""
     if not refused:
         return ""
     lines = [f"{u.node.op.name} at node {(u.node.source or u.node.name)!r}: {u.reason}" for u in refused]

@@ -1,7 +1,7 @@
 """The checks between a caller's arrays and compiled code: names, dtypes, ranks, dims.
 
-Nothing is cast silently. What fits is handed on without a copy; what fits but lies badly in memory (strided, foreign
-byte order, unaligned) is copied.
+Nothing is cast silently. Arrays that fit are passed on without a copy; those that fit but have an unsuitable memory
+layout (strided, foreign byte order, unaligned) are copied.
 """
 
 from __future__ import annotations

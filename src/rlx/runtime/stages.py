@@ -1,7 +1,8 @@
-"""Programs whose dims are measured while they run: an executable a stage (`passes.staging`), and what lies between.
+"""Programs whose dims are measured while they run: one executable per stage (`passes.staging`), and the steps in
+between.
 
-Each stage is compiled as any graph is, on any backend, once for all sizes. A run goes through them in order: it binds
-the stage at the dims that are known by then, hands over the values that later stages take, reads the numbers that the
+Each stage is compiled like any graph, on any backend, once for all sizes. A run goes through them in order. It binds
+the stage at the dims that are known by then, hands over the values that later stages need, reads the numbers that the
 stage measured, and checks them before anything that depends on them starts.
 """
 

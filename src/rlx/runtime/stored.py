@@ -1,11 +1,11 @@
 """Programs that start from the cache on disk without their graph.
 
-The cache keeps code by the graph's fingerprint, so to find it a model must be read and imported. Beside it lies a
-*record*, by what is known before: the path, options, environment, processor and versions (`key`). It tells the digests
-of the model's files, the interface of the program, where its weights lie in the files, and the key of its code. Files
-are read whole into memory, and a record whose digests they do not have is not used: then, as for everything else that
-does not fit, the model goes its usual way. Weights are parts of that memory, so nothing that happens to the files later
-can change them. The graph is read when something asks for it (`LateGraph`).
+The cache stores code under the graph's fingerprint, so finding it means reading and importing the model. A *record*
+beside it has a key that is known earlier: the path, options, environment, processor and versions (`key`). It contains
+the digests of the model's files, the interface of the program, the places of its weights in the files, and the key of
+its code. Files are read whole into memory. If their digests differ from the record's, or anything else does not fit,
+the record is not used and the model takes the usual path. Weights are parts of that memory, so later changes to the
+files do not affect them. The graph is read when something needs it (`LateGraph`).
 """
 
 from __future__ import annotations

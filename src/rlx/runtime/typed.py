@@ -1,4 +1,4 @@
-"""Data of which a caller says what they are: bytes with a dtype, and numbers that may be widened."""
+"""Data with a declared dtype: bytes, and numbers that may be widened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Numbers of bf16, which MIL has not: they are held in f32, and rounded where an instruction may give another.
+"""bf16 in MIL, which lacks it: values are held in f32 and rounded after every instruction that may need it.
 
-MIL has no way to the bits of a number, so that rounding is arithmetic: a product with 2¹⁶ + 1 and two differences leave
-the first eight digits (Dekker 1971, doi:10.1007/BF01397083). Where a model computes in f16 nothing is rounded: that
-has three digits more, and the range of f16.
+MIL has no access to the bits of a number, so rounding is arithmetic: a product with 2¹⁶ + 1 and two differences leave
+the first eight digits (Dekker 1971, doi:10.1007/BF01397083). A model that computes in f16 does not round: f16 has three
+digits more, and its own range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A graph at known dims as a program of MIL."""
+"""Builds the MIL program of a graph at known dims."""
 
 from __future__ import annotations
 

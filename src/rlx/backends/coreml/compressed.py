@@ -1,7 +1,7 @@
-"""Quantised weights, which stay small in a model: MIL makes floats of integers and scales when a model is loaded.
+"""Quantised weights, stored small: when a model is loaded, MIL turns integers and scales into floats.
 
-`constexpr_blockwise_shift_scale` is scale · (q - offset) with q of 4 or 8 bits, a scale for each block. Where it cannot
-say what a weight is, or not as exactly, the weight is worked out here, and is as large in the model as one of floats.
+`constexpr_blockwise_shift_scale` is scale · (q - offset) with q of 4 or 8 bits and a scale for each block. If it cannot
+express a weight, or not as exactly, the weight is computed here and takes as much space in the model as one of floats.
 """
 
 from __future__ import annotations

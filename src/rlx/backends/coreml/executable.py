@@ -1,4 +1,4 @@
-"""A graph that is converted at every size, its weights in the model. On macOS Core ML runs it."""
+"""Executables of Core ML: the graph is converted for every size, with its weights. On macOS Core ML runs the model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The values of a program of MIL, by coremltools' own NumPy: what its ops mean, told without Core ML.
+"""Runs a MIL program with coremltools' own NumPy functions, without Core ML.
 
-coremltools folds constants while it converts, and has a function of NumPy for most ops (`value_inference`). Here these
-run the whole program, after all of the conversion's passes. This tells whether a program says what the graph does. It
-is not Core ML: how exactly that rounds, and which ops it has where, only a Mac tells.
+coremltools folds constants while it converts, and has a NumPy function for most ops (`value_inference`). This module
+runs the whole program with them, after all passes of the conversion. The result shows whether the program expresses the
+graph. It does not show how Core ML rounds, or where it runs an op: only a Mac does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Composites that MIL has ops for: what these take, and how they are called."""
+"""Composites that MIL has ops for: when they apply, and how they are called."""
 
 from __future__ import annotations
 

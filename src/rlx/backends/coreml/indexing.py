@@ -1,4 +1,4 @@
-"""Ops whose places the data tell, and order, in MIL."""
+"""Gathers, scatters and ordering in MIL."""
 
 from __future__ import annotations
 

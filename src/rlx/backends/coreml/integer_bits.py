@@ -1,4 +1,5 @@
-"""Bits of integers by arithmetic, as MIL has no instructions for them: digit by digit where no mask makes it easy."""
+"""Bitwise operations on integers by arithmetic, because MIL has no instructions for them. If no mask allows a shortcut,
+they go digit by digit."""
 
 from __future__ import annotations
 

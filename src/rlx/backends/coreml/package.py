@@ -1,4 +1,4 @@
-"""From a program of MIL to a model that Core ML opens: the conversion, and what is in what it gave."""
+"""Converts a MIL program to a model that Core ML opens, and reads back what the model contains."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compilation on the CPU, step by step: passes, lowering, packing, code, object file.
 
-What only a compile needs is imported in it: a program from the cache on disk starts without.
+Modules that only a compile needs are imported inside functions, so that a program from the cache starts without them.
 """
 
 from __future__ import annotations

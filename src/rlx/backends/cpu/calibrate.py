@@ -1,6 +1,7 @@
-"""Rates of the CPU: one program of many small kernels is timed kernel by kernel, and the rates are fitted to it.
+"""Measures the rates of the CPU: one program of many small kernels is timed kernel by kernel, and rates are fitted to
+the times.
 
-The kernels are made by the same passes and plans as those of any model, so what is fitted is what will be asked for.
+The kernels come from the same passes and schedules as those of any model, so the fit covers what predictions need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the CPU takes: composites with a kernel of their own, and dtypes that its code handles."""
+"""What the CPU supports: composites with a kernel of their own, and dtypes that its code handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor's own counter of time, which code for profiling reads."""
+"""The processor's time stamp counter, which profiling code reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How much the kernels of a program do on the CPU, in the units that `rates.py` prices: from plans and known dims."""
+"""How much work the kernels of a program do on the CPU, in the units that `rates.py` prices, from schedules and known
+dims."""
 
 from __future__ import annotations
 

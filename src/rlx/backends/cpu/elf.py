@@ -1,8 +1,8 @@
-"""Relocatable ELF objects of x86-64 put into executable memory, without LLVM: importing it takes longer than this.
+"""Loads relocatable x86-64 ELF objects into executable memory without LLVM, whose import takes longer than this.
 
-It knows what our objects have: code and constants, data of the pool's, a global offset table, and functions of the C
-library that are called by a stub. Whatever else is in an object is refused (`Unloadable`), and LLVM's loader takes it.
-Memory is written first, and then made executable or read-only; it is never both writeable and executable.
+It supports what our objects contain: code and constants, the pool's data, a global offset table, and functions of the C
+library that are called through a stub. It refuses anything else (`Unloadable`), and LLVM's loader is used instead.
+Memory is written first and then made executable or read-only; it is never both writeable and executable.
 """
 
 from __future__ import annotations

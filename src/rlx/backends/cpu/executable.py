@@ -1,4 +1,4 @@
-"""A compiled graph on the CPU: machine code, packed weights, and arenas that calls take turns with."""
+"""A compiled graph on the CPU: machine code, packed weights, and arenas that calls share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From amounts of work to nanoseconds: rates of this machine, how they are fitted, and what a graph will take.
+"""Prices amounts of work in nanoseconds: the rates of this machine, how they are fitted, and predictions for graphs.
 
 Work and memory overlap: the longer of the two counts, and a part of the shorter. Threads share what is worth it, as the
 dispatcher in the generated code decides.

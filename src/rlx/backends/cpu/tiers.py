@@ -1,7 +1,7 @@
-"""Code in two tiers. The first is LLVM's level 0: it takes a third of the time to write, or less, and runs a program at
-once, one to three times as slowly. The second, of the usual level, is written meanwhile by a process of its own at the
-lowest priority, which the end of this one does not end; it is kept in the cache and takes the first one's place between
-two runs. Both are of the same text, and give the same bits.
+"""Compiles code in two tiers. The first uses LLVM's level 0. It compiles in a third of the time or less, and runs a
+program immediately, one to three times as slowly. Meanwhile a separate process at the lowest priority compiles the
+second tier at the usual level. It continues if this process ends. Its code is stored in the cache and replaces the
+first tier between two runs. Both tiers come from the same text and give the same bits.
 
 Run as a program, this module is that process: `python -m rlx.backends.cpu.tiers FOLDER JOB KEY`.
 """

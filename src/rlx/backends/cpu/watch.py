@@ -1,4 +1,4 @@
-"""Runs of native code that may be ended (`watch.ll`): what the code looks at."""
+"""Runs of native code that can be interrupted (`watch.ll`): the memory that the code checks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""NVIDIA GPUs. So far their kernels are generated (`codegen/simt`, in CUDA C++) and compiled, on any machine."""
+"""NVIDIA GPUs. So far kernels are generated (`codegen/simt`, in CUDA C++) and compiled, on any machine; there is no
+device."""

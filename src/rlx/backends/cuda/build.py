@@ -1,4 +1,4 @@
-"""From a graph to the kernels that CUDA C++ has writers for: the passes, and lowering."""
+"""Turns a graph into the kernels that the CUDA C++ language can write: passes and lowering."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Devices that are not here: their recorded rates. Graphs compile for them and times are predicted; nothing runs.
+"""Devices that are not here, with recorded rates. Graphs compile for them and times are predicted; nothing runs.
 
-So the choice of devices is tested with the figures of real machines. Profiles lie in `profiles`, in the order of their
-names; each says whether it was recorded or made up.
+They let tests of the device choice use figures of real machines. Profiles lie in `profiles`, in the order of their
+names. Each says whether it was recorded or made up.
 """
 
 from __future__ import annotations

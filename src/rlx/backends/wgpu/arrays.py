@@ -1,4 +1,4 @@
-"""Arrays in buffers of a WebGPU device, and how elements lie there: as on the host, or each in words of its own."""
+"""Arrays in buffers of a WebGPU device. Elements are stored as on the host, or each in words of its own."""
 
 from __future__ import annotations
 

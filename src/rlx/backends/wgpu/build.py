@@ -1,4 +1,4 @@
-"""From a graph to shaders: the passes, lowering, one shader a kernel, and where its buffers lie."""
+"""Turns a graph into shaders: passes, lowering, one shader per kernel, and the layout of buffers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What WebGPU devices take for what others do not do, or not so: attention, two ways of ranking and of scattering, and
-the host's reads in the middle of a run."""
+"""Costs that only WebGPU devices have: attention, two ways of ranking and of scattering, and values that the host reads
+back in the middle of a run."""
 
 from __future__ import annotations
 

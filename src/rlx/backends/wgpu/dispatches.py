@@ -1,4 +1,4 @@
-"""Dispatches in the order in which they run: their records in one uniform buffer, bind groups, workgroups."""
+"""Dispatches in execution order: records in one uniform buffer, bind groups, workgroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cheap look for drivers: files, no library is loaded. What the drivers really find, `device.py` asks them."""
+"""Looks for drivers cheaply, by files; no library is loaded. `device.py` asks the drivers what they really find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether a device's f16 is what rlx means by it: WGSL leaves open how to round, and what becomes of small numbers."""
+"""Checks that a device's f16 behaves as rlx needs. WGSL defines neither how it rounds nor what happens to subnormal
+numbers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""wgpu's instances, which look for adapters: one that never loads OpenGL, and one with it for whoever asks for that.
+"""wgpu's instances, which look for adapters: one that never loads OpenGL, and one that does, for callers that name it.
 
-Mesa's EGL opens its driver so that all of the driver's symbols hold for the whole process, LLVM's among them. A library
-that is loaded later with an LLVM of its own, as triton's is, is then bound to Mesa's, and ends by a segmentation fault
-when it is imported. Vulkan's drivers keep their symbols to themselves, so nothing happens unless OpenGL is loaded; and
-before it is, such libraries are.
+Mesa's EGL opens its driver so that all of the driver's symbols, LLVM's among them, are visible in the whole process. A
+library with an LLVM of its own that is loaded later, such as triton, is then bound to Mesa's, and crashes with a
+segmentation fault when it is imported. Vulkan drivers keep their symbols private. OpenGL is therefore loaded only on
+request, and after such libraries.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whether a device's subgroups are what shaders take them for: a power of two of lanes, next to one another in their
-order, that all exchange values. WGSL promises none of this."""
+"""Checks that a device's subgroups are as shaders assume: a power of two of lanes, numbered consecutively, all of which
+exchange values. WGSL guarantees none of this."""
 
 from __future__ import annotations
 

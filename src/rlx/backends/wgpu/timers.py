@@ -1,4 +1,4 @@
-"""Times of dispatches, by timestamps that the device writes before and behind each of them."""
+"""Times dispatches by timestamps that the device writes before and after each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The way through a program: kernels in the order in which they run, and where each finds its buffers.
+"""Unrolls the control flow of a program: kernels in execution order, and where the buffers of each start.
 
-What an alias lies in is told by arithmetic on the host: the rows of a loop's sequences, and values that are carried on,
-are other places in each trip. So a loop of known length is unrolled into dispatches that differ in their records alone.
+The host computes where each alias lies: rows of a loop's sequences and carried values are in other places in each trip.
+A loop of known length is therefore unrolled into dispatches that differ only in their records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights on a WebGPU device: in heaps, made ready by `prepare`. Setting one moves its bytes alone."""
+"""Weights on a WebGPU device: in heaps, prepared by `prepare`. Setting one weight moves only its bytes."""
 
 from __future__ import annotations
 

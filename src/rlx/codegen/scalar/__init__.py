@@ -1,1 +1,2 @@
-"""What targets share about single numbers: elementary functions, small floats, integer ranges, emulated dtypes."""
+"""Code that all targets share for single numbers: elementary functions, small floats, integer ranges, emulated
+dtypes."""

@@ -1,8 +1,9 @@
-"""Dtypes below 16 bits on libraries that have none: numbers that such a dtype holds, in one that every library has.
+"""Emulates dtypes below 16 bits for libraries that lack them: their values are carried in a dtype that every library
+has.
 
-Floats are carried in f32, integers in i8 or u8. Arrays go in and out as bytes; every instruction that may give a number
-which the dtype does not hold is followed by a rounding, or a cut to the dtype's bits (`fitted`). What only moves
-elements, compares or chooses needs to know nothing of it.
+Floats are carried in f32, integers in i8 or u8. Arrays go in and out as bytes. Every instruction whose result may not
+be a value of the dtype is followed by a rounding, or by a cut to the dtype's bits (`fitted`). Ops that only move,
+compare or choose elements need no change.
 """
 
 from __future__ import annotations

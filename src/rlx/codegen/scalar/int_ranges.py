@@ -1,7 +1,7 @@
-"""Which 64-bit integers fit in 32 bits. WGSL has no 64-bit integers, and indices must not pay for it.
+"""Finds which 64-bit integers fit in 32 bits. WGSL has no 64-bit integers, and indices must not pay for emulating them.
 
-Index arithmetic over loop axes and dims alone is taken to fit; with the dims known, `overflows` verifies that it does.
-For all else, intervals are followed through an expression: what may leave 32 bits is computed in 64.
+Index arithmetic that uses only loop axes and dims is assumed to fit; once the dims are known, `overflows` verifies it.
+For all other expressions intervals are propagated, and whatever may exceed 32 bits is computed in 64.
 """
 
 from __future__ import annotations

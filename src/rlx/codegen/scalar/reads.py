@@ -1,6 +1,6 @@
-"""What an expression reads that changes while a kernel runs: positions along axes, rows' results, registers.
+"""What an expression reads that changes while a kernel runs: positions along axes, results of rows, registers.
 
-A value that was worked out for an expression may be reused only while all of these are what they were then.
+A value that was computed for an expression may be reused only while all of these are unchanged.
 """
 
 from __future__ import annotations

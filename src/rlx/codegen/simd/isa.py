@@ -1,4 +1,4 @@
-"""What SIMD code generation knows of an instruction set: vectors, registers, matrix block, caches."""
+"""What SIMD code generation needs to know about an instruction set: vectors, registers, matrix block, caches."""
 
 from __future__ import annotations
 

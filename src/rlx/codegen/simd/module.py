@@ -1,5 +1,5 @@
-"""A program as one LLVM module: a function a kernel (equal kernels share one), and `rlx_prepare` and `rlx_main` that
-run them in order over buffers and one arena."""
+"""Writes a program as one LLVM module: a function per kernel (equal kernels share one), and `rlx_prepare` and
+`rlx_main`, which run them in order over buffers and one arena."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Panels of matrices that only a run knows: copied, or transposed in registers, into scratch."""
+"""Packs panels of matrices that are known only at run time: copied into scratch, or transposed in registers."""
 
 from __future__ import annotations
 

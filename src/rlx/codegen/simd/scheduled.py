@@ -1,4 +1,4 @@
-"""What the module asks of a scheduled kernel, whatever its kind of work."""
+"""The interface of a scheduled kernel, which the module writer uses for every kind of work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rankings as LLVM functions: sorts, and the selection of the k first.
+"""Rankings as LLVM functions: sorting, and selecting the top k.
 
-An element becomes one integer, its key above its position, so that integers compare as the elements do, and equals by
-position. Those that are less than the k-th best so far go into a buffer of twice k; a full buffer is sorted and cut to
-k. Sorting everything is the case of a buffer that never fills.
+An element becomes one integer, its key above its position, so that integers compare as the elements do, and equal
+elements by position. Elements that are less than the k-th best so far go into a buffer of twice k; a full buffer is
+sorted and cut to k. Sorting everything is the case of a buffer that never fills.
 """
 
 from __future__ import annotations

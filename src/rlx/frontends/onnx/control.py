@@ -1,7 +1,7 @@
 """Importer functions: conditionals and loops.
 
-What the import can tell is settled while importing: an If on known numbers is one branch in place, a short loop of
-known length is its body so many times. The others become regions.
+Whatever is known during the import is decided there: an If on known numbers becomes one of its branches, and a short
+loop of known length is unrolled. The others become regions.
 """
 
 from __future__ import annotations

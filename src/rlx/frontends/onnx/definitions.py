@@ -1,4 +1,4 @@
-"""Ops by the bodies that the ONNX standard itself gives them, for those without an importer function."""
+"""Ops without an importer function, imported by the body that the ONNX standard defines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What ops on shapes do with numbers that only a run knows: worked out with ops, then measured as dims.
+"""Ops on shapes whose numbers are known only at run time: they are computed with ops, then measured as dims.
 
-Each function is the other half of the importer function of the same name in `shape.py`.
+Each function is the counterpart of the importer function of the same name in `shape.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Walks the nodes of an ONNX model and builds our graph of them; what it cannot take it names, all of it at once."""
+"""Walks the nodes of an ONNX model and builds a graph. One error names all nodes that cannot be imported."""
 
 from __future__ import annotations
 

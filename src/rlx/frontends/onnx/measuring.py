@@ -1,7 +1,8 @@
-"""Numbers that an op needs while importing and that only a run tells: they are measured then (`ops.measured`).
+"""Numbers that an op needs during the import and that are known only at run time: they are measured then
+(`ops.measured`).
 
-What the import can tell of a vector stays known, element by element. Formats say some numbers in other ways than dims
-can (negative ends, -1 for the rest): importer functions work these out with ops first, and measure the result.
+The known parts of a vector stay known, element by element. Formats express some numbers in ways that dims cannot
+(negative ends, -1 for the rest): importer functions first compute these with ops and measure the result.
 """
 
 from __future__ import annotations

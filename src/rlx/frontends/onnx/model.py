@@ -1,4 +1,4 @@
-"""An ONNX file, read with care: limits, mapped weights, contained external data. Nodes are the importer's matter."""
+"""An ONNX file, read with care: limits, mapped weights, contained external data. The importer handles its nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a name of an ONNX graph stands for while it is imported: a value of our graph, or numbers known already.
+"""What a name of an ONNX graph stands for during the import: a value of our graph, or numbers that are already known.
 
-Shape arithmetic (`Shape → Gather → Concat → Reshape`) is done during the import, on dims: an item then *knows* its
-numbers, an object array of dims (or bools). Only what needs a tensor at run time becomes one.
+Shape arithmetic (`Shape → Gather → Concat → Reshape`) is evaluated during the import, on dims: an operand then *knows*
+its numbers, an object array of dims (or bools). It becomes a tensor only where one is needed at run time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Importer functions: random numbers, and dropout.
 
-A node with a seed gives the same numbers in every run. The others have a stream each of the state that the runtime
-brings, new for every run.
+A node with a seed gives the same numbers in every run. Each of the others has a stream of the state that the runtime
+provides, which is new in every run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Importer functions: images sampled at places that data say, blocks laid back, sequences turned around."""
+"""Importer functions: sampling of images at data-dependent places, col2im, reversed sequences."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What sequences are while a model is imported, and what becomes of those that loops carry.
+"""Sequences during the import, and what becomes of those that loops carry.
 
-A sequence is a list of items (`Many`) where the import knows how many there are, or one value with its elements along
-the first axis (`Alike`). A body that appends to a sequence gives what it appended (`Growing`): the loop collects that.
+A sequence is a list of items (`Many`) if the import knows how many there are, otherwise one value with its elements
+along the first axis (`Alike`). A body that appends to a sequence returns what it appended (`Growing`), and the loop
+collects it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Importer functions: sequences and optionals. The import knows what is in them; no op of the graph does.
+"""Importer functions: sequences and optionals. Only the import knows what is in them; no op of the graph does.
 
-A sequence is a Python list of items, or a value with its elements along an axis where only a run knows how many they
-are; an optional is its element or nothing, which must be known while importing. An index may come with a run, where all
-elements are alike.
+A sequence is a Python list of items, or, if its length is known only at run time, a value with its elements along an
+axis. An optional is its element or nothing, which must be known during the import. An index may be a run-time number if
+all elements have the same type.
 """
 
 from __future__ import annotations

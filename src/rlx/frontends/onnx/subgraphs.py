@@ -1,4 +1,4 @@
-"""Sub-graphs of a model as regions: what they take of the graphs around them becomes operands, or is made again."""
+"""Sub-graphs of a model as regions: what they use of the enclosing graphs becomes operands, or is created again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Shape arithmetic: what integer ops do to numbers that the import knows. Where it cannot tell, it returns None."""
+"""Shape arithmetic: integer ops on numbers that the import knows. A function returns None if it cannot compute its
+result."""
 
 from __future__ import annotations
 

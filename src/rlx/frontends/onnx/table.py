@@ -1,9 +1,9 @@
-"""The tables of importer functions, one function an ONNX op, and what such a function sees of its node.
+"""The tables of importer functions, one function per ONNX op, and what such a function sees of its node.
 
-`@onnx_op("Softmax", since=13)` registers a function from values to values. Its parameters say by annotation what it
-takes of an input: `Value` a value of the graph, `Known` numbers that the import must be able to tell, `Operand` either;
-`| None` marks inputs that may be absent, `*` takes the rest. `@symbolic("Add")` registers the same op on known numbers,
-for shape arithmetic; it may return None where it cannot tell.
+`@onnx_op("Softmax", since=13)` registers a function from values to values. The annotations of its parameters say what
+it needs of an input: `Value` a value of the graph, `Known` numbers that must be known during the import, `Operand`
+either. `| None` marks inputs that may be absent, `*` takes the rest. `@symbolic("Add")` registers the same op on known
+numbers, for shape arithmetic; it may return None if it cannot compute the result.
 """
 
 from __future__ import annotations
