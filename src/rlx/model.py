@@ -257,8 +257,9 @@ def load(
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
 
-    The options of `Session` and `read` are accepted; all others go to the reader of the format. Nothing is compiled
-    before the first use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
+    The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,
+    `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders. Nothing is compiled before the first
+    use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile

@@ -164,3 +164,25 @@ def test_no_weight_is_copied() -> None:
     graph = encoder(Config.of(SMALL), weights)
     assert all(graph.data[name] is weights[name] for name in graph.data)
     assert flush_subnormals(weights["embeddings.LayerNorm.bias"]) is weights["embeddings.LayerNorm.bias"]
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_narrow_weights_are_widened_on_request(tmp_path: Path, device: str) -> None:
+    """The weights stay f16 in memory, and what is computed of them is what f32 weights of the same values give."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    config = Config.of(SMALL)
+    narrow = {name: a.astype(np.float16) for name, a in arrays(config).items()}
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    safetensors.save_file(narrow, tmp_path / "model.safetensors")
+    ids = np.arange(5)[None]
+    inputs = [ids, np.ones_like(ids)]
+    kept = rlx.load(tmp_path, device=device)
+    assert {v.dtype.name for v in kept.graph.outputs.values()} == {"f16"}
+    model = rlx.load(tmp_path, device=device, keep_dtype=False)
+    assert {p.dtype.name for p in model.graph.params} == {"f16"}
+    actual = model(*inputs)
+    wide = encoder(config, {name: a.astype(np.float32) for name, a in narrow.items()})
+    expected = rlx.Session(device).compile(wide).run(inputs)
+    for name, array in zip(wide.outputs, expected):
+        assert actual[name].dtype == np.float32
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)

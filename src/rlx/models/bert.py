@@ -60,10 +60,11 @@ class Config:
         return config
 
 
-def read(source: Path, token_types: bool = False) -> Imported:
+def read(source: Path, token_types: bool = False, keep_dtype: bool = True) -> Imported:
     """The encoder in a folder, its weights mapped.
 
     token_types   True makes token_type_ids an input; else they count as zeros
+    keep_dtype    False computes in f32 where weights are f16 or bf16, which stay that narrow in memory
     Raises ModelError.
     """
     config = Config.of(read_json(source / "config.json"))
@@ -73,11 +74,18 @@ def read(source: Path, token_types: bool = False) -> Imported:
     pooling_file = source / "1_Pooling" / "config.json"
     pooling = read_json(pooling_file) if pooling_file.is_file() else {}
     first = bool(pooling.get("pooling_mode_cls_token")) and not pooling.get("pooling_mode_mean_tokens")
-    graph = encoder(config, safetensors.read(path), token_types, pool="first" if first else "mean")
+    pool = "first" if first else "mean"
+    graph = encoder(config, safetensors.read(path), token_types, pool, keep_dtype)
     return Imported(graph, "bert", {"folder": source.name, "config": str(config)})
 
 
-def encoder(config: Config, arrays: Mapping[str, Array], token_types: bool = False, pool: str = "mean") -> Graph:
+def encoder(
+    config: Config,
+    arrays: Mapping[str, Array],
+    token_types: bool = False,
+    pool: str = "mean",
+    keep_dtype: bool = True,
+) -> Graph:
     """The program: ids and mask in, hidden states and one embedding of unit length a text out.
 
     input_ids, attention_mask (and token_type_ids)   i64[batch, seq]
@@ -92,7 +100,7 @@ def encoder(config: Config, arrays: Mapping[str, Array], token_types: bool = Fal
     types = graph.input("token_type_ids", ("batch", "seq"), "i64") if token_types else None
     graph.bounds["seq"] = (1, config.max_position_embeddings)
     prefix = "bert." if "bert.embeddings.word_embeddings.weight" in arrays else ""
-    weights = Weights(graph, arrays, prefix)
+    weights = Weights(graph, arrays, prefix, keep_dtype)
     attended = ne(mask, 0)
     x = _embeddings(config, weights, ids, types)
     mask_4d = attended[:, None, None, :]

@@ -13,12 +13,17 @@ from rlx.ops.build import layer_norm
 
 
 class Weights:
-    """The arrays of a checkpoint as params of a graph, made when first asked for."""
+    """The arrays of a checkpoint as params of a graph, made when first asked for.
 
-    def __init__(self, graph: Graph, arrays: Mapping[str, Array], prefix: str = "") -> None:
+    keep_dtype   the graph computes in the dtype of the checkpoint; else narrower floats are widened to f32 where they
+                 are used, and stay as narrow as they are in memory
+    """
+
+    def __init__(self, graph: Graph, arrays: Mapping[str, Array], prefix: str = "", keep_dtype: bool = True) -> None:
         self.graph = graph
         self._arrays = arrays
         self._prefix = prefix
+        self._keep_dtype = keep_dtype
         self._made: dict[str, Value] = {}
 
     def __call__(self, name: str, *shape: int) -> Value:
@@ -29,7 +34,9 @@ class Weights:
                 actual = "none" if array is None else f"shape {list(array.shape)}"
                 raise ModelError(f"[weights] expected {self._prefix + name!r} of shape {list(shape)}, got {actual}")
             data = flush_subnormals(array)
-            self._made[name] = self.graph.param(name, data.shape, data.dtype, data)
+            weight = self.graph.param(name, data.shape, data.dtype, data)
+            widens = not self._keep_dtype and weight.dtype.is_float and weight.dtype.bits < 32
+            self._made[name] = weight.cast("f32") if widens else weight
         return self._made[name]
 
 

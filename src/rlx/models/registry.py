@@ -36,4 +36,4 @@ def read(source: Path | bytes, **options: Any) -> Imported:
     return family(source, **options)
 
 
-FORMAT = Format("a folder with config.json and model.safetensors", recognises, read, ("token_types",))
+FORMAT = Format("a folder with config.json and model.safetensors", recognises, read, ("token_types", "keep_dtype"))
