@@ -13,15 +13,15 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "asked, code, words",
+    "required, code, words",
     [
         ("cpu,numpy", 0, ""),
         ("cpu,no_such_package", 4, "--require no_such_package: neither a device nor a package"),
         ("tpu", 4, "--require tpu: "),
     ],
 )
-def test_what_is_required_and_absent_fails(asked: str, code: int, words: str) -> None:
-    line = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "--require", asked]
+def test_what_is_required_and_absent_fails(required: str, code: int, words: str) -> None:
+    line = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "--require", required]
     completed = subprocess.run([*line, "tests/ir/test_dim.py"], cwd=ROOT, capture_output=True, text=True)
     assert completed.returncode == code and words in completed.stderr + completed.stdout
 

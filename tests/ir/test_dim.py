@@ -47,16 +47,16 @@ BINDINGS = st.fixed_dictionaries({name: st.integers(0, 12) for name in NAMES})
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=expressions(), env=BINDINGS)
-def test_arithmetic_is_that_of_integers(made: tuple[Dim, object], env: dict[str, int]) -> None:
-    dim, how = made
+@given(drawn=expressions(), env=BINDINGS)
+def test_arithmetic_is_that_of_integers(drawn: tuple[Dim, object], env: dict[str, int]) -> None:
+    dim, how = drawn
     assert dims.evaluate(dim, env) == how(env)  # type: ignore[operator]
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=expressions(), env=BINDINGS)
-def test_text_and_bounds(made: tuple[Dim, object], env: dict[str, int]) -> None:
-    dim, _ = made
+@given(drawn=expressions(), env=BINDINGS)
+def test_text_and_bounds(drawn: tuple[Dim, object], env: dict[str, int]) -> None:
+    dim, _ = drawn
     assert dims.parse(str(dim)) == dim
     assert pickle.loads(pickle.dumps(dim)) == dim
     value = dims.evaluate(dim, env)

@@ -181,7 +181,7 @@ def test_padding_masks_keep_one_row(how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "left"),
+    ("build", "remaining"),
     [
         (lambda g, x: ops.gather(x, ops.iota(g, shape=(3,), dtype="i64")), {"slice"}),
         (lambda g, x: ops.gather(x, np.arange(1, 5)[None]), {"slice", "reshape"}),
@@ -194,11 +194,11 @@ def test_padding_masks_keep_one_row(how: str) -> None:
         (lambda g, x: ops.gather(g.constant(np.eye(4)), g.input("i", (5,), "i64")), {"gather"}),
     ],
 )  # fmt: skip
-def test_gathers_of_places(build: Callable[[Graph, Value], Value], left: set[str]) -> None:
+def test_gathers_of_places(build: Callable[[Graph, Value], Value], remaining: set[str]) -> None:
     graph = Graph()
     graph.output(build(graph, graph.input("x", (6, 3))), name="y")
     optimised, _ = simplified(graph)
-    assert {n.op.name for n in optimised.nodes} - {"input", "constant", "iota"} == left
+    assert {n.op.name for n in optimised.nodes} - {"input", "constant", "iota"} == remaining
     inputs = {"x": np.arange(18, dtype=np.float32).reshape(6, 3), "i": np.array([0, 3, 1, 9, -1])}
     inputs = {v.name: inputs[v.name] for v in graph.inputs}
     np.testing.assert_array_equal(run_on("reference", optimised, inputs)["y"], run_on("reference", graph, inputs)["y"])
@@ -232,9 +232,9 @@ def integer_values(draw: st.DrawFn) -> tuple[Graph, Value]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=integer_values(), n=st.integers(1, 4))
-def test_affine_forms_are_what_the_values_are(made: tuple[Graph, Value], n: int) -> None:
-    graph, value = made
+@given(case=integer_values(), n=st.integers(1, 4))
+def test_affine_forms_are_what_the_values_are(case: tuple[Graph, Value], n: int) -> None:
+    graph, value = case
     form = affine(value)
     if form is None:
         return

@@ -48,7 +48,7 @@ def after(passes: Pass | list[Pass], build: Build, x: Array = SPECIAL) -> list[s
 
 
 @pytest.mark.parametrize(
-    ("build", "left"),
+    ("build", "remaining"),
     [
         (lambda x: ops.cast(x, to="f32"), []),
         (lambda x: ops.cast(ops.cast(x, to="f64"), to="f16"), ["cast"]),
@@ -97,12 +97,12 @@ def after(passes: Pass | list[Pass], build: Build, x: Array = SPECIAL) -> list[s
         (lambda x: x[:1] + ops.broadcast_to(x[:1], shape=(3, 5)), ["slice", "slice", "broadcast_to", "add"]),
     ],
 )  # fmt: skip
-def test_identity(build: Build, left: list[str]) -> None:
-    assert after(simplify.rules, build) == left
+def test_identity(build: Build, remaining: list[str]) -> None:
+    assert after(simplify.rules, build) == remaining
 
 
 @pytest.mark.parametrize(
-    ("build", "left"),
+    ("build", "remaining"),
     [
         (lambda x: ops.pow(ops.square(x) + 1e-5, 0.5), ["square", "add", "sqrt"]),
         (lambda x: ops.pow(ops.exp(x), -0.5), ["exp", "rsqrt"]),
@@ -110,18 +110,18 @@ def test_identity(build: Build, left: list[str]) -> None:
         (lambda x: ops.pow(ops.square(x) - 1.0, 0.5), ["square", "sub", "pow"]),
     ],
 )
-def test_roots_of_what_is_never_negative(build: Build, left: list[str]) -> None:
+def test_roots_of_what_is_never_negative(build: Build, remaining: list[str]) -> None:
     mild = np.array([[0.5, -2, 0.0, -0.0], [3, math.nan, 1, -1]], np.float32)
     graph = Graph()
     graph.output(build(graph.input("x", mild.shape)), name="y")
     result = simplify.rules.run(graph, Context(stop_at=-1))
-    assert [n.op.name for n in result.nodes if n.op.name not in ("input", "constant")] == left
+    assert [n.op.name for n in result.nodes if n.op.name not in ("input", "constant")] == remaining
     actual, expected = (run_on("reference", g, {"x": mild})["y"] for g in (result, graph))
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("build", "left"),
+    ("build", "remaining"),
     [
         (lambda x: x + 0, []),
         (lambda x: x * 1, []),
@@ -134,8 +134,8 @@ def test_roots_of_what_is_never_negative(build: Build, left: list[str]) -> None:
         (lambda x: ops.cast(ops.cast(x, to="i8"), to="i64"), ["cast", "cast"]),
     ],
 )
-def test_identity_of_integers(build: Build, left: list[str]) -> None:
-    assert after(simplify.rules, build, np.array([0, 5, -7, 2**31 - 1, -(2**31)], np.int32)) == left
+def test_identity_of_integers(build: Build, remaining: list[str]) -> None:
+    assert after(simplify.rules, build, np.array([0, 5, -7, 2**31 - 1, -(2**31)], np.int32)) == remaining
 
 
 def test_numbers_from_dims() -> None:
@@ -203,7 +203,7 @@ def test_dce_drops_what_nothing_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "left"),
+    ("build", "remaining"),
     [
         (lambda x: ops.reduce_sum(x, axes=(-1,)), ["reduce_sum", "reshape"]),
         (lambda x: ops.reduce_sum(x, axes=(1, 0), keepdims=True), ["reduce_sum"]),
@@ -214,8 +214,8 @@ def test_dce_drops_what_nothing_needs() -> None:
         (lambda x: x @ np.ones((5, 2), np.float32), ["dot_general"]),
     ],
 )
-def test_canonical_spelling(build: Build, left: list[str]) -> None:
-    assert after(canonical.rules, build) == left
+def test_canonical_spelling(build: Build, remaining: list[str]) -> None:
+    assert after(canonical.rules, build) == remaining
 
 
 def test_merge_dots_joins_weights_of_any_orientation() -> None:

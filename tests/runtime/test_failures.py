@@ -142,9 +142,9 @@ def test_a_run_that_takes_too_long_ends_a_chain(failing: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference", "xla", "vulkan", "mlx"])
-@pytest.mark.parametrize("kept", [False, True], ids=["result", "temporary"])
+@pytest.mark.parametrize("temporary", [False, True], ids=["result", "temporary"])
 def test_memory_that_runs_out_is_told_with_value_and_bytes(
-    name: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, temporary: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = why_absent(name)
     if reason:
@@ -153,13 +153,13 @@ def test_memory_that_runs_out_is_told_with_value_and_bytes(
     graph = Graph("cube")
     a, b, c = (graph.input(n, s, "f32") for n, s in zip("abc", (("n", 1, 1), (1, "n", 1), (1, 1, "n"))))
     cube = a * b * c
-    graph.output(rlx.sort(cube, axis=2)[:, :, 0] if kept else cube, name="y")
+    graph.output(rlx.sort(cube, axis=2)[:, :, 0] if temporary else cube, name="y")
     n = 1 << 14  # 16 TiB
     inputs = [np.ones(s, np.float32) for s in ((n, 1, 1), (1, n, 1), (1, 1, n))]
     with pytest.raises(OutOfMemory) as caught:
         rlx.Session(name).compile(graph).run(inputs)
     assert str(4 << 42) in str(caught.value), caught.value
     assert "at node 'mul_" in str(caught.value)
-    if name == "cpu" and not kept:
+    if name == "cpu" and not temporary:
         assert "'y' of f32[n, n, n]" in str(caught.value)
     assert isinstance(caught.value, MemoryError)

@@ -56,18 +56,18 @@ def devices(*names: str, **more: object) -> GraphDevices:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "pattern"),
     [
         ("nodriver", "driver does not answer"), ("noops", "not today"), ("nocompile", "gave up"),
         ("nomemory", "no memory for 12"), ("lost", "went away"), ("cuda", "no backend"),
     ],
 )  # fmt: skip
-def test_a_chain_falls_back_wherever_a_device_fails(broken: str, said: str) -> None:
+def test_a_chain_falls_back_wherever_a_device_fails(broken: str, pattern: str) -> None:
     graph_devices = devices("cpu", broken)
     device, (y,) = graph_devices.run_chain([X], [broken, "cpu"])
     assert device == Device("cpu")
     np.testing.assert_array_equal(y, X * 2)
-    with pytest.raises(FallbackError, match=said) as caught:
+    with pytest.raises(FallbackError, match=pattern) as caught:
         graph_devices.run_chain([X], [broken])
     assert [name for name, _ in caught.value.attempts] == [broken]
 

@@ -223,13 +223,13 @@ class Recurrent(Composite):
         constants = tuple(rest[len(rows) : -1] if masked else rest[len(rows) :])
         # what is known of the weights, a zero point of 0 for example, stays known in the body
         known = tuple(v if o.constant is None else body.constant(o.constant) for v, o in zip(constants, own))
-        made = self.step(d, hidden)(rest[0], states, known, constants[len(own) :])
-        y = made[0]
+        updated = self.step(d, hidden)(rest[0], states, known, constants[len(own) :])
+        y = updated[0]
         if masked:
             live = build.lt(rest[1], rest[-1])
             y = build.select(live, y, 0.0)
-            made = tuple(build.select(live, new, old) for new, old in zip(made, states))
-        body.output(*made, y)
+            updated = tuple(build.select(live, new, old) for new, old in zip(updated, states))
+        body.output(*updated, y)
         return body
 
 

@@ -188,13 +188,13 @@ def search(root: Value) -> Found | None:
     operands = sides(root)
     if operands is None or root.rank not in (2, 3, 4):
         return None
-    (softmax, guarded), turned = _weights(operands[0], root.rank), False
+    (softmax, guarded), transposed = _weights(operands[0], root.rank), False
     if softmax is None:
-        (softmax, guarded), turned = _weights(operands[1], root.rank), True
+        (softmax, guarded), transposed = _weights(operands[1], root.rank), True
     scores = None if softmax is None else find_scores(softmax.node.inputs[0])
     if scores is None:
         return None
-    v = operands[0 if turned else 1]
+    v = operands[0 if transposed else 1]
     values = unwrapped(v)
     if values.factor != 1:
         values = v
@@ -211,7 +211,7 @@ def search(root: Value) -> Found | None:
         "scores": scores,
         "v_order": values.permutation,
         "empty": "zero" if guarded else "nan",
-        "turned": turned,
+        "transposed": transposed,
     }
 
 
@@ -254,7 +254,7 @@ def _narrowed(mask: Value, rank: int) -> Value:
 @rules.rule("attention", Where((Matmul, DotGeneral), search))
 def raise_attention(
     q: Value, k: Value, v: Value, operands: tuple[Value, ...], scores: Scores, v_order: tuple[int, ...], empty: str,
-    turned: bool, root: Value,
+    transposed: bool, root: Value,
 ) -> Value:  # fmt: skip
     rank = root.rank
     # The right side of the last product is [batch, columns, keys] here; attention wants [batch, keys, columns].
@@ -268,7 +268,7 @@ def raise_attention(
         queries, keys, _four(v, order_v), mask,
         scale=scores.scale, softcap=scores.softcap, fill=scores.fill, empty=empty,
     )  # fmt: skip
-    if not turned:
+    if not transposed:
         return attended.reshape(root.shape)
     shape = (*root.shape[:-2], root.shape[-1], root.shape[-2])
     return attended.reshape(shape).transpose(*_swapped(rank))

@@ -159,13 +159,13 @@ class CompiledGraph:
         """A run that returns only some outputs, or all on the device."""
         names, place = self.output_names, self.program.place
         if outputs == ON_DEVICE and ON_DEVICE not in names:
-            results = self._run_in_mode(inputs, wanted=["device"] * len(names) if place is not None else None)
+            results = self._run_in_mode(inputs, destinations=["device"] * len(names) if place is not None else None)
             return [result if isinstance(result, DeviceArray) else HostArray(result) for result in results]
         chosen = names_of(outputs, names)
         destinations: list[Where] | None = None
         if place is not None:
             destinations = ["host" if i in chosen else "nowhere" for i in range(len(names))]
-        results = self._run_in_mode(inputs, wanted=destinations)
+        results = self._run_in_mode(inputs, destinations=destinations)
         return [results[i] for i in chosen]
 
     def run_slots(
@@ -188,12 +188,12 @@ class CompiledGraph:
             return self._run_in_mode(inputs, outputs)
 
     def _run_in_mode(
-        self, inputs: Inputs, outputs: Sequence[Array] | None = None, wanted: Sequence[Where] | None = None
+        self, inputs: Inputs, outputs: Sequence[Array] | None = None, destinations: Sequence[Where] | None = None
     ) -> list[Any]:
-        """A run with handles, feeds, active extents, observers, given outputs and places where these are wanted, as far
-        as there are any."""
+        """A run with the handles, feeds, active extents and observers of the mode, into arrays given for the outputs, and
+        with the results where `destinations` says."""
         return self._state.run(
-            lambda mode, where: run_once(self.program, mode, inputs, outputs, where), outputs is not None, wanted
+            lambda mode, where: run_once(self.program, mode, inputs, outputs, where), outputs is not None, destinations
         )
 
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:

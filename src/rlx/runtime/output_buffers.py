@@ -37,7 +37,7 @@ def check_slots(
 
 def _check_apart(names: Sequence[str], outputs: Sequence[Array], inputs: Sequence[Array]) -> None:
     """Raises InputError if the memory of an output is that of another output or of an input, in part or whole."""
-    spans = [(*_span(given), name) for given, name in zip(outputs, names) if given.nbytes]
+    spans = [(*_span(output), name) for output, name in zip(outputs, names) if output.nbytes]
     spans += [(*_span(array), "") for array in inputs if array.nbytes]
     spans.sort()
     end, output_end, owner = -1, -1, ""  # of all that begins before, of the outputs among it, and whose that is

@@ -77,8 +77,8 @@ def restored(header: Mapping[str, Any], data: memoryview, program: Program) -> M
         if name not in signature.types or size > len(data) - begin:
             raise InputError(f"expected the bytes of an input or a state, got {name!r}")
         array = np.frombuffer(data[begin : begin + size], np.uint8).view(read.numpy).reshape(shape)
-        made = held(program, name, check_handle(name, array, signature.types[name]))
-        (states if name in signature.states else handles)[name] = made
+        persistent = held(program, name, check_handle(name, array, signature.types[name]))
+        (states if name in signature.states else handles)[name] = persistent
         begin += _padded(array)
     feeds = {str(output): str(name) for output, name in header["feeds"].items()}
     check_feeds(program.interface, feeds, handles)

@@ -57,11 +57,11 @@ class Typed:
         known = int(np.prod([d for d in shape if d >= 0], dtype=np.int64))
         if shape.count(-1) == 1 and known:
             shape[shape.index(-1)] = count // known
-        wanted = int(np.prod(shape, dtype=np.int64)) if -1 not in shape else -1
-        if wanted < 0 or (wanted * dtype.bits + 7) // 8 != raw.size:
+        element_count = int(np.prod(shape, dtype=np.int64)) if -1 not in shape else -1
+        if element_count < 0 or (element_count * dtype.bits + 7) // 8 != raw.size:
             actual = f"{raw.size} bytes of {dtype}"
             raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {actual} for the shape {shape}")
-        return _decoded(raw, dtype, wanted).reshape(shape)
+        return _decoded(raw, dtype, element_count).reshape(shape)
 
     def _shape(self, of: TensorType) -> Sequence[int]:
         """-1 where a dim is open."""

@@ -164,8 +164,8 @@ def test_a_loop_in_a_loop_appends_to_the_same_list(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize("told", [False, True])
-def test_a_list_as_long_as_a_dim(device: str, keep: int, told: bool) -> None:
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_list_as_long_as_a_dim(device: str, keep: int, sized: bool) -> None:
     """`for row in x.unbind(1): out.append(…)`: its elements are looked up in the loop."""
     steps = [
         node("SequenceAt", ["rows", "i"], "row"),
@@ -173,14 +173,14 @@ def test_a_list_as_long_as_a_dim(device: str, keep: int, told: bool) -> None:
         node("SequenceInsert", ["list", "t"], "list_out"),
     ]
     nodes = [
-        node("SplitToSequence", ["x", "size"] if told else ["x"], "rows", axis=1, keepdims=keep),
+        node("SplitToSequence", ["x", "size"] if sized else ["x"], "rows", axis=1, keepdims=keep),
         node("SequenceLength", ["rows"], "k"),
         node("SequenceEmpty", [], "none"),
         node("Loop", ["k", "", "none"], "all", body=body(steps, {"list": None}, ["list_out"])),
         node("ConcatFromSequence", ["all"], "z", axis=1, **({} if keep else {"new_axis": 1})),
     ]
     for extent in ("m", 5):
-        proto = model(nodes, {"x": (F, ("n", extent, 2))}, {"z": F, "k": I64}, {"size": np.array(1)} if told else None)
+        proto = model(nodes, {"x": (F, ("n", extent, 2))}, {"z": F, "k": I64}, {"size": np.array(1)} if sized else None)
         check(proto, device, {"x": f(3, 5, 2)})
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "m"
     check(proto, device, {"x": f(3, 5, 2)}, {"x": f(2, 1, 2)}, {"x": f(1, 40, 2)})

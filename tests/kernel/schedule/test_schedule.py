@@ -75,7 +75,7 @@ def convolution() -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("made", "changed"),
+    ("build", "changed"),
     [
         (attention, "attention:register.queries=3"),
         (attention, "attention:register.keys=16,register.features=9"),
@@ -84,9 +84,9 @@ def convolution() -> Graph:
     ],
 )
 def test_other_kernels_scheduled_by_hand_give_the_same(
-    made: Callable[[], Graph], changed: str, monkeypatch: pytest.MonkeyPatch
+    build: Callable[[], Graph], changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = made()
+    graph = build()
     before = code(graph)
     inputs = {v.name: np.random.default_rng(1).standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
     expected = run_on("reference", graph, inputs)["y"]

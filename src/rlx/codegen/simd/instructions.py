@@ -211,11 +211,11 @@ class InstructionWriter:
             return f.value(f"call {target} {name}({kind} {x})")
         flags, wide = self.body.kind("i1", self.vector), self.body.kind("i32", self.vector)
         least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
-        held = dtypes.accumulator(dtype)
+        carrier = dtypes.accumulator(dtype)
 
         def kept(test: str, limit: int) -> tuple[str, str]:
             """x where the test against a limit holds, else the limit (a NaN fails every test); and the test."""
-            bound = self._constant(held, limit)
+            bound = self._constant(carrier, limit)
             holds = f.value(f"fcmp {test} {kind} {x}, {bound}")
             return f.value(f"select {flags} {holds}, {kind} {x}, {kind} {bound}"), holds
 
@@ -226,7 +226,7 @@ class InstructionWriter:
             x, _ = kept("olt", most)
             return f.value(f"trunc {wide} {f.value(f'fptosi {kind} {x} to {wide}')} to {target}")
         _, inside = kept("olt", most + 1)  # no f32 is 2³¹ - 1
-        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(held, 0)}")
+        x = f.value(f"select {flags} {inside}, {kind} {x}, {kind} {self._constant(carrier, 0)}")
         whole = f.value(f"fptosi {kind} {x} to {wide}")
         return f.value(f"select {flags} {inside}, {wide} {whole}, {wide} {self._constant(dtypes.i32, most)}")
 
