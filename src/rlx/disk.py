@@ -71,7 +71,7 @@ def write(key: str, body: bytes, place: Path | None = None) -> None:
         return
     try:
         replace((place or folder()) / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
-        # not at every small entry: it lists the folder
+        # not for every small entry, because it lists the folder
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
     except OSError as error:

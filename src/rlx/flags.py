@@ -64,7 +64,7 @@ def _tell_unknown() -> None:
 
     logger = logging.getLogger("rlx")
     if not logger.handlers:
-        logger.addHandler(logging.NullHandler())  # programs without logging see the warning alone
+        logger.addHandler(logging.NullHandler())  # programs without logging see only the warning
     for name in unknown:
         message = f"[flags] expected RLX_* variables that rlx reads, got {name}{did_you_mean(name, FLAGS)}"
         warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -81,11 +81,11 @@ class Mapping(mmap.mmap):
     def _fresh_bytes_at(self, offset: int, count: int) -> Array:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except FileNotFoundError:  # a file that has no name any more stays as it is
+        except FileNotFoundError:  # a deleted file stays as it is
             return np.frombuffer(self, np.uint8, count, offset).copy()
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             now = os.fstat(file.fileno())
-            if _state(now)[:2] != self.state[:2]:  # another file bears its name; nobody finds the old one
+            if _state(now)[:2] != self.state[:2]:  # another file has its name now, and the old one cannot be opened
                 return np.frombuffer(self, np.uint8, count, offset).copy()
             self.check(now)
             buffer = np.empty(count, np.uint8)

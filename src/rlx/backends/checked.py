@@ -22,7 +22,7 @@ def with_checks(executable: Executable, checks: Sequence[Check]) -> Executable:
     return CheckedExecutable(executable, tuple(checks)) if own is None else own
 
 
-FEW = 16  # numbers that are compared one by one: what NumPy does with so few takes longer
+FEW = 16  # compared one by one: NumPy would take longer for so few numbers
 
 
 class CheckedExecutable(Executable):

@@ -157,7 +157,7 @@ def race(
         try:
             runners[name] = _Here(name, case) if together else _Child(name, case)
             results[name] = runners[name].outputs()
-        except Exception as error:  # a peer may fail in any way; the race goes on without it
+        except Exception as error:  # a peer may fail in any way; the comparison continues without it
             runners.pop(name, None)
             failed[name] = f"{error}".splitlines()[0][:200] if str(error) else type(error).__name__
     try:

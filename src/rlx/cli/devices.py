@@ -88,7 +88,7 @@ def _rates(rates: dict[str, float]) -> list[list[str]]:
 def _policy(only: str) -> DevicePolicy:
     policy = DevicePolicy.from_env()
     if only == "all":
-        # what is there under several names is measured under one
+        # a device with several names is measured under one
         devices = [d for d in registry.available_devices() if d.kind not in ("gpu", "webgpu", "reference", "null")]
         return policy.only(*(d for d in devices if not converts_only(d)))
     return policy.only(*registry.parse_list(only)) if only else policy

@@ -171,10 +171,10 @@ def _rates(run: Mapping[str, probes.ProbeGraph], ns_of: Mapping[str, float], com
         if name.startswith("loop_") or name in ONCE or name.removesuffix("_again") in probes.COUNTED:
             continue
         ns = inside(name)
-        # a short run may have woken nobody, nor does a product of one row
+        # a short run may wake no threads, and a product of one row wakes none
         if not name.startswith("gemm_1x"):
             ns -= rates["wake_ns"] * min(max((ns / max(rates["wake_ns"], 1.0) - 1.0) / 3.0, 0.0), 1.0)
-        # a kernel's start is told apart from its work
+        # separates the start of a kernel from its work
         starts = probes.ROW if name.startswith(IN_A_ROW) else 1
         rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)
     for name, probe in run.items():

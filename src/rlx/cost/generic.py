@@ -55,12 +55,12 @@ class GenericEstimator(Estimator):
         for item in items:
             one = self._kernel(program, item.kernel, binding, item.times > 1)
             if not one.flops and not one.nbytes:
-                continue  # of the ways that a run may take, one that it does not: nothing starts
+                continue  # a variant that this run does not take: nothing starts
             if far and item.times == 1:
                 read = far * _weight_bytes(item.kernel, binding)
                 one = dataclasses.replace(one, ns=overlapped(one.ns, read), memory_ns=max(one.memory_ns, read))
             times = item.times * item.chance
-            # a start from outside counts as the run's, not the kernel's
+            # a launch by the host counts for the run, not for the kernel
             start = again if item.times > 1 else 0.0
             launches += 0.0 if item.times > 1 else times
             shares = item.times == 1 and one.ns > rates.get("shared_from_ns", 0.0)
@@ -106,10 +106,10 @@ class GenericEstimator(Estimator):
         touched = footprint(program, kernel, binding, points, set())
         memory = touched.total / (8 * self.rate_at("stream", (touched.total / 8,)))
         if looped and "looped" in self.points and isinstance(work, Contraction):
-            # what it reads stays in cache from trip to trip
+            # its operands stay in cache from trip to trip
             times = self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
             compute = memory = times * flops / self.rate_at("looped", (max(flops, 1.0),))
-        # rates of products have in them what these read and write
+        # rates of products include their reads and writes
         ns = compute if isinstance(work, Contraction) else max(compute, memory)
         if not isinstance(work, Contraction) and memory < compute < self.rates.get("shared_from_ns", 0.0):
             ns *= self.rates["alone"]
@@ -134,13 +134,13 @@ class GenericEstimator(Estimator):
         if flops == 0:
             return 0.0, 0.0, 0
         shares = batch > 1 and bool(work.b.axes) and any(number < len(outer) for number, _ in work.b.axes)
-        # what has a right side for each of the batch; others are products of more rows
+        # products with a right side for each batch element; others are products of more rows
         kind, sizes = "gemm", (1, batch * m, n, k)
         if taps > 1:
             kind, sizes = "conv", (1, batch * m, n, k * taps)
         elif shares:
             kind, sizes = "batched", (batch, m, n, k)
-        if kind not in self.surfaces:  # a device that refused to be measured so, or a profile without it
+        if kind not in self.surfaces:  # a device that could not be measured in this way, or a profile without it
             kind, sizes = "gemm", (1, batch * m, n, k * taps)
         ns = self.surfaces[kind].ns(product_amounts(*sizes), sizes)
         ns *= self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)

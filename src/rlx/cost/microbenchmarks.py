@@ -48,7 +48,7 @@ def _probe(
     graph = Graph(name)
     random = np.random.default_rng(0)
     x = graph.input("x", shape, dtype)
-    # numbers may come again and again, and are made much faster so
+    # numbers may repeat, which makes creating them much faster
     numbers = random.standard_normal(1 << 12).astype(F32) * F32(0.1 if dtype.is_float else 10)
     params = {f"w{i}": np.resize(numbers.astype(dtype.numpy), w) for i, w in enumerate(weights)}
     graph.output(body(x, *(graph.param(key, value.shape, dtype) for key, value in params.items())))

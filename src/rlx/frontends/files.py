@@ -59,7 +59,7 @@ def flush_subnormals(array: Array) -> Array:
             bits = out.reshape(-1).view(mask.dtype)
             bits[(bits & mask) <= greatest] = 0
             return out
-    mapped.release([array])  # the look at every number need not keep a mapped file in memory
+    mapped.release([array])  # checking every number need not keep a mapped file in memory
     return array
 
 

@@ -42,7 +42,7 @@ class Call:
 
 
 MAX_TERMS = 4096  # of a product; sizes in models have a few
-MAX_DEPTH = 100  # of functions in each other; a pyramid of ten levels has some thirty
+MAX_DEPTH = 100  # nesting of functions; a pyramid of ten levels has some thirty
 MAX_DEGREE = 64  # of a product, as ranks go
 
 Factor = str | Call

@@ -277,7 +277,7 @@ class Graph:
         """Ids of the nodes that outputs need, and of inputs and params."""
         ids = {id(v.node) for v in self.outputs.values()}
         measured = self.measured
-        if measured:  # what must be equal is checked, whether or not anything is made of it
+        if measured:  # equalities are checked whether or not their dims are used
             spoken = [equality.symbols for equality in self.equalities]
             ids.update(id(measured[name]) for name in set().union(*spoken) & measured.keys())
         for node in reversed(self.nodes):

@@ -355,7 +355,7 @@ class IsInf(Elementwise):
 
     def scalar(self, x: Expr) -> Expr:
         matches = const(False, dtypes.bool_)
-        if x.dtype.bits < 16:  # some of these have no infinity for a constant to be
+        if x.dtype.bits < 16:  # some of these dtypes have no infinity
             x = cast(x, dtypes.f32)
         if self.positive:
             matches = apply("or", matches, apply("eq", x, const(np.inf, x.dtype)))

@@ -118,7 +118,9 @@ def _many(x: Value, weights: Value, experts: Value) -> Value:
     start = build.gather(first_row, owner, axis=0) + (number - build.gather(first_tile, owner, axis=0)) * TILE
     within = build.iota(x.graph, shape=(1, TILE), axis=1, dtype="i64")
     end = build.dims_tensor(x.graph, values=(dims.add(rows, -1),))[0]
-    place = build.minimum(start.reshape((most, 1)) + within, end)  # rows past the expert's own are computed for nobody
+    place = build.minimum(
+        start.reshape((most, 1)) + within, end
+    )  # rows beyond the expert's own are computed and not used
     tiled = build.gather(x, build.gather(order, place, axis=0), axis=0)
     products = build.dot_general(
         tiled, build.gather(weights, owner, axis=0),

@@ -420,7 +420,7 @@ def _sum_to_real(re: Value, im: Value, length: Dim) -> Value:
         cosine, sine = _made_matrix(re, 1, length, bins)
     weight = _weights(re, length, bins)
     cosine, sine = (build.mul(part, weight) for part in (cosine, sine))
-    # sin(π·t) is 0 but for rounding where the middle bin is; a bin beyond it counts for nothing
+    # at the middle bin sin(π·t) is 0 except for rounding; a bin beyond it does not count
     cosines = build.dot_general(re, cosine, lhs_contract=(re.rank - 1,), rhs_contract=(1,))
     return cosines - build.dot_general(im, sine, lhs_contract=(im.rank - 1,), rhs_contract=(1,))
 

@@ -57,7 +57,7 @@ def roots(numerators: Array, length: int, sign: int) -> tuple[Array, Array]:
     """Real and imaginary part of e^(sign · 2πi · numerator / length), float64; `numerators` are integers."""
     turned = np.mod(numerators, length)
     turned = np.where(2 * turned > length, turned - length, turned)
-    # by eighths of a turn, so that the exact values (0, ±1) come out exact
+    # in eighths of a turn, so that the exact values (0, ±1) are exact
     eighth = np.rint(4 * turned / length).astype(np.int64)
     rest = (4 * turned - eighth * length) * (np.pi / (2 * length))
     cosine, sine = np.cos(rest), np.sin(rest)

@@ -86,7 +86,7 @@ def _within(x: TensorType, indices: TensorType, axis: int) -> None:
 
 def _wide(indices: Array, extent: int) -> Array:
     """Indices as i64, negative ones counted from the back."""
-    if indices.dtype == np.uint64:  # the upper half of its numbers would be negative
+    if indices.dtype == np.uint64:  # the upper half of its values would be negative
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     wide = indices.astype(np.int64)
     return np.where(wide < 0, wide + extent, wide)

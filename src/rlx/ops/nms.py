@@ -105,7 +105,7 @@ def _loop(alive: Value, sides: list[Value], most: Value, overlap: Value) -> Valu
     first = build.reduce_min(build.select(left, place, FAR), axes=(2,), keepdims=True)
     here = build.bitwise_and(build.eq(place, first), left)
     last = build.dims_tensor(body, values=(dims.add(left.shape[2], -1),), dtype="i32").reshape(())
-    at = build.minimum(first, last)  # a class without candidates covers nothing, whatever stands there
+    at = build.minimum(first, last)  # a class without candidates covers nothing, whatever the values are
     best = [build.gather_elements(side, at, axis=2) for side in around]
     left = build.bitwise_and(left, build.bitwise_not(build.bitwise_or(here, _covers(best, around, ratio))))
     body.output(trip + 1, left, build.bitwise_or(kept, here))

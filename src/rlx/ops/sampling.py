@@ -144,7 +144,7 @@ class GridSample(Composite):
         elif self.padding == "reflection" and self.corners:
             reflected = remainder(at, greatest((extent - 1) * 2, 1))
             at = least(reflected, (extent - 1) * 2 - reflected)
-        elif self.padding == "reflection":  # in halves, since the edges lie between elements
+        elif self.padding == "reflection":  # in half elements, since the edges lie between elements
             reflected = remainder(at * 2 + 1, extent * 4)
             at = floor_divide(least(reflected, extent * 4 - reflected) - 1, 2)
         return clamp(at, 0, extent - 1), within

@@ -50,7 +50,7 @@ def _expand(graph: Graph, claims: Claims) -> Graph:
         first = len(rebuild.new.nodes)
         try:
             definition = node.op.decompose(*operands)
-        except RlxError as error:  # sizes of what it is made of may be beyond reason
+        except RlxError as error:  # the sizes of its parts may be too large
             raise type(error)(f"{error}, at node {node.source or node.name!r}") from None
         results: tuple[Value, ...] = definition if isinstance(definition, tuple) else (definition,)
         results = tuple(_as_typed(node, value, declared) for value, declared in zip(results, node.types, strict=True))

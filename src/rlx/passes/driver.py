@@ -23,7 +23,7 @@ from rlx.ir.verify import verify
 from rlx.passes.pattern import Found, Pattern
 
 __all__ = ["Context", "Pass", "Rebuild", "Report", "Rule", "Rules", "run_passes"]
-MAX_SWEEPS = 64  # of one pass over one graph; a pass that is not done by then has rules that undo each other
+MAX_SWEEPS = 64  # rounds of one pass over one graph; a pass that needs more has rules that undo each other
 
 
 class Pass(ABC):

@@ -20,7 +20,7 @@ from rlx.ops.shape import BroadcastTo, Concat, DimsTensor, Frames, Iota, Reshape
 from rlx.ops.writing import UpdateSlice
 
 MAX_DEPTH = 64
-MAX_TEXT = 256  # characters of a bound: longer ones are not worked out
+MAX_TEXT = 256  # characters of a bound: longer ones are not computed
 
 
 @dataclass(frozen=True)

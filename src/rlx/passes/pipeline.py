@@ -40,7 +40,7 @@ def canonicalise(claims: Claims = no_claims) -> list[Pass]:
 
     return [
         Dce(),
-        Decompose(opened),  # products whose weights are floats from here on merge with others
+        Decompose(opened),  # products whose weights are floats from now on merge with others
         simplify.rules,
         raise_quantised.rules,  # before weights fold into floats
         Fold(),

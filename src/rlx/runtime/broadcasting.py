@@ -68,7 +68,8 @@ class Broadcasting:
             except RlxError:
                 if not equal:
                     raise
-                return _key(fixed), graph  # a branch takes them to be equal, and says so if it is the one that runs
+                # a branch assumes that they are equal, and reports it if it runs and they are not
+                return _key(fixed), graph
 
     def _with_one(self, fixed: Sizes, equality: Equality, side: Dim, binding: Sizes) -> tuple[Graph, dict[str, int]]:
         """The graph in which also the dims of a side that is 1 are known."""

@@ -190,8 +190,8 @@ class CompiledGraph:
     def _run_in_mode(
         self, inputs: Inputs, outputs: Sequence[Array] | None = None, destinations: Sequence[Where] | None = None
     ) -> list[Any]:
-        """A run with the handles, feeds, active extents and observers of the mode, into arrays given for the outputs, and
-        with the results where `destinations` says."""
+        """A run with the handles, feeds, active extents and observers of the mode. Results are written into `outputs`
+        if given, and end up where `destinations` says."""
         return self._state.run(
             lambda mode, where: run_once(self.program, mode, inputs, outputs, where), outputs is not None, destinations
         )

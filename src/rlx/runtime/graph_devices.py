@@ -260,7 +260,7 @@ class GraphDevices:
                 try:
                     return self._compile(known)
                 except UnsupportedOp:
-                    pass  # another device may take the graph, which `decide` looks at; else it says why none does
+                    pass  # another device may support the graph: `decide` checks, and otherwise says why none does
         return self.compile(self.decide(hint, inputs, may_measure=True).chosen)
 
     def _remembered(self, inputs: Inputs | None) -> Device | None:
@@ -334,7 +334,7 @@ class GraphDevices:
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
                 log.warn("devices", f"{device} failed, the next of the chain is tried: {error}")
-                with self._lock:  # a device that was lost, or has no memory left, starts anew the next time
+                with self._lock:  # a device that was lost, or is out of memory, starts again the next time
                     self._compiled.pop(device, None)
         raise FallbackError(self.graph.name, attempts)
 

@@ -93,7 +93,7 @@ class Interface:
                 raise ShapeError(equality.told(binding))
             equal = False
             if self.assumes_equal:
-                break  # what follows was reckoned with dims that are not equal; the graph made anew has its own
+                break  # what follows was computed with unequal dims; the graph that is imported again has its own
         return equal
 
     def first_one(self, binding: Sizes) -> tuple[Equality, Dim] | None:

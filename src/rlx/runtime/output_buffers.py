@@ -40,7 +40,7 @@ def _check_apart(names: Sequence[str], outputs: Sequence[Array], inputs: Sequenc
     spans = [(*_span(output), name) for output, name in zip(outputs, names) if output.nbytes]
     spans += [(*_span(array), "") for array in inputs if array.nbytes]
     spans.sort()
-    end, output_end, owner = -1, -1, ""  # of all that begins before, of the outputs among it, and whose that is
+    end, output_end, owner = -1, -1, ""  # the ends of all spans and of outputs so far, and the owner of the latter
     for first, last, name in spans:
         if first < (end if name else output_end):
             overlapping = name or owner

@@ -61,7 +61,7 @@ class Pending(Generic[T]):
 
     def _step(self) -> bool:
         """Begins the run, or ends one that was begun; whether it is done."""
-        work, self._work = self._work, None  # what the run holds is let go of when it is done
+        work, self._work = self._work, None  # the run's inputs are released when it is done
         try:
             assert work is not None  # each step is done once
             result = work()
@@ -69,7 +69,7 @@ class Pending(Generic[T]):
                 self._work = result.end
                 return False
             self._value = result
-        except BaseException as error:  # it belongs to whoever asks for the result, and must not end the thread
+        except BaseException as error:  # it is raised when the result is requested, and must not end the thread
             self.error = error
         return True
 

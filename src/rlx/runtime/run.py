@@ -53,11 +53,11 @@ def _call(
         if limit is None or (bound.looks and not program.writes_states):
             return call(out)
         if program.writes_states:
-            # what is written cannot be taken back: such a run is not ended once it has begun
+            # a write cannot be undone: such a run is not interrupted once it has begun
             interrupt.check()
             with interrupt.unlimited():
                 return call(out)
-        # what goes on behind the limit must not write to arrays of the caller
+        # what continues after the limit must not write to the caller's arrays
         results = interrupt.within(limit, lambda: call(None))
         return results if out is None else deliver(results, out)
     except Exception as error:

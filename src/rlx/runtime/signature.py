@@ -53,7 +53,7 @@ class Signature:
         self.random = RandomState() if RANDOM_STATE in self.types else None
         self._random_at = list(self._brought).index(RANDOM_STATE) if self.random else 0
         self._dtypes = tuple(self.types[name].dtype.numpy for name in self.names)
-        # worked out once: a new size must not cost a walk over the graph
+        # computed once: a new size must not cost a walk over the graph
         self._symbols = interface.symbols
         self._symbolic_params = {name: of for name, of in interface.params.items() if not of.is_static}
 
@@ -254,7 +254,7 @@ def checked(where: str, kind: str, name: str, value: Any, of: TensorType, layout
 
 
 def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    # asking the module table first spares programs without masked arrays the import of numpy.ma
+    # the check of the module table avoids importing numpy.ma in programs without masked arrays
     if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
         raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got a masked array: .filled(…) unmasks it")
     if isinstance(value, (np.ndarray, np.generic)):

@@ -85,6 +85,6 @@ def widens(narrow: DType, wide: DType) -> bool:
     if narrow.bits >= wide.bits or "complex" in (narrow.kind, wide.kind):
         return False
     if narrow.kind == wide.kind == "float":
-        # of 16 bits neither has the other's range and digits; those of 8 fit into f16 and bf16 but for e8m0's range
+        # neither 16-bit dtype has the other's range and precision; 8-bit ones fit into both, except e8m0's range
         return wide.bits >= 32 or (narrow.bits <= 8 and narrow is not dtypes.f8e8m0)
     return narrow.kind == wide.kind or (narrow.kind == "uint" and wide.kind == "int")

@@ -34,7 +34,7 @@ class CoremlBackend(Backend):
 
     name = "ane"
     compiles_sizes = True
-    tells_checks = False  # it has no u64, and its models are for other programs too
+    tells_checks = False  # MIL has no u64, and the models serve other programs too
 
     def probe(self) -> Probe:
         if importlib.util.find_spec("coremltools") is None:

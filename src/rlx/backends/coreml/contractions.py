@@ -28,7 +28,7 @@ def _dot(op: Any, x: Value, y: Value) -> Value:
     depth = math.prod(shape_of(x)[a] for a in op.lhs_contract)
     width = math.prod(shape_of(y)[a] for a in rhs_free)
     if not lead and lhs_free and is_compressed(y) and y.rank == 2 and len(op.lhs_contract) == 1:
-        # a weight that is no array before the model is loaded: it is not turned, or that would be done in every run
+        # a weight that becomes an array when the model is loaded: transposing it would be done in every run
         return reshaped(mb.matmul(x=left, y=y, transpose_y=op.rhs_contract[0] % 2 == 1), shape)
     right = turned(y, [*op.rhs_batch, *op.rhs_contract, *rhs_free])
     if not lead and len(op.lhs_contract) == 1 and lhs_free and y.val is not None:
@@ -165,7 +165,7 @@ def _taps(op: Any, x: Value, low: Sequence[int], high: Sequence[int]) -> Value:
 def _running(op: Any, x: Value) -> Value:
     axis = op.axis % x.rank
     if op.combine == "add":
-        if op.exclusive:  # coremltools 9.0 fails on constants if it is left to MIL
+        if op.exclusive:  # coremltools 9.0 fails on constants if MIL does it
             x = _moved(x, axis, 1, op.reverse, 0)
         return rounded_as(x, mb.cumsum(x=widened(x), axis=axis, reverse=op.reverse))
     return as_numbers(x, lambda v: _doubled(op, v, axis, identity(op.combine, known(v).numpy)))

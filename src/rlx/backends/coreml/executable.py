@@ -69,7 +69,7 @@ class CoremlExecutable(Executable):
         try:
             return specialise(self.graph, binding)
         except ShapeError as error:
-            self.graph.bind(binding)  # dims that are wrong in any case are the caller's error
+            self.graph.bind(binding)  # dims that are wrong at any size are the caller's error
             if not any(node.regions for node in self.graph.nodes):
                 raise
             raise UnsupportedOp(

@@ -50,7 +50,7 @@ class Converted:
 
 def convert(built: Built) -> Converted:
     """The model of a program. Raises CompileError if coremltools does not take it, or gives another than was asked."""
-    folder = tempfile.mkdtemp(prefix="rlx-coreml-")  # one of coremltools' own would stay until this process ends
+    folder = tempfile.mkdtemp(prefix="rlx-coreml-")  # a folder of coremltools' own would stay until this process ends
     try:
         converted = Converted(_model(built, str(Path(folder) / f"model{SUFFIX}")), built.inputs, built.outputs)
         check(converted, contents(converted.model.get_spec()))

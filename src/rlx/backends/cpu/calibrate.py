@@ -80,7 +80,7 @@ def suite() -> Suite:
         measured_suite.add(f"batched{m}", _squares, (batch, m, k))
     for size, channels, outputs in CONVS:
         weight = (outputs, channels, 3, 3)
-        stride = 2 if size == STRIDED else 1  # code for a convolution takes long to make: one of each kind
+        stride = 2 if size == STRIDED else 1  # convolutions take long to compile: one of each kind
         measured_suite.add(
             f"conv{size}x{channels}", lambda x, w, s=stride: probes.convolution(x, w, s), (1, channels, size, size),
             weight,
@@ -148,7 +148,7 @@ class Meter:
         assert isinstance(bound, CpuBound)
         self.bound, self.inputs = bound, inputs
         self.times: list[list[float]] = []
-        self.out = bound(inputs)  # results lie where they lay before, as what goes from kernel to kernel does
+        self.out = bound(inputs)  # results stay in the same memory, like values that pass from kernel to kernel
 
     def round(self) -> None:
         """Some runs, more of them if they are short; after one that does not count, as others used the caches."""
@@ -192,7 +192,7 @@ def core_rates(few_ns: Mapping[int, float], many_ns: Mapping[int, float], isa: I
     beside = []
     more, most = CORE_DEPTHS
     for rows in sorted(few_ns, reverse=True):
-        # a lower tile takes no longer than a higher one: whatever says so was disturbed
+        # a lower tile takes no longer than a higher one: a measurement that says otherwise was disturbed
         step = (many_ns[rows] - few_ns[rows]) / CORE_PANELS / (most - more)
         steps[rows] = min(max(step, 0.05), steps.get(rows + 1, math.inf))
         beside.append(max(few_ns[rows] / CORE_PANELS - more * steps[rows], 0.0))
@@ -223,7 +223,8 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     few, many = range(len(CORE_DEPTHS))
     at = {level: len(CORE_DEPTHS) + i for i, level in enumerate(READ_SIDES)}
     sizes = [*((k, width) for k in CORE_DEPTHS), *((side, side) for side in READ_SIDES.values())]
-    with ThreadPoolExecutor(topology.usable()) as pool:  # most of it is LLVM's, which leaves the interpreter alone
+    # most of the time is LLVM's, which does not hold the interpreter's lock
+    with ThreadPoolExecutor(topology.usable()) as pool:
         whole = pool.submit(backend.compile, measured_suite.graph, options, ordinal)
         squares = pool.submit(Products, backend, ordinal, sizes)
         copied = pool.submit(backend.compile, copies(), options, ordinal)

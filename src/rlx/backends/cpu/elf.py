@@ -93,7 +93,7 @@ class Image:
         table_at = first + -(-constant // 8) * 8
         second = _pages(table_at + 8 * slots)
         size = _pages(second + writeable) or mmap.PAGESIZE
-        # not shared: what the pool writes here is nothing to a forked process
+        # not shared: a forked process must not see what the pool writes here
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes: Array = np.frombuffer(self._memory, np.uint8)
         self._base = self._bytes.__array_interface__["data"][0]

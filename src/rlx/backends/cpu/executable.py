@@ -89,7 +89,7 @@ class _Frame:
     __slots__ = ("address", "arena", "nbytes", "numbers", "numbers_address", "table", "weights")
 
     def __init__(self, buffers: int, nbytes: int) -> None:
-        # behind them: which check failed, where times go, and whom loops ask whether to go on
+        # then: which check failed, where times are written, and the callback by which loops ask whether to continue
         self.table = (ctypes.c_void_p * (buffers + 3))()
         self.arena = _memory(nbytes, "an arena of temporaries")
         self.nbytes = nbytes
@@ -136,7 +136,7 @@ class _Code:
         missing = [s.name for s in artifact.params if s.name not in params]
         if missing:
             raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-        # weights in mapped files are read here once more, and those that were packed never again
+        # weights in mapped files are read here once more; packed ones are never read again
         mapped.release(params.values())
         arrays = {s.number: params[s.name] for s in artifact.params}
         arrays.update(artifact.constants)

@@ -132,7 +132,7 @@ class CpuEstimator(Estimator):
                     work.flops * times, work.total_bytes * times, times, "loop" if looped else work.kind,
                 )
             )  # fmt: skip
-        # a name stands for several kernels now and then, and equal kernels share their code
+        # several kernels may have one name, and equal kernels share their code
         distinct = len({k.name for k in estimates}) + len(program.prepare) / 2
         return Estimate(
             kernels=tuple(estimates),

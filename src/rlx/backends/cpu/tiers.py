@@ -85,7 +85,7 @@ class Promotion:
 
     def _work(self) -> None:
         written = self._by_process()
-        if written is None:  # no process could be had, or it was ended: then it is done here
+        if written is None:  # no process could be started, or it was killed: compile here
             written = jit.emit_objects(self._texts, self._isa)
             if self._key:
                 disk.write(self._key, to_bytes(_better(self._artifact, written)))

@@ -182,13 +182,13 @@ class Device:
                 stamps = [name for name in (TIMESTAMPS,) if name in adapter.features]
                 features = [*self.features, *stamps]
                 self.raw = adapter.request_device_sync(required_features=features, required_limits=required)
-        except RuntimeError as error:  # an OpenGL too old for compute shaders, above all
+        except RuntimeError as error:  # mostly an OpenGL that is too old for compute shaders
             reason = " ".join(str(error).split())
             raise DeviceUnavailable(f"[device] {self.name} does not open: {reason}") from error
         limits = self.raw.limits
         most = PORTABLE_BINDING if portable else MAX_BINDING
         self.max_binding = min(most, *(limits[name] for name in _SIZES))
-        # llvmpipe ends loops after so many iterations of all of them together, and does not say so
+        # llvmpipe silently ends loops after so many iterations in total
         self.max_iterations = MOST_ITERATIONS if "llvmpipe" in self.name else (1 << 31) - 1
         self.tick_ns = _tick_ns(self.raw) if stamps else None
         self.record_alignment = max(limits["min-uniform-buffer-offset-alignment"], 16)
@@ -280,7 +280,7 @@ def _tick_ns(raw: Any) -> float:
         from wgpu.backends.wgpu_native import lib
 
         return float(lib.wgpuQueueGetTimestampPeriod(raw.queue._internal)) or 1.0
-    except (ImportError, AttributeError, TypeError):  # a version without it, or another library in its place
+    except (ImportError, AttributeError, TypeError):  # a version without it, or another library under its name
         return 1.0
 
 

@@ -88,7 +88,7 @@ def _fill(program: Program, numbers: Sequence[int], limit: int, target: Target) 
             if target.is_native(program.buffers[number].dtype) != native:
                 continue
             size = stored_bytes(program.buffers[number], target)
-            # a param with named dims has its size only when it is set: nobody shares its heap
+            # the size of a param with named dims is known only when it is set: it shares its heap with nothing
             needed = aligned(size) if isinstance(size, int) else limit
             if needed > room:
                 heaps.append([])
@@ -105,7 +105,7 @@ def plan_arena(program: Program, heaps: Heaps, bounds: Bounds, reuse: bool) -> M
     buffers = [b if native(b.dtype) else replace(b, dtype=word[element_words(b.dtype)]) for b in program.buffers]
     sized = replace(program, buffers=buffers)
     arena = MemoryPlan()
-    for heap in (ARENA, HALVES):  # what lies in one shares no slots with what lies in the other
+    for heap in (ARENA, HALVES):  # buffers of the two share no slots
         temps = {b.number for b in program.buffers if b.kind == "temp" and heaps.of[b.number] == heap}
         part = plan_memory(sized, program.main, temps, bounds, reuse)
         arena.slot_of |= {number: slot + len(arena.sizes) for number, slot in part.slot_of.items()}

@@ -259,7 +259,7 @@ def _log1p_finite(x: Expr) -> Expr:
     most = total - 1.0
     lost = (1.0 - (total - most)) + (x - most)
     k, m = _split_normal(total)
-    # 2^(1-k), not 2^-k: 0 instead of an infinity for k = 128, where nothing is lost that counts
+    # 2^(1-k), not 2^-k: for k = 128 it is 0 instead of an infinity, and nothing significant is lost
     factor = _float(apply("shl", (BIAS + 1) - k, 23))
     return _log_sum(cast(k, f32), fma(lost * 0.5, factor, m - 1.0))
 

@@ -122,7 +122,7 @@ def encode(x: Expr, dtype: DType) -> Expr:
     lifted = bitcast(magnitude, dtypes.f32) + 2.0 ** (unit - 127)
     small = bitcast(lifted, U32) - _u(unit << 23)
     finite = select(apply("lt", magnitude, _u((128 - of.bias) << 23)), small, normal)
-    # compared before the sum, which wraps for what is far beyond
+    # compared before the sum, which wraps for numbers far out of range
     limit = ((of.largest << drop) - offset) + (1 << (drop - 1)) - (of.largest & 1)
     special = select(apply("lt", _u(0x7F800000), magnitude), _u(of.nan), _u(of.beyond))
     result = select(apply("le", magnitude, _u(limit)), finite, special)

@@ -58,7 +58,7 @@ class Entry:
         self.args = ""
         self.clock = clock
         self.timed = timed
-        self.due = ""  # where the tick stands at which a loop asks again
+        self.due = ""  # the address of the tick at which a loop asks again
 
     def write(self, kernels: Sequence[Kernel]) -> None:
         """Runs the kernels in order."""
@@ -104,7 +104,7 @@ class Entry:
             f.emit(f"store ptr {self.pointer(number)}, ptr {place}, align 8")
         cycles = dims.mul(code.positions, code.cycles)
         if isinstance(cycles, int) and cycles < GRAIN_CYCLES * (16 if code.flat else 1) and code.positions != 0:
-            # too little to share, as is known here already
+            # already known to be too little work to share
             count = f.dim(code.positions)
             f.emit(f"call void @{code.function}(ptr {self.args}, i64 0, i64 {count}, ptr {self.scratch})")
             return
@@ -141,7 +141,8 @@ class Entry:
 
         def side(kernels: Sequence[Kernel], checks: Sequence[int]) -> Callable[[], None]:
             def run() -> None:
-                self.pointers = dict(around)  # addresses worked out in one side are unknown in the other, and behind
+                # addresses computed in one branch are unknown in the other, and after both
+                self.pointers = dict(around)
                 self._checked(list(checks), kernels)
 
             return run

@@ -92,7 +92,7 @@ class Core:
         module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.row_length = str(vectors * self.lanes)
         self.starts = [f.offset("%a", form.element, f.mul("%lda", str(r))) for r in range(rows)]
-        # few sums would wait for one another: short tiles get several sets and join them at the end
+        # few sums would wait for one another: short tiles have several sets of sums, added at the end
         few = rows * vectors * form.dtype.itemsize // 4
         self.ways = 4 if few * 4 <= 24 else 2 if few * 2 <= 24 and few < 10 else 1
 

@@ -106,7 +106,7 @@ class TopKWriter:
         keys = body.splat(body.gen(self._key())).name
         limit = f.value(f"load {self.kind}, ptr {self.threshold}, align 16")
         high = f.value(f"trunc {self.kind} {f.value(f'ashr {self.kind} {limit}, {half}')} to i{half}")
-        # a key like that of the threshold belongs to a later position, which comes behind it
+        # a key equal to the threshold's has a later position, and so comes after it
         limits = body.splat(Reg(high, dtypes.i64 if half == 64 else dtypes.i32, False)).name
         less = f.value(f"icmp slt <{lanes} x i{half}> {keys}, {limits}")
         some = f.value(f"icmp ne i{lanes} {f.value(f'bitcast <{lanes} x i1> {less} to i{lanes}')}, 0")

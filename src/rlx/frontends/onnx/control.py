@@ -25,7 +25,7 @@ from rlx.ops import build, shorthand
 from rlx.ops.elementwise import Cast, Eq
 from rlx.ops.shape import DimsTensor, Reshape
 
-MAX_COUNTED_TRIPS = 1 << 24  # exporters give the greatest integer to a loop that its condition ends
+MAX_COUNTED_TRIPS = 1 << 24  # exporters give the greatest integer as the count of a loop that ends by its condition
 MAX_UNROLLED_TRIPS = 16
 MAX_UNROLLED_NODES = 256
 TRIP = TensorType((), dtypes.i64)
@@ -217,7 +217,7 @@ def _body(
     Its first result, the condition, and the region with the others.
     """
     region = node.subgraphs.region(body, [i if isinstance(i, Operand) else formals[i] for i in order])
-    # the region made its inputs in the body's order: ours is another
+    # the region created its inputs in the body's order, which differs from ours
     formal_of = dict(zip([i for i in order if not isinstance(i, Operand)], region.formals))
     region.formals = [formal_of[i] for i in range(len(formals))]
     going, *region.results = region.results

@@ -102,7 +102,7 @@ def line(node: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Valu
     begin, end, by = (v.cast("i64") for v in (first, last, step))
     up = by > 0
     some = build.select(up, begin < end, end < begin)
-    # as numbers without a sign, since ends may be further from each other than i64 reaches
+    # as unsigned numbers, since ends may be further apart than i64 can express
     span = build.select(up, end - begin, begin - end).cast("u64")
     step = build.maximum(build.select(up, by, -by).cast("u64"), 1)
     count = build.minimum(build.div(span - 1, step), 1 << 40).cast("i64") + 1
@@ -135,7 +135,7 @@ def _slice_axis(node: OnnxNode, x: Value, axis: int, start: Value, end: Value, s
     size = number(node, extent)
     forward = step > 0
     (by,) = elements(step)
-    step = build.clamp(step, -1 - size, size + 1)  # a longer one takes no more than the first element either
+    step = build.clamp(step, -1 - size, size + 1)  # a longer step also selects only the first element
     low = build.select(forward, node.graph.constant(0, "i64"), -1)
     high = build.select(forward, size, size - 1)
     begin, stop = (build.clamp(build.select(v < 0, v + size, v), low, high) for v in (start, end))
@@ -205,7 +205,7 @@ def unsqueeze(node: OnnxNode, x: Value, axes: Value) -> Value:
     if x.rank == 0:
         return x.reshape((1,) * rank)
     before = build.cumsum(build.bitwise_not(mask).cast("i64"), axis=0, exclusive=True)
-    before = build.minimum(before, x.rank - 1)  # behind the last axis that stays there are new ones alone
+    before = build.minimum(before, x.rank - 1)  # after the last axis that stays there are only new ones
     shape = build.select(mask, 1, build.gather(extents(node, x.shape), before, axis=0))
     return x.reshape(tuple(measure_all(node, shape)))
 

@@ -27,7 +27,7 @@ def cell_attributes(node: OnnxNode, functions: tuple[str, ...]) -> dict[str, Any
         raise node.wrong(f"expected {count} activations among {', '.join(FORMS)}, got {names}")
     numbers_of = {"alpha": list(node.reals("activation_alpha", ())), "beta": list(node.reals("activation_beta", ()))}
     numbers: dict[str, list[float]] = {"alpha": [], "beta": []}
-    for name in names:  # the lists hold numbers for those functions alone that have such
+    for name in names:  # the lists hold numbers only for functions that have parameters
         for kind, default in (("alpha", FORMS[name].alpha), ("beta", FORMS[name].beta)):
             number = numbers_of[kind].pop(0) if default is not None and numbers_of[kind] else default
             numbers[kind].append(0.0 if number is None else number)

@@ -29,7 +29,7 @@ Known = Array  # an object array of dims or bools
 F = TypeVar("F", bound=Callable[..., Any])
 NEWEST = 1 << 30
 _MISSING: Any = object()
-_HINTS = {"consumed_inputs"}  # opset 1 told with it which operands might be overwritten
+_HINTS = {"consumed_inputs"}  # in opset 1 it said which operands may be overwritten
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rlx.ir.graph import Value
 from rlx.ops import build
 
 MAX_WINDOW = 1 << 24  # elements of a window: larger than any picture
-MAX_TAPS = 64  # of a window whose greatest elements are asked for by place: each is written out
+MAX_TAPS = 64  # elements of a window whose argmax is requested: each is written out
 
 
 @dataclass
