@@ -15,12 +15,14 @@ from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.irregular import BitonicSort
+from rlx.kernel.ir.irregular import BitonicSort, Scatter
 from rlx.kernel.ir.program import leaves
 
 GROUPS = 12
@@ -98,6 +100,47 @@ def test_transposes_go_through_shared_memory() -> None:
     assert text.count("__syncthreads();") == 1
 
 
+def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[Scatter], str]:
+    """The scatters that a long one becomes, and their text."""
+    graph = Graph("scatter")
+    x, at = graph.input("x", (50,), dtype), graph.input("at", (length, 1), "i32")
+    graph.output(ops.scatter_nd(x, at, graph.input("updates", (length,), dtype), combine=combine))
+    program = program_of(graph)
+    works = [kernel.work for kernel in program.main if isinstance(kernel.work, Scatter)]
+    return works, cuda_module([program]).text.removeprefix(prelude())
+
+
+def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
+    for length, dtype in ((3000, dtypes.i32), (1 << 31, dtypes.i32), ((1 << 31) + 1, dtypes.i64), ("m", dtypes.i64)):
+        (find, write), _ = scatters("f32", None, length)
+        assert find.atomic and not write.atomic and find.body.dtype is dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "combine", "instruction"),
+    [
+        ("i32", "add", "atomicAdd((signed int*)"),
+        ("i64", "add", "atomicAdd((unsigned long long*)"),
+        ("u64", "max", "atomicMax((unsigned long long*)"),
+        ("i64", "min", "atomicMin((signed long long*)"),
+        ("i64", "mul", "Exchange<signed long long>"),
+        ("u8", "add", "Exchange<unsigned char>"),
+        ("f32", "max", "atomicMax((signed int*)"),
+        ("f64", "min", "atomicMin((signed long long*)"),
+        ("f16", "add", "atomicAdd((unsigned long long*)"),
+        ("f32", "add", "atomicAdd((unsigned long long*)"),
+        ("f64", "add", ""),
+        ("f32", "mul", ""),
+    ],
+)
+def test_updates_are_joined_where_their_order_does_not_show(dtype: str, combine: str, instruction: str) -> None:
+    """By instructions on integers, never by those on floats; in order where there is no way to make it the same."""
+    works, text = scatters(dtype, combine, 3000)
+    assert all(work.atomic == bool(instruction) for work in works)
+    assert instruction in text and "(float*)" not in text and "(double*)" not in text
+    assert ("atomic" in text or "Exchange" in text) == bool(instruction)
+
+
 def test_lanes_of_a_warp_exchange_what_they_have() -> None:
     """Bools as integers."""
     text = "".join(cuda_module([program_of(case.graph())]).text for case in kernel_cases())
@@ -139,7 +182,6 @@ def test_what_does_not_compile_says_where() -> None:
 
 def test_literals_keep_their_bits() -> None:
     from rlx.codegen.simt.language.cuda import CUDA
-    from rlx.ir import dtype as dtypes
     from rlx.ir import expr as ex
 
     written = {
