@@ -19,6 +19,9 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 Binding = Mapping[str, int]
 SLOW = ("div", "sqrt", "rem")
 """Instructions that take many cycles."""
+DIVISIONS = ("div", "rem")
+MULTIPLIED = 3
+"""Instructions that a division of integers by a constant is made of."""
 
 
 @dataclass
@@ -30,6 +33,9 @@ class Counts:
     library   calls of the C library (transcendental functions in f64)
     contiguous   loads and stores of neighbours along the vector axis
     strided   those with any other stride
+    near      those at places that are close together, though no stride leads from one to the next: rows read again and
+              again, channels of a group
+    divided   quotients and remainders of integers by others that are no constants
     """
 
     plain: float = 0.0
@@ -37,6 +43,8 @@ class Counts:
     library: float = 0.0
     contiguous: float = 0.0
     strided: float = 0.0
+    near: float = 0.0
+    divided: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         mine, its = vars(self), vars(other)
@@ -78,8 +86,12 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
     if node.kind == "load":
         access: Access = node.attr
         line = offset_of(node)
-        scattered = any(e in varying for e, _ in line.others) or access.coefficient(axis) not in (0, 1)
-        if scattered:
+        elsewhere = [e for e, _ in line.others if e in varying]
+        if access.coefficient(axis) not in (0, 1):
+            to.strided += width
+        elif elsewhere and all(map(_is_step, elsewhere)):
+            to.near += width
+        elif elsewhere:
             to.strided += width
         else:
             to.contiguous += width
@@ -88,10 +100,21 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
     elif node.kind in INSTRUCTIONS:
         if INSTRUCTIONS[node.kind].transcendental:
             to.library += 1
+        elif node.kind in DIVISIONS and node.dtype.is_integer:
+            if node.args[1].kind == "const":
+                to.plain += MULTIPLIED * width
+            else:
+                to.divided += width
         elif node.kind in SLOW:
             to.slow += width
         else:
             to.plain += width
+
+
+def _is_step(index: Expr) -> bool:
+    """Whether neighbours along an axis have the same place, or neighbouring ones, as where an axis is divided by a
+    number."""
+    return index.kind == "div" and index.args[1].kind == "const" and index.args[0].kind in ("axis", "add", "mul")
 
 
 def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:

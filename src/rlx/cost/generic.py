@@ -166,7 +166,7 @@ class GenericEstimator(Estimator):
                 each = each + store_counts(stage.offset, stage.body, max(axis, 0))
             reduces += isinstance(stage, Reduce)
             total += self._instructions(each, points)
-            flops += (each.plain + each.slow) * points
+            flops += (each.plain + each.slow + each.divided) * points
         if reduces:
             rate = self.rate_at("reduce", (positions, max(inside, 1)))
             total = max(total, reduces * positions * inside / rate)
@@ -177,9 +177,9 @@ class GenericEstimator(Estimator):
         rates = self.rates
         return points * (
             counts.plain / (rates["plain_per_ns"] * probes.PLAIN)
-            + counts.slow / (rates["divide_per_ns"] * probes.DIVIDES)
+            + (counts.slow + counts.divided) / (rates["divide_per_ns"] * probes.DIVIDES)
             + counts.library / (rates["heavy_per_ns"] * probes.HEAVY)
-            + counts.strided / rates["gather_per_ns"]
+            + (counts.strided + counts.near) / rates["gather_per_ns"]
         )
 
     def _special(self, work: object, binding: Binding) -> tuple[float, float, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
 
+DIVIDED = 0.25
+"""Of a call of a library function, a division of 32-bit integers: neither has vector instructions."""
+NEAR = 0.4
+"""Of an element anywhere in memory, one near the last: it is in the nearest cache."""
 Amounts = dict[str, float]
 """Amounts of work by the name of their rate."""
 
@@ -228,12 +232,12 @@ def _stores(costs: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, row
 
 
 def _instructions(costs: KernelWork, counts: Counts, vectors: float, isa: Isa) -> None:
-    costs.flops += (counts.plain + counts.slow) * vectors * isa.lanes
+    costs.flops += (counts.plain + counts.slow + counts.divided) * vectors * isa.lanes
     costs.add("plain", counts.plain * vectors)
     costs.add("slow", counts.slow * vectors)
-    costs.add("library", counts.library * vectors * isa.lanes)
+    costs.add("library", (counts.library + DIVIDED * counts.divided) * vectors * isa.lanes)
     costs.add("contiguous", counts.contiguous * vectors)
-    costs.add("strided", counts.strided * vectors * isa.lanes)
+    costs.add("strided", (counts.strided + NEAR * counts.near) * vectors * isa.lanes)
 
 
 def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding: Binding) -> int:
@@ -267,7 +271,7 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
             _instructions(costs, each, vectors, isa)
         _instructions(costs, once, rows / isa.lanes, isa)
         if isinstance(stage, Reduce) and not scheduled.across:
-            costs.add("joins", positions)
+            costs.add("joins", positions * min((length - 1) / 2, 1.0))
     costs.add("rows", rows)
     wide = scheduled.side_by_side * isa.lanes
     if scheduled.across and inside >= loops.LONG_COLUMN and length > wide:
@@ -282,10 +286,10 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
     store = nest.statements[0]
     each, _ = count(store.body, len(outer) - 1)
     transposes = len(scheduled.transposed)
-    each = Counts(each.plain, each.slow, each.library, each.contiguous + 1, max(0.0, each.strided - transposes))
+    each = replace(each, contiguous=each.contiguous + 1, strided=max(0.0, each.strided - transposes))
     columns = transpose.few_columns(scheduled, isa.lanes)
     if columns:
-        each = Counts(each.plain + columns - 1, each.slow, each.library, each.contiguous + transposes, each.strided)
+        each = replace(each, plain=each.plain + columns - 1, contiguous=each.contiguous + transposes)
         _instructions(costs, each, points / isa.lanes, isa)
         costs.add("rows", dims.evaluate(scheduled.positions, binding))
         return points
