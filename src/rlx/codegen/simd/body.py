@@ -42,15 +42,21 @@ class Body:
         self.accumulated: Reg | None = None
         self.load_temp: Callable[[int, DType], Reg] | None = None
         self._reads = Reads()
-        self._scopes: list[dict[object, Reg]] = [{}]
+        self._known: dict[object, Reg] = {}
+        self._scopes: list[list[tuple[object, Reg | None]]] = [[]]
+        """What each scope has made: keys, and what was known of them outside."""
 
     # scopes
 
     def push(self) -> None:
-        self._scopes.append({})
+        self._scopes.append([])
 
     def pop(self) -> None:
-        self._scopes.pop()
+        for key, outside in reversed(self._scopes.pop()):
+            if outside is None:
+                del self._known[key]
+            else:
+                self._known[key] = outside
 
     def find(self, node: Expr) -> Reg | None:
         """The register that holds an expression at the present positions, if it was made."""
@@ -61,13 +67,11 @@ class Body:
         return self._remember(self._present(node), reg)
 
     def _find(self, key: object) -> Reg | None:
-        for scope in reversed(self._scopes):
-            if key in scope:
-                return scope[key]
-        return None
+        return self._known.get(key)
 
     def _remember(self, key: object, reg: Reg) -> Reg:
-        self._scopes[-1][key] = reg
+        self._scopes[-1].append((key, self._known.get(key)))
+        self._known[key] = reg
         return reg
 
     def _present(self, node: Expr) -> object:

@@ -4,8 +4,9 @@ out per call."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -46,6 +47,11 @@ def plan_memory(
             last[number] = position
     result = MemoryPlan()
     free: list[int] = []
+
+    @cache
+    def holds(larger: Dim, smaller: Dim) -> bool:
+        return dims.bounds(dims.add(larger, dims.mul(smaller, -1)), bounds)[0] >= 0
+
     for position, kernel in enumerate(kernels):
         for number in kernel.slots[: kernel.writes]:
             if number not in temps or number in result.slot_of:
@@ -53,7 +59,7 @@ def plan_memory(
             size = _rounded(program.buffers[number].nbytes)
             slot = _in_place(program, kernel, number, position, last, result) if reuse else None
             if slot is None:
-                slot = _take(free, result, size, bounds) if reuse else None
+                slot = _take(free, result, size, holds) if reuse else None
             if slot is None:
                 result.sizes.append(size)
                 result.tenants.append([])
@@ -77,18 +83,18 @@ def _rounded(size: Dim) -> Dim:
     return size if factor is not None else dims.mul(dims.floordiv(dims.add(size, ALIGNMENT - 1), ALIGNMENT), ALIGNMENT)
 
 
-def _take(free: list[int], plan: MemoryPlan, size: Dim, bounds: Bounds) -> int | None:
+def _take(free: list[int], plan: MemoryPlan, size: Dim, holds: Callable[[Dim, Dim], bool]) -> int | None:
     """A free slot: of the same size, else one that is provably larger, else one that can grow."""
     for slot in free:
         if plan.sizes[slot] == size:
             free.remove(slot)
             return slot
     for slot in free:
-        if dims.bounds(dims.add(plan.sizes[slot], dims.mul(size, -1)), bounds)[0] >= 0:
+        if holds(plan.sizes[slot], size):
             free.remove(slot)
             return slot
     for slot in free:
-        if dims.bounds(dims.add(size, dims.mul(plan.sizes[slot], -1)), bounds)[0] >= 0:
+        if holds(size, plan.sizes[slot]):
             free.remove(slot)
             plan.sizes[slot] = size
             return slot
