@@ -1,4 +1,4 @@
-"""The commands and their options. Each command's work is in a module of its own, imported when it is asked for."""
+"""The commands and their options. Each command has a module of its own, imported when the command is used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Runs a model once and shows what comes out."""
+    """Runs a model once and shows its outputs."""
     from rlx.cli.run import run_model
 
     run_model(model, input, output, device, dim, threads, seed, json)
@@ -71,7 +71,7 @@ def convert(
     dim: Dims = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Converts a model into one of another runtime, for programs without rlx: on `ane`, Core ML's."""
+    """Converts a model to the format of another runtime, for programs without rlx: for `ane` to Core ML."""
     from rlx.cli.convert import convert_model
 
     convert_model(model, output, device, dim, json)
@@ -79,7 +79,7 @@ def convert(
 
 @app.command()
 def inspect(model: Model, dim: Dims = [], json: Json = False) -> None:  # noqa: B006
-    """Tells what is in a model: inputs, outputs, ops, parameters, memory, flops."""
+    """Shows what is in a model: inputs, outputs, ops, parameters, memory, flops."""
     from rlx.cli.inspect import inspect_model
 
     inspect_model(model, dim, json)
@@ -122,7 +122,7 @@ def bench(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Times a model, beside other runtimes if asked, in turns: median, spread, ratios."""
+    """Times a model, alternately with other runtimes if requested: median, spread, ratios."""
     if devices:
         from rlx.cli.devices import bench_devices
 
@@ -140,7 +140,7 @@ def devices(
     only: Annotated[str, typer.Option(help="Devices, comma-separated; default: all available.")] = "",
     json: Json = False,
 ) -> None:
-    """Tells which devices there are, why others are not, and what was measured of them."""
+    """Lists the devices, why others are missing, and measured rates."""
     from rlx.cli.devices import forget_devices, show_devices
 
     if forget:
@@ -161,7 +161,7 @@ def explain(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Tells on which device a model runs best, what each would take, and why."""
+    """Predicts the time of a model on each device, and explains which is chosen."""
     from rlx.cli.devices import explain_model
 
     explain_model(model, input, dim, only, runs, html, seed, json)
@@ -179,14 +179,14 @@ def profile(
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace to this file, which chrome://tracing and Perfetto open.")
     ] = None,
-    nan: Annotated[bool, typer.Option("--check-nan", help="Name the first node that makes a NaN.")] = False,
+    nan: Annotated[bool, typer.Option("--check-nan", help="Name the first node that produces a NaN.")] = False,
     against: Annotated[
         bool, typer.Option("--against-prediction", help="Show predicted times too, and the worst ratios.")
     ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Tells how long each kernel of a model takes."""
+    """Shows the time of each kernel of a model."""
     from rlx.cli.profile import profile_model
 
     profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json, against)
@@ -209,7 +209,7 @@ def demo(
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete its contents.")] = False, json: Json = False
 ) -> None:
-    """Tells where compiled programs are kept and how much there is."""
+    """Shows where compiled programs are kept and how much space they take."""
     from rlx.cli.cache import show_cache
 
     show_cache(clear, json)
