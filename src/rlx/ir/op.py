@@ -66,7 +66,8 @@ class Cost:
 
 
 class Op:
-    """The base class of ops. Subclasses are made by `@op` and add attributes as dataclass fields.
+    """The base class of ops. Subclasses are made by `@op` and add attributes as dataclass fields. Ops are values: equal
+    where class and attributes are, and never changed.
 
     Slots that an op may leave open (`tests/ops/test_coverage.py` lists which): `vjp`, `jvp`, `batch`.
     """
@@ -76,6 +77,7 @@ class Op:
     operand_names: ClassVar[tuple[str, ...]]
     fields: ClassVar[tuple[tuple[str, str, Convert], ...]] = ()
     """Name, kind (`ir/attribute.py`) and conversion of every attribute."""
+    attribute_names: ClassVar[frozenset[str]] = frozenset()
     tolerance: ClassVar[Tolerance] = EXACT
     is_composite: ClassVar[bool] = False
     regions: ClassVar[int] = 0
@@ -88,10 +90,28 @@ class Op:
     jvp: ClassVar[Callable[..., Any] | None] = None
     batch: ClassVar[Callable[..., Any] | None] = None
 
+    # these once for all ops: a dataclass makes them for each class, which is most of the time to import the ops
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or name not in self.attribute_names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return self.__class__ is other.__class__ and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
     def __post_init__(self) -> None:
         for field, annotation, how in self.fields:
-            value = convert(self.name, field, annotation, how, getattr(self, field))
-            object.__setattr__(self, field, value)
+            self.__dict__[field] = convert(self.name, field, annotation, how, self.__dict__[field])
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """Default: one operation per output element, every operand read and every result written once."""
@@ -111,6 +131,11 @@ class Op:
     def attributes(self) -> dict[str, Any]:
         """Field names and values, in order."""
         return {field: getattr(self, field) for field, _, _ in self.fields}
+
+
+dataclass(init=False, eq=False, repr=False)(
+    Op
+)  # not for type checkers: ops are frozen, and a base that is not may not be
 
 
 class Primitive(Op):
@@ -167,15 +192,12 @@ def snake(name: str) -> str:
 
 def _operands(rule: Callable[..., Any]) -> tuple[tuple[int, int], tuple[str, ...]]:
     """Least and greatest number of operands, and their names (none for a rule that takes any number)."""
-    least = 0
-    names: list[str] = []
-    for parameter in list(inspect.signature(rule).parameters.values())[1:]:
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            return (least, 1 << 30), ()
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-            names.append(parameter.name)
-            least += parameter.default is inspect.Parameter.empty
-    return (least, len(names)), tuple(names)
+    code = rule.__code__
+    names = code.co_varnames[1 : code.co_argcount]
+    least = len(names) - len(rule.__defaults__ or ())
+    if code.co_flags & inspect.CO_VARARGS:
+        return (least, 1 << 30), ()
+    return (least, len(names)), names
 
 
 @dataclass_transform(frozen_default=True)
@@ -185,9 +207,11 @@ def op(cls: type[T]) -> type[T]:
     The arity comes from `infer`, or for an elementwise op from `scalar`. The type rule of an op with regions takes
     the keyword `regions`: the node's sub-graphs.
     """
-    decorated = dataclass(frozen=True)(cls)
+    # what has no attributes of its own inherits all that a dataclass has
+    decorated = dataclass(eq=False, repr=False)(cls) if "__annotations__" in cls.__dict__ else cls
     decorated.name = snake(cls.__name__).rstrip("_")
     known = dataclasses.fields(decorated)  # type: ignore[arg-type]  # `decorated` is a dataclass now
+    decorated.attribute_names = frozenset(f.name for f in known)
     decorated.fields = tuple((f.name, str(f.type), converter(str(f.type))) for f in known)
     rule = decorated.scalar if issubclass(decorated, Elementwise) else decorated.infer
     decorated.arity, decorated.operand_names = _operands(rule)
