@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, total_ordering
+from functools import cached_property, lru_cache, total_ordering
 
 from rlx.errors import ShapeError
 
@@ -165,6 +165,15 @@ def symbol(name: str) -> Dim:
 def add(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    return _sum(a, b)
+
+
+MOST_KEPT = 1 << 14
+"""Sums and products of dims that are remembered: a net has few, and asks for them again and again."""
+
+
+@lru_cache(MOST_KEPT)
+def _sum(a: Dim, b: Dim) -> Dim:
     terms = _terms(a)
     for monomial, coefficient in _terms(b).items():
         terms[monomial] = terms.get(monomial, 0) + coefficient
@@ -178,6 +187,11 @@ def mul(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
+    return _product(a, b)
+
+
+@lru_cache(MOST_KEPT)
+def _product(a: Dim, b: Dim) -> Dim:
     if len(_terms(a)) * len(_terms(b)) > MAX_TERMS:
         raise ShapeError(f"expected a dim of at most {MAX_TERMS} terms")
     terms: dict[Monomial, int] = {}
