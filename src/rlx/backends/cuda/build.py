@@ -11,6 +11,7 @@ from rlx.kernel.ir.program import Program
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
@@ -24,11 +25,12 @@ def program_of(graph: Graph) -> Program:
 
 
 def kernel_passes() -> list[KernelPass]:
-    """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections and scatters as what
-    many lanes can share, and weights in panels."""
+    """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
+    reductions as what many lanes can share, and weights in panels."""
     return [
         SplitKv(),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
+        LongReductions(FOR_WORKGROUPS),
         Pack(contraction.panels),
     ]

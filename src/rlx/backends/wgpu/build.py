@@ -40,6 +40,7 @@ from rlx.kernel.passes.aliases import LegaliseAliases
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan
 from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
@@ -171,12 +172,13 @@ def _render(ready: Graph, context: Context, limit: int, target: Target) -> Plan:
 
 def kernel_passes(target: Target = PLAIN) -> list[KernelPass]:
     """What makes of a program one for this device: regions that one arena can hold, and attention of few queries, long
-    selections and scatters as what many invocations can share."""
+    selections, scatters and reductions as what many invocations can share."""
     return [
         LegaliseAliases(partial(is_packed, target=target)),
         SplitKv(),
         Bitonic(special.is_long),
         AtomicScatter(partial(special.is_long_scatter, target=target), WGSL.has_atomic),
+        LongReductions(FOR_WORKGROUPS),
     ]
 
 

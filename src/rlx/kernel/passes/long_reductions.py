@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from rlx.ir import expr as ex
@@ -18,10 +19,25 @@ from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
 
-FEW_ROWS = 4
-LONG = 1 << 17
-"""Elements of a row that is worth several parts."""
-PARTS = 32
+
+@dataclass(frozen=True)
+class Parts:
+    """Which rows a target takes in parts, and in how many.
+
+    rows     so many rows, at most, keep too little of it busy
+    length   elements of a row that is worth several parts
+    count    parts of a row, at most; each has `least` elements or more
+    """
+
+    rows: int
+    length: int
+    count: int
+    least: int = 1
+
+
+FOR_THREADS = Parts(rows=4, length=1 << 17, count=32)
+FOR_WORKGROUPS = Parts(rows=64, length=1 << 13, count=256, least=1 << 10)
+"""A workgroup has a row, and a GPU runs hundreds of them at once."""
 
 
 class LongReductions(LeafPass):
@@ -29,14 +45,18 @@ class LongReductions(LeafPass):
 
     name = "long-reductions"
 
+    def __init__(self, wanted: Parts = FOR_THREADS) -> None:
+        self.wanted = wanted
+
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
-        return "parts" if isinstance(work, LoopNest) and _fits(work) else None
+        return "parts" if isinstance(work, LoopNest) and _fits(work, self.wanted) else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         work = kernel.work
         assert isinstance(work, LoopNest)
-        parts = min(PARTS, _known(work.inner[0]))
+        elements = prod(map(_known, work.inner))
+        parts = min(self.wanted.count, _known(work.inner[0]), elements // self.wanted.least)
         length, left = divmod(_known(work.inner[0]), parts)
         slots = parts + (left > 0)
         outer = tuple(_known(extent) for extent in work.outer)
@@ -55,13 +75,13 @@ def _known(extent: Dim) -> int:
     return extent
 
 
-def _fits(work: LoopNest) -> bool:
+def _fits(work: LoopNest, wanted: Parts) -> bool:
     """Few long rows of known length, reduced in one pass."""
     extents = [extent for extent in work.extents() if isinstance(extent, int)]
     if len(extents) < len(work.extents()) or not work.reduces:
         return False
     rows, length = prod(extents[: len(work.outer)]), prod(extents[len(work.outer) :])
-    if not 0 < rows <= FEW_ROWS or length < LONG:
+    if not 0 < rows <= wanted.rows or length < wanted.length:
         return False
     for stage in work.statements:
         match stage:
