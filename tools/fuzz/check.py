@@ -7,6 +7,7 @@ cached     compiled with the cache on disk, and once more from it
 fewer      one output without the others: within the same bounds
 slots      results in arrays that the caller gives
 clone      a clone that takes other weights changes nothing here
+padded     in larger arrays, with garbage behind what counts: a mode of its own, `--device padded`
 rows       where rows of a batch have nothing to do with each other: a batch in another order gives its results in that
            order, single rows give theirs, bit for bit or within the bounds
 """
@@ -32,7 +33,7 @@ from rlx.ir.literal import Array
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
-from tools.fuzz import oracle, rows
+from tools.fuzz import oracle, padded, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, Program
 
@@ -105,7 +106,25 @@ def _isas() -> list[str]:
     return [name for name, level in isas.LEVELS.items() if not isas._lacks(level, features)]
 
 
+def _check_padded(program: Program) -> Failure | None:
+    """Raises Refused where no dim of the program may be padded."""
+    count = 0
+    for binding in program.bindings:
+        wanted = _expected(program, binding, padded.NAME)
+        for got in padded.runs(program, binding) if wanted is not None else ():
+            assert wanted is not None  # of those there are runs
+            failure = _compare(program, binding, [got[name] for name in wanted], wanted, padded.NAME, "padded")
+            if failure is not None:
+                return failure
+            count += 1
+    if not count:
+        raise Refused("; ".join(padded.refusals(program).values()))
+    return None
+
+
 def _check(program: Program, device: str) -> Failure | None:
+    if device == padded.NAME:
+        return _check_padded(program)
     compiled = _session(program, device).compile(program.graph)
     compiled.set_params(_params(program))
     results: list[tuple[Binding, list[Array]]] = []

@@ -1,0 +1,169 @@
+"""Few programs for all sizes, where a library compiles each size on its own: arrays are padded up to a bucket.
+
+The first sizes that a program is bound for are compiled as they are: who has one size pays for no masks. A dim that
+comes with another size *varies*: from then on it has the sizes of a ladder, and the graph is the one that
+`passes.padding` makes for dims that vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import locks
+from rlx.backends.executable import Bound, KernelTime, deliver, shapes_at
+from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.errors import ShapeError
+from rlx.ir import dim as dims
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.ir.padding import Parts
+from rlx.passes.padding import PaddedGraph, padded, reasons_of
+
+STEP = 8
+"""What buckets above `SMALL` are multiples of."""
+SMALL = 16
+
+
+def bucket(size: int) -> int:
+    """The least size of the ladder that is no smaller: a power of √2, of larger ones the next multiple of `STEP`."""
+    if size <= 1:
+        return size
+    power = (size - 1).bit_length()
+    return next(rung for rung in (_rung(2 * power - 2), _rung(2 * power - 1), _rung(2 * power)) if rung >= size)
+
+
+def _rung(half: int) -> int:
+    """2 to the power of half of this, rounded."""
+    whole = 1 << half // 2 if half % 2 == 0 else round(2 ** (half / 2))
+    return whole if whole <= SMALL else -(-whole // STEP) * STEP
+
+
+def rungs(most: int) -> int:
+    """How many buckets there are up to a size."""
+    return len({bucket(n) for n in range(1, most + 1)})
+
+
+class SizeBuckets:
+    """Which program serves which sizes of a graph. Clones share one. Safe to use from many threads."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._first: dict[str, int] | None = None
+        self._varying: frozenset[str] = frozenset()
+        self._made: dict[frozenset[str], PaddedGraph | None] = {}
+        self._lock = locks.lock()
+
+    def program_at(self, binding: Mapping[str, int]) -> tuple[PaddedGraph, dict[str, int]] | None:
+        """The padded graph for these sizes and the sizes of its arrays; None if they are compiled as they are."""
+        with self._lock:
+            if self._first is None:
+                self._first = dict(binding)
+            if self._first == binding:
+                return None
+            self._varying |= {name for name, n in binding.items() if self._first.get(name) != n}
+            made = self._padded(self._varying)
+        if made is None or any(binding[name] < 1 for name in made.symbols):
+            return None
+        sizes = {name: self._size(name, n) if name in made.symbols else n for name, n in binding.items()}
+        try:
+            made.graph.bind(sizes)
+        except ShapeError:
+            return None  # dims that hang together have buckets that do not
+        return made, sizes
+
+    def _size(self, name: str, size: int) -> int:
+        most = self.graph.bounds.get(name, (0, None))[1]
+        return bucket(size) if most is None else min(bucket(size), most)
+
+    def _padded(self, symbols: frozenset[str]) -> PaddedGraph | None:
+        if symbols not in self._made:
+            self._made[symbols] = None if self.graph.states else padded(self.graph, symbols)
+        return self._made[symbols]
+
+    def describe(self) -> dict[str, Any]:
+        """Which dims may be padded, and of the others why not."""
+        symbols = {name for value in self.graph.inputs for d in value.shape for name in dims.symbols(d)}
+        if self.graph.states:
+            reasons = dict.fromkeys(symbols, "the program has states")
+        else:
+            reasons = reasons_of(self.graph, symbols)
+        return {"padded_dims": sorted(symbols - reasons.keys()), "dims_compiled_each": reasons}
+
+
+class PaddedBound(Bound):
+    """A program at the sizes of a bucket, for runs at one size in it.
+
+    inner   takes padded arrays and then the numbers of the run, and gives results with padding
+    put     a copy of an array where results that are wanted on the device lie
+    """
+
+    def __init__(
+        self,
+        inner: Bound,
+        put: Callable[[Array], Array | DeviceArray],
+        program: PaddedGraph,
+        binding: Mapping[str, int],
+        sizes: Mapping[str, int],
+    ) -> None:
+        self.inner = inner
+        self.put = put
+        inputs = program.graph.inputs[: len(program.graph.inputs) - len(program.sizes)]
+        self.numbers = [np.array(dims.evaluate(d, binding), np.int64) for d in program.sizes]
+        self.whole = shapes_at((value.type for value in inputs), sizes) or ()
+        outputs = list(program.graph.outputs.values())
+        types = [value.type for value in outputs]
+        self.shapes = shapes_at(types, binding)
+        self.is_whole = [whole == shape for whole, shape in zip(shapes_at(types, sizes) or (), self.shapes or ())]
+        self.cuts = [
+            [_cut(parts or (d,), binding, sizes) for parts, d in zip(axes, value.shape)]
+            for axes, value in zip(program.axes, outputs)
+        ]
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # of a program that others have too
+        return self.inner.nbytes
+
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
+        results = self.inner(self._padded(inputs))
+        return deliver([r if self.is_whole[at] else self._front(r, at) for at, r in enumerate(results)], out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        """Results are cut on the host, and go back to the device if they are wanted there."""
+        cut = [place == "device" and not whole for place, whole in zip(where, self.is_whole)]
+        there: list[Where] = ["host" if moves else place for place, moves in zip(where, cut)]
+        results = self.inner.deliver_to(there, self._padded(inputs))
+        made = [
+            r if r is None or whole else self._front(r, at) for at, (r, whole) in enumerate(zip(results, self.is_whole))
+        ]
+        made = [self.put(r) if moves else r for r, moves in zip(made, cut)]
+        return made if out is None else deliver(made, out)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        return self.inner.profile(self._padded(inputs))
+
+    def _padded(self, inputs: Sequence[Array | DeviceArray]) -> list[Any]:
+        made: list[Any] = []
+        for array, shape in zip(inputs, self.whole):
+            if tuple(array.shape) != shape:
+                (held,) = on_host([array])
+                array = np.zeros(shape, held.dtype)
+                array[tuple(slice(n) for n in held.shape)] = held
+            made.append(array)
+        return [*made, *self.numbers]
+
+    def _front(self, result: Array, at: int) -> Array:
+        """What counts of a result, in an array of its own."""
+        assert self.shapes is not None  # all dims of a binding have a size
+        split = result.reshape([n for parts in self.cuts[at] for n, _ in parts])
+        kept = split[tuple(slice(n) for parts in self.cuts[at] for _, n in parts)]
+        return np.ascontiguousarray(kept).reshape(self.shapes[at])
+
+
+def _cut(parts: Parts, binding: Mapping[str, int], sizes: Mapping[str, int]) -> list[tuple[int, int]]:
+    """Of each part of an axis, how long it is and how much of it counts."""
+    return [(dims.evaluate(d, sizes), dims.evaluate(d, binding)) for d in parts]

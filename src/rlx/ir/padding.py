@@ -1,0 +1,316 @@
+"""Graphs at sizes that are larger than those of a run: how what a value holds lies in an array with room for more.
+
+In a padded graph a dim stands for the size of the arrays. How much of it a run uses comes as a number, an input. Types
+are those of the graph that it was made from. `Op.padded` builds an op there; what it is told of its operands, and tells
+of its results, is a `Padded`.
+
+Every axis has *parts*: dims whose product is that of the axis, the outermost first. What counts are the first entries
+of each part. Most axes have one, and padding is a suffix. Two axes that a reshape joined have two. An axis that
+broadcasts one entry has none: its entries are equal, in its padding too, so it goes with any parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from rlx.errors import RlxError
+from rlx.ir import dim as dims
+from rlx.ir.dim import Call, Dim, Shape
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Op
+
+Parts = tuple[Dim, ...]
+ALIKE: Parts = ()
+"""Of an axis whose entries are equal."""
+PREFIX = "rlx.size."
+FAR = (1 << 31) - 1
+"""An index that lies outside of all axes."""
+
+
+class NotPadded(RlxError):
+    """A node that must know its sizes when it is compiled; `symbols` are the dims for which that is so."""
+
+    def __init__(self, message: str, symbols: Iterable[str]) -> None:
+        super().__init__(message)
+        self.symbols = frozenset(symbols)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A value of a padded graph, and the parts of its axes."""
+
+    value: Value
+    axes: tuple[Parts, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+    def along(self, axis: int, parts: Parts) -> Padded:
+        """The value with other parts of one of its axes."""
+        return Padded(self.value, (*self.axes[:axis], parts, *self.axes[axis + 1 :]))
+
+
+class Padding:
+    """What rules of ops know of the padded graph that they build in.
+
+    symbols   the dims whose arrays may be larger than what a run uses; the others are *closed*
+    sizes     by the name of an input, i64 []: the dim whose number it gets
+    node      the node that is built
+    """
+
+    def __init__(self, graph: Graph, symbols: frozenset[str]) -> None:
+        self.graph = graph
+        self.symbols = symbols
+        self.sizes: dict[str, Dim] = {}
+        self.node: Node | None = None
+        self._numbers: dict[Dim, Value] = {}
+        self._masks: dict[tuple[int, int, Parts], Value] = {}
+
+    # dims
+
+    def is_open(self, *shape: Dim) -> bool:
+        """Whether one of the dims hangs on a size that may be padded."""
+        return any(dims.symbols(d) & self.symbols for d in shape)
+
+    def parts(self, listed: Iterable[Dim]) -> Parts:
+        """The parts of an axis in their only form: a closed part is inside of the one before it."""
+        made: list[Dim] = []
+        for dim in listed:
+            if made and not self.is_open(dim):
+                made[-1] = dims.mul(made[-1], dim)
+            elif dim != 1:
+                made.append(dim)
+        return tuple(made) or (1,)
+
+    def of(self, value: Value) -> Padded:
+        """A value whose padding lies behind what counts."""
+        return Padded(value, tuple((d,) for d in value.shape))
+
+    def size(self, dim: Dim) -> Value:
+        """What a dim is in the run, i64 []."""
+        if isinstance(dim, int):
+            return self.graph.constant(np.int64(dim))
+        if not self.is_open(dim):
+            return self.graph.build("dims_tensor", self.graph, values=(dim,)).reshape(())
+        if dim not in self._numbers:
+            name = f"{PREFIX}{len(self.sizes)}"
+            self._numbers[dim] = self.graph.input(name, (), "i64")
+            self.sizes[name] = dim
+        return self._numbers[dim]
+
+    def refuse(self, reason: str, *culprits: Dim) -> NoReturn:
+        """Raises NotPadded for the open dims of these; of all that the node speaks of if there are none."""
+        node = self.node
+        assert node is not None  # rules are called for nodes
+        spoken = culprits or tuple(d for v in (*node.inputs, *node.outputs) for d in v.shape)
+        found = frozenset().union(*map(dims.symbols, spoken)) & self.symbols
+        raise NotPadded(f"[{node.op.name}] {reason}, at node {node.source or node.name!r}", found or self.symbols)
+
+    # axes
+
+    def simple(self, x: Padded, axis: int, why: str) -> Dim:
+        """The dim of an axis whose padding lies behind all that counts. Raises NotPadded."""
+        parts = x.axes[axis]
+        if len(parts) > 1:
+            self.refuse(f"{why} {' times '.join(map(str, parts))} entries that lie apart", *parts[1:])
+        return x.shape[axis]
+
+    def closed(self, x: Padded, axis: int, why: str) -> None:
+        """Raises NotPadded for an axis that may be padded."""
+        if self.is_open(x.shape[axis]):
+            self.refuse(f"{why} an axis of {x.shape[axis]}", x.shape[axis])
+
+    def same(self, left: Parts, right: Parts) -> Parts:
+        """The parts of two axes that go together. Raises NotPadded where what counts lies elsewhere in each."""
+        if ALIKE in (left, right):
+            return left or right
+        if left != right and not len(left) == len(right) == 1:
+            texts = [" times ".join(map(str, parts)) for parts in (left, right)]
+            self.refuse(f"what counts of {texts[0]} lies elsewhere than of {texts[1]}", *left, *right)
+        return left if self.is_open(*left) else right  # of two names for one size either does
+
+    def same_of(self, listed: Iterable[Parts]) -> Parts:
+        """The parts of axes that all go together, as `same`."""
+        made = ALIKE
+        for parts in listed:
+            made = self.same(made, parts)
+        return made
+
+    def joined(self, shape: Shape, operands: Sequence[Padded]) -> tuple[Parts, ...]:
+        """The parts of operands that broadcast to a shape."""
+        made: list[Parts] = []
+        for back in range(len(shape), 0, -1):
+            parts, extent = ALIKE, shape[len(shape) - back]
+            for x in operands:
+                if len(x.axes) >= back and (x.shape[-back] != 1 or extent == 1):
+                    parts = self.same(parts, x.axes[-back])
+            made.append(parts if parts or self.is_open(extent) else (extent,))
+        return tuple(made)
+
+    def regrouped(self, x: Padded, shape: Shape) -> tuple[Parts, ...]:
+        """The parts of axes under another shape of the same elements. Raises NotPadded."""
+        if 0 in shape:
+            return tuple((d,) for d in shape)
+        made: list[Parts] = []
+        for old, new in _groups(x.shape, shape):
+            parts, targets = x.axes[old], shape[new]
+            if parts and all(p == ALIKE or d == 1 for p, d in zip(parts, x.shape[old])) and ALIKE in parts:
+                made += [ALIKE if self.is_open(d) else (d,) for d in targets]
+            else:
+                inner = [d for p, e in zip(parts, x.shape[old]) for d in (p or (e,))]
+                made += self._distributed(inner, targets)
+        return tuple(made)
+
+    def _distributed(self, parts: list[Dim], targets: Shape) -> list[Parts]:
+        """These parts, the outermost first, to the axes that they become."""
+        made, left = [], [d for d in parts if d != 1]
+        for target in targets:
+            taken, need = [], target
+            while need != 1 and left:
+                part = left.pop(0)
+                rest, inside = dims.exact_div(need, part), dims.exact_div(part, need)
+                if rest is None and (inside is None or self.is_open(inside)):
+                    break
+                if rest is not None:
+                    need = rest
+                    taken.append(part)
+                else:
+                    assert inside is not None  # tested above
+                    left.insert(0, inside)
+                    taken.append(need)
+                    need = 1
+            if need != 1:
+                self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
+            made.append(self.parts(taken))
+        return made
+
+    # values
+
+    def build(self, op: Op, *operands: Value) -> Value:
+        """The op on values of the padded graph."""
+        made = self.graph.add(op, *operands)
+        assert isinstance(made, Value)  # what has several results calls `add` itself
+        return made
+
+    def elementwise(self, op: Op, *operands: Padded) -> Padded:
+        """An op that goes element by element, as it is."""
+        made = self.build(op, *(x.value for x in operands))
+        return Padded(made, self.joined(made.shape, operands))
+
+    def counts(self, x: Padded, axis: int) -> Value:
+        """Whether entries along an axis count, bool [1, ..., n, ..., 1] of the rank of x."""
+        rank, parts = len(x.axes), x.axes[axis] if self.is_open(*x.axes[axis]) else (x.shape[axis],)
+        key = (rank, axis % rank, parts)
+        if key not in self._masks:
+            kept: Value | None = None
+            for at, dim in enumerate(parts):
+                if self.is_open(dim):
+                    shape = tuple(d if i == at else 1 for i, d in enumerate(parts))
+                    places = self.graph.build("iota", self.graph, shape=shape, dtype="i64", axis=at)
+                    inside = self.graph.build("lt", places, self.size(dim))
+                    kept = inside if kept is None else self.graph.build("bitwise_and", kept, inside)
+            assert kept is not None  # only open axes are asked about
+            if kept.shape != parts:
+                kept = self.graph.build("broadcast_to", kept, shape=parts)
+            whole = tuple(x.shape[axis] if i == axis % rank else 1 for i in range(rank))
+            self._masks[key] = kept.reshape(whole)
+        return self._masks[key]
+
+    def filled(self, x: Padded, axes: Iterable[int], fill: Any) -> Padded:
+        """x with a number in the place of all that does not count along these axes; x itself if they are closed."""
+        kept: Value | None = None
+        for axis in axes:
+            if self.is_open(x.shape[axis]):
+                counts = self.counts(x, axis)
+                kept = counts if kept is None else self.graph.build("bitwise_and", kept, counts)
+        if kept is None:
+            return x
+        number = self.graph.constant(np.asarray(fill).astype(x.value.dtype.numpy))
+        return Padded(self.graph.build("select", kept, x.value, number), x.axes)
+
+    def places(self, indices: Value, extent: Dim) -> Value:
+        """Indices into an axis, i64, those below zero counted from the end of what counts."""
+        if indices.dtype.kind == "uint" and indices.dtype.bits == 64:  # its upper half would be negative
+            indices = self.graph.build("minimum", indices, self.graph.constant(np.uint64(FAR)))
+        wide = indices.cast("i64")
+        return self.graph.build("select", self.graph.build("lt", wide, 0), wide + self.size(extent), wide)
+
+    def nearest(self, indices: Value, extent: Dim) -> Value:
+        """Indices as `places`, those out of range at the nearest entry that counts."""
+        last = self.size(dims.add(extent, -1))
+        return self.graph.build("maximum", self.graph.build("minimum", self.places(indices, extent), last), 0)
+
+    def reached(self, x: Padded, indices: Padded, axis: int) -> tuple[Padded, Padded]:
+        """What a gather takes: from an axis of which nothing counts it takes zeros."""
+        extent = self.simple(x, axis, "indices into")
+        if not self.is_open(extent):
+            return x, indices
+        if dims.bounds(extent, dict.fromkeys(dims.symbols(extent), (1, None)))[0] < 1:
+            x = self.filled(x, (axis,), 0)
+        return x, Padded(self.nearest(indices.value, extent), indices.axes)
+
+    def dropped(self, indices: Padded, extents: Sequence[Dim]) -> Padded:
+        """What a scatter takes, of indices into an axis, or of one column of vectors for each of several: those out of
+        range, and those that do not count, lie outside of all."""
+        columns = [indices.value] if len(extents) == 1 else [indices.value[..., i : i + 1] for i in range(len(extents))]
+        made = [self.places(column, extent) for column, extent in zip(columns, extents)]
+        whole = made[0] if len(made) == 1 else self.graph.build("concat", *made, axis=-1)
+        far = self.graph.build("select", self.graph.build("lt", whole, 0), FAR, whole)
+        return self.filled(Padded(far, indices.axes), range(len(indices.axes)), FAR)
+
+
+def _listed(parts: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, parts))}]"
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[slice, slice]]:
+    """The smallest stretches of axes that hold the same elements under both shapes."""
+    found, i, j = [], 0, 0
+    while i < len(old) or j < len(new):
+        a, b = next(
+            ((a, b) for total in range(2, len(old) - i + len(new) - j + 1)
+             for a in range(i + 1, min(i + total, len(old) + 1)) for b in [j + total - (a - i)]
+             if j < b <= len(new) and dims.product(old[i:a]) == dims.product(new[j:b])),
+            (len(old), len(new)),
+        )  # fmt: skip
+        found.append((slice(i, a), slice(j, b)))
+        i, j = a, b
+    return found
+
+
+def grows(dim: Dim, symbols: frozenset[str]) -> bool:
+    """Whether a dim is provably no smaller where these symbols are larger."""
+    return _direction(dim, symbols)[0]
+
+
+def _direction(dim: Dim, symbols: frozenset[str]) -> tuple[bool, bool]:
+    """Whether a dim never falls, and whether it never rises, with these symbols."""
+    rises = falls = True
+    for monomial, coefficient in dim.terms if not isinstance(dim, int) else ():
+        ways = [_way(factor, symbols) for factor in monomial]
+        if len(monomial) > 1 and any(isinstance(f, Call) and dims.bounds(_alone(f), {})[0] < 0 for f in monomial):
+            ways.append((not dims.symbols(dim) & symbols,) * 2)
+        up, down = all(way[0] for way in ways), all(way[1] for way in ways)
+        rises, falls = (rises and up, falls and down) if coefficient > 0 else (rises and down, falls and up)
+    return rises, falls
+
+
+def _alone(call: Call) -> Dim:
+    return dims.Poly((((call,), 1),))
+
+
+def _way(factor: str | Call, symbols: frozenset[str]) -> tuple[bool, bool]:
+    if isinstance(factor, str):
+        return True, factor not in symbols
+    left, right = _direction(factor.left, symbols), _direction(factor.right, symbols)
+    if factor.function in ("min", "max"):
+        return left[0] and right[0], left[1] and right[1]
+    if factor.function == "floordiv" and isinstance(factor.right, int) and factor.right > 0:
+        return left
+    fixed = not (dims.symbols(factor.left) | dims.symbols(factor.right)) & symbols
+    return fixed, fixed
