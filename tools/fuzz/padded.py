@@ -7,6 +7,7 @@ gives at the sizes themselves. Half of the programs go through the passes of a b
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +39,7 @@ def runs(program: Program, binding: Binding) -> list[dict[str, Array]]:
             continue
         verify(found.graph)
         for sizes in _larger(found, binding, program.seed):
-            made.append(_run(program, found, binding, sizes))
+            made.append(run(found, *program.arrays(binding), binding, sizes, program.seed))
     return made
 
 
@@ -71,13 +72,20 @@ def _larger(found: PaddedGraph, binding: Binding, seed: int) -> list[Binding]:
     return fits
 
 
-def _run(program: Program, found: PaddedGraph, binding: Binding, sizes: Binding) -> dict[str, Array]:
-    inputs, params = program.arrays(binding)
+def run(
+    found: PaddedGraph,
+    inputs: Mapping[str, Array],
+    params: Mapping[str, Array],
+    binding: Binding,
+    sizes: Binding,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """What counts of the outputs by name, of arrays of these sizes with garbage behind the inputs."""
     given = {}
     count = len(found.graph.inputs) - len(found.sizes)
     for number, value in enumerate(found.graph.inputs[:count]):
         shape = tuple(dims.evaluate(d, sizes) for d in value.shape)
-        given[value.name] = garbage(shape, value.dtype, program.seed + number)
+        given[value.name] = garbage(shape, value.dtype, seed + number)
         given[value.name][tuple(slice(n) for n in inputs[value.name].shape)] = inputs[value.name]
     for value, size in zip(found.graph.inputs[count:], found.sizes):
         given[value.name] = np.array(dims.evaluate(size, binding), np.int64)

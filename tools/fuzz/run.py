@@ -269,7 +269,9 @@ class Campaign:
 
         kind = "hang" if code == -9 else "crash"
         failure = check.Failure(kind, f"exit {code}: {errors}")
-        text = _shrunk(generate.generate(seed, options.device), failure, self.options.device, self.options.shrink_seconds)
+        text = _shrunk(
+            generate.generate(seed, self.options.device), failure, self.options.device, self.options.shrink_seconds
+        )
         with self.lock:
             self._report({"seed": seed, "kind": kind, "message": failure.message, "text": text})
 

@@ -291,7 +291,14 @@ def grows(dim: Dim, symbols: frozenset[str]) -> bool:
 def _direction(dim: Dim, symbols: frozenset[str]) -> tuple[bool, bool]:
     """Whether a dim never falls, and whether it never rises, with these symbols."""
     rises = falls = True
-    for monomial, coefficient in dim.terms if not isinstance(dim, int) else ():
+    terms = () if isinstance(dim, int) else dim.terms
+    for monomial, coefficient in terms:  # n - max(0, n-1) is min(n, 1)
+        call = monomial[0] if len(monomial) == 1 and coefficient == -1 else None
+        if isinstance(call, Call) and call.function in ("min", "max"):
+            rest = dims.add(dim, _alone(call))
+            left, right = (_direction(dims.add(rest, dims.mul(d, -1)), symbols) for d in (call.left, call.right))
+            return left[0] and right[0], left[1] and right[1]
+    for monomial, coefficient in terms:
         ways = [_way(factor, symbols) for factor in monomial]
         if len(monomial) > 1 and any(isinstance(f, Call) and dims.bounds(_alone(f), {})[0] < 0 for f in monomial):
             ways.append((not dims.symbols(dim) & symbols,) * 2)

@@ -185,6 +185,14 @@ class Dilate(Primitive):
             out[tuple(slice(None, None, s) for s in self.steps)] = x
         return out
 
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        made = padding.build(self, x.value)
+        for axis, step in enumerate(self.steps):
+            if step > 1:
+                padding.simple(x, axis, "zeros between")
+                x = x.along(axis, (made.shape[axis],))
+        return Padded(made, x.axes)
+
 
 @op
 class ConvTranspose(Composite):

@@ -59,7 +59,7 @@ class DotGeneral(Primitive):
         batch = [left[a] for a in self.lhs_batch]
         out = batch + [c for c in left if c not in right] + [c for c in right if c not in left]
         dtype = lhs.dtype if self.sum_dtype is None else self.sum_dtype.numpy
-        wide = np.float64 if dtypes.of(lhs.dtype).is_float else dtype
+        wide = np.float64 if dtypes.of(lhs.dtype).is_float else np.int64 if dtypes.of(dtype).bits < 8 else dtype
         with np.errstate(all="ignore"):
             text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
             return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(dtype)
