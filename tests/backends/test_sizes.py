@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.ir.graph import Graph
+from rlx.backends.size_buckets import bucket, rungs
+from rlx.ir.graph import Graph, call
 
 
 @pytest.mark.devices("xla", "mlx")
@@ -24,3 +25,138 @@ def test_weights_may_be_set_anew_and_sizes_are_made_ready_once_each(device: str)
     compiled.run([np.ones((5, 4), np.float32)])
     compiled.run([x])
     assert compiled.compile_count == 2
+
+
+def encoder(dim: int = 8) -> Graph:
+    """Embeddings, attention with a mask, norms and a mean over what is not masked, as encoders of sentences have."""
+    graph = Graph("encoder")
+    ids, mask = graph.input("ids", ("batch", "seq"), "i64"), graph.input("mask", ("batch", "seq"), "i64")
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> rlx.Value:
+        return graph.param(name, shape, data=random.standard_normal(shape).astype("f4"))
+
+    x = rlx.gather(weight("words", 50, dim), ids, axis=0) + weight("places", 64, dim)[: ids.shape[1]]
+    q, k, v = (
+        (x @ weight(name, dim, dim)).reshape("batch", "seq", 2, dim // 2).transpose(0, 2, 1, 3) for name in "qkv"
+    )
+    seen = rlx.ne(mask, 0).reshape("batch", 1, 1, "seq")
+    mixed = rlx.attention(q, k, v, seen).transpose(0, 2, 1, 3).reshape("batch", "seq", dim)
+    x = rlx.layer_norm(x + mixed, weight("scale", dim), weight("bias", dim))
+    kept = mask.cast("f32").reshape("batch", "seq", 1)
+    graph.output(x, name="hidden")
+    graph.output(rlx.reduce_sum(x * kept, axes=(1,)) / rlx.reduce_sum(kept, axes=(1,)), name="sentence")
+    return graph
+
+
+def sentences(batch: int, length: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(batch * 100 + length)
+    mask = random.integers(0, 2, (batch, length))
+    mask[:, 0] = 1
+    return {"ids": random.integers(0, 50, (batch, length)), "mask": mask}
+
+
+LENGTHS = (5, 9, 10, 16, 17, 37, 40, 48, 64, 1)
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_sizes_of_a_bucket_share_a_program(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    made, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
+    counts = []
+    for length in LENGTHS:
+        given = sentences(2, length)
+        for got, want in zip(made.run(given), wanted.run(given)):
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+        counts.append(made.compile_count)
+    # the first as it is, then buckets of 11, 16, 24, 48, 64, and 1
+    assert counts == [1, 2, 2, 3, 4, 5, 5, 5, 6, 7]
+    assert made.describe()["padded_dims"] == ["batch", "seq"] and not made.describe()["dims_compiled_each"]
+
+
+@pytest.mark.devices("xla")
+def test_one_size_is_compiled_as_it_is(device: str) -> None:
+    """And so is every size where that is asked for."""
+    made = rlx.Session(device, cache=False).compile(encoder())
+    made.run(sentences(2, 5))
+    made.run(sentences(2, 5))
+    assert made.compile_count == 1
+    batches = rlx.Session(device, cache=False).compile(encoder())
+    for batch in (1, 3, 4, 3):  # 4 has room for 3
+        batches.run(sentences(batch, 5))
+    assert batches.compile_count == 3
+
+
+@pytest.mark.devices("xla")
+def test_buckets_can_be_switched_off(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_SIZE_BUCKETS", "0")
+    made = rlx.Session(device, cache=False).compile(encoder())
+    for length in (5, 9, 10, 11):
+        made.run(sentences(1, length))
+    assert made.compile_count == 4 and "padded_dims" not in made.describe()
+
+
+@pytest.mark.devices("xla")
+def test_what_cannot_be_padded_is_compiled_at_each_size(device: str) -> None:
+    graph = Graph("loop")
+    body = Graph("body")
+    body.output(body.input("total", (2,)) + body.input("row", (2,)), name="total")
+    made = graph_scan(graph, body)
+    graph.output(made, name="y")
+    compiled = rlx.Session(device, cache=False).compile(graph)
+    for n in (3, 5, 6, 7):
+        x = np.arange(2 * n, dtype="f4").reshape(n, 2)
+        np.testing.assert_allclose(compiled.run([x])[0], x.sum(0))
+    assert compiled.compile_count == 4
+    assert "[scan]" in compiled.describe()["dims_compiled_each"]["n"]
+
+
+def graph_scan(graph: Graph, body: Graph) -> rlx.Value:
+    start = graph.constant(np.zeros(2, "f4"))
+    x = graph.input("x", ("n", 2))
+    made = call("scan", start, x, carried=1, sequences=1, length=x.shape[0], regions=(body,))
+    return made[0] if isinstance(made, tuple) else made
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_extents_share_programs_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    made, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
+    given = sentences(2, 64)
+    made.run(given)
+    for extent in (40, 41, 48, 33):
+        for each in (made, wanted):
+            each.set_active_extent("seq", extent)
+        for got, want in zip(made.run(given), wanted.run(given)):
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    assert made.compile_count == 2
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_a_fed_value_that_grows_meets_few_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder's rows: each run brings one more, on the device."""
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    graph = Graph("decoder")
+    past, row = graph.input("past", ("n", 4)), graph.input("row", (1, 4))
+    rows = rlx.concat(past, row, axis=0)
+    graph.output(rows, name="present")
+    graph.output(rlx.softmax(row @ rows.transpose(1, 0), axis=-1) @ rows, name="seen")
+    made, wanted = rlx.Session(device, cache=False).compile(graph), rlx.Session("cpu").compile(graph)
+    for each in (made, wanted):
+        each.bind_handle("past", np.ones((1, 4), "f4"))
+        each.set_feeds({"present": "past"})
+    for step in range(30):
+        given = {"row": np.full((1, 4), step / 30, "f4")}
+        np.testing.assert_allclose(made.run(given, ["seen"])[0], wanted.run(given, ["seen"])[0], rtol=1e-4)
+    assert made.compile_count == 10  # of 1, 2, 3, 4, 6, 8, 11, 16, 24 and 32 rows
+    np.testing.assert_array_equal(made.read_handle("past"), wanted.read_handle("past"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 11, 12, 16, 17, 100, 129, 1000, 1_000_000])
+def test_a_bucket_has_room_and_is_not_half_empty(size: int) -> None:
+    assert size <= bucket(size) <= max(1.5 * size, 1)
+    assert bucket(bucket(size)) == bucket(size) and (size <= 16 or bucket(size) % 8 == 0)
+
+
+def test_there_are_few_buckets() -> None:
+    assert rungs(128) == 14 and rungs(1024) == 20

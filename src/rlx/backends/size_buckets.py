@@ -54,7 +54,13 @@ class SizeBuckets:
         self._first: dict[str, int] | None = None
         self._varying: frozenset[str] = frozenset()
         self._made: dict[frozenset[str], PaddedGraph | None] = {}
+        self._reasons: dict[str, str] | None = None
         self._lock = locks.lock()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all dims may be padded."""
+        return not self.describe()["dims_compiled_each"]
 
     def program_at(self, binding: Mapping[str, int]) -> tuple[PaddedGraph, dict[str, int]] | None:
         """The padded graph for these sizes and the sizes of its arrays; None if they are compiled as they are."""
@@ -74,6 +80,12 @@ class SizeBuckets:
             return None  # dims that hang together have buckets that do not
         return made, sizes
 
+    def program_of(self, binding: Mapping[str, int]) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+        """What tells the programs of sizes apart."""
+        found = self.program_at(binding)
+        symbols, sizes = (frozenset[str](), binding) if found is None else (found[0].symbols, found[1])
+        return symbols, tuple(sorted(sizes.items()))
+
     def _size(self, name: str, size: int) -> int:
         most = self.graph.bounds.get(name, (0, None))[1]
         return bucket(size) if most is None else min(bucket(size), most)
@@ -86,11 +98,10 @@ class SizeBuckets:
     def describe(self) -> dict[str, Any]:
         """Which dims may be padded, and of the others why not."""
         symbols = {name for value in self.graph.inputs for d in value.shape for name in dims.symbols(d)}
-        if self.graph.states:
-            reasons = dict.fromkeys(symbols, "the program has states")
-        else:
-            reasons = reasons_of(self.graph, symbols)
-        return {"padded_dims": sorted(symbols - reasons.keys()), "dims_compiled_each": reasons}
+        if self._reasons is None:
+            stay = dict.fromkeys(symbols, "the program has states") if self.graph.states else None
+            self._reasons = reasons_of(self.graph, symbols) if stay is None else stay
+        return {"padded_dims": sorted(symbols - self._reasons.keys()), "dims_compiled_each": dict(self._reasons)}
 
 
 class PaddedBound(Bound):
