@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.memory import FrontArray
 from rlx.backends.size_buckets import bucket, rungs
 from rlx.ir.graph import Graph, call
 
@@ -160,3 +161,24 @@ def test_a_bucket_has_room_and_is_not_half_empty(size: int) -> None:
 
 def test_there_are_few_buckets() -> None:
     assert rungs(128) == 14 and rungs(1024) == 20
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_results_on_the_device_keep_their_padding_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs with as much room take them without a way over the host, others take what counts of them."""
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    graph = Graph("twice")
+    graph.output(graph.input("x", ("n", 3)) * 2.0, name="y")
+    made = rlx.Session(device, cache=False).compile(graph)
+    made.run([np.ones((2, 3), "f4")])
+    (first,) = made.run([np.arange(27, dtype="f4").reshape(9, 3)], outputs="device")
+    assert isinstance(first, FrontArray) and first.shape == (9, 3) and first.whole.shape == (11, 3)
+    np.testing.assert_array_equal(first.read((8,)), [48, 50, 52])
+    np.testing.assert_array_equal(first.copy().numpy(), np.asarray(first))
+    host = np.asarray(first)
+    monkeypatch.setattr(FrontArray, "numpy", lambda self: pytest.fail("it went over the host"))
+    np.testing.assert_array_equal(made.run([first])[0], host * 2)
+    monkeypatch.undo()
+    other = Graph("rows")
+    other.output(rlx.reduce_sum(other.input("x", ("n", 3)), axes=(0,)), name="y")
+    np.testing.assert_array_equal(rlx.Session(device, cache=False).compile(other).run([first])[0], host.sum(0))

@@ -14,12 +14,13 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.executable import Bound, KernelTime, deliver, shapes_at
-from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.backends.memory import DeviceArray, FrontArray, Where, on_host
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.padding import Parts
+from rlx.ir.symbols import symbols_within
 from rlx.passes.padding import PaddedGraph, padded, reasons_of
 
 STEP = 8
@@ -51,6 +52,7 @@ class SizeBuckets:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._names = symbols_within(graph.nodes)
         self._first: dict[str, int] | None = None
         self._varying: frozenset[str] = frozenset()
         self._made: dict[frozenset[str], PaddedGraph | None] = {}
@@ -64,12 +66,13 @@ class SizeBuckets:
 
     def program_at(self, binding: Mapping[str, int]) -> tuple[PaddedGraph, dict[str, int]] | None:
         """The padded graph for these sizes and the sizes of its arrays; None if they are compiled as they are."""
+        own = {name: n for name, n in binding.items() if name in self._names}
         with self._lock:
             if self._first is None:
-                self._first = dict(binding)
-            if self._first == binding:
+                self._first = own
+            if self._first == own:
                 return None
-            self._varying |= {name for name, n in binding.items() if self._first.get(name) != n}
+            self._varying |= {name for name, n in own.items() if self._first.get(name) != n}
             made = self._padded(self._varying)
         if made is None or any(binding[name] < 1 for name in made.symbols):
             return None
@@ -97,11 +100,11 @@ class SizeBuckets:
 
     def describe(self) -> dict[str, Any]:
         """Which dims may be padded, and of the others why not."""
-        symbols = {name for value in self.graph.inputs for d in value.shape for name in dims.symbols(d)}
+        names = self._names
         if self._reasons is None:
-            stay = dict.fromkeys(symbols, "the program has states") if self.graph.states else None
-            self._reasons = reasons_of(self.graph, symbols) if stay is None else stay
-        return {"padded_dims": sorted(symbols - self._reasons.keys()), "dims_compiled_each": dict(self._reasons)}
+            stay = dict.fromkeys(names, "the program has states") if self.graph.states else None
+            self._reasons = reasons_of(self.graph, names) if stay is None else stay
+        return {"padded_dims": sorted(names - self._reasons.keys()), "dims_compiled_each": dict(self._reasons)}
 
 
 class PaddedBound(Bound):
@@ -127,6 +130,7 @@ class PaddedBound(Bound):
         outputs = list(program.graph.outputs.values())
         types = [value.type for value in outputs]
         self.shapes = shapes_at(types, binding)
+        self.is_front = [all(len(parts) <= 1 for parts in axes) for axes in program.axes]
         self.is_whole = [whole == shape for whole, shape in zip(shapes_at(types, sizes) or (), self.shapes or ())]
         self.cuts = [
             [_cut(parts or (d,), binding, sizes) for parts, d in zip(axes, value.shape)]
@@ -144,14 +148,16 @@ class PaddedBound(Bound):
     def deliver_to(
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
     ) -> list[Any]:
-        """Results are cut on the host, and go back to the device if they are wanted there."""
-        cut = [place == "device" and not whole for place, whole in zip(where, self.is_whole)]
-        there: list[Where] = ["host" if moves else place for place, moves in zip(where, cut)]
+        """Results that are wanted on the device stay there with their padding; one whose padding does not lie behind
+        what counts goes through the host."""
+        moved = [place == "device" and not front for place, front in zip(where, self.is_front)]
+        there: list[Where] = ["host" if moves else place for place, moves in zip(where, moved)]
         results = self.inner.deliver_to(there, self._padded(inputs))
-        made = [
-            r if r is None or whole else self._front(r, at) for at, (r, whole) in enumerate(zip(results, self.is_whole))
+        made: list[Any] = [
+            r if r is None or whole else self._on_device(r, at) if isinstance(r, DeviceArray) else self._front(r, at)
+            for at, (r, whole) in enumerate(zip(results, self.is_whole))
         ]
-        made = [self.put(r) if moves else r for r, moves in zip(made, cut)]
+        made = [self.put(r) if moves else r for r, moves in zip(made, moved)]
         return made if out is None else deliver(made, out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
@@ -160,12 +166,18 @@ class PaddedBound(Bound):
     def _padded(self, inputs: Sequence[Array | DeviceArray]) -> list[Any]:
         made: list[Any] = []
         for array, shape in zip(inputs, self.whole):
-            if tuple(array.shape) != shape:
+            if isinstance(array, FrontArray) and array.whole.shape == shape:
+                array = array.whole
+            elif tuple(array.shape) != shape:
                 (held,) = on_host([array])
                 array = np.zeros(shape, held.dtype)
                 array[tuple(slice(n) for n in held.shape)] = held
             made.append(array)
         return [*made, *self.numbers]
+
+    def _on_device(self, result: DeviceArray, at: int) -> FrontArray:
+        assert self.shapes is not None  # all dims of a binding have a size
+        return FrontArray(result, self.shapes[at])
 
     def _front(self, result: Array, at: int) -> Array:
         """What counts of a result, in an array of its own."""

@@ -169,6 +169,8 @@ class Padding:
     def _distributed(self, parts: list[Dim], targets: Shape) -> list[Parts]:
         """These parts, the outermost first, to the axes that they become."""
         made, left = [], [d for d in parts if d != 1]
+        if len(left) == 1 and sum(d != 1 for d in targets) == 1:
+            return [(d,) for d in targets]  # of two names for one size either does
         for target in targets:
             taken, need = [], target
             while need != 1 and left:
@@ -187,6 +189,8 @@ class Padding:
             if need != 1:
                 self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
             made.append(self.parts(taken))
+        if left:
+            self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
         return made
 
     # values

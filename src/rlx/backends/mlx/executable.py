@@ -9,7 +9,7 @@ from typing import Any
 
 from rlx import flags, locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
-from rlx.backends.memory import Where, on_host
+from rlx.backends.memory import Where, on_host, plain
 from rlx.backends.mlx import scalar
 from rlx.backends.mlx.arrays import MlxArray
 from rlx.backends.mlx.library import Value, mx, put, take
@@ -160,7 +160,8 @@ class MlxBound(Bound):
         weights, written = self.executable.weights(), self.written
         with self.executable.on_device():
             program = self._program or self._made()
-            given = [_as_state(a, self.executable) if at in written.values() else a for at, a in enumerate(inputs)]
+            given = plain(inputs)
+            given = [_as_state(a, self.executable) if at in written.values() else a for at, a in enumerate(given)]
             results = program([_value(a) for a in given], weights)
             states = {i: given[at] for i, at in written.items()}
             for state in states.values():
@@ -184,7 +185,7 @@ class MlxBound(Bound):
         with self.executable.on_device():
             timer = KernelTimer()
             plan = Plan(graph, self.binding, timer)
-            arguments = [_value(a) for a in inputs]
+            arguments = [_value(a) for a in plain(inputs)]
             mx.eval(arguments, [value for _, value in plan.constants])
             timer.start()
             from_stored_to_stored(plan, graph)(arguments, weights)

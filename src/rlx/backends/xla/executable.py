@@ -14,7 +14,7 @@ import numpy as np
 from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
-from rlx.backends.memory import Where, on_host
+from rlx.backends.memory import Where, on_host, plain
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.backends.xla import compile_cache, lowering, named_scopes, scalar, timers
 from rlx.backends.xla.arrays import XlaArray
@@ -194,7 +194,7 @@ class XlaBound(Bound):
 
     def _with_states(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs, with states that are none of ours yet as arrays which the program may take the memory of."""
-        given = list(inputs)
+        given = plain(inputs)
         for at in self.written.values():
             if not isinstance(given[at], XlaArray):
                 given[at] = XlaArray.of_host(given[at], self.executable.device)
@@ -214,6 +214,6 @@ class XlaBound(Bound):
         if not self.executable.timed:
             return super().profile(inputs)
         with jax.enable_x64(True):
-            taken = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in inputs]
+            taken = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in plain(inputs)]
             program = self._program(self.executable.weights().values(), taken)
         return timers.times(self.graph, program.as_text(), timers.record(lambda: self(inputs)))
