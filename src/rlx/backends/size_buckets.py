@@ -7,7 +7,7 @@ comes with another size *varies*: from then on it has the sizes of a ladder, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,7 @@ class SizeBuckets:
         if made is None or any(binding[name] < 1 for name in made.symbols):
             return None
         sizes = {name: self._size(name, n) if name in made.symbols else n for name, n in binding.items()}
-        try:
-            made.graph.bind(sizes)
-        except ShapeError:
+        if not _fits(made.graph, sizes) or any(_fits(g, sizes) != _fits(g, binding) for g in _within(made.graph)):
             return None  # dims that hang together have buckets that do not
         return made, sizes
 
@@ -105,6 +103,21 @@ class SizeBuckets:
             stay = dict.fromkeys(names, "the program has states") if self.graph.states else None
             self._reasons = reasons_of(self.graph, names) if stay is None else stay
         return {"padded_dims": sorted(names - self._reasons.keys()), "dims_compiled_each": dict(self._reasons)}
+
+
+def _fits(graph: Graph, binding: Mapping[str, int]) -> bool:
+    try:
+        graph.bind(binding)
+    except ShapeError:
+        return False
+    return True
+
+
+def _within(graph: Graph) -> Iterator[Graph]:
+    """The regions of a graph, at any depth: those of a conditional may fit at some sizes only."""
+    for region in (region for node in graph.nodes for region in node.regions):
+        yield region
+        yield from _within(region)
 
 
 class PaddedBound(Bound):

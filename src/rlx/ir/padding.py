@@ -11,7 +11,7 @@ broadcasts one entry has none: its entries are equal, in its padding too, so it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
 
 Parts = tuple[Dim, ...]
+Axes = tuple[Parts, ...]
 ALIKE: Parts = ()
 """Of an axis whose entries are equal."""
 PREFIX = "rlx.size."
@@ -44,7 +45,7 @@ class Padded:
     """A value of a padded graph, and the parts of its axes."""
 
     value: Value
-    axes: tuple[Parts, ...]
+    axes: Axes
 
     @property
     def shape(self) -> Shape:
@@ -55,6 +56,19 @@ class Padded:
         return Padded(self.value, (*self.axes[:axis], parts, *self.axes[axis + 1 :]))
 
 
+@dataclass(frozen=True)
+class Body:
+    """A padded region. Behind its own inputs it takes the numbers of `sizes`."""
+
+    graph: Graph
+    results: tuple[Padded, ...]
+    sizes: tuple[Dim, ...]
+
+
+Walk = Callable[[Graph, frozenset[str], Sequence[Axes], Sequence[Dim]], Body]
+"""Pads a region whose inputs have these axes, and which may need more sizes than these."""
+
+
 class Padding:
     """What rules of ops know of the padded graph that they build in.
 
@@ -63,9 +77,10 @@ class Padding:
     node      the node that is built
     """
 
-    def __init__(self, graph: Graph, symbols: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, symbols: frozenset[str], walk: Walk) -> None:
         self.graph = graph
         self.symbols = symbols
+        self._walk = walk
         self.sizes: dict[str, Dim] = {}
         self.node: Node | None = None
         self._numbers: dict[Dim, Value] = {}
@@ -141,7 +156,7 @@ class Padding:
             made = self.same(made, parts)
         return made
 
-    def joined(self, shape: Shape, operands: Sequence[Padded]) -> tuple[Parts, ...]:
+    def joined(self, shape: Shape, operands: Sequence[Padded]) -> Axes:
         """The parts of operands that broadcast to a shape."""
         made: list[Parts] = []
         for back in range(len(shape), 0, -1):
@@ -152,14 +167,16 @@ class Padding:
             made.append(parts if parts or self.is_open(extent) else (extent,))
         return tuple(made)
 
-    def regrouped(self, x: Padded, shape: Shape) -> tuple[Parts, ...]:
+    def regrouped(self, x: Padded, shape: Shape) -> Axes:
         """The parts of axes under another shape of the same elements. Raises NotPadded."""
         if 0 in shape:
             return tuple((d,) for d in shape)
         made: list[Parts] = []
         for old, new in _groups(x.shape, shape):
             parts, targets = x.axes[old], shape[new]
-            if parts and all(p == ALIKE or d == 1 for p, d in zip(parts, x.shape[old])) and ALIKE in parts:
+            if not self.is_open(*x.shape[old], *targets):
+                made += [(d,) for d in targets]
+            elif parts and all(p == ALIKE or d == 1 for p, d in zip(parts, x.shape[old])) and ALIKE in parts:
                 made += [ALIKE if self.is_open(d) else (d,) for d in targets]
             else:
                 inner = [d for p, e in zip(parts, x.shape[old]) for d in (p or (e,))]
@@ -192,6 +209,27 @@ class Padding:
         if left:
             self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
         return made
+
+    # regions
+
+    def bodies(self, inputs: Sequence[Axes], *needed: Dim) -> list[Body]:
+        """The regions of the node, padded, all with the same sizes, these among them. Raises NotPadded."""
+        assert self.node is not None  # rules are called for nodes
+        sizes: dict[Dim, None] = dict.fromkeys(d for d in needed if self.is_open(d))
+        for region in self.node.regions:
+            sizes.update(dict.fromkeys(self._walk(region, self.symbols, inputs, tuple(sizes)).sizes))
+        return [self._walk(region, self.symbols, inputs, tuple(sizes)) for region in self.node.regions]
+
+    def settled(self, carried: Sequence[Padded], others: Sequence[Axes], which: int, *needed: Dim) -> list[Body]:
+        """The regions of a loop, with axes of carried values that a trip leaves as they are; `which` gives these."""
+        axes = [x.axes for x in carried]
+        while True:
+            bodies = self.bodies([*axes, *others], *needed)
+            after = [x.axes for x in bodies[which].results[: len(axes)]]
+            joined = [tuple(map(self.same, a, b)) for a, b in zip(axes, after)]
+            if joined == axes:
+                return bodies
+            axes = joined
 
     # values
 

@@ -6,14 +6,14 @@ counts of its results is what the graph gives at the sizes of the run. Each op's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlx.errors import ShapeError
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Input, Op, Param
-from rlx.ir.padding import NotPadded, Padded, Padding, Parts, grows
+from rlx.ir.padding import Axes, Body, NotPadded, Padded, Padding, grows
 from rlx.ir.symbols import symbols_of
 from rlx.passes.driver import Rebuild
 
@@ -33,7 +33,7 @@ class PaddedGraph:
     graph: Graph
     symbols: frozenset[str]
     sizes: tuple[Dim, ...]
-    axes: tuple[tuple[Parts, ...], ...]
+    axes: tuple[Axes, ...]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,23 +54,34 @@ def _tried(graph: Graph, symbols: Iterable[str]) -> tuple[PaddedGraph | None, di
     while left:
         try:
             made = _Builder(graph, left).run()
-            return PaddedGraph(*made, reasons), reasons
+            return PaddedGraph(made.graph, left, made.sizes, tuple(x.axes for x in made.results), reasons), reasons
         except NotPadded as refusal:
             reasons.update(dict.fromkeys(left & refusal.symbols, str(refusal)))
             left -= refusal.symbols
     return None, reasons
 
 
-class _Builder:
-    """One attempt for some dims."""
+def _body(region: Graph, symbols: frozenset[str], inputs: Sequence[Axes], sizes: Sequence[Dim]) -> Body:
+    builder = _Builder(region, symbols, inputs)
+    for dim in sizes:
+        builder.padding.size(dim)
+    return builder.run()
 
-    def __init__(self, graph: Graph, symbols: frozenset[str]) -> None:
+
+class _Builder:
+    """One attempt for some dims.
+
+    inputs   axes of the inputs, of a region; those of a graph have their padding behind what counts
+    """
+
+    def __init__(self, graph: Graph, symbols: frozenset[str], inputs: Sequence[Axes] = ()) -> None:
         self.graph = graph
         self.rebuild = Rebuild(graph)
-        self.padding = Padding(self.rebuild.new, symbols)
+        self.padding = Padding(self.rebuild.new, symbols, _body)
+        self.inputs = dict(zip(graph.inputs, inputs))
 
-    def run(self) -> tuple[Graph, frozenset[str], tuple[Dim, ...], tuple[tuple[Parts, ...], ...]]:
-        """The fields of a PaddedGraph. Raises NotPadded."""
+    def run(self) -> Body:
+        """The whole graph. Raises NotPadded."""
         known: Known = {}
         for node in self.graph.nodes:
             first = len(self.rebuild.new.nodes)
@@ -85,9 +96,8 @@ class _Builder:
                 made = self._node(node, [known[v] for v in node.inputs])
                 self.rebuild.replace(node, *(x.value for x in made), first=first)
             known.update(zip(node.outputs, made))
-        axes = tuple(known[value].axes for value in self.graph.outputs.values())
-        graph = self.rebuild.finish()
-        return graph, self.padding.symbols, tuple(self.padding.sizes.values()), axes
+        results = tuple(known[value] for value in self.graph.outputs.values())
+        return Body(self.rebuild.finish(), results, tuple(self.padding.sizes.values()))
 
     def _speaks(self, node: Node) -> bool:
         return bool(symbols_of(node) & self.padding.symbols)
@@ -95,6 +105,7 @@ class _Builder:
     def _leaf(self, node: Node) -> tuple[Padded, ...]:
         self.padding.node = node
         made = self.padding.of(self.rebuild[Value(node, 0)])
+        made = Padded(made.value, self.inputs.get(Value(node, 0), made.axes))
         if self.padding.is_open(*made.shape):
             if node.op.name != Input.name:
                 self.padding.refuse(f"a {node.op.name} of {node.types[0]}", *made.shape)
@@ -104,8 +115,6 @@ class _Builder:
     def _node(self, node: Node, operands: list[Padded]) -> tuple[Padded, ...]:
         """The results of a node's rule, or of those of the nodes that it is defined by."""
         self.padding.node = node
-        if node.regions:
-            self.padding.refuse("a body of its own")
         rule = node.op.padded
         try:
             made = rule(self.padding, *operands) if rule is not None else None
