@@ -99,24 +99,30 @@ def test_buckets_can_be_switched_off(device: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.devices("xla")
 def test_what_cannot_be_padded_is_compiled_at_each_size(device: str) -> None:
+    """Here columns of four, which are not apart in a row of them."""
+    graph = Graph("columns")
+    graph.output(rlx.reduce_sum(graph.input("x", ("4*n",)).reshape(4, "n"), axes=(0,)), name="y")
+    compiled = rlx.Session(device, cache=False).compile(graph)
+    for n in (3, 5, 6, 7):
+        x = np.arange(4 * n, dtype="f4")
+        np.testing.assert_allclose(compiled.run([x])[0], x.reshape(4, n).sum(0))
+    assert compiled.compile_count == 4
+    assert "[reshape]" in compiled.describe()["dims_compiled_each"]["n"]
+
+
+@pytest.mark.devices("xla")
+def test_loops_over_padded_sequences_share_programs(device: str) -> None:
     graph = Graph("loop")
     body = Graph("body")
     body.output(body.input("total", (2,)) + body.input("row", (2,)), name="total")
-    made = graph_scan(graph, body)
-    graph.output(made, name="y")
+    start, x = graph.constant(np.zeros(2, "f4")), graph.input("x", ("n", 2))
+    results = call("scan", start, x, carried=1, sequences=1, length=x.shape[0], regions=(body,))
+    graph.output(results[0] if isinstance(results, tuple) else results, name="y")
     compiled = rlx.Session(device, cache=False).compile(graph)
-    for n in (3, 5, 6, 7):
-        x = np.arange(2 * n, dtype="f4").reshape(n, 2)
-        np.testing.assert_allclose(compiled.run([x])[0], x.sum(0))
-    assert compiled.compile_count == 4
-    assert "[scan]" in compiled.describe()["dims_compiled_each"]["n"]
-
-
-def graph_scan(graph: Graph, body: Graph) -> rlx.Value:
-    start = graph.constant(np.zeros(2, "f4"))
-    x = graph.input("x", ("n", 2))
-    made = call("scan", start, x, carried=1, sequences=1, length=x.shape[0], regions=(body,))
-    return made[0] if isinstance(made, tuple) else made
+    for n in (3, 9, 10, 11):
+        rows = np.arange(2 * n, dtype="f4").reshape(n, 2)
+        np.testing.assert_allclose(compiled.run([rows])[0], rows.sum(0))
+    assert compiled.compile_count == 2
 
 
 @pytest.mark.devices("xla", "mlx")
