@@ -180,6 +180,7 @@ def test_results_on_the_device_keep_their_padding_there(device: str, monkeypatch
     (first,) = made.run([np.arange(27, dtype="f4").reshape(9, 3)], outputs="device")
     assert isinstance(first, FrontArray) and first.shape == (9, 3) and first.whole.shape == (11, 3)
     np.testing.assert_array_equal(first.read((8,)), [48, 50, 52])
+    assert first.read((8, 1)) == 50 and first.read((8, 1)).shape == ()
     np.testing.assert_array_equal(first.copy().numpy(), np.asarray(first))
     host = np.asarray(first)
     monkeypatch.setattr(FrontArray, "numpy", lambda self: pytest.fail("it went over the host"))

@@ -282,7 +282,7 @@ def _active(program: Program, compiled: CompiledGraph, binding: Binding, device:
         few = compiled.run(cut)
         if device in BUCKETS:
             given = _given(program, cut)
-            fronts = [np.ascontiguousarray(a[_front(v, part)]) for v, a in zip(graph.outputs.values(), actual)]
+            fronts = [np.array(a[_front(v, part)], order="C") for v, a in zip(graph.outputs.values(), actual)]
             failure = _compare(given, part, fronts, _wanted(given, part, device, 0), device, "active")
             if failure is not None:
                 return failure

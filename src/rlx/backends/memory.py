@@ -112,13 +112,13 @@ class FrontArray(DeviceArray):
         self.device = whole.device
 
     def numpy(self) -> Array:
-        return np.ascontiguousarray(self.whole.numpy()[self._front(0)])
+        return np.array(self.whole.numpy()[self._front(0)], order="C")
 
     def copy(self) -> FrontArray:
         return FrontArray(self.whole.copy(), self.shape)
 
     def read(self, index: tuple[int, ...]) -> Array:
-        return np.ascontiguousarray(self.whole.read(index)[self._front(len(index))])
+        return np.array(self.whole.read(index)[self._front(len(index))], order="C")
 
     def _front(self, first: int) -> tuple[Any, ...]:
         return (*(slice(n) for n in self.shape[first:]), ...)
