@@ -63,25 +63,25 @@ LENGTHS = (5, 9, 10, 16, 17, 37, 40, 48, 64, 1)
 @pytest.mark.devices("xla", "mlx")
 def test_sizes_of_a_bucket_share_a_program(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_MLX_COMPILE", "1")
-    made, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
+    compiled, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
     counts = []
     for length in LENGTHS:
         given = sentences(2, length)
-        for got, want in zip(made.run(given), wanted.run(given)):
+        for got, want in zip(compiled.run(given), wanted.run(given)):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
-        counts.append(made.compile_count)
+        counts.append(compiled.compile_count)
     # the first as it is, then buckets of 11, 16, 24, 48, 64, and 1
     assert counts == [1, 2, 2, 3, 4, 5, 5, 5, 6, 7]
-    assert made.describe()["padded_dims"] == ["batch", "seq"] and not made.describe()["dims_compiled_each"]
+    assert compiled.describe()["padded_dims"] == ["batch", "seq"] and not compiled.describe()["dims_compiled_each"]
 
 
 @pytest.mark.devices("xla")
 def test_one_size_is_compiled_as_it_is(device: str) -> None:
     """And so is every size where that is asked for."""
-    made = rlx.Session(device, cache=False).compile(encoder())
-    made.run(sentences(2, 5))
-    made.run(sentences(2, 5))
-    assert made.compile_count == 1
+    compiled = rlx.Session(device, cache=False).compile(encoder())
+    compiled.run(sentences(2, 5))
+    compiled.run(sentences(2, 5))
+    assert compiled.compile_count == 1
     batches = rlx.Session(device, cache=False).compile(encoder())
     for batch in (1, 3, 4, 3):  # 4 has room for 3
         batches.run(sentences(batch, 5))
@@ -91,10 +91,10 @@ def test_one_size_is_compiled_as_it_is(device: str) -> None:
 @pytest.mark.devices("xla")
 def test_buckets_can_be_switched_off(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_SIZE_BUCKETS", "0")
-    made = rlx.Session(device, cache=False).compile(encoder())
+    compiled = rlx.Session(device, cache=False).compile(encoder())
     for length in (5, 9, 10, 11):
-        made.run(sentences(1, length))
-    assert made.compile_count == 4 and "padded_dims" not in made.describe()
+        compiled.run(sentences(1, length))
+    assert compiled.compile_count == 4 and "padded_dims" not in compiled.describe()
 
 
 @pytest.mark.devices("xla")
@@ -128,15 +128,15 @@ def test_loops_over_padded_sequences_share_programs(device: str) -> None:
 @pytest.mark.devices("xla", "mlx")
 def test_extents_share_programs_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_MLX_COMPILE", "1")
-    made, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
+    compiled, wanted = rlx.Session(device, cache=False).compile(encoder()), rlx.Session("cpu").compile(encoder())
     given = sentences(2, 64)
-    made.run(given)
+    compiled.run(given)
     for extent in (40, 41, 48, 33):
-        for each in (made, wanted):
+        for each in (compiled, wanted):
             each.set_active_extent("seq", extent)
-        for got, want in zip(made.run(given), wanted.run(given)):
+        for got, want in zip(compiled.run(given), wanted.run(given)):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
-    assert made.compile_count == 2
+    assert compiled.compile_count == 2
 
 
 @pytest.mark.devices("xla", "mlx")
@@ -148,15 +148,15 @@ def test_a_fed_value_that_grows_meets_few_programs(device: str, monkeypatch: pyt
     rows = rlx.concat(past, row, axis=0)
     graph.output(rows, name="present")
     graph.output(rlx.softmax(row @ rows.transpose(1, 0), axis=-1) @ rows, name="seen")
-    made, wanted = rlx.Session(device, cache=False).compile(graph), rlx.Session("cpu").compile(graph)
-    for each in (made, wanted):
+    compiled, wanted = rlx.Session(device, cache=False).compile(graph), rlx.Session("cpu").compile(graph)
+    for each in (compiled, wanted):
         each.bind_handle("past", np.ones((1, 4), "f4"))
         each.set_feeds({"present": "past"})
     for step in range(30):
         given = {"row": np.full((1, 4), step / 30, "f4")}
-        np.testing.assert_allclose(made.run(given, ["seen"])[0], wanted.run(given, ["seen"])[0], rtol=1e-4)
-    assert made.compile_count == 10  # of 1, 2, 3, 4, 6, 8, 11, 16, 24 and 32 rows
-    np.testing.assert_array_equal(made.read_handle("past"), wanted.read_handle("past"))
+        np.testing.assert_allclose(compiled.run(given, ["seen"])[0], wanted.run(given, ["seen"])[0], rtol=1e-4)
+    assert compiled.compile_count == 10  # of 1, 2, 3, 4, 6, 8, 11, 16, 24 and 32 rows
+    np.testing.assert_array_equal(compiled.read_handle("past"), wanted.read_handle("past"))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 11, 12, 16, 17, 100, 129, 1000, 1_000_000])
@@ -175,16 +175,16 @@ def test_results_on_the_device_keep_their_padding_there(device: str, monkeypatch
     monkeypatch.setenv("RLX_MLX_COMPILE", "1")
     graph = Graph("twice")
     graph.output(graph.input("x", ("n", 3)) * 2.0, name="y")
-    made = rlx.Session(device, cache=False).compile(graph)
-    made.run([np.ones((2, 3), "f4")])
-    (first,) = made.run([np.arange(27, dtype="f4").reshape(9, 3)], outputs="device")
+    compiled = rlx.Session(device, cache=False).compile(graph)
+    compiled.run([np.ones((2, 3), "f4")])
+    (first,) = compiled.run([np.arange(27, dtype="f4").reshape(9, 3)], outputs="device")
     assert isinstance(first, FrontArray) and first.shape == (9, 3) and first.whole.shape == (11, 3)
     np.testing.assert_array_equal(first.read((8,)), [48, 50, 52])
     assert first.read((8, 1)) == 50 and first.read((8, 1)).shape == ()
     np.testing.assert_array_equal(first.copy().numpy(), np.asarray(first))
     host = np.asarray(first)
     monkeypatch.setattr(FrontArray, "numpy", lambda self: pytest.fail("it went over the host"))
-    np.testing.assert_array_equal(made.run([first])[0], host * 2)
+    np.testing.assert_array_equal(compiled.run([first])[0], host * 2)
     monkeypatch.undo()
     other = Graph("rows")
     other.output(rlx.reduce_sum(other.input("x", ("n", 3)), axes=(0,)), name="y")

@@ -48,11 +48,11 @@ def opened(case: Case) -> Iterator[tuple[Graph, dict[str, int]]]:
         binding = {"n": case.arrays[chosen[0][0]].shape[chosen[0][1]]}
         try:
             values = [graph.input(f"x{i}", s, a.dtype) for i, (s, a) in enumerate(zip(shapes, case.arrays))]
-            made = graph.add(case.op, *values)
+            results = graph.add(case.op, *values)
             graph.bind(binding)
         except (RlxError, OverflowError):
             continue  # its attributes, or its type rule, ask for a number
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             graph.output(value, name=f"y{i}")
         yield graph, binding
 
@@ -144,8 +144,8 @@ def test_a_dim_that_must_be_known_is_named_with_its_node() -> None:
     assert reasons and all("[reshape]" in why and "at node" in why for why in reasons.values())
     weighted = Graph("weighted")
     weighted.output(weighted.input("x", ("b", "n")) + weighted.param("w", ("n",)), name="y")
-    made = padded(weighted, ["b", "n"])
-    assert made is not None and made.symbols == {"b"} and "[param]" in made.reasons["n"]
+    found = padded(weighted, ["b", "n"])
+    assert found is not None and found.symbols == {"b"} and "[param]" in found.reasons["n"]
 
 
 def summed(length: dims.Dim | str, reverse: bool = False) -> Graph:

@@ -32,15 +32,15 @@ NAME = "padded"
 
 def runs(program: Program, binding: Binding) -> list[dict[str, Array]]:
     """What counts of the outputs at these sizes, once for each set of dims that may be padded, and larger arrays."""
-    made = []
+    found_runs = []
     for symbols in {frozenset({name}) for name in binding} | {frozenset(binding)}:
         found = padded(_ready(program), symbols)
         if found is None or any(binding[name] < 1 for name in found.symbols):
             continue
         verify(found.graph)
         for sizes in _larger(found, binding, program.seed):
-            made.append(run(found, *program.arrays(binding), binding, sizes, program.seed))
-    return made
+            found_runs.append(run(found, *program.arrays(binding), binding, sizes, program.seed))
+    return found_runs
 
 
 def refusals(program: Program) -> dict[str, str]:
@@ -91,13 +91,13 @@ def run(
         given[value.name] = np.array(dims.evaluate(size, binding), np.int64)
     with np.errstate(all="ignore"):
         results = evaluate(found.graph, given, params, sizes)
-    made = {}
+    outputs = {}
     for result, axes, (name, value) in zip(results, found.axes, found.graph.outputs.items()):
         parts = [d for of, whole in zip(axes, value.shape) for d in (of or (whole,))]
         split = result.reshape([dims.evaluate(d, sizes) for d in parts])
         kept = split[tuple(slice(dims.evaluate(d, binding)) for d in parts)]
-        made[name] = np.asarray(kept).reshape([dims.evaluate(d, binding) for d in value.shape])
-    return made
+        outputs[name] = np.asarray(kept).reshape([dims.evaluate(d, binding) for d in value.shape])
+    return outputs
 
 
 def garbage(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:

@@ -73,13 +73,13 @@ class SizeBuckets:
             if self._first == own:
                 return None
             self._varying |= {name for name, n in own.items() if self._first.get(name) != n}
-            made = self._padded(self._varying)
-        if made is None or any(binding[name] < 1 for name in made.symbols):
+            program = self._padded(self._varying)
+        if program is None or any(binding[name] < 1 for name in program.symbols):
             return None
-        sizes = {name: self._size(name, n) if name in made.symbols else n for name, n in binding.items()}
-        if not _fits(made.graph, sizes) or any(_fits(g, sizes) != _fits(g, binding) for g in _within(made.graph)):
+        sizes = {name: self._size(name, n) if name in program.symbols else n for name, n in binding.items()}
+        if not _fits(program.graph, sizes) or any(_fits(g, sizes) != _fits(g, binding) for g in _within(program.graph)):
             return None  # dims that hang together have buckets that do not
-        return made, sizes
+        return program, sizes
 
     def program_of(self, binding: Mapping[str, int]) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
         """What tells the programs of sizes apart."""
@@ -166,18 +166,18 @@ class PaddedBound(Bound):
         moved = [place == "device" and not front for place, front in zip(where, self.is_front)]
         there: list[Where] = ["host" if moves else place for place, moves in zip(where, moved)]
         results = self.inner.deliver_to(there, self._padded(inputs))
-        made: list[Any] = [
+        delivered: list[Any] = [
             r if r is None or whole else self._on_device(r, at) if isinstance(r, DeviceArray) else self._front(r, at)
             for at, (r, whole) in enumerate(zip(results, self.is_whole))
         ]
-        made = [self.put(r) if moves else r for r, moves in zip(made, moved)]
-        return made if out is None else deliver(made, out)
+        delivered = [self.put(r) if moves else r for r, moves in zip(delivered, moved)]
+        return delivered if out is None else deliver(delivered, out)
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         return self.inner.profile(self._padded(inputs))
 
     def _padded(self, inputs: Sequence[Array | DeviceArray]) -> list[Any]:
-        made: list[Any] = []
+        padded_inputs: list[Any] = []
         for array, shape in zip(inputs, self.whole):
             if isinstance(array, FrontArray) and array.whole.shape == shape:
                 array = array.whole
@@ -185,8 +185,8 @@ class PaddedBound(Bound):
                 (held,) = on_host([array])
                 array = np.zeros(shape, held.dtype)
                 array[tuple(slice(n) for n in held.shape)] = held
-            made.append(array)
-        return [*made, *self.numbers]
+            padded_inputs.append(array)
+        return [*padded_inputs, *self.numbers]
 
     def _on_device(self, result: DeviceArray, at: int) -> FrontArray:
         assert self.shapes is not None  # all dims of a binding have a size

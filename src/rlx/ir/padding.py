@@ -94,13 +94,13 @@ class Padding:
 
     def parts(self, listed: Iterable[Dim]) -> Parts:
         """The parts of an axis in their only form: a closed part is inside of the one before it."""
-        made: list[Dim] = []
+        kept: list[Dim] = []
         for dim in listed:
-            if made and not self.is_open(dim):
-                made[-1] = dims.mul(made[-1], dim)
+            if kept and not self.is_open(dim):
+                kept[-1] = dims.mul(kept[-1], dim)
             elif dim != 1:
-                made.append(dim)
-        return tuple(made) or (1,)
+                kept.append(dim)
+        return tuple(kept) or (1,)
 
     def of(self, value: Value) -> Padded:
         """A value whose padding lies behind what counts."""
@@ -151,41 +151,41 @@ class Padding:
 
     def same_of(self, listed: Iterable[Parts]) -> Parts:
         """The parts of axes that all go together, as `same`."""
-        made = ALIKE
+        common = ALIKE
         for parts in listed:
-            made = self.same(made, parts)
-        return made
+            common = self.same(common, parts)
+        return common
 
     def joined(self, shape: Shape, operands: Sequence[Padded]) -> Axes:
         """The parts of operands that broadcast to a shape."""
-        made: list[Parts] = []
+        axes: list[Parts] = []
         for back in range(len(shape), 0, -1):
             parts, extent = ALIKE, shape[len(shape) - back]
             for x in operands:
                 if len(x.axes) >= back and (x.shape[-back] != 1 or extent == 1):
                     parts = self.same(parts, x.axes[-back])
-            made.append(parts if parts or self.is_open(extent) else (extent,))
-        return tuple(made)
+            axes.append(parts if parts or self.is_open(extent) else (extent,))
+        return tuple(axes)
 
     def regrouped(self, x: Padded, shape: Shape) -> Axes:
         """The parts of axes under another shape of the same elements. Raises NotPadded."""
         if 0 in shape:
             return tuple((d,) for d in shape)
-        made: list[Parts] = []
+        axes: list[Parts] = []
         for old, new in _groups(x.shape, shape):
             parts, targets = x.axes[old], shape[new]
             if not self.is_open(*x.shape[old], *targets):
-                made += [(d,) for d in targets]
+                axes += [(d,) for d in targets]
             elif parts and all(p == ALIKE or d == 1 for p, d in zip(parts, x.shape[old])) and ALIKE in parts:
-                made += [ALIKE if self.is_open(d) else (d,) for d in targets]
+                axes += [ALIKE if self.is_open(d) else (d,) for d in targets]
             else:
                 inner = [d for p, e in zip(parts, x.shape[old]) for d in (p or (e,))]
-                made += self._distributed(inner, targets)
-        return tuple(made)
+                axes += self._distributed(inner, targets)
+        return tuple(axes)
 
     def _distributed(self, parts: list[Dim], targets: Shape) -> list[Parts]:
         """These parts, the outermost first, to the axes that they become."""
-        made, left = [], [d for d in parts if d != 1]
+        axes, left = [], [d for d in parts if d != 1]
         if len(left) == 1 and sum(d != 1 for d in targets) == 1:
             return [(d,) for d in targets]  # of two names for one size either does
         for target in targets:
@@ -205,10 +205,10 @@ class Padding:
                     need = 1
             if need != 1:
                 self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
-            made.append(self.parts(taken))
+            axes.append(self.parts(taken))
         if left:
             self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
-        return made
+        return axes
 
     # regions
 
@@ -235,14 +235,14 @@ class Padding:
 
     def build(self, op: Op, *operands: Value) -> Value:
         """The op on values of the padded graph."""
-        made = self.graph.add(op, *operands)
-        assert isinstance(made, Value)  # what has several results calls `add` itself
-        return made
+        value = self.graph.add(op, *operands)
+        assert isinstance(value, Value)  # what has several results calls `add` itself
+        return value
 
     def elementwise(self, op: Op, *operands: Padded) -> Padded:
         """An op that goes element by element, as it is."""
-        made = self.build(op, *(x.value for x in operands))
-        return Padded(made, self.joined(made.shape, operands))
+        value = self.build(op, *(x.value for x in operands))
+        return Padded(value, self.joined(value.shape, operands))
 
     def counts(self, x: Padded, axis: int) -> Value:
         """Whether entries along an axis count, bool [1, ..., n, ..., 1] of the rank of x."""
@@ -300,8 +300,8 @@ class Padding:
         """What a scatter takes, of indices into an axis, or of one column of vectors for each of several: those out of
         range, and those that do not count, lie outside of all."""
         columns = [indices.value] if len(extents) == 1 else [indices.value[..., i : i + 1] for i in range(len(extents))]
-        made = [self.places(column, extent) for column, extent in zip(columns, extents)]
-        whole = made[0] if len(made) == 1 else self.graph.build("concat", *made, axis=-1)
+        places = [self.places(column, extent) for column, extent in zip(columns, extents)]
+        whole = places[0] if len(places) == 1 else self.graph.build("concat", *places, axis=-1)
         far = self.graph.build("select", self.graph.build("lt", whole, 0), FAR, whole)
         return self.filled(Padded(far, indices.axes), range(len(indices.axes)), FAR)
 

@@ -153,8 +153,8 @@ class Conv(Primitive):
         channels = rank - 1 if self.channels_last else 1
         padding.closed(x, channels, "channels along")
         space = range(1, rank - 1) if self.channels_last else range(2, rank)
-        made = padding.build(self, _windowed(padding, x, space, self.low, 0).value, w.value)
-        return Padded(made, tuple((d,) if axis else x.axes[0] for axis, d in enumerate(made.shape)))
+        result = padding.build(self, _windowed(padding, x, space, self.low, 0).value, w.value)
+        return Padded(result, tuple((d,) if axis else x.axes[0] for axis, d in enumerate(result.shape)))
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         w = inputs[1]
@@ -186,12 +186,12 @@ class Dilate(Primitive):
         return out
 
     def padded(self, padding: Padding, x: Padded) -> Padded:
-        made = padding.build(self, x.value)
+        result = padding.build(self, x.value)
         for axis, step in enumerate(self.steps):
             if step > 1:
                 padding.simple(x, axis, "zeros between")
-                x = x.along(axis, (made.shape[axis],))
-        return Padded(made, x.axes)
+                x = x.along(axis, (result.shape[axis],))
+        return Padded(result, x.axes)
 
 
 @op
@@ -354,8 +354,8 @@ class ReduceWindow(Primitive):
     def padded(self, padding: Padding, x: Padded) -> Padded:
         lead = len(x.axes) - len(self.window)
         fill = identity(self.combine, x.value.dtype)
-        made = padding.build(self, _windowed(padding, x, range(lead, len(x.axes)), self.low, fill).value)
-        return Padded(made, (*x.axes[:lead], *((d,) for d in made.shape[lead:])))
+        result = padding.build(self, _windowed(padding, x, range(lead, len(x.axes)), self.low, fill).value)
+        return Padded(result, (*x.axes[:lead], *((d,) for d in result.shape[lead:])))
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)

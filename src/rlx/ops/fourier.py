@@ -61,12 +61,12 @@ class _Transform(Composite):
         if padding.is_open(real.shape[at], self.length or 0):
             return None
         axes = padding.joined(real.shape, (real, *imaginary))
-        made = padding.graph.add(self, real.value, *(x.value for x in imaginary))
+        result = padding.graph.add(self, real.value, *(x.value for x in imaginary))
         results = [
             Padded(value, (*axes[:at], (value.shape[at],), *axes[at + 1 :]))
-            for value in (made if isinstance(made, tuple) else (made,))
+            for value in (result if isinstance(result, tuple) else (result,))
         ]
-        return tuple(results) if isinstance(made, tuple) else results[0]
+        return tuple(results) if isinstance(result, tuple) else results[0]
 
     def is_plain(self, x: TensorType) -> bool:
         """Whether rows are transformed as they are: along the last axis, of no other length, in a dtype that sums are

@@ -167,8 +167,8 @@ class GatherNd(Primitive):
             x, taken = padding.reached(x, Padded(column.cast("i64"), indices.axes), lead + i)
             columns.append(taken.value)
         places = columns[0] if depth == 1 else concat(*columns, axis=-1)
-        made = padding.build(self, x.value, places)
-        return Padded(made, (*batch, *indices.axes[lead:-1], *x.axes[lead + depth :]))
+        result = padding.build(self, x.value, places)
+        return Padded(result, (*batch, *indices.axes[lead:-1], *x.axes[lead + depth :]))
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return _moved(inputs[1], outputs[0])
@@ -198,8 +198,8 @@ class _Scatter(Primitive):
     tolerance = Tolerance(64, scale=1)
 
     def _write_padded(self, padding: Padding, x: Padded, indices: Padded, updates: Padded) -> Padded:
-        made = padding.build(self, x.value, indices.value, updates.value)
-        return Padded(made, tuple(parts or (d,) for parts, d in zip(x.axes, made.shape)))
+        result = padding.build(self, x.value, indices.value, updates.value)
+        return Padded(result, tuple(parts or (d,) for parts, d in zip(x.axes, result.shape)))
 
     def _check(self, x: TensorType, updates: TensorType) -> None:
         expect.same_dtype(x, updates)

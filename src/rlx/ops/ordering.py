@@ -61,10 +61,10 @@ class TopK(Primitive):
         axis, of = self.axis % len(x.axes), x.value.dtype
         padding.simple(x, axis, "an order of")
         last = identity("max", of) if self.largest else np.nan if of.is_float else identity("min", of)
-        made = padding.graph.add(self, padding.filled(x, (axis,), last).value)
-        assert isinstance(made, tuple)  # it has two results
+        result = padding.graph.add(self, padding.filled(x, (axis,), last).value)
+        assert isinstance(result, tuple)  # it has two results
         axes = (*x.axes[:axis], (self.k,), *x.axes[axis + 1 :])
-        return Padded(made[0], axes), Padded(made[1], axes)
+        return Padded(result[0], axes), Padded(result[1], axes)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """A comparison with the least of the best for every element, and some sorting."""

@@ -90,8 +90,8 @@ class PackedMatmul(Composite):
     def padded(self, padding: Padding, x: Padded, w: Padded, *others: Padded) -> Padded:
         for operand in (w, *others):
             padding.closed(operand, 0, "packed weights with")
-        made = padding.build(self, x.value, w.value, *(operand.value for operand in others))
-        return Padded(made, (*x.axes[:-1], (made.shape[-1],)))
+        result = padding.build(self, x.value, w.value, *(operand.value for operand in others))
+        return Padded(result, (*x.axes[:-1], (result.shape[-1],)))
 
     def decompose(self, x: Value, w: Value, scale: Value, zero: Value | None = None) -> Value:
         rows = w.shape[0]

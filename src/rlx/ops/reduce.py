@@ -59,8 +59,8 @@ class Reduction(Primitive):
 
     def padded(self, padding: Padding, x: Padded) -> Padded:
         axes = tuple(a % len(x.axes) for a in self.axes)
-        made = padding.build(self, padding.filled(x, axes, identity(self.combine, x.value.dtype)).value)
-        return Padded(made, reduced_axes(x, axes, self.keepdims))
+        result = padding.build(self, padding.filled(x, axes, identity(self.combine, x.value.dtype)).value)
+        return Padded(result, reduced_axes(x, axes, self.keepdims))
 
     def _start(self, x: Array) -> dict[str, Any]:
         return {"dtype": x.dtype} if x.dtype.kind in "iuc" else {}
@@ -174,10 +174,10 @@ class _Argument(Primitive):
         """What does not count loses, or comes after its equals; where the last of these wins, all that counts are."""
         axis = self.axis % len(x.axes)
         extent = padding.simple(x, axis, "an index into")
-        made = padding.build(self, padding.filled(x, (axis,), identity(self.combine, x.value.dtype)).value)
+        result = padding.build(self, padding.filled(x, (axis,), identity(self.combine, x.value.dtype)).value)
         if self.last and padding.is_open(extent):
-            made = minimum(made, padding.size(dims.add(extent, -1)))
-        return Padded(made, reduced_axes(x, (axis,), self.keepdims))
+            result = minimum(result, padding.size(dims.add(extent, -1)))
+        return Padded(result, reduced_axes(x, (axis,), self.keepdims))
 
 
 @op

@@ -127,7 +127,7 @@ class Slice(Movement):
     def padded(self, padding: Padding, x: Padded) -> Padded:
         """A slice that does not begin at a number takes its elements one by one."""
         starts, stops, steps, axes = list(self.starts), list(self.stops), list(self.steps), list(x.axes)
-        made = x.value
+        result = x.value
         for axis, extent in enumerate(x.shape):
             start, stop, step = self.starts[axis], self.stops[axis], self.steps[axis]
             if (start, stop, step) == (0, extent, 1):
@@ -138,15 +138,15 @@ class Slice(Movement):
                 axes[axis] = (count,)
             if padding.is_open(start):
                 places = iota(padding.graph, shape=(count,), dtype="i64") * step + padding.size(start)
-                made = gather(made, places, axis=axis)
+                result = gather(result, places, axis=axis)
                 starts[axis], stops[axis], steps[axis] = 0, count, 1
             elif padding.is_open(stop) and step < 0:
                 padding.refuse("backwards to a stop that a run tells", stop)
             else:
                 axes[axis] = axes[axis] if padding.is_open(count) else (count,)
-        whole = all(part == (0, d, 1) for part, d in zip(zip(starts, stops, steps), made.shape))
+        whole = all(part == (0, d, 1) for part, d in zip(zip(starts, stops, steps), result.shape))
         cut = Slice(tuple(starts), tuple(stops), tuple(steps))
-        return Padded(made if whole else padding.build(cut, made), tuple(axes))
+        return Padded(result if whole else padding.build(cut, result), tuple(axes))
 
 
 @op
@@ -182,8 +182,8 @@ class Frames(Movement):
         if padding.is_open(self.length):
             padding.refuse(f"frames of {self.length}", self.length)
         padding.simple(x, axis, "frames of")
-        made = padding.build(self, x.value)
-        return Padded(made, (*x.axes[:axis], (made.shape[axis],), (self.length,), *x.axes[axis + 1 :]))
+        result = padding.build(self, x.value)
+        return Padded(result, (*x.axes[:axis], (result.shape[axis],), (self.length,), *x.axes[axis + 1 :]))
 
 
 @op
@@ -264,12 +264,12 @@ class Concat(Movement):
             return Padded(padding.build(self, *(part.value for part in parts)), tuple(others))
         first, *rest = parts
         ends = tuple(sum(extents[1:], start=0) if i == axis else 0 for i in range(len(others)))
-        made = padding.build(Pad((0,) * len(others), ends), first.value)
+        result = padding.build(Pad((0,) * len(others), ends), first.value)
         start = first.shape[axis]
         for part in rest:
-            made = update_slice(made, part.value, padding.size(start), axis=axis)
+            result = update_slice(result, part.value, padding.size(start), axis=axis)
             start = dims.add(start, part.shape[axis])
-        return Padded(made, tuple(others))
+        return Padded(result, tuple(others))
 
 
 @op
@@ -290,10 +290,10 @@ class Iota(Movement):
         return np.broadcast_to(line.reshape(spread), self.shape)  # type: ignore[arg-type]
 
     def padded(self, padding: Padding) -> Padded:
-        made = padding.graph.add(self)
-        assert isinstance(made, Value)  # of one result
+        result = padding.graph.add(self)
+        assert isinstance(result, Value)  # of one result
         alike = [i != self.axis % len(self.shape) and padding.is_open(d) for i, d in enumerate(self.shape)]
-        return Padded(made, tuple(ALIKE if a else (d,) for a, d in zip(alike, self.shape)))
+        return Padded(result, tuple(ALIKE if a else (d,) for a, d in zip(alike, self.shape)))
 
 
 @op

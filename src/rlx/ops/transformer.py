@@ -133,8 +133,8 @@ class Attention(Composite):
             k, v = (padding.filled(x.along(2, keys), (2,), 0) for x in (k, v))
             mask = self._mask_padded(padding, k, mask)
         masks = () if mask is None else (mask.value,)
-        made = padding.build(self, q.value, k.value, v.value, *masks)
-        return Padded(made, (batch, q.axes[1], q.axes[2], v.axes[3]))
+        result = padding.build(self, q.value, k.value, v.value, *masks)
+        return Padded(result, (batch, q.axes[1], q.axes[2], v.axes[3]))
 
     def _mask_padded(self, padding: Padding, k: Padded, mask: Padded | None) -> Padded:
         """The mask, and false or -inf for keys that do not count."""

@@ -53,8 +53,8 @@ def _tried(graph: Graph, symbols: Iterable[str]) -> tuple[PaddedGraph | None, di
     left = frozenset(symbols)
     while left:
         try:
-            made = _Builder(graph, left).run()
-            return PaddedGraph(made.graph, left, made.sizes, tuple(x.axes for x in made.results), reasons), reasons
+            body = _Builder(graph, left).run()
+            return PaddedGraph(body.graph, left, body.sizes, tuple(x.axes for x in body.results), reasons), reasons
         except NotPadded as refusal:
             reasons.update(dict.fromkeys(left & refusal.symbols, str(refusal)))
             left -= refusal.symbols
@@ -86,16 +86,16 @@ class _Builder:
         for node in self.graph.nodes:
             first = len(self.rebuild.new.nodes)
             if isinstance(node.op, (Input, Param, Constant)):
-                made = self._leaf(node)
+                results = self._leaf(node)
             elif not self.padding.is_open(*(d for v in node.inputs for d in v.shape)) and not self._speaks(node):
                 self.rebuild.keep(node)
-                made = tuple(self.padding.of(self.rebuild[v]) for v in node.outputs)
-                known.update(zip(node.outputs, made))
+                results = tuple(self.padding.of(self.rebuild[v]) for v in node.outputs)
+                known.update(zip(node.outputs, results))
                 continue
             else:
-                made = self._node(node, [known[v] for v in node.inputs])
-                self.rebuild.replace(node, *(x.value for x in made), first=first)
-            known.update(zip(node.outputs, made))
+                results = self._node(node, [known[v] for v in node.inputs])
+                self.rebuild.replace(node, *(x.value for x in results), first=first)
+            known.update(zip(node.outputs, results))
         results = tuple(known[value] for value in self.graph.outputs.values())
         return Body(self.rebuild.finish(), results, tuple(self.padding.sizes.values()))
 
@@ -104,25 +104,25 @@ class _Builder:
 
     def _leaf(self, node: Node) -> tuple[Padded, ...]:
         self.padding.node = node
-        made = self.padding.of(self.rebuild[Value(node, 0)])
-        made = Padded(made.value, self.inputs.get(Value(node, 0), made.axes))
-        if self.padding.is_open(*made.shape):
+        leaf = self.padding.of(self.rebuild[Value(node, 0)])
+        leaf = Padded(leaf.value, self.inputs.get(Value(node, 0), leaf.axes))
+        if self.padding.is_open(*leaf.shape):
             if node.op.name != Input.name:
-                self.padding.refuse(f"a {node.op.name} of {node.types[0]}", *made.shape)
-            self._check_grows(made)
-        return (made,)
+                self.padding.refuse(f"a {node.op.name} of {node.types[0]}", *leaf.shape)
+            self._check_grows(leaf)
+        return (leaf,)
 
     def _node(self, node: Node, operands: list[Padded]) -> tuple[Padded, ...]:
         """The results of a node's rule, or of those of the nodes that it is defined by."""
         self.padding.node = node
         rule = node.op.padded
         try:
-            made = rule(self.padding, *operands) if rule is not None else None
-            if made is None:
-                made = self._apart(node, operands)
+            found = rule(self.padding, *operands) if rule is not None else None
+            if found is None:
+                found = self._apart(node, operands)
         except ShapeError as error:
             self.padding.refuse(f"its padded form does not fit: {error}")
-        results: tuple[Padded, ...] = made if isinstance(made, tuple) else (made,)
+        results: tuple[Padded, ...] = found if isinstance(found, tuple) else (found,)
         self.padding.node = node
         for x, of in zip(results, node.types, strict=True):
             if x.value.type != of:
@@ -136,7 +136,7 @@ class _Builder:
             self.padding.refuse("no rule for padding")
         inner = Graph(node.name, True)
         leaves = [inner.input(f"operand.{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
-        made = op.decompose(*leaves)  # type: ignore[attr-defined]  # a composite
+        found = op.decompose(*leaves)  # type: ignore[attr-defined]  # a composite
         known: Known = dict(zip(leaves, operands))
         for each in inner.nodes[len(leaves) :]:
             each.source = node.source or node.name
@@ -144,7 +144,7 @@ class _Builder:
                 known[Value(each, 0)] = self.padding.of(self.rebuild.new.constant(each.op.value.array))
             else:
                 known.update(zip(each.outputs, self._node(each, [known[v] for v in each.inputs])))
-        return tuple(known[v] for v in (made if isinstance(made, tuple) else (made,)))
+        return tuple(known[v] for v in (found if isinstance(found, tuple) else (found,)))
 
     def _check_grows(self, x: Padded) -> None:
         """Raises NotPadded for an axis that need not be longer where its dims are larger."""

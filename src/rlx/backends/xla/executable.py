@@ -113,8 +113,6 @@ class XlaBound(Bound):
     def __init__(
         self, executable: XlaExecutable, graph: Graph, binding: dict[str, int], padded: tuple[str, ...] = ()
     ) -> None:
-        import jax
-
         self.executable = executable
         self.graph = graph
         self.binding = binding
@@ -126,10 +124,6 @@ class XlaBound(Bound):
         self._lock = locks.lock()
         self._shared: Shared | None = None
         self._compiled: Any = None
-
-        first = len(graph.params)
-        donated = tuple(first + at for at in self.written.values())
-        self._jitted = jax.jit(traced(graph, binding, executable.timed), donate_argnums=donated)
 
     def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
@@ -147,10 +141,18 @@ class XlaBound(Bound):
         found = compile_cache.read(key, (*weights, *inputs), results, self.executable.device)
         if found is None:
             with translated("compile", "xla"):
-                found = self._jitted.lower(*weights, *self._described(inputs)).compile()
+                found = self._jitted().lower(*weights, *self._described(inputs)).compile()
             self.executable.compile_count += 1
             compile_cache.write(key, found)
         return found
+
+    def _jitted(self) -> Any:
+        """The graph for jax; states that are written in place are given away."""
+        import jax
+
+        first = len(self.graph.params)
+        donated = tuple(first + at for at in self.written.values())
+        return jax.jit(traced(self.graph, self.binding, self.executable.timed), donate_argnums=donated)
 
     def _described(self, inputs: Sequence[Array]) -> list[Any]:
         """Inputs by their types, on the device: a program without weights is for that too."""
