@@ -31,6 +31,7 @@ def test_weights_may_be_set_anew_and_sizes_are_made_ready_once_each(device: str)
 def encoder(dim: int = 8) -> Graph:
     """Embeddings, attention with a mask, norms and a mean over what is not masked, as encoders of sentences have."""
     graph = Graph("encoder")
+    graph.bounds["seq"] = (1, 64)
     ids, mask = graph.input("ids", ("batch", "seq"), "i64"), graph.input("mask", ("batch", "seq"), "i64")
     random = np.random.default_rng(0)
 
@@ -72,7 +73,8 @@ def test_sizes_of_a_bucket_share_a_program(device: str, monkeypatch: pytest.Monk
         counts.append(compiled.compile_count)
     # the first as it is, then buckets of 11, 16, 24, 48, 64, and 1
     assert counts == [1, 2, 2, 3, 4, 5, 5, 5, 6, 7]
-    assert compiled.describe()["padded_dims"] == ["batch", "seq"] and not compiled.describe()["dims_compiled_each"]
+    assert compiled.describe()["padded_dims"] == {"batch": None, "seq": 12}
+    assert not compiled.describe()["dims_compiled_each"]
 
 
 @pytest.mark.devices("xla")
@@ -189,3 +191,19 @@ def test_results_on_the_device_keep_their_padding_there(device: str, monkeypatch
     other = Graph("rows")
     other.output(rlx.reduce_sum(other.input("x", ("n", 3)), axes=(0,)), name="y")
     np.testing.assert_array_equal(rlx.Session(device, cache=False).compile(other).run([first])[0], host.sum(0))
+
+
+@pytest.mark.devices("xla")
+def test_dims_that_follow_from_others_have_room_with_them(device: str) -> None:
+    """A mask of the length that a cache and a token come to."""
+    graph = Graph("decoder")
+    past, row, mask = graph.input("past", ("n", 4)), graph.input("row", ("k", 4)), graph.input("mask", ("total",))
+    rows = rlx.concat(past, row, axis=0)
+    scores = (row @ rows.transpose(1, 0)) + mask
+    graph.output(rlx.softmax(scores, axis=-1) @ rows, name="y")
+    compiled, wanted = rlx.Session(device, cache=False).compile(graph), rlx.Session("cpu").compile(graph)
+    random = np.random.default_rng(0)
+    for n in (3, 17, 18, 20, 24):
+        given = [random.standard_normal(shape).astype("f4") for shape in ((n, 4), (1, 4), (n + 1,))]
+        np.testing.assert_allclose(compiled.run(given)[0], wanted.run(given)[0], rtol=1e-4, atol=1e-5)
+    assert compiled.compile_count == 2

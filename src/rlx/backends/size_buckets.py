@@ -77,6 +77,7 @@ class SizeBuckets:
         if program is None or any(binding[name] < 1 for name in program.symbols):
             return None
         sizes = {name: self._size(name, n) if name in program.symbols else n for name, n in binding.items()}
+        self._follow(program, sizes, binding)
         if not _fits(program.graph, sizes) or any(_fits(g, sizes) != _fits(g, binding) for g in _within(program.graph)):
             return None  # dims that hang together have buckets that do not
         return program, sizes
@@ -91,18 +92,28 @@ class SizeBuckets:
         most = self.graph.bounds.get(name, (0, None))[1]
         return bucket(size) if most is None else min(bucket(size), most)
 
+    def _follow(self, program: PaddedGraph, sizes: dict[str, int], binding: Mapping[str, int]) -> None:
+        """Gives dims that equal what others come to, as a mask's length that of a cache and a token, their sizes."""
+        for equality in self.graph.equalities:
+            for dim, other in ((equality.left, equality.right), (equality.right, equality.left)):
+                name = str(dim)
+                if name in program.symbols and name not in dims.symbols(other):
+                    sizes[name] = max(dims.evaluate(other, sizes), binding[name])
+
     def _padded(self, symbols: frozenset[str]) -> PaddedGraph | None:
         if symbols not in self._made:
             self._made[symbols] = None if self.graph.states else padded(self.graph, symbols)
         return self._made[symbols]
 
     def describe(self) -> dict[str, Any]:
-        """Which dims may be padded, and of the others why not."""
+        """Which dims may be padded, with how many buckets there are up to their bound, and of the others why not."""
         names = self._names
         if self._reasons is None:
             stay = dict.fromkeys(names, "the program has states") if self.graph.states else None
             self._reasons = reasons_of(self.graph, names) if stay is None else stay
-        return {"padded_dims": sorted(names - self._reasons.keys()), "dims_compiled_each": dict(self._reasons)}
+        most = {name: self.graph.bounds.get(name, (0, None))[1] for name in sorted(names - self._reasons.keys())}
+        padded_dims = {name: None if bound is None else rungs(bound) for name, bound in most.items()}
+        return {"padded_dims": padded_dims, "dims_compiled_each": dict(self._reasons)}
 
 
 def _fits(graph: Graph, binding: Mapping[str, int]) -> bool:
