@@ -114,6 +114,22 @@ def test_axes_that_a_reshape_joins_keep_their_parts() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_entries_that_lie_apart_are_gathered() -> None:
+    """Of [b·n] in a row with others, sorted, and as [n, b]; of [4·n] as [4, n]."""
+    graph = Graph("apart")
+    x, y = graph.input("x", ("b", "n")), graph.input("y", ("4*n",))
+    flat = x.reshape("b*n")
+    graph.output(rlx.concat(y, flat, y, axis=0), name="row")
+    graph.output(rlx.cumsum(flat, axis=0), name="sums")
+    graph.output(flat * rlx.iota(graph, shape=("b*n",), dtype="f32"), name="numbered")
+    graph.output(rlx.sort(flat, axis=0), name="sorted")
+    graph.output(rlx.softmax(flat.reshape("n", "b"), axis=1), name="turned")
+    graph.output(rlx.softmax(y.reshape(4, "n"), axis=1), name="columns")
+    graph.output(rlx.reduce_sum(rlx.concat(flat[1:], flat[:1], axis=0).reshape("b", "n"), axes=(1,)), name="rolled")
+    for wanted, got in both(graph, {"b": 3, "n": 5}, {"b": 4, "n": 8}):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_dims_as_numbers_are_those_of_the_run() -> None:
     graph = Graph("numbers")
     x = graph.input("x", ("n",))
@@ -138,10 +154,11 @@ def test_negative_indices_count_from_the_end_of_what_counts() -> None:
 def test_a_dim_that_must_be_known_is_named_with_its_node() -> None:
     """The other dim is padded all the same."""
     graph = Graph("some")
-    x = graph.input("x", ("b", "n"))
-    graph.output(rlx.reduce_sum(x.reshape(4, "b*n//4"), axes=(0,)), name="y")
-    reasons = reasons_of(graph, ["b", "n"])
-    assert reasons and all("[reshape]" in why and "at node" in why for why in reasons.values())
+    x, y = graph.input("x", ("b", "n")), graph.input("y", ("m",))
+    graph.output(rlx.pad(x, low=(0, "m"), high=(0, 0)), name="y")
+    found = padded(graph, ["b", "n", "m"])
+    assert found is not None and found.symbols == {"b", "n"}
+    assert "[pad] m elements in front" in found.reasons["m"] and "at node" in found.reasons["m"] and y.rank == 1
     weighted = Graph("weighted")
     weighted.output(weighted.input("x", ("b", "n")) + weighted.param("w", ("n",)), name="y")
     found = padded(weighted, ["b", "n"])

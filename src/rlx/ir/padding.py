@@ -128,12 +128,45 @@ class Padding:
 
     # axes
 
-    def simple(self, x: Padded, axis: int, why: str) -> Dim:
-        """The dim of an axis whose padding lies behind all that counts. Raises NotPadded."""
-        parts = x.axes[axis]
-        if len(parts) > 1:
-            self.refuse(f"{why} {' times '.join(map(str, parts))} entries that lie apart", *parts[1:])
-        return x.shape[axis]
+    def in_front(self, x: Padded, axis: int) -> Padded:
+        """x with what counts of an axis in front of its padding: entries that lie apart are gathered."""
+        extent = x.shape[axis]
+        if len(x.axes[axis]) > 1:
+            places = self._places(self.graph.build("iota", self.graph, shape=(extent,), dtype="i64"), x.axes[axis])
+            x = Padded(self.graph.build("gather", x.value, places, axis=axis), x.axes)
+        return x.along(axis, (extent,))
+
+    def relaid(self, x: Padded, shape: Shape) -> Padded:
+        """x under another shape of as many elements that count, gathered one by one."""
+        number: Value | None = None
+        for axis in range(len(shape)):
+            line = tuple(d if i == axis else 1 for i, d in enumerate(shape))
+            places = self.graph.build("iota", self.graph, shape=line, dtype="i64", axis=axis)
+            step = places * self.size(dims.product(shape[axis + 1 :]))
+            number = step if number is None else number + step
+        assert number is not None  # an axis is open
+        parts = [d for of, extent in zip(x.axes, x.shape) for d in (of or (extent,))]
+        flat = x.value.reshape((dims.product(x.shape),))
+        return self.of(self.graph.build("gather", flat, self._places(number, parts), axis=0))
+
+    def _places(self, numbers: Value, parts: Sequence[Dim]) -> Value:
+        """Where entries lie that are numbered among those that count, in an axis of these parts."""
+        places: Value | None = None
+        stride: Dim = 1
+        for part in reversed(parts):
+            size = self.graph.build("maximum", self.size(part), 1)
+            step = self.graph.build("mod", numbers, size) * self._whole(stride)
+            numbers = self.graph.build("div", numbers, size)
+            places = step if places is None else places + step
+            stride = dims.mul(stride, part)
+        assert places is not None  # no axis has no parts here
+        return places
+
+    def _whole(self, dim: Dim) -> Value:
+        """What a dim is in the arrays, i64 []."""
+        if isinstance(dim, int):
+            return self.graph.constant(np.int64(dim))
+        return self.graph.build("dims_tensor", self.graph, values=(dim,)).reshape(())
 
     def closed(self, x: Padded, axis: int, why: str) -> None:
         """Raises NotPadded for an axis that may be padded."""
@@ -167,8 +200,8 @@ class Padding:
             axes.append(parts if parts or self.is_open(extent) else (extent,))
         return tuple(axes)
 
-    def regrouped(self, x: Padded, shape: Shape) -> Axes:
-        """The parts of axes under another shape of the same elements. Raises NotPadded."""
+    def regrouped(self, x: Padded, shape: Shape) -> Axes | None:
+        """The parts of axes under another shape of the same elements; None where what counts is in no parts of it."""
         if 0 in shape:
             return tuple((d,) for d in shape)
         axes: list[Parts] = []
@@ -180,12 +213,15 @@ class Padding:
                 axes += [ALIKE if self.is_open(d) else (d,) for d in targets]
             else:
                 inner = [d for p, e in zip(parts, x.shape[old]) for d in (p or (e,))]
-                axes += self._distributed(inner, targets)
+                distributed = self._distributed(inner, targets)
+                if distributed is None:
+                    return None
+                axes += distributed
         return tuple(axes)
 
-    def _distributed(self, parts: list[Dim], targets: Shape) -> list[Parts]:
-        """These parts, the outermost first, to the axes that they become."""
-        axes, left = [], [d for d in parts if d != 1]
+    def _distributed(self, parts: list[Dim], targets: Shape) -> list[Parts] | None:
+        """These parts, the outermost first, to the axes that they become; None where one would have to be split."""
+        axes, left = list[Parts](), [d for d in parts if d != 1]
         if len(left) == 1 and sum(d != 1 for d in targets) == 1:
             return [(d,) for d in targets]  # of two names for one size either does
         for target in targets:
@@ -204,11 +240,9 @@ class Padding:
                     taken.append(need)
                     need = 1
             if need != 1:
-                self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
+                return None
             axes.append(self.parts(taken))
-        if left:
-            self.refuse(f"axes of {_listed(parts)} become {_listed(targets)}", *parts)
-        return axes
+        return None if left else axes
 
     # regions
 
@@ -241,8 +275,20 @@ class Padding:
 
     def elementwise(self, op: Op, *operands: Padded) -> Padded:
         """An op that goes element by element, as it is."""
+        operands = self._aligned(operands)
         value = self.build(op, *(x.value for x in operands))
         return Padded(value, self.joined(value.shape, operands))
+
+    def _aligned(self, operands: tuple[Padded, ...]) -> tuple[Padded, ...]:
+        """Operands that broadcast, with what counts of an axis in front if it does not lie alike in all."""
+        for back in range(1, max((len(x.axes) for x in operands), default=0) + 1):
+            along = {x.axes[-back] for x in operands if len(x.axes) >= back and x.shape[-back] != 1} - {ALIKE}
+            if len(along) > 1 and any(len(parts) > 1 for parts in along):
+                operands = tuple(
+                    self.in_front(x, len(x.axes) - back) if len(x.axes) >= back and len(x.axes[-back]) > 1 else x
+                    for x in operands
+                )
+        return operands
 
     def counts(self, x: Padded, axis: int) -> Value:
         """Whether entries along an axis count, bool [1, ..., n, ..., 1] of the rank of x."""
@@ -289,7 +335,7 @@ class Padding:
 
     def reached(self, x: Padded, indices: Padded, axis: int) -> tuple[Padded, Padded]:
         """What a gather takes: from an axis of which nothing counts it takes zeros."""
-        extent = self.simple(x, axis, "indices into")
+        x, extent = self.in_front(x, axis), x.shape[axis]
         if not self.is_open(extent):
             return x, indices
         if dims.bounds(extent, dict.fromkeys(dims.symbols(extent), (1, None)))[0] < 1:
@@ -304,10 +350,6 @@ class Padding:
         whole = places[0] if len(places) == 1 else self.graph.build("concat", *places, axis=-1)
         far = self.graph.build("select", self.graph.build("lt", whole, 0), FAR, whole)
         return self.filled(Padded(far, indices.axes), range(len(indices.axes)), FAR)
-
-
-def _listed(parts: Sequence[Dim]) -> str:
-    return f"[{', '.join(map(str, parts))}]"
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[slice, slice]]:

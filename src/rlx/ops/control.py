@@ -182,14 +182,13 @@ class Scan(Control):
     def padded(self, padding: Padding, *operands: Padded) -> tuple[Padded, ...]:
         """Trips that do not count leave carried values as they are."""
         first, last = self.carried, self.carried + self.sequences
-        carried, sequences, rest = operands[:first], operands[first:last], operands[last:]
-        for x in sequences:
-            padding.simple(x, 0, "a loop over")
+        carried, rest = operands[:first], operands[last:]
+        sequences = [padding.in_front(x, 0) for x in operands[first:last]]
         others = [*(x.axes[1:] for x in sequences), *(x.axes for x in rest)]
         (body,) = padding.settled(carried, others, 0, self.length)
         axes = [x.axes if i < first else ((self.length,), *x.axes) for i, x in enumerate(body.results)]
         if not padding.is_open(self.length):
-            return _built(padding, self, operands, [body], axes)
+            return _built(padding, self, [*carried, *sequences, *rest], [body], axes)
         trips = build.iota(padding.graph, shape=(self.length,), dtype="i64")
         _keep_idle(body, self, last)
         given = [*carried, *sequences, padding.of(trips), *rest]

@@ -74,7 +74,7 @@ def _taps(
 def _windowed(padding: Padding, x: Padded, axes: Sequence[int], low: Sequence[Dim], fill: Any) -> Padded:
     """What windows move over: what does not count is what lies around x."""
     for axis, before in zip(axes, low):
-        padding.simple(x, axis, "windows over")
+        x = padding.in_front(x, axis)
         if padding.is_open(before):
             padding.refuse(f"windows that begin {before} before x", before)
     return padding.filled(x, axes, fill)
@@ -186,12 +186,11 @@ class Dilate(Primitive):
         return out
 
     def padded(self, padding: Padding, x: Padded) -> Padded:
+        spread = [axis for axis, step in enumerate(self.steps) if step > 1]
+        for axis in spread:
+            x = padding.in_front(x, axis)
         result = padding.build(self, x.value)
-        for axis, step in enumerate(self.steps):
-            if step > 1:
-                padding.simple(x, axis, "zeros between")
-                x = x.along(axis, (result.shape[axis],))
-        return Padded(result, x.axes)
+        return Padded(result, tuple((result.shape[i],) if i in spread else of for i, of in enumerate(x.axes)))
 
 
 @op

@@ -45,7 +45,7 @@ class Cumulative(Primitive):
 
     def padded(self, padding: Padding, x: Padded) -> Padded:
         axis = self.axis % len(x.axes)
-        extent = padding.simple(x, axis, "a row of")
+        x, extent = padding.in_front(x, axis), x.shape[axis]
         if self.reverse:
             x = padding.filled(x, (axis,), identity(self.combine, x.value.dtype))
         return Padded(padding.build(self, x.value), (*x.axes[:axis], (extent,), *x.axes[axis + 1 :]))

@@ -256,7 +256,8 @@ class ScatterElements(_Scatter):
         axis = self.axis % len(x.axes)
         _check_alike(padding, x, indices, axis)
         axes = tuple(padding.same(a, b) for a, b in zip(indices.axes, updates.axes))
-        places = padding.dropped(Padded(indices.value, axes), [padding.simple(x, axis, "indices into")])
+        x = padding.in_front(x, axis)
+        places = padding.dropped(Padded(indices.value, axes), [x.shape[axis]])
         return self._write_padded(padding, x, places, updates)
 
 
@@ -299,9 +300,10 @@ class ScatterNd(_Scatter):
     def padded(self, padding: Padding, x: Padded, indices: Padded, updates: Padded) -> Padded:
         depth, lead = indices.shape[-1], len(indices.axes) - 1
         assert isinstance(depth, int)  # the type rule asks for it
-        extents = [padding.simple(x, axis, "indices into") for axis in range(depth)]
+        for axis in range(depth):
+            x = padding.in_front(x, axis)
         for mine, whole in zip(updates.axes[lead:], x.axes[depth:]):
             padding.same(mine, whole)
         axes = tuple(padding.same(a, b) for a, b in zip(indices.axes, updates.axes[:lead]))
-        places = padding.dropped(Padded(indices.value, (*axes, indices.axes[-1])), extents)
+        places = padding.dropped(Padded(indices.value, (*axes, indices.axes[-1])), x.shape[:depth])
         return self._write_padded(padding, x, places, updates)

@@ -59,7 +59,7 @@ class TopK(Primitive):
     def padded(self, padding: Padding, x: Padded) -> tuple[Padded, Padded]:
         """What does not count comes behind its equals, and behind all others."""
         axis, of = self.axis % len(x.axes), x.value.dtype
-        padding.simple(x, axis, "an order of")
+        x = padding.in_front(x, axis)
         last = identity("max", of) if self.largest else np.nan if of.is_float else identity("min", of)
         result = padding.graph.add(self, padding.filled(x, (axis,), last).value)
         assert isinstance(result, tuple)  # it has two results

@@ -173,7 +173,7 @@ class _Argument(Primitive):
     def padded(self, padding: Padding, x: Padded) -> Padded:
         """What does not count loses, or comes after its equals; where the last of these wins, all that counts are."""
         axis = self.axis % len(x.axes)
-        extent = padding.simple(x, axis, "an index into")
+        x, extent = padding.in_front(x, axis), x.shape[axis]
         result = padding.build(self, padding.filled(x, (axis,), identity(self.combine, x.value.dtype)).value)
         if self.last and padding.is_open(extent):
             result = minimum(result, padding.size(dims.add(extent, -1)))

@@ -43,7 +43,9 @@ class Reshape(Movement):
         return np.reshape(x, self.shape)
 
     def padded(self, padding: Padding, x: Padded) -> Padded:
-        return Padded(padding.build(self, x.value), padding.regrouped(x, self.shape))
+        """As it is, if what counts is still the first entries of parts; else these are gathered."""
+        axes = padding.regrouped(x, self.shape)
+        return padding.relaid(x, self.shape) if axes is None else Padded(padding.build(self, x.value), axes)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return Cost()
@@ -127,26 +129,22 @@ class Slice(Movement):
     def padded(self, padding: Padding, x: Padded) -> Padded:
         """A slice that does not begin at a number takes its elements one by one."""
         starts, stops, steps, axes = list(self.starts), list(self.stops), list(self.steps), list(x.axes)
-        result = x.value
         for axis, extent in enumerate(x.shape):
             start, stop, step = self.starts[axis], self.stops[axis], self.steps[axis]
             if (start, stop, step) == (0, extent, 1):
                 continue
             count = slice_extent(start, stop, step)
-            if padding.is_open(extent, start, count):
-                padding.simple(x, axis, "a slice of")
-                axes[axis] = (count,)
+            x = padding.in_front(x, axis)
+            axes[axis] = (count,)
             if padding.is_open(start):
                 places = iota(padding.graph, shape=(count,), dtype="i64") * step + padding.size(start)
-                result = gather(result, places, axis=axis)
+                x = Padded(gather(x.value, places, axis=axis), tuple(axes))
                 starts[axis], stops[axis], steps[axis] = 0, count, 1
             elif padding.is_open(stop) and step < 0:
                 padding.refuse("backwards to a stop that a run tells", stop)
-            else:
-                axes[axis] = axes[axis] if padding.is_open(count) else (count,)
-        whole = all(part == (0, d, 1) for part, d in zip(zip(starts, stops, steps), result.shape))
+        whole = all(part == (0, d, 1) for part, d in zip(zip(starts, stops, steps), x.shape))
         cut = Slice(tuple(starts), tuple(stops), tuple(steps))
-        return Padded(result if whole else padding.build(cut, result), tuple(axes))
+        return Padded(x.value if whole else padding.build(cut, x.value), tuple(axes))
 
 
 @op
@@ -181,7 +179,7 @@ class Frames(Movement):
         axis = self.axis % len(x.axes)
         if padding.is_open(self.length):
             padding.refuse(f"frames of {self.length}", self.length)
-        padding.simple(x, axis, "frames of")
+        x = padding.in_front(x, axis)
         result = padding.build(self, x.value)
         return Padded(result, (*x.axes[:axis], (result.shape[axis],), (self.length,), *x.axes[axis + 1 :]))
 
@@ -221,7 +219,7 @@ class Pad(Movement):
             if padding.is_open(low):
                 padding.refuse(f"{low} elements in front", low)
             if (low, high) != (0, 0):
-                padding.simple(x, axis, "pads around")
+                x = padding.in_front(x, axis)
                 axes[axis] = (dims.add(dims.add(x.shape[axis], low), high),)
         behind = [axis for axis, high in enumerate(self.high) if high != 0]
         return Padded(padding.build(self, padding.filled(x, behind, self.value).value), tuple(axes))
@@ -255,8 +253,7 @@ class Concat(Movement):
     def padded(self, padding: Padding, *parts: Padded) -> Padded:
         """Every part is written where those before it end, over what does not count of these."""
         axis = self.axis % len(parts[0].axes)
-        for part in parts:
-            padding.simple(part, axis, "a row of")
+        parts = tuple(padding.in_front(part, axis) for part in parts)
         others = [padding.same_of([part.axes[i] for part in parts]) for i in range(len(parts[0].axes))]
         extents = [part.shape[axis] for part in parts]
         others[axis] = (dims.add(sum(extents[:-1], start=0), extents[-1]),)

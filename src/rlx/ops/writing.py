@@ -62,7 +62,8 @@ class UpdateSlice(Composite):
     def padded(self, padding: Padding, x: Padded, rows: Padded, start: Padded) -> Padded | None:
         """Where there is no room for the rows in what counts, they do not count."""
         at = self.axis % len(x.axes)
-        extent, count = padding.simple(x, at, "rows of"), rows.shape[at]
+        x = padding.in_front(x, at)
+        extent, count = x.shape[at], rows.shape[at]
         if padding.is_open(count):
             return None  # all rows would be written
         axes = [padding.same(mine, whole) for mine, whole in zip(rows.axes, x.axes)]
