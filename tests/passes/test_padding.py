@@ -128,6 +128,10 @@ def test_entries_that_lie_apart_are_gathered() -> None:
     graph.output(rlx.reduce_sum(rlx.concat(flat[1:], flat[:1], axis=0).reshape("b", "n"), axes=(1,)), name="rolled")
     for wanted, got in both(graph, {"b": 3, "n": 5}, {"b": 4, "n": 8}):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    one = Graph("one")
+    one.output(one.input("x", ("n",)).reshape(()) * 2.0, name="y")
+    for wanted, got in both(one, {"n": 1}, {"n": 1}):
+        assert wanted == got and got.shape == ()
 
 
 def test_dims_as_numbers_are_those_of_the_run() -> None:

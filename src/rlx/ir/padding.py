@@ -138,13 +138,11 @@ class Padding:
 
     def relaid(self, x: Padded, shape: Shape) -> Padded:
         """x under another shape of as many elements that count, gathered one by one."""
-        number: Value | None = None
+        number = self.graph.constant(np.int64(0))
         for axis in range(len(shape)):
             line = tuple(d if i == axis else 1 for i, d in enumerate(shape))
             places = self.graph.build("iota", self.graph, shape=line, dtype="i64", axis=axis)
-            step = places * self.size(dims.product(shape[axis + 1 :]))
-            number = step if number is None else number + step
-        assert number is not None  # an axis is open
+            number = number + places * self.size(dims.product(shape[axis + 1 :]))
         parts = [d for of, extent in zip(x.axes, x.shape) for d in (of or (extent,))]
         flat = x.value.reshape((dims.product(x.shape),))
         return self.of(self.graph.build("gather", flat, self._places(number, parts), axis=0))
