@@ -7,7 +7,7 @@ import pytest
 
 import rlx
 from rlx.backends.memory import FrontArray
-from rlx.backends.size_buckets import bucket, rungs
+from rlx.backends.size_buckets import SizeBuckets, bucket, rungs
 from rlx.ir.graph import Graph, call
 
 
@@ -207,3 +207,17 @@ def test_dims_that_follow_from_others_have_room_with_them(device: str) -> None:
         given = [random.standard_normal(shape).astype("f4") for shape in ((n, 4), (1, 4), (n + 1,))]
         np.testing.assert_allclose(compiled.run(given)[0], wanted.run(given)[0], rtol=1e-4, atol=1e-5)
     assert compiled.compile_count == 2
+
+
+def test_buckets_fit_what_a_graph_takes_to_be_equal() -> None:
+    """Halves of halves of halves of halves of halves that are joined with the whole: only multiples of 32 do."""
+    graph = Graph("halved")
+    x = graph.input("x", ("n",))
+    half = x
+    for _ in range(5):
+        half = half[::2]
+    graph.output(rlx.broadcast_to(half.reshape(half.shape[0], 1), shape=(half.shape[0], 32)).reshape("n") + x, name="y")
+    buckets = SizeBuckets(graph)
+    buckets.program_at({"n": 64})
+    found = [buckets.program_at({"n": n}) for n in (320, 352, 384)]
+    assert [None if program is None else program[1]["n"] for program in found] == [384, 384, 512]

@@ -26,6 +26,8 @@ from rlx.passes.padding import PaddedGraph, padded, reasons_of
 STEP = 8
 """What buckets above `SMALL` are multiples of."""
 SMALL = 16
+STEPS = (STEP, 32, 128)
+"""What they are multiples of where others do not fit: nets that halve an image five times want all of 32."""
 
 
 def bucket(size: int) -> int:
@@ -76,11 +78,13 @@ class SizeBuckets:
             program = self._padded(self._varying)
         if program is None or any(binding[name] < 1 for name in program.symbols):
             return None
-        sizes = {name: self._size(name, n) if name in program.symbols else n for name, n in binding.items()}
-        self._follow(program, sizes, binding)
-        if not _fits(program.graph, sizes) or any(_fits(g, sizes) != _fits(g, binding) for g in _within(program.graph)):
-            return None  # dims that hang together have buckets that do not
-        return program, sizes
+        for step in STEPS:
+            sizes = {n: self._size(n, size, step) if n in program.symbols else size for n, size in binding.items()}
+            self._follow(program, sizes, binding)
+            inner = _within(program.graph)
+            if _fits(program.graph, sizes) and all(_fits(g, sizes) == _fits(g, binding) for g in inner):
+                return program, sizes
+        return None  # dims that hang together have buckets that do not
 
     def program_of(self, binding: Mapping[str, int]) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
         """What tells the programs of sizes apart."""
@@ -88,9 +92,11 @@ class SizeBuckets:
         symbols, sizes = (frozenset[str](), binding) if found is None else (found[0].symbols, found[1])
         return symbols, tuple(sorted(sizes.items()))
 
-    def _size(self, name: str, size: int) -> int:
-        most = self.graph.bounds.get(name, (0, None))[1]
-        return bucket(size) if most is None else min(bucket(size), most)
+    def _size(self, name: str, size: int, step: int) -> int:
+        """The bucket of a dim, larger ones as multiples of a step."""
+        room, most = bucket(size), self.graph.bounds.get(name, (0, None))[1]
+        room = -(-room // step) * step if room > SMALL else room
+        return room if most is None else min(room, most)
 
     def _follow(self, program: PaddedGraph, sizes: dict[str, int], binding: Mapping[str, int]) -> None:
         """Gives dims that equal what others come to, as a mask's length that of a cache and a token, their sizes."""
