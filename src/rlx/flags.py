@@ -169,6 +169,13 @@ loop_trips = _flag(
     "2**25 on cpu and xla, 2**13 by WebGPU, 2**16 elsewhere",
     decides_code=True,
 )
+size_buckets = _flag(
+    "RLX_SIZE_BUCKETS",
+    True,
+    _switch,
+    "0 has devices that compile each size do so, where arrays are padded up to one of few sizes otherwise",
+    decides_code=True,
+)
 check_indices = _flag(
     "RLX_CHECK_INDICES", True, _switch, "0 clamps indices that are out of range, which are an error otherwise"
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.size_buckets import SizeBuckets
 from rlx.device import calibration, observed, registry, support
 from rlx.device.choice import at_once
 from rlx.device.device import Device
@@ -261,6 +262,18 @@ def test_a_device_that_compiles_sizes_is_charged_for_those_to_come(monkeypatch: 
     for n in range(3, 23):
         graph_devices.report([np.ones((n, 4), np.float32)])
     assert graph_devices.report([X]).candidate(Device("fake")).compiles == 21.0
+
+
+def test_a_device_on_which_sizes_share_programs_is_charged_for_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fakes.Fake.compiles_sizes", True, raising=False)
+    monkeypatch.setattr("fakes.Fake.size_buckets", lambda self, graph, options: SizeBuckets(graph))
+    made = devices("fake")
+    assert made.report([X]).candidate(Device("fake")).compiles == 8.0
+    for n in range(3, 300):
+        report = made.report([np.ones((n, 4), np.float32)])
+    # of 2 as it is, then 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96, 128, 184, 256 and 368
+    assert report.candidate(Device("fake")).compiles == 16.0
+    assert "16 compiles are expected" in " ".join(str(made.explain([X])).split())
 
 
 def test_naming_a_device_is_consent() -> None:

@@ -164,7 +164,7 @@ def tokens(device: str) -> CompiledGraph:
     return program
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.devices("reference", "cpu", "xla", "mlx")
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("n", [0, 1, 5, 8])
 def test_active_extent_is_a_run_at_that_size(device: str, batch: int, n: int) -> None:

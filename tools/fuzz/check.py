@@ -7,6 +7,7 @@ cached     compiled with the cache on disk, and once more from it
 fewer      one output without the others: within the same bounds
 slots      results in arrays that the caller gives
 clone      a clone that takes other weights changes nothing here
+padded     in larger arrays, with garbage behind what counts: a mode of its own, `--device padded`
 rows       where rows of a batch have nothing to do with each other: a batch in another order gives its results in that
            order, single rows give theirs, bit for bit or within the bounds
 """
@@ -32,12 +33,14 @@ from rlx.ir.literal import Array
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
-from tools.fuzz import oracle, rows
+from tools.fuzz import oracle, padded, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, Program
 
 LEAST_ULPS = {"vulkan": 4.0, "opengl": 4.0, "webgpu": 4.0, "gpu": 4.0, "xla": 4.0, "mlx": 4.0}
 """What a device's own elementary functions, quotients and roots are off at most."""
+BUCKETS = ("xla", "mlx")
+"""Devices on which it hangs on the sizes before which program a size has, and so how its results are rounded."""
 AROUND = 256
 """Bytes that are looked at on both sides of a result."""
 OTHER_BITS = ("mlx",)
@@ -105,7 +108,25 @@ def _isas() -> list[str]:
     return [name for name, level in isas.LEVELS.items() if not isas._lacks(level, features)]
 
 
+def _check_padded(program: Program) -> Failure | None:
+    """Raises Refused where no dim of the program may be padded."""
+    count = 0
+    for binding in program.bindings:
+        wanted = _expected(program, binding, padded.NAME)
+        for got in padded.runs(program, binding) if wanted is not None else ():
+            assert wanted is not None  # of those there are runs
+            failure = _compare(program, binding, [got[name] for name in wanted], wanted, padded.NAME, "padded")
+            if failure is not None:
+                return failure
+            count += 1
+    if not count:
+        raise Refused("; ".join(padded.refusals(program).values()))
+    return None
+
+
 def _check(program: Program, device: str) -> Failure | None:
+    if device == padded.NAME:
+        return _check_padded(program)
     compiled = _session(program, device).compile(program.graph)
     compiled.set_params(_params(program))
     results: list[tuple[Binding, list[Array]]] = []
@@ -242,11 +263,11 @@ def _state(program: Program, compiled: CompiledGraph, device: str, binding: Bind
         state.set_feeds({})
         state.unbind_handle(fed)
     if "active" in extras and compiled.capabilities.active_extent:
-        return _active(program, compiled, binding)
+        return _active(program, compiled, binding, device)
     return None
 
 
-def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Failure | None:
+def _active(program: Program, compiled: CompiledGraph, binding: Binding, device: str) -> Failure | None:
     graph, inputs = program.graph, program.arrays(binding)[0]
     for name, size in binding.items():
         part = {**binding, name: size // 2}
@@ -257,7 +278,15 @@ def _active(program: Program, compiled: CompiledGraph, binding: Binding) -> Fail
             continue  # it stands in a param or a product, or not at this size
         actual = [np.array(a) for a in compiled.run(inputs)]
         compiled.set_active_extent(name, None)
-        few = compiled.run({v.name: inputs[v.name][_front(v, part)] for v in graph.inputs})
+        cut = {v.name: inputs[v.name][_front(v, part)] for v in graph.inputs}
+        few = compiled.run(cut)
+        if device in BUCKETS:
+            given = _given(program, cut)
+            fronts = [np.array(a[_front(v, part)], order="C") for v, a in zip(graph.outputs.values(), actual)]
+            failure = _compare(given, part, fronts, _wanted(given, part, device, 0), device, "active")
+            if failure is not None:
+                return failure
+            few = fronts
         for (key, value), whole, short in zip(graph.outputs.items(), actual, few):
             filled = np.zeros_like(whole)
             filled[_front(value, part)] = short

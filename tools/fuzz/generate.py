@@ -25,7 +25,7 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES
 from rlx.ir.symbols import symbols_within
-from tools.fuzz import oracle, rows
+from tools.fuzz import oracle, padded, rows
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import EVERY, Binding, How, Program
 
@@ -67,7 +67,7 @@ class Maker:
     batch  the dim of a batch, if all nodes are to keep its rows apart
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, has_dims: bool = False) -> None:
         self.random = random.Random(seed)
         self.seed = seed
         self.graph = Graph(f"seed{seed}")
@@ -77,6 +77,8 @@ class Maker:
         self.made: list[Value] = []
         self.kind = self.random.choices(("whole", "real", "special"), (70, 22, 8))[0]
         self.symbols = self.random.choices(((), ("n",), ("n", "m")), (75, 18, 7))[0]
+        if has_dims and not self.symbols:
+            self.symbols = random.Random(f"dims {seed}").choice((("n",), ("n", "m")))
         # of chance of its own, so that a seed gives the program that it gave before there were batches
         batched = len(self.symbols) == 1 and random.Random(f"batch {seed}").random() < 0.5
         self.batch = self.symbols[0] if batched else None
@@ -492,9 +494,9 @@ def drop_unused(graph: Graph) -> None:
     graph.equalities = [e for e in graph.equalities if dims.symbols(e.left) | dims.symbols(e.right) <= known]
 
 
-def generate(seed: int) -> Program:
-    """The program of a seed, always the same for one version of this package."""
-    maker = Maker(seed)
+def generate(seed: int, device: str = "") -> Program:
+    """The program of a seed, always the same for one version of this package, and one with dims for `padded`."""
+    maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
     while not maker.made:
         maker.grow(nodes)

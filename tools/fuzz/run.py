@@ -54,7 +54,7 @@ def _replay(options: argparse.Namespace) -> int:
 def _one(options: argparse.Namespace) -> int:
     from tools.fuzz import generate
 
-    program = generate.generate(options.seed)
+    program = generate.generate(options.seed, options.device)
     print(program.graph, program.bindings, program.how, sep="\n", flush=True)
     failure = Isolated(options.device, 150.0).check(program)
     print(failure or "as it should be", flush=True)
@@ -139,7 +139,7 @@ def _worker(options: argparse.Namespace) -> int:
         if time.monotonic() > end:
             break
         options.worker.write_text(str(seed))
-        program = generate.generate(seed)
+        program = generate.generate(seed, options.device)
         try:
             failure = check.check(program, options.device)
         except check.Refused as why:
@@ -269,7 +269,9 @@ class Campaign:
 
         kind = "hang" if code == -9 else "crash"
         failure = check.Failure(kind, f"exit {code}: {errors}")
-        text = _shrunk(generate.generate(seed), failure, self.options.device, self.options.shrink_seconds)
+        text = _shrunk(
+            generate.generate(seed, self.options.device), failure, self.options.device, self.options.shrink_seconds
+        )
         with self.lock:
             self._report({"seed": seed, "kind": kind, "message": failure.message, "text": text})
 

@@ -12,6 +12,7 @@ from rlx.backends.executable import Executable
 from rlx.errors import CapabilityError
 
 if TYPE_CHECKING:
+    from rlx.backends.size_buckets import SizeBuckets
     from rlx.cost.estimate import Estimator, Rates
     from rlx.cost.prior import Traits
     from rlx.ir.graph import Graph, Node
@@ -68,7 +69,7 @@ class Backend(ABC):
     prior_band: ClassVar[float] = 1.0
     """How far off predictions may be that go by `prior`."""
     compiles_sizes: ClassVar[bool] = False
-    """Whether every size of an input with named dims is a compile of its own."""
+    """Whether every size of an input with named dims, or every bucket of sizes, is a compile of its own."""
     writes_states: ClassVar[bool] = False
     """Whether programs write into the arrays of a graph's `states`; else their next values are outputs like others."""
     loop_trips: ClassVar[int] = 1 << 16
@@ -118,6 +119,10 @@ class Backend(ABC):
 
     def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches | None:
         """What a run of the graph starts, where that is not the kernels of the `estimator`."""
+        return None
+
+    def size_buckets(self, graph: Graph, options: Options) -> SizeBuckets | None:
+        """Which sizes share a program, if the backend `compiles_sizes`; None where none do."""
         return None
 
     def unified_memory(self, ordinal: int = 0) -> bool:

@@ -98,6 +98,37 @@ class HostArray(DeviceArray):
         return self._array.__dlpack__(**options)
 
 
+class FrontArray(DeviceArray):
+    """The first entries along every axis of an array that is larger: a result of a program that has room for more.
+
+    whole   a program with that much room takes it as it is; what lies behind the first entries is anything
+    """
+
+    def __init__(self, whole: DeviceArray, shape: tuple[int, ...]) -> None:
+        self.whole = whole
+        self.dtype = whole.dtype
+        self.shape = shape
+        self.place = whole.place
+        self.device = whole.device
+
+    def numpy(self) -> Array:
+        return np.array(self.whole.numpy()[self._front(0)], order="C")
+
+    def copy(self) -> FrontArray:
+        return FrontArray(self.whole.copy(), self.shape)
+
+    def read(self, index: tuple[int, ...]) -> Array:
+        return np.array(self.whole.read(index)[self._front(len(index))], order="C")
+
+    def _front(self, first: int) -> tuple[Any, ...]:
+        return (*(slice(n) for n in self.shape[first:]), ...)
+
+
+def plain(values: Sequence[Any]) -> list[Any]:
+    """All as arrays of their very shapes: fronts as NumPy arrays, others as they are."""
+    return [value.numpy() if isinstance(value, FrontArray) else value for value in values]
+
+
 def on_host(values: Sequence[Array | DeviceArray]) -> list[Array]:
     """All as NumPy arrays."""
     return [value.numpy() if isinstance(value, DeviceArray) else value for value in values]

@@ -6,11 +6,13 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from rlx import locks
-from rlx.backends.executable import Capabilities, Executable
+from rlx import flags, locks
+from rlx.backends.executable import Bound, Capabilities, Executable
+from rlx.backends.size_buckets import PaddedBound, SizeBuckets
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
@@ -52,7 +54,8 @@ def calls(graph: Graph, binding: Mapping[str, int]) -> float:
     return total
 
 
-Binding = tuple[tuple[str, int], ...]
+Size = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
+"""Dims that may be padded, and the sizes of arrays."""
 
 
 @dataclass(eq=False)
@@ -63,22 +66,25 @@ class Shared:
 
 
 class WeightsAsArguments(Executable):
-    """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own.
+    """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own, or
+    those of a bucket have one.
 
     preparing   what weights alone decide is computed by these when they are set, and is weights to `graph`
-    programs    those that bounds hold, by size, for clones to share
+    programs    those that bounds hold, by size and by dims that may be padded, for clones to share
+    buckets     which sizes share a program; None where that saves nothing
     written     outputs that take the memory of a state, by their places: the place of that among the inputs
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, in_buckets: bool) -> None:
         self.preparing, self.graph = prepare.split(graph)
         self._wanted = [v.name for v in graph.params]
         names, outputs = [v.name for v in self.graph.inputs], list(self.graph.outputs)
         states = written_in_place(self.graph)
         self.written = {outputs.index(self.graph.states[name]): names.index(name) for name in states}
         self.compile_count = 0
+        self.buckets = SizeBuckets(self.graph) if in_buckets and flags.size_buckets() else None
         self._lock = locks.lock()
-        self.programs: WeakValueDictionary[Binding, Shared] = WeakValueDictionary()
+        self.programs: WeakValueDictionary[Size, Shared] = WeakValueDictionary()
         self._params: dict[str, Array] = {}
         self._weights: dict[str, Any] | None = None
         self._changed: set[str] = set()
@@ -91,6 +97,18 @@ class WeightsAsArguments(Executable):
     @abstractmethod
     def compute(self, graph: Graph, weights: Mapping[str, Any]) -> Sequence[Any]:
         """The outputs of a graph that takes weights only."""
+
+    @abstractmethod
+    def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
+        """The graph, or that in which these dims are padded, at one size of its arrays."""
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        found = self.buckets.program_at(binding) if self.buckets is not None else None
+        if found is None:
+            return self.bound(self.graph, binding)
+        program, sizes = found
+        inner = self.bound(program.graph, sizes, tuple(sorted(program.symbols)))
+        return PaddedBound(inner, partial(self.put, ""), program, binding, sizes)
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self._lock:
@@ -141,7 +159,8 @@ class WeightsAsArguments(Executable):
             return clone
 
     def describe(self) -> dict[str, Any]:
-        return {"written_in_place": [self.graph.inputs[at].name for at in self.written.values()]}
+        buckets = {} if self.buckets is None else self.buckets.describe()
+        return {"written_in_place": [self.graph.inputs[at].name for at in self.written.values()], **buckets}
 
     @property
     def writes_states(self) -> bool:
@@ -149,5 +168,5 @@ class WeightsAsArguments(Executable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """A new size, an active extent too, would be a new program."""
-        return Capabilities(dynamic_dims=False, active_extent=False, shared_code=True)
+        """A new size may be a new program."""
+        return Capabilities(dynamic_dims=False, shared_code=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlx.backends.base import Backend, Options
 from rlx.cost.estimate import Estimate, Estimator, Rates
@@ -19,6 +19,10 @@ from rlx.device.support import dispatch_report
 from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
+from rlx.ir.symbols import has_measured
+
+if TYPE_CHECKING:
+    from rlx.backends.size_buckets import SizeBuckets
 
 Measure = Callable[[Sequence[Device]], Mapping[Device, "observed.Sample | str"]]
 """Runs on devices in turns: what each took, or why it did not run."""
@@ -29,6 +33,8 @@ EXPECTED_RUNS = 1000.0
 """Over how many runs a compile is spread where nobody says how many there will be."""
 SIZES = 16.0
 """How many sizes a program with named dims is expected to see, at least."""
+BUCKETS = 8.0
+"""In how many buckets these are expected to lie."""
 GAIN = 1.5
 """How many times as fast as the usual device another must be predicted to take its place, where runs of the program did
 not correct the predictions of both."""
@@ -43,7 +49,7 @@ class Candidate:
     sample       what was measured at these dims, if anything was
     calibration  whose rates the estimate goes by
     seen         whether runs of this program, at any size, corrected the estimate
-    compiles     how many compiles are expected: one for each size on devices that compile sizes
+    compiles     how many compiles are expected: one for each size, or bucket of sizes, on devices that compile sizes
     drift        how many times as long as predicted programs take that were seen on the device
     """
 
@@ -144,7 +150,8 @@ class Chooser:
         self.program = fingerprint(graph)
         self._estimators: dict[tuple[Device, float], Estimator] = {}
         self._viable: list[tuple[Device, str]] | None = None
-        self._sizes: set[tuple[tuple[str, int], ...]] = set()
+        self._sizes: dict[tuple[tuple[str, int], ...], None] = {}  # in the order in which they came
+        self._buckets: dict[str, SizeBuckets | None] = {}
 
     def standing(self) -> list[tuple[Device, str]]:
         """Every device that is here or named, with its blocker, which is empty for those that may be chosen."""
@@ -195,11 +202,20 @@ class Chooser:
         return observed.Key(self.program, tuple(sorted(binding.items())))
 
     def compiles(self, device: Device, binding: Mapping[str, int]) -> float:
-        """How many compiles the device is expected to need: for each of the sizes seen so far, and of those to come."""
-        self._sizes.add(tuple(sorted(binding.items())))
-        if not binding or not registry.load(device.kind).compiles_sizes:
+        """How many compiles the device is expected to need: for each of the sizes seen so far, and of those to come, or
+        for each of the buckets that they lie in."""
+        self._sizes.setdefault(tuple(sorted(binding.items())))
+        backend = registry.load(device.kind)
+        if not binding or not backend.compiles_sizes:
             return 1.0
-        return max(SIZES, float(len(self._sizes)))
+        if device.kind not in self._buckets:
+            staged = has_measured(self.graph)
+            self._buckets[device.kind] = None if staged else backend.size_buckets(self.graph, self.options)
+        buckets = self._buckets[device.kind]
+        if buckets is None:
+            return max(SIZES, float(len(self._sizes)))
+        programs = {buckets.program_of(dict(sizes)) for sizes in self._sizes}
+        return max(BUCKETS if buckets.is_whole else SIZES, float(len(programs)))
 
     def candidate(self, device: Device, blocker: str, binding: Mapping[str, int]) -> Candidate:
         """A device with its prediction, if it may be chosen."""

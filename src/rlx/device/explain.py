@@ -141,7 +141,7 @@ def _notes(candidates: Sequence[Candidate], decision: Decision) -> list[str]:
         if c.sample is not None:
             notes.append(f"{c.sample.runs} runs measured" + ("" if c.sample.calm else " beside other work"))
         if c.compiles > 1:
-            notes.append(f"a compile for each size, of which {c.compiles:.0f} are expected")
+            notes.append(f"{c.compiles:.0f} compiles are expected, as sizes differ")
         if c.drift != 1.0:
             notes.append(f"programs take {c.drift:.2f} times as calibrated (rlx devices --calibrate)")
         lines += _wrapped(f"{c.device}: {'; '.join(notes)}", "  ", "    ") if notes else []

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 from rlx.errors import GraphError, InputError, ShapeError
 from rlx.ir import dim as dims
@@ -18,6 +18,9 @@ from rlx.ir.expr import Expr
 from rlx.ir.literal import Array, Literal
 from rlx.ir.names import RANDOM_STATE as RANDOM_STATE
 from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.padding import Padded, Padding
 
 Types = TensorType | tuple[TensorType, ...]
 
@@ -69,7 +72,9 @@ class Op:
     """The base class of ops. Subclasses are made by `@op` and add attributes as dataclass fields. Ops are values: equal
     where class and attributes are, and never changed.
 
-    Slots that an op may leave open (`tests/ops/test_coverage.py` lists which): `vjp`, `jvp`, `batch`.
+    Slots that an op may leave open (`tests/ops/test_coverage.py` lists which): `vjp`, `jvp`, `batch`, `padded`.
+    `padded` builds the op in a graph whose arrays are larger than what a run uses (`ir.padding`); composites without it
+    are taken apart there, other ops refuse.
     """
 
     name: ClassVar[str]
@@ -89,6 +94,7 @@ class Op:
     vjp: ClassVar[Callable[..., Any] | None] = None
     jvp: ClassVar[Callable[..., Any] | None] = None
     batch: ClassVar[Callable[..., Any] | None] = None
+    padded: ClassVar[Callable[..., Any] | None] = None
 
     # these once for all ops: a dataclass makes them for each class, which is most of the time to import the ops
 
@@ -168,6 +174,9 @@ class Elementwise(Primitive):
         expect.same_dtype(*types)
         shape = expect.broadcast(*(t.shape for t in types))
         return TensorType(shape, dtypes.bool_ if self.result == "bool" else types[0].dtype)
+
+    def padded(self, padding: Padding, *operands: Padded) -> Padded:
+        return padding.elementwise(self, *operands)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         from rlx.ir.expr import INSTRUCTIONS, walk

@@ -5,6 +5,8 @@ A region sees nothing of the enclosing graph except the operands that it is give
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +17,9 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.op import Cost, Primitive, op
+from rlx.ir.padding import Axes, Body, Padded, Padding
 from rlx.ir.type import TensorType
+from rlx.ops import build
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
@@ -85,6 +89,11 @@ class If(Control):
     def reference(self, predicate: Array, *operands: Array, regions: tuple[Run, ...]) -> tuple[Array, ...]:
         return tuple(regions[0 if predicate else 1](*operands))
 
+    def padded(self, padding: Padding, predicate: Padded, *operands: Padded) -> tuple[Padded, ...]:
+        bodies = padding.bodies([x.axes for x in operands])
+        axes = [tuple(map(padding.same, a.axes, b.axes)) for a, b in zip(*(body.results for body in bodies))]
+        return _built(padding, self, [predicate, *operands], bodies, axes)
+
 
 @op
 class While(Control):
@@ -116,6 +125,11 @@ class While(Control):
             state = regions[1](*state, *rest)
             trips += 1
         return tuple(state)
+
+    def padded(self, padding: Padding, *operands: Padded) -> tuple[Padded, ...]:
+        carried, rest = operands[: self.carried], operands[self.carried :]
+        bodies = padding.settled(carried, [x.axes for x in rest], 1)
+        return _built(padding, self, operands, bodies, [x.axes for x in bodies[1].results])
 
 
 @op
@@ -164,3 +178,41 @@ class Scan(Control):
             nothing = [np.zeros((0, *_known(of)), of.dtype.numpy) for of in regions[0].outputs[first:]]
             return (*state, *nothing)
         return (*state, *(np.stack(parts) for parts in zip(*stacked)))
+
+    def padded(self, padding: Padding, *operands: Padded) -> tuple[Padded, ...]:
+        """Trips that do not count leave carried values as they are."""
+        first, last = self.carried, self.carried + self.sequences
+        carried, rest = operands[:first], operands[last:]
+        sequences = [padding.in_front(x, 0) for x in operands[first:last]]
+        others = [*(x.axes[1:] for x in sequences), *(x.axes for x in rest)]
+        (body,) = padding.settled(carried, others, 0, self.length)
+        axes = [x.axes if i < first else ((self.length,), *x.axes) for i, x in enumerate(body.results)]
+        if not padding.is_open(self.length):
+            return _built(padding, self, [*carried, *sequences, *rest], [body], axes)
+        trips = build.iota(padding.graph, shape=(self.length,), dtype="i64")
+        _keep_idle(body, self, last)
+        given = [*carried, *sequences, padding.of(trips), *rest]
+        return _built(padding, dataclasses.replace(self, sequences=self.sequences + 1), given, [body], axes)
+
+
+def _keep_idle(body: Body, scan: Scan, at: int) -> None:
+    """Lets the body take the number of its trip as input `at`, and keep what is carried in trips that do not count."""
+    graph = body.graph
+    before = graph.inputs
+    trip = graph.input("rlx.trip", (), "i64")
+    counts = build.lt(trip, before[len(before) - len(body.sizes) + body.sizes.index(scan.length)])
+    for (name, value), old in zip(list(graph.outputs.items())[: scan.carried], before):
+        graph.outputs[name] = build.select(counts, value, old)
+    inputs = [value.node for value in (*before[:at], trip, *before[at:])]
+    known = {id(node) for node in inputs}
+    graph.nodes[:] = [*inputs, *(node for node in graph.nodes if id(node) not in known)]
+
+
+def _built(
+    padding: Padding, control: Control, operands: Sequence[Padded], bodies: Sequence[Body], axes: Sequence[Axes]
+) -> tuple[Padded, ...]:
+    """The node, whose regions take sizes behind their operands; `axes` of its results."""
+    values = [*(x.value for x in operands), *(padding.size(d) for d in bodies[0].sizes)]
+    results = padding.graph.add(control, *values, regions=[body.graph for body in bodies])
+    assert isinstance(results, tuple)  # as those of all control flow
+    return tuple(Padded(value, of) for value, of in zip(results, axes))

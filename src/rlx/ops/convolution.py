@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops.build import broadcast_to, conv, dilate, div, dot_general, reduce_window
 from rlx.ops.reduce import identity
@@ -68,6 +69,15 @@ def _taps(
     for tap in itertools.product(*map(range, window)):
         part = tuple(slice(t * g, t * g + (n - 1) * s + 1, s) for t, g, n, s in zip(tap, dilations, counts, strides))
         yield tap, x[(..., *part)]
+
+
+def _windowed(padding: Padding, x: Padded, axes: Sequence[int], low: Sequence[Dim], fill: Any) -> Padded:
+    """What windows move over: what does not count is what lies around x."""
+    for axis, before in zip(axes, low):
+        x = padding.in_front(x, axis)
+        if padding.is_open(before):
+            padding.refuse(f"windows that begin {before} before x", before)
+    return padding.filled(x, axes, fill)
 
 
 @op
@@ -136,6 +146,16 @@ class Conv(Primitive):
                     total += np.einsum("ngc...,goc->ngo...", parts, grouped[(..., *tap)])
         return total.reshape(shape).astype(dtype)
 
+    def padded(self, padding: Padding, x: Padded, w: Padded) -> Padded:
+        for axis in range(len(w.axes)):
+            padding.closed(w, axis, "weights with")
+        rank = len(x.axes)
+        channels = rank - 1 if self.channels_last else 1
+        padding.closed(x, channels, "channels along")
+        space = range(1, rank - 1) if self.channels_last else range(2, rank)
+        result = padding.build(self, _windowed(padding, x, space, self.low, 0).value, w.value)
+        return Padded(result, tuple((d,) if axis else x.axes[0] for axis, d in enumerate(result.shape)))
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         w = inputs[1]
         taps = dims.product(w.shape[:-1] if self.channels_last else w.shape[1:])
@@ -164,6 +184,13 @@ class Dilate(Primitive):
         if x.size:
             out[tuple(slice(None, None, s) for s in self.steps)] = x
         return out
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        spread = [axis for axis, step in enumerate(self.steps) if step > 1]
+        for axis in spread:
+            x = padding.in_front(x, axis)
+        result = padding.build(self, x.value)
+        return Padded(result, tuple((result.shape[i],) if i in spread else of for i, of in enumerate(x.axes)))
 
 
 @op
@@ -322,6 +349,12 @@ class ReduceWindow(Primitive):
                 for _, window in _taps(padded, self.window, self.strides, self.dilations):
                     total = join(total, window)
         return total.astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        lead = len(x.axes) - len(self.window)
+        fill = identity(self.combine, x.value.dtype)
+        result = padding.build(self, _windowed(padding, x, range(lead, len(x.axes)), self.low, fill).value)
+        return Padded(result, (*x.axes[:lead], *((d,) for d in result.shape[lead:])))
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         nbytes = sum((dims.mul(t.size, t.dtype.itemsize) for t in (*inputs, *outputs)), start=0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlx.ir import expect
 from rlx.ir.op import Cost, Primitive, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops.reduce import identity
 
@@ -41,6 +42,13 @@ class Cumulative(Primitive):
             if self.exclusive:
                 totals = self._shifted(totals, x)
             return np.asarray(np.flip(totals, self.axis) if self.reverse else totals).astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        axis = self.axis % len(x.axes)
+        x, extent = padding.in_front(x, axis), x.shape[axis]
+        if self.reverse:
+            x = padding.filled(x, (axis,), identity(self.combine, x.value.dtype))
+        return Padded(padding.build(self, x.value), (*x.axes[:axis], (extent,), *x.axes[axis + 1 :]))
 
     def _shifted(self, totals: Array, x: Array) -> Array:
         """Everything one place further on, the identity in front."""

@@ -23,6 +23,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value, call
 from rlx.ir.op import Composite, Cost, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops import build, fourier_plan, shorthand
 from rlx.ops.fourier_plan import MAX_LENGTH, Plan, plan
@@ -53,6 +54,19 @@ class _Transform(Composite):
     def _count(self) -> int | None:
         """The length as a number."""
         return None if self.length is None else dims.evaluate(self.length, {})
+
+    def padded(self, padding: Padding, real: Padded, *imaginary: Padded) -> Padded | tuple[Padded, ...] | None:
+        """As it is, of rows that count whole; others have to be taken apart."""
+        at = self.axis % len(real.axes)
+        if padding.is_open(real.shape[at], self.length or 0):
+            return None
+        axes = padding.joined(real.shape, (real, *imaginary))
+        result = padding.graph.add(self, real.value, *(x.value for x in imaginary))
+        results = [
+            Padded(value, (*axes[:at], (value.shape[at],), *axes[at + 1 :]))
+            for value in (result if isinstance(result, tuple) else (result,))
+        ]
+        return tuple(results) if isinstance(result, tuple) else results[0]
 
     def is_plain(self, x: TensorType) -> bool:
         """Whether rows are transformed as they are: along the last axis, of no other length, in a dtype that sums are

@@ -16,7 +16,9 @@ from rlx.ir import dim as dims
 from rlx.ir import expect
 from rlx.ir.dim import Shape
 from rlx.ir.op import Cost, Primitive, Range, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
+from rlx.ops.build import concat
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +44,11 @@ class Gather(Primitive):
             axis = self.axis % x.ndim
             return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
         return np.take(x, np.clip(_wide(indices, extent), 0, extent - 1), self.axis)
+
+    def padded(self, padding: Padding, x: Padded, indices: Padded) -> Padded:
+        axis = self.axis % len(x.axes)
+        x, indices = padding.reached(x, indices, axis)
+        return Padded(padding.build(self, x.value, indices.value), (*x.axes[:axis], *indices.axes, *x.axes[axis + 1 :]))
 
     def ranges(self, x: TensorType, indices: TensorType) -> tuple[Range, ...]:
         return (Range.of_index(1, x.shape[self.axis]),)
@@ -72,6 +79,21 @@ class GatherElements(Primitive):
         inside = np.clip(_wide(indices, extent), 0, extent - 1)
         cut = tuple(slice(None) if i == self.axis % x.ndim else slice(d) for i, d in enumerate(indices.shape))
         return np.take_along_axis(x[cut], inside, self.axis)
+
+    def padded(self, padding: Padding, x: Padded, indices: Padded) -> Padded:
+        _check_alike(padding, x, indices, self.axis % len(x.axes))
+        x, indices = padding.reached(x, indices, self.axis % len(x.axes))
+        return Padded(padding.build(self, x.value, indices.value), indices.axes)
+
+
+def _check_alike(padding: Padding, x: Padded, indices: Padded, axis: int) -> None:
+    """Raises NotPadded where indices along other axes than theirs do not meet the entries of x that count with them."""
+    for i, (mine, whole) in enumerate(zip(indices.axes, x.axes)):
+        if i != axis and padding.is_open(indices.shape[i], x.shape[i]):
+            if indices.shape[i] == x.shape[i]:
+                padding.same(mine, whole)
+            elif len(mine) > 1 or len(whole) > 1:
+                padding.refuse(f"indices along {indices.shape[i]} of {x.shape[i]}", indices.shape[i], x.shape[i])
 
 
 def _within(x: TensorType, indices: TensorType, axis: int) -> None:
@@ -134,6 +156,20 @@ class GatherNd(Primitive):
         parts += [np.clip(_wide(indices[..., i], d), 0, d - 1) for i, d in enumerate(covered)]
         return np.asarray(x[tuple(parts)]).reshape(shape)
 
+    def padded(self, padding: Padding, x: Padded, indices: Padded) -> Padded:
+        lead = self.batch_dims
+        batch = [padding.same(a, b) for a, b in zip(x.axes[:lead], indices.axes)]
+        depth = indices.shape[-1]
+        assert isinstance(depth, int)  # the type rule asks for it
+        columns = []
+        for i in range(depth):
+            column = indices.value if depth == 1 else indices.value[..., i : i + 1]
+            x, taken = padding.reached(x, Padded(column.cast("i64"), indices.axes), lead + i)
+            columns.append(taken.value)
+        places = columns[0] if depth == 1 else concat(*columns, axis=-1)
+        result = padding.build(self, x.value, places)
+        return Padded(result, (*batch, *indices.axes[lead:-1], *x.axes[lead + depth :]))
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return _moved(inputs[1], outputs[0])
 
@@ -160,6 +196,10 @@ class _Scatter(Primitive):
 
     combine: str | None
     tolerance = Tolerance(64, scale=1)
+
+    def _write_padded(self, padding: Padding, x: Padded, indices: Padded, updates: Padded) -> Padded:
+        result = padding.build(self, x.value, indices.value, updates.value)
+        return Padded(result, tuple(parts or (d,) for parts, d in zip(x.axes, result.shape)))
 
     def _check(self, x: TensorType, updates: TensorType) -> None:
         expect.same_dtype(x, updates)
@@ -212,6 +252,14 @@ class ScatterElements(_Scatter):
         self._write(out, tuple(p[inside] for p in places), updates[inside])
         return out
 
+    def padded(self, padding: Padding, x: Padded, indices: Padded, updates: Padded) -> Padded:
+        axis = self.axis % len(x.axes)
+        _check_alike(padding, x, indices, axis)
+        axes = tuple(padding.same(a, b) for a, b in zip(indices.axes, updates.axes))
+        x = padding.in_front(x, axis)
+        places = padding.dropped(Padded(indices.value, axes), [x.shape[axis]])
+        return self._write_padded(padding, x, places, updates)
+
 
 @op
 class ScatterNd(_Scatter):
@@ -248,3 +296,14 @@ class ScatterNd(_Scatter):
             inside &= (part >= 0) & (part < extent)
         self._write(out, tuple(part[inside] for part in wide), updates[inside])
         return out
+
+    def padded(self, padding: Padding, x: Padded, indices: Padded, updates: Padded) -> Padded:
+        depth, lead = indices.shape[-1], len(indices.axes) - 1
+        assert isinstance(depth, int)  # the type rule asks for it
+        for axis in range(depth):
+            x = padding.in_front(x, axis)
+        for mine, whole in zip(updates.axes[lead:], x.axes[depth:]):
+            padding.same(mine, whole)
+        axes = tuple(padding.same(a, b) for a, b in zip(indices.axes, updates.axes[:lead]))
+        places = padding.dropped(Padded(indices.value, (*axes, indices.axes[-1])), x.shape[:depth])
+        return self._write_padded(padding, x, places, updates)

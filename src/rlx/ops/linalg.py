@@ -13,6 +13,7 @@ from rlx.ir import expect
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Value, build
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -58,10 +59,22 @@ class DotGeneral(Primitive):
         batch = [left[a] for a in self.lhs_batch]
         out = batch + [c for c in left if c not in right] + [c for c in right if c not in left]
         dtype = lhs.dtype if self.sum_dtype is None else self.sum_dtype.numpy
-        wide = np.float64 if dtypes.of(lhs.dtype).is_float else dtype
+        wide = np.float64 if dtypes.of(lhs.dtype).is_float else np.int64 if dtypes.of(dtype).bits < 8 else dtype
         with np.errstate(all="ignore"):
             text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
             return np.asarray(np.einsum(text, lhs.astype(wide), rhs.astype(wide))).astype(dtype)
+
+    def padded(self, padding: Padding, lhs: Padded, rhs: Padded) -> Padded:
+        """Both sides are 0 where contracting axes do not count: 0 times NaN is none."""
+        left, right = ([a % len(x.axes) for a in (*batch, *contract)] for x, batch, contract in (
+            (lhs, self.lhs_batch, self.lhs_contract), (rhs, self.rhs_batch, self.rhs_contract)))  # fmt: skip
+        parts = [padding.same(lhs.axes[a], rhs.axes[b]) for a, b in zip(left, right)]
+        count = len(self.lhs_batch)
+        for a, b, joined in zip(left[count:], right[count:], parts[count:]):
+            lhs, rhs = (padding.filled(x.along(axis, joined), (axis,), 0) for x, axis in ((lhs, a), (rhs, b)))
+        rows = [of for i, of in enumerate(lhs.axes) if i not in left]
+        columns = [of for i, of in enumerate(rhs.axes) if i not in right]
+        return Padded(padding.build(self, lhs.value, rhs.value), (*parts[:count], *rows, *columns))
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         depth = dims.product(inputs[0].shape[a] for a in self.lhs_contract)

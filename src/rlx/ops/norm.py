@@ -13,6 +13,7 @@ from rlx.ir import expect
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops.build import (
     broadcast_to,
@@ -109,6 +110,13 @@ def _check_affine(x: TensorType, scale: TensorType | None, bias: TensorType | No
             expect.broadcastable(of, x.shape, name)
 
 
+def _rows(norm: LayerNorm | RmsNorm, padding: Padding, x: Padded, *affine: Padded) -> Padded | None:
+    """The norm as it is, of rows that count whole; others have to be taken apart."""
+    if padding.is_open(*(x.shape[a] for a in norm.axes)):
+        return None
+    return padding.elementwise(norm, x, *affine)
+
+
 @op
 class LayerNorm(Composite):
     """(x - mean) / √(variance + epsilon) · scale + bias; mean and variance over `axes`, in two passes.
@@ -135,6 +143,9 @@ class LayerNorm(Composite):
             y = y / np.sqrt(_mean(y * y, self.axes) + self.epsilon)
             y = y if scale is None else y * scale.astype(np.float64)
             return np.asarray(y if bias is None else y + bias.astype(np.float64)).astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded, *affine: Padded) -> Padded | None:
+        return _rows(self, padding, x, *affine)
 
     def decompose(self, x: Value, scale: Value | None = None, bias: Value | None = None) -> Value:
         wide = x.cast(accumulator(x.dtype))
@@ -167,6 +178,9 @@ class RmsNorm(Composite):
             wide = x.astype(np.float64)
             y = wide / np.sqrt(_mean(wide * wide, self.axes) + self.epsilon)
             return np.asarray(y if scale is None else y * scale.astype(np.float64)).astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded, *affine: Padded) -> Padded | None:
+        return _rows(self, padding, x, *affine)
 
     def decompose(self, x: Value, scale: Value | None = None) -> Value:
         wide = x.cast(accumulator(x.dtype))

@@ -15,7 +15,9 @@ from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value, call
 from rlx.ir.op import Composite, Cost, Primitive, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
+from rlx.ops.reduce import identity
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +55,16 @@ class TopK(Primitive):
     def reference(self, x: Array) -> tuple[Array, Array]:
         order = _order(x, self.axis % x.ndim, self.largest).take(range(dims.evaluate(self.k, {})), self.axis)
         return np.take_along_axis(x, order, self.axis), order.astype(np.int64)
+
+    def padded(self, padding: Padding, x: Padded) -> tuple[Padded, Padded]:
+        """What does not count comes behind its equals, and behind all others."""
+        axis, of = self.axis % len(x.axes), x.value.dtype
+        x = padding.in_front(x, axis)
+        last = identity("max", of) if self.largest else np.nan if of.is_float else identity("min", of)
+        result = padding.graph.add(self, padding.filled(x, (axis,), last).value)
+        assert isinstance(result, tuple)  # it has two results
+        axes = (*x.axes[:axis], (self.k,), *x.axes[axis + 1 :])
+        return Padded(result[0], axes), Padded(result[1], axes)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         """A comparison with the least of the best for every element, and some sorting."""

@@ -12,6 +12,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops import build
 
@@ -85,6 +86,12 @@ class PackedMatmul(Composite):
             weight = weight.astype(scale.dtype).astype(x.dtype).astype(np.float64)
             rows = weight.reshape(w.shape[0], self.blocks * self.block)[:, : self.depth]
             return np.asarray(np.matmul(x.astype(np.float64), rows.T)).astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded, w: Padded, *others: Padded) -> Padded:
+        for operand in (w, *others):
+            padding.closed(operand, 0, "packed weights with")
+        result = padding.build(self, x.value, w.value, *(operand.value for operand in others))
+        return Padded(result, (*x.axes[:-1], (result.shape[-1],)))
 
     def decompose(self, x: Value, w: Value, scale: Value, zero: Value | None = None) -> Value:
         rows = w.shape[0]

@@ -16,8 +16,9 @@ from rlx.ir.dtype import accumulator
 from rlx.ir.expr import INSTRUCTIONS
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Cost, Primitive, Tolerance, op
+from rlx.ir.padding import Padded, Padding, Parts
 from rlx.ir.type import TensorType
-from rlx.ops.build import dims_tensor, div, exp, log, reduce_max, reduce_min, reduce_sum, select, sqrt, square
+from rlx.ops.build import dims_tensor, div, exp, log, minimum, reduce_max, reduce_min, reduce_sum, select, sqrt, square
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +28,13 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def reduced_axes(x: Padded, axes: tuple[int, ...], keepdims: bool) -> tuple[Parts, ...]:
+    """The parts of the axes after reducing these (normalised) ones."""
+    if keepdims:
+        return tuple((1,) if i in axes else parts for i, parts in enumerate(x.axes))
+    return tuple(parts for i, parts in enumerate(x.axes) if i not in axes)
 
 
 class Reduction(Primitive):
@@ -48,6 +56,11 @@ class Reduction(Primitive):
         with np.errstate(all="ignore"):
             result = getattr(np, self.numpy)(wide, axis=axes, keepdims=self.keepdims, **self._start(x))
             return np.asarray(result).astype(x.dtype)
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        axes = tuple(a % len(x.axes) for a in self.axes)
+        result = padding.build(self, padding.filled(x, axes, identity(self.combine, x.value.dtype)).value)
+        return Padded(result, reduced_axes(x, axes, self.keepdims))
 
     def _start(self, x: Array) -> dict[str, Any]:
         return {"dtype": x.dtype} if x.dtype.kind in "iuc" else {}
@@ -156,6 +169,15 @@ class _Argument(Primitive):
                 np.int64
             )
         return np.asarray(pick(wide, self.axis, keepdims=self.keepdims)).astype(np.int64)
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        """What does not count loses, or comes after its equals; where the last of these wins, all that counts are."""
+        axis = self.axis % len(x.axes)
+        x, extent = padding.in_front(x, axis), x.shape[axis]
+        result = padding.build(self, padding.filled(x, (axis,), identity(self.combine, x.value.dtype)).value)
+        if self.last and padding.is_open(extent):
+            result = minimum(result, padding.size(dims.add(extent, -1)))
+        return Padded(result, reduced_axes(x, (axis,), self.keepdims))
 
 
 @op

@@ -14,7 +14,10 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.indexing import slice_extent
 from rlx.ir.op import Cost, Primitive, op
+from rlx.ir.padding import ALIKE, Padded, Padding
 from rlx.ir.type import TensorType
+from rlx.ir.value import Value
+from rlx.ops.build import concat, gather, iota, update_slice
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +42,11 @@ class Reshape(Movement):
     def reference(self, x: Array) -> Array:
         return np.reshape(x, self.shape)
 
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        """As it is, if what counts is still the first entries of parts; else these are gathered."""
+        axes = padding.regrouped(x, self.shape)
+        return padding.relaid(x, self.shape) if axes is None else Padded(padding.build(self, x.value), axes)
+
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         return Cost()
 
@@ -58,6 +66,9 @@ class Transpose(Movement):
     def reference(self, x: Array) -> Array:
         return np.transpose(x, self.permutation)
 
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        return Padded(padding.build(self, x.value), tuple(x.axes[i] for i in self.permutation))
+
 
 @op
 class BroadcastTo(Movement):
@@ -74,6 +85,9 @@ class BroadcastTo(Movement):
 
     def reference(self, x: Array) -> Array:
         return np.broadcast_to(x, self.shape)  # type: ignore[arg-type]  # dims are bound before a reference runs
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        return padding.elementwise(self, x)
 
 
 @op
@@ -112,6 +126,26 @@ class Slice(Movement):
             parts.append(slice(start, stop, step) if step > 0 else backwards)
         return x[tuple(parts)]
 
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        """A slice that does not begin at a number takes its elements one by one."""
+        starts, stops, steps, axes = list(self.starts), list(self.stops), list(self.steps), list(x.axes)
+        for axis, extent in enumerate(x.shape):
+            start, stop, step = self.starts[axis], self.stops[axis], self.steps[axis]
+            if (start, stop, step) == (0, extent, 1):
+                continue
+            count = slice_extent(start, stop, step)
+            x = padding.in_front(x, axis)
+            axes[axis] = (count,)
+            if padding.is_open(start):
+                places = iota(padding.graph, shape=(count,), dtype="i64") * step + padding.size(start)
+                x = Padded(gather(x.value, places, axis=axis), tuple(axes))
+                starts[axis], stops[axis], steps[axis] = 0, count, 1
+            elif padding.is_open(stop) and step < 0:
+                padding.refuse("backwards to a stop that a run tells", stop)
+        whole = all(part == (0, d, 1) for part, d in zip(zip(starts, stops, steps), x.shape))
+        cut = Slice(tuple(starts), tuple(stops), tuple(steps))
+        return Padded(x.value if whole else padding.build(cut, x.value), tuple(axes))
+
 
 @op
 class Frames(Movement):
@@ -140,6 +174,14 @@ class Frames(Movement):
             return np.zeros(shape, x.dtype)
         whole = np.lib.stride_tricks.sliding_window_view(x, length, axis)
         return np.moveaxis(whole.take(range(0, whole.shape[axis], self.step), axis), -1, axis + 1)
+
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        axis = self.axis % len(x.axes)
+        if padding.is_open(self.length):
+            padding.refuse(f"frames of {self.length}", self.length)
+        x = padding.in_front(x, axis)
+        result = padding.build(self, x.value)
+        return Padded(result, (*x.axes[:axis], (result.shape[axis],), (self.length,), *x.axes[axis + 1 :]))
 
 
 @op
@@ -170,6 +212,18 @@ class Pad(Movement):
             out[tuple(target)] = x[tuple(source)]
         return out
 
+    def padded(self, padding: Padding, x: Padded) -> Padded:
+        """What does not count is what comes behind it."""
+        axes = list(x.axes)
+        for axis, (low, high) in enumerate(zip(self.low, self.high)):
+            if padding.is_open(low):
+                padding.refuse(f"{low} elements in front", low)
+            if (low, high) != (0, 0):
+                x = padding.in_front(x, axis)
+                axes[axis] = (dims.add(dims.add(x.shape[axis], low), high),)
+        behind = [axis for axis, high in enumerate(self.high) if high != 0]
+        return Padded(padding.build(self, padding.filled(x, behind, self.value).value), tuple(axes))
+
 
 @op
 class Concat(Movement):
@@ -196,6 +250,24 @@ class Concat(Movement):
     def reference(self, *parts: Array) -> Array:
         return np.concatenate(parts, self.axis)
 
+    def padded(self, padding: Padding, *parts: Padded) -> Padded:
+        """Every part is written where those before it end, over what does not count of these."""
+        axis = self.axis % len(parts[0].axes)
+        parts = tuple(padding.in_front(part, axis) for part in parts)
+        others = [padding.same_of([part.axes[i] for part in parts]) for i in range(len(parts[0].axes))]
+        extents = [part.shape[axis] for part in parts]
+        others[axis] = (dims.add(sum(extents[:-1], start=0), extents[-1]),)
+        if not padding.is_open(*extents[:-1]):
+            return Padded(padding.build(self, *(part.value for part in parts)), tuple(others))
+        first, *rest = parts
+        ends = tuple(sum(extents[1:], start=0) if i == axis else 0 for i in range(len(others)))
+        result = padding.build(Pad((0,) * len(others), ends), first.value)
+        start = first.shape[axis]
+        for part in rest:
+            result = update_slice(result, part.value, padding.size(start), axis=axis)
+            start = dims.add(start, part.shape[axis])
+        return Padded(result, tuple(others))
+
 
 @op
 class Iota(Movement):
@@ -214,6 +286,12 @@ class Iota(Movement):
         spread = [-1 if i == self.axis % len(self.shape) else 1 for i in range(len(self.shape))]
         return np.broadcast_to(line.reshape(spread), self.shape)  # type: ignore[arg-type]
 
+    def padded(self, padding: Padding) -> Padded:
+        result = padding.graph.add(self)
+        assert isinstance(result, Value)  # of one result
+        alike = [i != self.axis % len(self.shape) and padding.is_open(d) for i, d in enumerate(self.shape)]
+        return Padded(result, tuple(ALIKE if a else (d,) for a, d in zip(alike, self.shape)))
+
 
 @op
 class DimsTensor(Movement):
@@ -227,3 +305,8 @@ class DimsTensor(Movement):
 
     def reference(self) -> Array:
         return np.array(self.values, self.dtype.numpy)
+
+    def padded(self, padding: Padding) -> Padded:
+        """The sizes of the run."""
+        numbers = [padding.size(d).reshape((1,)) for d in self.values]
+        return padding.of((numbers[0] if len(numbers) == 1 else concat(*numbers, axis=0)).cast(self.dtype))

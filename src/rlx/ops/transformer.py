@@ -14,8 +14,22 @@ from rlx.ir.dim import Dim
 from rlx.ir.dtype import accumulator
 from rlx.ir.graph import Value
 from rlx.ir.op import Composite, Tolerance, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
-from rlx.ops.build import concat, dims_tensor, dot_general, eq, exp, iota, reduce_max, reduce_sum, select, softmax, tanh
+from rlx.ops.build import (
+    concat,
+    dims_tensor,
+    dot_general,
+    eq,
+    exp,
+    iota,
+    reduce_max,
+    reduce_sum,
+    select,
+    softmax,
+    tanh,
+    transpose,
+)  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -104,6 +118,33 @@ class Attention(Composite):
         if self.window is not None:
             admitted = admitted & (np.abs(at - key) < self.window)
         return admitted & mask if mask is not None and mask.dtype == np.bool_ else admitted
+
+    def padded(self, padding: Padding, q: Padded, k: Padded, v: Padded, mask: Padded | None = None) -> Padded | None:
+        """Keys that do not count are forbidden by the mask; where that is no -inf they would have their share."""
+        if padding.is_open(q.shape[1], k.shape[1], q.shape[3], v.shape[3], self.offset):
+            return None
+        batch = padding.same_of([q.axes[0], k.axes[0], v.axes[0]])
+        keys = padding.same(k.axes[2], v.axes[2])
+        if mask is not None:
+            padding.joined((*q.shape[:3], k.shape[2]), (mask, Padded(q.value, (batch, q.axes[1], q.axes[2], keys))))
+        if padding.is_open(k.shape[2]):
+            if self.fill != -math.inf:
+                return None
+            k, v = (padding.filled(x.along(2, keys), (2,), 0) for x in (k, v))
+            mask = self._mask_padded(padding, k, mask)
+        masks = () if mask is None else (mask.value,)
+        result = padding.build(self, q.value, k.value, v.value, *masks)
+        return Padded(result, (batch, q.axes[1], q.axes[2], v.axes[3]))
+
+    def _mask_padded(self, padding: Padding, k: Padded, mask: Padded | None) -> Padded:
+        """The mask, and false or -inf for keys that do not count."""
+        counts = transpose(padding.counts(k, 2), permutation=(0, 1, 3, 2))
+        if mask is None:
+            return padding.of(counts)
+        if mask.value.dtype.kind == "bool":
+            return padding.of(mask.value & counts)
+        forbidden = padding.graph.constant(np.asarray(-np.inf).astype(mask.value.dtype.numpy))
+        return padding.of(select(counts, mask.value, forbidden))
 
     def decompose(self, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         wide = accumulator(q.dtype)

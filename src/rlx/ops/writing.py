@@ -11,6 +11,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expect
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Composite, Cost, Range, State, op
+from rlx.ir.padding import Padded, Padding
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.index import ScatterElements, ScatterNd
@@ -57,6 +58,21 @@ class UpdateSlice(Composite):
         if 0 <= first <= x.shape[self.axis] - count:
             np.moveaxis(out, self.axis, 0)[first : first + count] = np.moveaxis(rows, self.axis, 0)
         return out
+
+    def padded(self, padding: Padding, x: Padded, rows: Padded, start: Padded) -> Padded | None:
+        """Where there is no room for the rows in what counts, they do not count."""
+        at = self.axis % len(x.axes)
+        x = padding.in_front(x, at)
+        extent, count = x.shape[at], rows.shape[at]
+        if padding.is_open(count):
+            return None  # all rows would be written
+        axes = [padding.same(mine, whole) for mine, whole in zip(rows.axes, x.axes)]
+        axes[at] = (extent,)
+        first = start.value.cast("i64")
+        if padding.is_open(extent):
+            room = padding.size(dims.add(extent, dims.mul(count, -1)))
+            first = build.select(build.le(first, room), first, -1)
+        return Padded(padding.build(self, x.value, rows.value, first), tuple(axes))
 
     def decompose(self, x: Value, rows: Value, start: Value) -> Value:
         """A scatter whose places lie outside, which drops them, where there is no room."""

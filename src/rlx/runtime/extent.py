@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlx.backends.executable import Bound, KernelTime
+from rlx.backends.memory import DeviceArray, Where
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -68,6 +69,7 @@ class ActiveBound(Bound):
     inner    the program at the active extents
     inputs   types of the inputs
     outputs  types of the outputs
+    put      a copy of an array where results that are wanted on the device lie
     """
 
     def __init__(
@@ -77,8 +79,10 @@ class ActiveBound(Bound):
         outputs: Sequence[TensorType],
         binding: Mapping[str, int],
         extents: Extents,
+        put: Callable[[Array], Array | DeviceArray],
     ) -> None:
         self.inner = inner
+        self.put = put
         self.nbytes = inner.nbytes
         self.outputs = list(outputs)
         self.binding = dict(binding)
@@ -113,6 +117,13 @@ class ActiveBound(Bound):
             if out is not None:
                 _clear_behind(whole, front.shape)
         return full
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        """Arrays are cut and filled up on the host."""
+        results = super().deliver_to(where, inputs, out)
+        return [self.put(r) if place == "device" else r for place, r in zip(where, results)]
 
     def _padded(self, of: TensorType, result: Array) -> Array:
         made = np.zeros(self._full(of, result.shape), result.dtype)

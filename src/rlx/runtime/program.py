@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlx import locks, mapped
@@ -154,7 +155,7 @@ class Program:
         active = self.signature.active(binding, extents)
         inner = self._bind_at(active)
         types = list(self.signature.types.values()), list(self.interface.outputs.values())
-        return ActiveBound(inner, *types, binding, extents)
+        return ActiveBound(inner, *types, binding, extents, partial(self.executable.put, ""))
 
     def _bind_at(self, binding: Mapping[str, int]) -> Bound:
         try:

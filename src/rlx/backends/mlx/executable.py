@@ -9,7 +9,7 @@ from typing import Any
 
 from rlx import flags, locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
-from rlx.backends.memory import Where, on_host
+from rlx.backends.memory import Where, on_host, plain
 from rlx.backends.mlx import scalar
 from rlx.backends.mlx.arrays import MlxArray
 from rlx.backends.mlx.library import Value, mx, put, take
@@ -44,12 +44,17 @@ def translated() -> Iterator[None]:
 
 
 class MlxExecutable(WeightsAsArguments):
-    """Everything runs on the default stream of one device in the thread that calls, and is computed before the call
+    """`compiles` says whether mlx joins ops into kernels. On the processor it would ask a C++ compiler for each, two
+    seconds a kernel: there a new size costs nothing.
+
+    Everything runs on the default stream of one device in the thread that calls, and is computed before the call
     returns: streams of mlx belong to threads, finished arrays to nobody. The caller's own defaults stay.
     """
 
     def __init__(self, graph: Graph, on_processor: bool) -> None:
-        super().__init__(graph)
+        wanted = flags.mlx_compile()
+        self.compiles = wanted == "1" or (wanted == "auto" and not on_processor)
+        super().__init__(graph, in_buckets=self.compiles)
         self.on_processor = on_processor
         self.device = mx.cpu if on_processor else mx.gpu
         if not mx.is_available(self.device):
@@ -73,8 +78,8 @@ class MlxExecutable(WeightsAsArguments):
             mx.eval(*made)
             return made
 
-    def bind(self, binding: Mapping[str, int]) -> Bound:
-        return MlxBound(self, dict(binding))
+    def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
+        return MlxBound(self, graph, dict(binding), padded)
 
     @property
     def place(self) -> object:
@@ -115,13 +120,18 @@ def from_stored_to_stored(plan: Plan, graph: Graph) -> Callable[..., Sequence[Va
 
 
 class MlxBound(Bound):
-    """The graph at one size, made ready at its first call."""
+    """The executable's graph, or that in which some dims are padded, at one size, made ready at its first call."""
 
-    def __init__(self, executable: MlxExecutable, binding: dict[str, int]) -> None:
+    def __init__(
+        self, executable: MlxExecutable, graph: Graph, binding: dict[str, int], padded: tuple[str, ...] = ()
+    ) -> None:
         self.executable = executable
+        self.graph = graph
         self.binding = binding
-        self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
-        self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
+        self.padded = padded
+        self.written = executable.written if graph is executable.graph else {}
+        self.shapes = shapes_at((v.type for v in graph.outputs.values()), binding)
+        self.dtypes = [v.dtype for v in graph.outputs.values()]
         self._lock = locks.lock()
         self._shared: Shared | None = None
         self._program: Callable[..., Sequence[Value]] | None = None
@@ -129,22 +139,17 @@ class MlxBound(Bound):
     def _made(self) -> Callable[..., Sequence[Value]]:
         with self._lock:
             if self._program is None:
-                key = tuple(sorted(self.binding.items()))
+                key = (self.padded, tuple(sorted(self.binding.items())))
                 self._shared = self.executable.programs.get(key)
                 if self._shared is None:
-                    plan = Plan(self.executable.graph, self.binding)
+                    plan = Plan(self.graph, self.binding)
                     mx.eval([value for _, value in plan.constants])
-                    program = from_stored_to_stored(plan, self.executable.graph)
-                    self._shared = Shared(mx.compile(program) if plan.traced and self._compiles() else program)
+                    program = from_stored_to_stored(plan, self.graph)
+                    self._shared = Shared(mx.compile(program) if plan.traced and self.executable.compiles else program)
                     self.executable.programs[key] = self._shared
                     self.executable.compile_count += 1
                 self._program = self._shared.program
             return self._program
-
-    def _compiles(self) -> bool:
-        """On the processor mlx.compile asks a C++ compiler for every fused kernel, two seconds each."""
-        wanted = flags.mlx_compile()
-        return wanted == "1" or (wanted == "auto" and not self.executable.on_processor)
 
     def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
         return deliver(on_host(self.deliver_to(["host"] * len(self.dtypes), inputs)), out)
@@ -152,10 +157,11 @@ class MlxBound(Bound):
     def deliver_to(
         self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
     ) -> list[Any]:
-        weights, written = self.executable.weights(), self.executable.written
+        weights, written = self.executable.weights(), self.written
         with self.executable.on_device():
             program = self._program or self._made()
-            given = [_as_state(a, self.executable) if at in written.values() else a for at, a in enumerate(inputs)]
+            given = plain(inputs)
+            given = [_as_state(a, self.executable) if at in written.values() else a for at, a in enumerate(given)]
             results = program([_value(a) for a in given], weights)
             states = {i: given[at] for i, at in written.items()}
             for state in states.values():
@@ -175,11 +181,11 @@ class MlxBound(Bound):
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         """A kernel is a node, computed before the next one begins: more work than a run, in which mlx joins nodes."""
-        graph, weights = self.executable.graph, self.executable.weights()
+        graph, weights = self.graph, self.executable.weights()
         with self.executable.on_device():
             timer = KernelTimer()
             plan = Plan(graph, self.binding, timer)
-            arguments = [_value(a) for a in inputs]
+            arguments = [_value(a) for a in plain(inputs)]
             mx.eval(arguments, [value for _, value in plan.constants])
             timer.start()
             from_stored_to_stored(plan, graph)(arguments, weights)

@@ -22,6 +22,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ops.writing import UpdateSlice
 
 if TYPE_CHECKING:
+    from rlx.backends.size_buckets import SizeBuckets
     from rlx.passes.driver import Pass
 
 EXTRA = "pip install 'rlx[xla]'"
@@ -79,6 +80,13 @@ class XlaBackend(Backend):
         from rlx.passes import prepare
 
         return Launches(calls(prepare.split(self.legalise(graph, options))[1], binding), exact=False)
+
+    def size_buckets(self, graph: Graph, options: Options) -> SizeBuckets | None:
+        from rlx import flags
+        from rlx.backends.size_buckets import SizeBuckets
+        from rlx.passes import prepare
+
+        return SizeBuckets(prepare.split(self.legalise(graph, options))[1]) if flags.size_buckets() else None
 
     def unified_memory(self, ordinal: int = 0) -> bool:
         return self.platform == "cpu"

@@ -14,7 +14,7 @@ import numpy as np
 from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
-from rlx.backends.memory import Where, on_host
+from rlx.backends.memory import Where, on_host, plain
 from rlx.backends.op_by_op import Shared, WeightsAsArguments
 from rlx.backends.xla import compile_cache, lowering, named_scopes, scalar, timers
 from rlx.backends.xla.arrays import XlaArray
@@ -51,7 +51,7 @@ class XlaExecutable(WeightsAsArguments):
     def __init__(self, graph: Graph, platform: str, key: str = "", profile: bool = False) -> None:
         import jax
 
-        super().__init__(graph)
+        super().__init__(graph, in_buckets=True)
         self.key = key
         self.timed = profile
         self.device = processor() if platform == "cpu" else jax.devices(platform)[0]
@@ -70,8 +70,8 @@ class XlaExecutable(WeightsAsArguments):
         with jax.enable_x64(True):
             return jax.jit(traced(graph, {}))(*taken)  # type: ignore[no-any-return]
 
-    def bind(self, binding: Mapping[str, int]) -> Bound:
-        return XlaBound(self, dict(binding))
+    def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
+        return XlaBound(self, graph, dict(binding), padded)
 
     @property
     def place(self) -> object:
@@ -108,28 +108,27 @@ def traced(graph: Graph, binding: Mapping[str, int], marked: bool = False) -> Ca
 
 
 class XlaBound(Bound):
-    """The graph at one size, compiled at its first call."""
+    """The executable's graph, or that in which some dims are padded, at one size, compiled at its first call."""
 
-    def __init__(self, executable: XlaExecutable, binding: dict[str, int]) -> None:
-        import jax
-
+    def __init__(
+        self, executable: XlaExecutable, graph: Graph, binding: dict[str, int], padded: tuple[str, ...] = ()
+    ) -> None:
         self.executable = executable
+        self.graph = graph
         self.binding = binding
-        self.shapes = shapes_at((v.type for v in executable.graph.outputs.values()), binding)
-        self.dtypes = [v.dtype for v in executable.graph.outputs.values()]
-        self.shape_errors = lowering.shape_errors(executable.graph, binding)
+        self.padded = padded
+        self.written = executable.written if graph is executable.graph else {}
+        self.shapes = shapes_at((v.type for v in graph.outputs.values()), binding)
+        self.dtypes = [v.dtype for v in graph.outputs.values()]
+        self.shape_errors = lowering.shape_errors(graph, binding)
         self._lock = locks.lock()
         self._shared: Shared | None = None
         self._compiled: Any = None
 
-        first = len(executable.graph.params)
-        donated = tuple(first + at for at in executable.written.values())
-        self._jitted = jax.jit(traced(executable.graph, binding, executable.timed), donate_argnums=donated)
-
     def _program(self, weights: Iterable[Any], inputs: Sequence[Array]) -> Any:
         with self._lock:
             if self._compiled is None:
-                size, programs = tuple(sorted(self.binding.items())), self.executable.programs
+                size, programs = (self.padded, tuple(sorted(self.binding.items()))), self.executable.programs
                 self._shared = programs.get(size) or Shared(self._made(weights, inputs))
                 programs[size] = self._shared
                 self._compiled = self._shared.program
@@ -142,10 +141,18 @@ class XlaBound(Bound):
         found = compile_cache.read(key, (*weights, *inputs), results, self.executable.device)
         if found is None:
             with translated("compile", "xla"):
-                found = self._jitted.lower(*weights, *self._described(inputs)).compile()
+                found = self._jitted().lower(*weights, *self._described(inputs)).compile()
             self.executable.compile_count += 1
             compile_cache.write(key, found)
         return found
+
+    def _jitted(self) -> Any:
+        """The graph for jax; states that are written in place are given away."""
+        import jax
+
+        first = len(self.graph.params)
+        donated = tuple(first + at for at in self.written.values())
+        return jax.jit(traced(self.graph, self.binding, self.executable.timed), donate_argnums=donated)
 
     def _described(self, inputs: Sequence[Array]) -> list[Any]:
         """Inputs by their types, on the device: a program without weights is for that too."""
@@ -158,7 +165,8 @@ class XlaBound(Bound):
         """All dims are named, since a measured one stands in no shape of an input."""
         shapes = [f"{a.dtype}{list(a.shape)}" for a in inputs]
         params = [f"{name!r}{a.dtype}{list(a.shape)}" for name, a in self.executable.params().items()]
-        whole = "\0".join([self.executable.key, repr(sorted(self.binding.items())), *shapes, *params])
+        sizes = [repr(sorted(self.binding.items())), f"padded {self.padded}"]
+        whole = "\0".join([self.executable.key, *sizes, *shapes, *params])
         return hashlib.blake2b(whole.encode(), digest_size=20).hexdigest()
 
     def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
@@ -175,21 +183,21 @@ class XlaBound(Bound):
         with jax.enable_x64(True):
             program = self._compiled or self._program(weights, inputs)
             results = program(*weights, *inputs)
-            for i, at in self.executable.written.items():
+            for i, at in self.written.items():
                 given[at].value = results[i]
             for asked, error in zip(results[len(self.dtypes) :], self.shape_errors):
                 if bool(asked):
                     raise ShapeError(str(error))
             made = [
-                given[self.executable.written[i]] if i in self.executable.written else self._delivered(place, r, d)
+                given[self.written[i]] if i in self.written else self._delivered(place, r, d)
                 for i, (place, r, d) in enumerate(zip(where, results, self.dtypes))
             ]
             return made if out is None else deliver(made, out)
 
     def _with_states(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs, with states that are none of ours yet as arrays which the program may take the memory of."""
-        given = list(inputs)
-        for at in self.executable.written.values():
+        given = plain(inputs)
+        for at in self.written.values():
             if not isinstance(given[at], XlaArray):
                 given[at] = XlaArray.of_host(given[at], self.executable.device)
         return given
@@ -208,6 +216,6 @@ class XlaBound(Bound):
         if not self.executable.timed:
             return super().profile(inputs)
         with jax.enable_x64(True):
-            taken = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in inputs]
+            taken = [a.value if isinstance(a, XlaArray) else emulation.to_stored(a) for a in plain(inputs)]
             program = self._program(self.executable.weights().values(), taken)
-        return timers.times(self.executable.graph, program.as_text(), timers.record(lambda: self(inputs)))
+        return timers.times(self.graph, program.as_text(), timers.record(lambda: self(inputs)))
