@@ -44,6 +44,7 @@ class Call:
 MAX_TERMS = 4096  # of a product; sizes in models have a few
 MAX_DEPTH = 100  # nesting of functions; a pyramid of ten levels has some thirty
 MAX_DEGREE = 64  # of a product, as ranks go
+MOST_KEPT = 1 << 14  # sums and products that are remembered: a net has few, and asks for them again and again
 
 Factor = str | Call
 Monomial = tuple[Factor, ...]
@@ -166,10 +167,6 @@ def add(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     return _sum(a, b)
-
-
-MOST_KEPT = 1 << 14
-"""Sums and products of dims that are remembered: a net has few, and asks for them again and again."""
 
 
 @lru_cache(MOST_KEPT)

@@ -38,7 +38,7 @@ def test_rows_in_parts(name: str, kind: str) -> None:
 def test_many_or_short_rows_stay_whole(shape: tuple[int, int], kind: str) -> None:
     graph = Graph("short")
     graph.output(ops.reduce_sum(graph.input("x", shape), axes=(1,)))
-    assert len(compiled(kind, graph, {}).plan.main) == 1
+    assert not any(step.kernel.name.endswith("_parts") for step in compiled(kind, graph, {}).plan.main)
 
 
 def test_nan_in_any_part_is_seen(kind: str) -> None:
