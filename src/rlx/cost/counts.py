@@ -19,6 +19,8 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 Binding = Mapping[str, int]
 SLOW = ("div", "sqrt", "rem")
 """Instructions that take many cycles."""
+CLOSE_BYTES = 32
+"""Elements that lie so far apart, at most, share lines of the cache with their neighbours."""
 DIVISIONS = ("div", "rem")
 MULTIPLIED = 3
 """Instructions that a division of integers by a constant is made of."""
@@ -87,8 +89,11 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
         access: Access = node.attr
         line = offset_of(node)
         elsewhere = [e for e, _ in line.others if e in varying]
-        if access.coefficient(axis) not in (0, 1):
-            to.strided += width
+        stride = access.coefficient(axis)
+        if stride not in (0, 1):
+            close = isinstance(stride, int) and abs(stride) * node.dtype.itemsize <= CLOSE_BYTES and not elsewhere
+            to.near += width if close else 0.0
+            to.strided += 0.0 if close else width
         elif elsewhere and all(map(_is_step, elsewhere)):
             to.near += width
         elif elsewhere:
