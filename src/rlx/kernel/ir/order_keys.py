@@ -41,7 +41,12 @@ def _float_key(x: Expr) -> Expr:
 def line_at(line: Linear, number: int, position: Expr) -> Linear:
     """An offset with `position` in the place of an axis."""
     others = tuple((value_at(e, number, position), c) for e, c in line.others)
-    rest = Linear(line.const, tuple((n, c) for n, c in line.axes if n != number), others)
+    return _along(Linear(line.const, line.axes, others), number, position)
+
+
+def _along(line: Linear, number: int, position: Expr) -> Linear:
+    """The offset with `position` in the place of an axis that it goes along itself; what else it hangs on stays."""
+    rest = Linear(line.const, tuple((n, c) for n, c in line.axes if n != number), line.others)
     return rest.plus(linear(position).times(line.coefficient(number)))
 
 
@@ -54,7 +59,8 @@ def value_at(value: Expr, number: int, position: Expr) -> Expr:
         if node.kind != "load":
             return None
         guard = args[0] if node.attr.guarded else None
-        line = line_at(offset_of(Expr("load", node.dtype, args, node.attr)), number, position)
+        # the arguments have the position already, and it may hang on the very axis
+        line = _along(offset_of(Expr("load", node.dtype, args, node.attr)), number, position)
         return load(node.attr.slot, line, node.dtype, guard)
 
     return ex.rewrite(value, replaced)

@@ -151,17 +151,18 @@ class LoweringContext:
         store = Store(0, self.offset(value, index), builder.emitter().emit(value, index), False)
         return builder.finish("copy", LoopNest(value.shape, (), (store,)), (value.node,))
 
-    def hand_out(self, value: Value, stays: bool = False) -> None:
-        """Makes a value an output of the program: its own buffer where it is a fresh one, or where the value `stays` in
-        the memory of a state; else a copy."""
+    def hand_out(self, name: str, stays: bool = False) -> None:
+        """Makes the value of a graph's output one of the program: its own buffer where it is a fresh one, or where the
+        value `stays` in the memory of a state; else a copy."""
         program = self.program
-        buffer = self.buffers.get(key_of(value))
+        value, memory = self.facts.graph.outputs[name], self.facts.outputs[name]
+        buffer = self.buffers.get(key_of(memory))
         if stays and buffer is not None:
             program.outputs.append(buffer.number)
             return
         if buffer is not None and buffer.kind == "temp" and buffer.number not in self.static:
             output = dataclasses.replace(buffer, kind="output")
-            program.buffers[buffer.number] = self.buffers[key_of(value)] = output
+            program.buffers[buffer.number] = self.buffers[key_of(memory)] = output
             program.outputs.append(buffer.number)
             return
         target = program.new_buffer("output", value.dtype, value.type.size, value.name)

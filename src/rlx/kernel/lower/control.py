@@ -16,7 +16,7 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.kernel.ir.control import Branch, Loop, LoopCarried, SliceView
 from rlx.kernel.ir.program import Buffer, Kernel, Program, buffers_used, storage_roots
 from rlx.kernel.lower.context import LoweringContext
-from rlx.kernel.lower.facts import Facts
+from rlx.kernel.lower.facts import Facts, handed_out
 from rlx.kernel.lower.group import Group, group
 from rlx.kernel.lower.index import key_of
 from rlx.kernel.lower.lowering import lower_groups
@@ -54,7 +54,7 @@ class RegionBody:
 
     def fresh(self, value: Value) -> Buffer:
         """A buffer that this body alone writes the value to: its own where that is possible, else that of a copy."""
-        buffer = self.context.buffers.get(key_of(value))
+        buffer = self.context.buffers.get(key_of(handed_out(value)))
         kept = buffer is not None and buffer.kind == "temp" and buffer.number not in self.context.static
         if buffer is None or not kept or buffer.number in self._handed_out:
             buffer = self.context.program.new_buffer("temp", value.dtype, value.type.size, value.name)

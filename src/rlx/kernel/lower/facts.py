@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import Constant, Param
+from rlx.ir.op import LEAVES, Constant, Param
 from rlx.kernel.lower.index import Key, key_of
+from rlx.ops.shape import Reshape
 from rlx.ops.writing import written_in_place
 
 
@@ -17,7 +18,7 @@ class Facts:
 
     position   of each live node in their order, by id
     static     ids of nodes that params and constants alone decide
-    results    keys of the graph's outputs
+    outputs    the values whose memory the graph's outputs are, and their keys as `results`
     writers    of each state that is written in place: the nodes that do it; their results lie in its memory
     indirect   whether products may read matrices of a weight that data choose where they lie
     """
@@ -26,6 +27,7 @@ class Facts:
     nodes: list[Node]
     position: dict[int, int]
     static: set[int]
+    outputs: dict[str, Value]
     results: set[Key]
     writers: dict[str, list[Node]]
     disable: frozenset[str] = frozenset()
@@ -43,9 +45,11 @@ class Facts:
             above = bool(node.inputs) and not node.regions and all(id(v.node) in static for v in node.inputs)
             if above or isinstance(node.op, (Param, Constant)):
                 static.add(id(node))
-        results = {key_of(v) for v in graph.outputs.values()}
+        stay = graph.states.values()
+        outputs = {name: v if name in stay else handed_out(v) for name, v in graph.outputs.items()}
+        results = {key_of(v) for v in outputs.values()}
         positions = {id(n): i for i, n in enumerate(nodes)}
-        return cls(graph, nodes, positions, static, results, written_in_place(graph), disable, indirect)
+        return cls(graph, nodes, positions, static, outputs, results, written_in_place(graph), disable, indirect)
 
     def is_in_place(self, node: Node) -> bool:
         """Whether the node's result lies in the memory of its first operand, which is that of a state."""
@@ -57,6 +61,13 @@ class Facts:
         if key not in self._uses:
             self._uses[key] = [n for n in self.graph.uses(value) if id(n) in self.position]
         return self._uses[key]
+
+
+def handed_out(value: Value) -> Value:
+    """The value whose memory an output is: of a reshaped value the one that was reshaped."""
+    while isinstance(value.node.op, Reshape) and not isinstance(value.node.inputs[0].node.op, LEAVES):
+        value = value.node.inputs[0]
+    return value
 
 
 def live(graph: Graph) -> list[Node]:

@@ -37,8 +37,8 @@ def lower(graph: Graph, disable: frozenset[str] = frozenset(), indirect: bool = 
     context.add_leaves()
     lower_groups(context, groups)
     staying = {graph.states[name] for name in facts.writers}
-    for name, value in graph.outputs.items():
-        context.hand_out(value, stays=name in staying)
+    for name in graph.outputs:
+        context.hand_out(name, stays=name in staying)
     return context.program
 
 

@@ -84,7 +84,7 @@ def materialise(facts: Facts) -> Materialised:
     """The values that get memory before groups are made."""
     memory = Materialised(facts)
     _find_layouts(memory)
-    for value in facts.graph.outputs.values():
+    for value in facts.outputs.values():
         memory.add(value)
     for node in facts.nodes:
         if kind_of(node.op) is not None:
