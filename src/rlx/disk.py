@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from rlx import flags, log
+from rlx import flags, logs
 
 MAGIC = b"rlx-cache-1\n"
 SUFFIX = ".rlxc"
@@ -81,7 +81,7 @@ def write(key: str, body: bytes, place: Path | None = None) -> None:
 @cache
 def _tell_unwritable(why: str) -> None:
     """Once for each reason: without its cache every process compiles anew, which nobody would know of."""
-    log.warn("cache", f"what was compiled cannot be kept: {why}; RLX_CACHE_DIR names another folder")
+    logs.warn("cache", f"what was compiled cannot be kept: {why}; RLX_CACHE_DIR names another folder")
 
 
 def remove(key: str, place: Path | None = None) -> None:

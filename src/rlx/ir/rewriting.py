@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rlx import flags, log
+from rlx import flags, logs
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Context:
         self.disable = frozenset(disable) | frozenset(flags.disable())
         self.left = limit if limit >= 0 else sys.maxsize
         self.report = Report()
-        self.verbose = log.wanted(log.REWRITES, "rewrites")
+        self.verbose = logs.wanted(logs.REWRITES, "rewrites")
 
     @classmethod
     def after(cls, report: Report, disable: Iterable[str] = ()) -> Context:
@@ -62,4 +62,4 @@ class Context:
         key = f"{pass_name}/{rewrite}"
         self.report.rewrites[key] = self.report.rewrites.get(key, 0) + 1
         if self.verbose:
-            log.tell(log.REWRITES, "rewrites", f"rewrite {self.report.total} {key} at {place!r}")
+            logs.tell(logs.REWRITES, "rewrites", f"rewrite {self.report.total} {key} at {place!r}")

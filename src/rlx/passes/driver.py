@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlx import flags, log
+from rlx import flags, logs
 from rlx.errors import GraphError
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import LEAVES, Op
@@ -243,7 +243,7 @@ def _mapped(what: object, rebuild: Rebuild) -> object:
 def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`."""
     check = flags.check()
-    logged = log.wanted(log.PASSES, "passes")
+    logged = logs.wanted(logs.PASSES, "passes")
     for each in passes:
         if not context.enabled(each.name):
             continue
@@ -255,7 +255,7 @@ def run_passes(graph: Graph, passes: Iterable[Pass], context: Context) -> Graph:
         report.nodes[each.name] = len(graph.nodes)
         if logged:
             count = report.total - before
-            log.tell(log.PASSES, "passes", f"pass {each.name}: {count} rewrites, {len(graph.nodes)} nodes")
+            logs.tell(logs.PASSES, "passes", f"pass {each.name}: {count} rewrites, {len(graph.nodes)} nodes")
         if check:
             verify(graph)
     return graph

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from rlx import collector, flags, locks, log
+from rlx import collector, flags, locks, logs
 from rlx.backends.base import Backend, Options
 from rlx.backends.executable import Executable
 from rlx.backends.failures import translated
@@ -36,10 +36,10 @@ class Compiler:
         Raises UnsupportedOp, DeviceUnavailable, CompileError.
         """
         executable = self.for_equal_dims(graph)
-        if log.wanted(log.COMPILES, "compile"):
+        if logs.wanted(logs.COMPILES, "compile"):
             origin = "taken from the cache" if executable.from_cache else "compiled"
             took = f"{executable.compile_ns / 1e6:.1f} ms"
-            log.tell(log.COMPILES, "compile", f"{origin} in {took}: {graph.name!r} for {self.device}")
+            logs.tell(logs.COMPILES, "compile", f"{origin} in {took}: {graph.name!r} for {self.device}")
         return self.around(graph, executable)
 
     def around(self, graph: Graph, equal: Executable) -> Executable:

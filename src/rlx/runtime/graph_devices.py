@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlx import collector, locks, log
+from rlx import collector, locks, logs
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
 from rlx.cost.generic import GenericEstimator
@@ -333,7 +333,7 @@ class GraphDevices:
                 raise
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
-                log.warn("devices", f"{device} failed, the next of the chain is tried: {error}")
+                logs.warn("devices", f"{device} failed, the next of the chain is tried: {error}")
                 with self._lock:  # a device that was lost, or is out of memory, starts again the next time
                     self._compiled.pop(device, None)
         raise FallbackError(self.graph.name, attempts)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx import disk, flags, log, mapped
+from rlx import disk, flags, logs, mapped
 from rlx.backends.base import Options
 from rlx.errors import ModelError, RlxError
 from rlx.ir import dim as dims
@@ -95,9 +95,9 @@ class Record:
             return Compiler(DEVICE, backend, options, ordinal)
 
         executable = around(late, program, lambda graph: compiler().for_equal_dims(graph))
-        if log.wanted(log.COMPILES, "compile"):
+        if logs.wanted(logs.COMPILES, "compile"):
             took = f"{program.compile_ns / 1e6:.1f} ms"
-            log.tell(log.COMPILES, "compile", f"taken from the cache in {took}: {self.interface.name!r} for {DEVICE}")
+            logs.tell(logs.COMPILES, "compile", f"taken from the cache in {took}: {self.interface.name!r} for {DEVICE}")
         return CompiledGraph(Program(late, DEVICE, executable, compiler, self.params, self.demands))
 
     def check_unchanged(self, files: Sequence[Array]) -> None:

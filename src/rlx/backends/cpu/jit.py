@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from rlx import log
+from rlx import logs
 from rlx.backends.cpu.elf import Image, Unloadable
 from rlx.backends.cpu.isa import host_arch
 from rlx.codegen.simd.isa import Isa
@@ -139,7 +139,7 @@ class Loaded:
         try:
             self._image = Image(code)
         except Unloadable as why:
-            log.tell(log.COMPILES, "llvm", f"LLVM loads the code, which has {why}")
+            logs.tell(logs.COMPILES, "llvm", f"LLVM loads the code, which has {why}")
             self._engine = self._by_llvm(code, isa)
 
     @staticmethod

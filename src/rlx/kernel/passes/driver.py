@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
-from rlx import flags, log
+from rlx import flags, logs
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.verify import verify
@@ -68,7 +68,7 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
     """Runs passes in order, those that are switched on; verifies after each under `RLX_CHECK=1`. Returns the program,
     which was changed in place."""
     check = flags.check()
-    logged = log.wanted(log.PASSES, "passes")
+    logged = logs.wanted(logs.PASSES, "passes")
     for each in passes:
         if not each.required and not context.enabled(each.name):
             continue
@@ -79,7 +79,7 @@ def run_kernel_passes(program: Program, passes: Iterable[KernelPass], context: C
         report.pass_ns[each.name] = report.pass_ns.get(each.name, 0) + time.perf_counter_ns() - start_ns
         if logged:
             done, count = report.total - before, len(program.prepare) + len(program.main)
-            log.tell(log.PASSES, "passes", f"pass {each.name}: {done} rewrites, {count} kernels")
+            logs.tell(logs.PASSES, "passes", f"pass {each.name}: {done} rewrites, {count} kernels")
         if check:
             verify(program, each.name)
     return program
