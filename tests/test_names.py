@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import keyword
+from pathlib import Path
+
 import pytest
 
 import rlx
 from rlx.errors import RlxError
 from rlx.ir.op import REGISTRY
 
+SOURCE = Path(rlx.__file__).parent
+
 
 def test_every_public_name_is_there() -> None:
     for name in dir(rlx):
         assert getattr(rlx, name) is not None
-    assert set(REGISTRY) <= set(dir(rlx))
+    assert {name + "_" * keyword.iskeyword(name) for name in REGISTRY} <= set(dir(rlx))
     assert {"Graph", "load", "Session", "f32", "gelu", "where", "non_max_suppression", "ShapeError"} <= set(dir(rlx))
 
 
@@ -66,3 +71,10 @@ def test_the_fastest_device_with_and_without_a_graph(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RLX_DEVICES", "cuda")
     with pytest.raises(rlx.DeviceUnavailable, match="that the policy admits, got none; available here: cpu"):
         rlx.fastest_device()
+
+
+def test_no_module_hides_a_function() -> None:
+    """A module that was imported is an attribute of its package, before any function of that name."""
+    for folder in (SOURCE, SOURCE / "ops"):
+        modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+        assert not modules & rlx.ops.names()

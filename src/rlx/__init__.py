@@ -82,7 +82,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name in _errors():
         return getattr(_import_module("rlx.errors"), name)
     ops = _import_module("rlx.ops")
-    if name in ops.names() or name.removesuffix("_") in ops.names():
+    if name in ops.names():
         return getattr(ops, name)
     raise AttributeError(_unknown(name))
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import GraphError, RlxError, ShapeError
+from rlx.errors import GraphError, RlxError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
-from rlx.ir.op import LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
+from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
 from rlx.ir.printing import print_graph, same_graph
 from rlx.ir.symbols import symbols_of
 from rlx.ir.type import TensorType
@@ -179,8 +179,9 @@ class Graph:
                 raise GraphError(f"[{op.name}] expected values of the graph {self.name!r}, got {value!r} of another")
         least, most = op.arity
         if not least <= len(inputs) <= most:
-            count = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
-            raise GraphError(f"[{op.name}] expected {count} operands, got {len(inputs)}{_at(label, inputs)}")
+            count = str(least) if least == most else f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}"
+            named = f" ({', '.join(op.operand_names)})" if op.operand_names else ""
+            raise GraphError(f"[{op.name}] expected {count} operands{named}, got {len(inputs)}{_at(label, inputs)}")
         with expect.noting(self.assumes_equal) as noted:
             try:
                 types = infer(op, tuple(v.type for v in inputs), tuple(regions))
@@ -200,6 +201,10 @@ class Graph:
     def build(self, name: str, *operands: Any, **attributes: Any) -> Value:
         """The function `build`, for operators of values: they reach it through their graph."""
         return build(name, *operands, **attributes)
+
+    def operand(self, model: Value, operand: Any) -> Value:
+        """The function `as_value`, for methods of values."""
+        return as_value(model, operand)
 
     def equalities_within(self) -> Iterator[Equality]:
         """Those of regions, and then its own; what a region that may not run takes to be equal is in no other list."""
@@ -384,19 +389,39 @@ def call(
     arguments = [*operands, *by_name]
     while arguments and arguments[-1] is None:
         arguments.pop()
+    hole = next((i for i, argument in enumerate(arguments) if argument is None), None)
+    if hole is not None:
+        place = names[hole] if names else f"operand {hole}"
+        raise GraphError(f"[{name}] expected a value as {place}, got None before other operands")
     try:
         op = cls(**attributes)
-    except TypeError as error:
-        raise GraphError(f"[{name}] {error}") from None
+    except TypeError:
+        raise GraphError(f"[{name}] {_wrong_attributes(cls, attributes)}") from None
     if len(arguments) == 1 and isinstance(arguments[0], Graph):
         return arguments[0].add(op, source=source, regions=regions)
     model = next((o for o in arguments if isinstance(o, Value)), None)
     if model is None:
-        raise GraphError(f"[{name}] expected a value of a graph among the operands, got {arguments}")
+        kinds = ", ".join(type(argument).__name__ for argument in arguments) or "none"
+        needed = f" ({', '.join(names)})" if names else ""
+        raise GraphError(f"[{name}] expected a value of a graph among the operands{needed}, got {kinds}")
     if name == "select":
         model = next((o for o in arguments[1:] if isinstance(o, Value)), model)
     values = tuple(as_value(model, operand) for operand in arguments)
     return model.graph.add(op, *values, source=source, regions=regions)
+
+
+def _wrong_attributes(cls: type[Op], attributes: Mapping[str, Any]) -> str:
+    """What is said of attributes that are not all those of the op, or not its own."""
+    accepted = (*cls.operand_names, *(name for name, _, _ in cls.fields))
+    for name in attributes.keys() - cls.attribute_names:
+        if name in cls.operand_names:
+            return f"expected {name} once, got it by position and by name"
+        names = f"the arguments {', '.join(accepted)}" if accepted else "no arguments by name"
+        return f"expected {names}, got {name!r}{did_you_mean(name, accepted)}"
+    needed = [name for name, _, _ in cls.fields if name not in cls.defaults()]
+    missing = [name for name in needed if name not in attributes]
+    given = [name for name, _, _ in cls.fields if name in attributes]
+    return f"expected {' and '.join(missing)}, got {' and '.join(given) or 'no attributes'}"
 
 
 def as_value(model: Value, operand: Any) -> Value:

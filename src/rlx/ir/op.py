@@ -190,6 +190,8 @@ class Elementwise(Primitive):
 
 
 REGISTRY: dict[str, type[Op]] = {}
+ANY_NUMBER = 1 << 30
+"""The greatest number of operands of ops that take any number."""
 
 T = TypeVar("T", bound=Op)
 
@@ -205,7 +207,7 @@ def _operands(rule: Callable[..., Any]) -> tuple[tuple[int, int], tuple[str, ...
     names = code.co_varnames[1 : code.co_argcount]
     least = len(names) - len(rule.__defaults__ or ())
     if code.co_flags & inspect.CO_VARARGS:
-        return (least, 1 << 30), ()
+        return (least, ANY_NUMBER), ()
     return (least, len(names)), names
 
 

@@ -11,6 +11,7 @@ from rlx.ir import expect, indexing
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
+from rlx.ir.methods import ArrayMethods
 from rlx.ir.op import Constant, Op
 from rlx.ir.type import TensorType
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
 
-class Value:
-    """One result of a node. Operators build nodes: `x @ w + b`."""
+class Value(ArrayMethods):
+    """One result of a node. Operators and methods build nodes: `(x @ w + b).sum(0)`."""
 
     __slots__ = ("index", "node")
     __array_priority__ = 1000
@@ -83,9 +84,10 @@ class Value:
         target = indexing.resolve_reshape(self.shape, tuple(dims.of(d) for d in target_shape))
         return self if target == self.shape else self.graph.build("reshape", self, shape=target)
 
-    def transpose(self, *permutation: int) -> Value:
-        """Axes in this order; reversed if none are given."""
-        order = permutation or tuple(reversed(range(self.rank)))
+    def transpose(self, *permutation: Any) -> Value:
+        """Axes in this order, as ints or as one tuple; reversed if none are given."""
+        given = permutation[0] if len(permutation) == 1 and isinstance(permutation[0], (tuple, list)) else permutation
+        order = tuple(given) or tuple(reversed(range(self.rank)))
         return self.graph.build("transpose", self, permutation=expect.axes(order, self.rank, "permutation"))
 
     @property
@@ -119,6 +121,12 @@ class Value:
     def __mod__(self, other: Any) -> Value:
         return self.graph.build("mod", self, other)
 
+    def __rmod__(self, other: Any) -> Value:
+        return self.graph.build("mod", other, self)
+
+    def __rpow__(self, other: Any) -> Value:
+        return self.graph.build("pow", other, self)
+
     def __pow__(self, other: Any) -> Value:
         return self.graph.build("pow", self, other)
 
@@ -130,6 +138,9 @@ class Value:
 
     def __matmul__(self, other: Any) -> Value:
         return self.graph.build("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return self.graph.build("matmul", other, self)
 
     def __lt__(self, other: Any) -> Value:
         return self.graph.build("lt", self, other)
@@ -152,6 +163,15 @@ class Value:
     def __xor__(self, other: Any) -> Value:
         return self.graph.build("bitwise_xor", self, other)
 
+    def __rand__(self, other: Any) -> Value:
+        return self.graph.build("bitwise_and", other, self)
+
+    def __ror__(self, other: Any) -> Value:
+        return self.graph.build("bitwise_or", other, self)
+
+    def __rxor__(self, other: Any) -> Value:
+        return self.graph.build("bitwise_xor", other, self)
+
     def __invert__(self) -> Value:
         return self.graph.build("bitwise_not", self)
 
@@ -167,7 +187,10 @@ class Value:
         raise GraphError(f"[value] expected an index such as x[0], got iteration over {self!r}")
 
     def __bool__(self) -> bool:
-        raise GraphError(f"[value] expected select(…), got the truth of {self!r}, known only when the graph runs")
+        raise GraphError(
+            f"[value] expected select(…), got the truth of {self!r}, known only when the graph runs: "
+            "Python's if, while, and, or and not cannot ask it"
+        )
 
 
 class Node:

@@ -1,17 +1,17 @@
 """The op set, one class per op, one file per family. `rlx.ops.<name>(…)` builds a node of the op.
 
-`shorthand`, `selection`, `suppression` and `experts` add functions that are not ops of their own (`squeeze`, `nonzero`,
-…). No module here has the name of an op or of such a function, so `rlx.ops.<name>` is never ambiguous.
+`shorthand`, `selection`, `nms` and `experts` add functions that are not ops of their own (`squeeze`, `nonzero`, …), and
+`numpy_names` what NumPy and torch call things. No module here has the name of an op or of such a function, so
+`rlx.ops.<name>` is never ambiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import partial
+from importlib import import_module
 from typing import Any
 
-from rlx.ir.graph import call
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
@@ -88,20 +88,28 @@ BUILDERS = (shorthand, selection, nms, experts)
 
 
 def names() -> set[str]:
-    """Names of ops, and of functions that are made of them."""
-    return {*REGISTRY, *(name for module in BUILDERS for name in module.__all__)}
+    """Names of functions: of ops, of what is made of them, and of NumPy."""
+    known = import_module("rlx.ops.numpy_names")  # late, as few need it
+    own = map(import_module("rlx.ops.functions").function_name, REGISTRY)
+    return {*own, *(name for module in BUILDERS for name in module.__all__), *known.__all__, *known.SAME}
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The builder of an op: one Value, or a tuple of them if the op has several results.
+    """The function of an op: it gives one Value, or a tuple of them if the op has several results.
 
     A trailing underscore is dropped (`ops.if_`, `ops.while_`).
     """
+    if name.startswith("__"):
+        raise AttributeError(name)
+    functions = import_module("rlx.ops.functions")
     if name.removesuffix("_") in REGISTRY:
-        return partial(call, name.removesuffix("_"))
-    for module in BUILDERS:
+        return functions.function(name.removesuffix("_"))  # type: ignore[no-any-return]
+    numpy_names = import_module("rlx.ops.numpy_names")
+    for module in (*BUILDERS, numpy_names):
         if name in module.__all__:
-            return getattr(module, name)  # type: ignore[no-any-return]  # every name in __all__ is a function
+            return functions.lenient(getattr(module, name))  # type: ignore[no-any-return]
+    if name in numpy_names.SAME:
+        return functions.function(numpy_names.SAME[name], name)  # type: ignore[no-any-return]
     close = get_close_matches(name, names(), n=3)
     meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise AttributeError(f"rlx.ops has no op {name!r}{meant}")

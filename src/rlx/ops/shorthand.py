@@ -13,6 +13,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Scalar, Value
+from rlx.ir.methods import axes_of
 from rlx.ops import build
 
 __all__ = [
@@ -47,20 +48,18 @@ def logical_not(x: Value) -> Value:
     return build.bitwise_not(x)
 
 
-def expand_dims(x: Value, axes: Sequence[int]) -> Value:
-    """x with axes of 1 so that they lie at `axes` of the result. Raises ShapeError."""
+def expand_dims(x: Value, axis: int | Sequence[int]) -> Value:
+    """x with axes of 1 so that they lie at `axis`, one or several, of the result. Raises ShapeError."""
+    axes = (axis,) if isinstance(axis, int) else axis
     rank = x.rank + len(axes)
-    at = expect.axes(axes, rank)
+    at = axes_of(axes, rank, "expand_dims")
     dims_left = iter(x.shape)
     return x.reshape(tuple(1 if i in at else next(dims_left) for i in range(rank)))
 
 
-def squeeze(x: Value, axes: Sequence[int] | None = None) -> Value:
+def squeeze(x: Value, axis: int | Sequence[int] | None = None) -> Value:
     """x without these axes of 1; without all that are known to be 1 if none are given. Raises ShapeError."""
-    at = [i for i, d in enumerate(x.shape) if d == 1] if axes is None else expect.axes(axes, x.rank)
-    for i in at:
-        x.graph.equal(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
-    return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in at))
+    return x.squeeze(axis)
 
 
 def flatten(x: Value, axis: int = 1) -> Value:
@@ -73,15 +72,12 @@ def flatten(x: Value, axis: int = 1) -> Value:
 
 def swap_axes(x: Value, a: int, b: int) -> Value:
     """x with two axes exchanged. Raises ShapeError."""
-    order = list(range(x.rank))
-    first, second = expect.axis(a, x.rank), expect.axis(b, x.rank)
-    order[first], order[second] = second, first
-    return x.transpose(*order) if order else x
+    return x.swapaxes(a, b)
 
 
-def flip(x: Value, axes: Sequence[int]) -> Value:
-    """x with these axes running backwards. Raises ShapeError."""
-    at = expect.axes(axes, x.rank)
+def flip(x: Value, axis: int | Sequence[int] | None = None) -> Value:
+    """x with these axes, or all, running backwards. Raises ShapeError."""
+    at = axes_of(axis, x.rank, "flip")
     return x[tuple(slice(None, None, -1) if i in at else slice(None) for i in range(x.rank))]
 
 
@@ -143,11 +139,13 @@ def tril(x: Value, offset: int = 0) -> Value:
     return build.select(_triangle(x, offset + 1), 0, x)
 
 
-def one_hot(indices: Value, depth: Dim, on: Value | Scalar, off: Value | Scalar, axis: int = -1) -> Value:
+def one_hot(indices: Value, depth: Dim, on: Value | Scalar = 1.0, off: Value | Scalar = 0.0, axis: int = -1) -> Value:
     """`on` where the position along a new axis of `depth` is the index (negative ones count from the back), else `off`.
 
-    One of `on` and `off` may be a Python number. Raises ShapeError, DTypeError.
+    Python numbers take the dtype of the other one of `on` and `off`, f32 if both are. Raises ShapeError, DTypeError.
     """
+    if not isinstance(on, Value) and not isinstance(off, Value):
+        on = indices.graph.constant(on, "f32")
     expect.integer(indices.type, "indices")
     at = expect.axis(axis, indices.rank + 1)
     shape = tuple(depth if i == at else 1 for i in range(indices.rank + 1))

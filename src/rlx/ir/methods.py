@@ -1,0 +1,158 @@
+"""What values have of NumPy's arrays beside operators: reductions over axes, other shapes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from rlx.errors import GraphError, ShapeError
+
+if TYPE_CHECKING:
+    from rlx.ir.dim import Dim
+    from rlx.ir.value import Value
+
+Axes = int | Iterable[int] | None
+
+
+class ArrayMethods:
+    """Methods of values that are made of ops. An axis of None stands for all axes, as in NumPy."""
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        return _of(self).rank
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements."""
+        return _of(self).type.size
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """The sum over axes, in this dtype; of bools, how many hold (i64)."""
+        x = _of(self)
+        return _reduced(x.cast("i64") if x.dtype.kind == "bool" else x, "sum", axis, keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """The product over axes, in this dtype."""
+        return _reduced(_of(self), "prod", axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """The mean over axes, in this dtype: integers divide towards zero."""
+        return _reduced(_of(self), "mean", axis, keepdims)
+
+    def var(self, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Value:
+        """The mean squared distance from the mean; `ddof` is taken off the number of elements: 1 for a sample."""
+        return _reduced(_of(self), "variance", axis, keepdims, correction=ddof)
+
+    def std(self, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Value:
+        """The square root of `var`."""
+        x = _of(self)
+        return x.graph.build("sqrt", x.var(axis, keepdims, ddof))
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """The greatest over axes; NaN if any is NaN."""
+        return _reduced(_of(self), "max", axis, keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """The least over axes; NaN if any is NaN."""
+        return _reduced(_of(self), "min", axis, keepdims)
+
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """Whether all are true, or not zero."""
+        return _reduced(_truth(_of(self)), "all", axis, keepdims)
+
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """Whether one is true, or not zero."""
+        return _reduced(_truth(_of(self)), "any", axis, keepdims)
+
+    def astype(self, dtype: Any) -> Value:
+        """This value in another dtype; itself if it has it."""
+        return _of(self).cast(dtype)
+
+    def clip(self, min: Any = None, max: Any = None) -> Value:
+        """This value within bounds; None is no bound."""
+        x = _of(self)
+        above = x if min is None else x.graph.build("maximum", x, min)
+        return above if max is None else x.graph.build("minimum", above, max)
+
+    def ravel(self) -> Value:
+        """All elements along one axis."""
+        return _of(self).reshape(-1)
+
+    def squeeze(self, axis: Axes = None) -> Value:
+        """Without these axes of 1; without all that are known to be 1 if none are given. Raises ShapeError."""
+        x = _of(self)
+        at = [i for i, d in enumerate(x.shape) if d == 1] if axis is None else axes_of(axis, x.rank, "squeeze")
+        for i in at:
+            x.graph.equal(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
+        return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in at))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Value:
+        """With two axes exchanged. Raises ShapeError."""
+        x = _of(self)
+        order = list(range(x.rank))
+        first, second = _axis(axis1, x.rank, "swapaxes"), _axis(axis2, x.rank, "swapaxes")
+        order[first], order[second] = second, first
+        return x.transpose(*order) if order else x
+
+    def __floordiv__(self, other: Any) -> Value:
+        return _floor_divided(_of(self), _of(self), other)
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return _floor_divided(_of(self), other, _of(self))
+
+    def __len__(self) -> NoReturn:
+        raise GraphError(f"[value] expected x.shape[0], which may be a symbol, got the len of {self!r}")
+
+
+def _of(methods: ArrayMethods) -> Value:
+    return cast("Value", methods)
+
+
+def axes_of(axis: Axes, rank: int, name: str) -> tuple[int, ...]:
+    """The axes that NumPy means: one, several, or all. Raises ShapeError, GraphError."""
+    if axis is None:
+        return tuple(range(rank))
+    if hasattr(axis, "__index__"):
+        return (_axis(axis, rank, name),)
+    if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
+        raise GraphError(f"[{name}] expected an axis, several or None, got {axis!r}")
+    several = tuple(_axis(one, rank, name) for one in axis)
+    if len(set(several)) < len(several):
+        raise ShapeError(f"[{name}] expected axes without repeats, got {several}")
+    return several
+
+
+def _axis(axis: Any, rank: int, name: str) -> int:
+    if not hasattr(axis, "__index__"):
+        raise GraphError(f"[{name}] expected an int as the axis, got {axis!r}")
+    at: int = axis.__index__()
+    if not -rank <= at < rank:
+        raise ShapeError(f"[{name}] expected an axis in [{-rank}, {rank}), got {at}")
+    return at % rank
+
+
+def _reduced(x: Value, name: str, axis: Axes, keepdims: bool, **attributes: Any) -> Value:
+    axes = axes_of(axis, x.rank, name)
+    return x.graph.build(f"reduce_{name}", x, axes=axes, keepdims=keepdims, **attributes)
+
+
+def _truth(x: Value) -> Value:
+    return x if x.dtype.kind == "bool" else x.graph.build("ne", x, 0)
+
+
+def _floor_divided(model: Value, dividend: Any, divisor: Any) -> Value:
+    """⌊x / y⌋ as NumPy has it: integers by zero give 0, floats what x / y is."""
+    build = model.graph.build
+    x, y = (model.graph.operand(model, one) for one in (dividend, divisor))
+    quotient = x / y
+    if x.dtype.kind == "uint":
+        return quotient
+    rest = build("rem", x, y)
+    below = build("ne", rest, 0) & ((rest < 0) ^ (y < 0))
+    if x.dtype.kind == "int":
+        return build("select", below, quotient - 1, quotient)
+    exact = (x - rest) / y  # a whole number but for rounding
+    whole = build("round", build("select", below, exact - 1, exact))
+    return build("select", build("eq", y, 0), quotient, whole)
