@@ -1,6 +1,6 @@
 """rlx: an ML compiler and runtime. It compiles models to native code for the hardware that is available.
 
-`import rlx` loads nothing: every name below is loaded when it is first used.
+`import rlx` loads nothing: every name below is loaded when it is first used. `__init__.pyi` has their types.
 """
 
 import os as _os
@@ -8,31 +8,6 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
-
-if _typing.TYPE_CHECKING:
-    from rlx.backends.base import Options as Options
-    from rlx.backends.claims import Dispatch as Dispatch
-    from rlx.device.device import Device as Device
-    from rlx.device.policy import DevicePolicy as DevicePolicy
-    from rlx.device.registry import available_devices as available_devices
-    from rlx.device.registry import why_unavailable as why_unavailable
-    from rlx.device.support import dispatch_report as dispatch_report
-    from rlx.device.support import first_unsupported_op as first_unsupported_op
-    from rlx.device.support import legalize as legalize
-    from rlx.device.support import supports_graph as supports_graph
-    from rlx.interrupt import CancelToken as CancelToken
-    from rlx.ir.graph import Graph as Graph
-    from rlx.ir.graph import Value as Value
-    from rlx.ir.type import TensorType as TensorType
-    from rlx.model import Model as Model
-    from rlx.model import load as load
-    from rlx.runtime.buckets import BucketedCache as BucketedCache
-    from rlx.runtime.compiled import CompiledGraph as CompiledGraph
-    from rlx.runtime.compiled import load_compiled as load_compiled
-    from rlx.runtime.fastest import fastest_device as fastest_device
-    from rlx.runtime.graph_devices import GraphDevices as GraphDevices
-    from rlx.runtime.session import Session as Session
-    from rlx.runtime.typed import Typed as Typed
 
 _HOMES = {
     "BucketedCache": "rlx.runtime.buckets",
