@@ -69,11 +69,15 @@ def lenient(plain: Function) -> Function:
     """A function that is no op of its own, which takes other names of its arguments too, and whose errors of calls are
     those of rlx."""
     accepted = inspect.signature(plain).parameters
+    values = [each for each, parameter in accepted.items() if parameter.annotation == "Value"]
     name = plain.__name__
 
     @functools.wraps(plain)
     def build(*arguments: Any, **keywords: Any) -> Any:
         own = _respelled(name, accepted, keywords)
+        for each, argument in (*zip(accepted, arguments), *own.items()):
+            if each in values and not isinstance(argument, Value):
+                raise GraphError(f"[{name}] expected a value of a graph as {each}, got {type(argument).__name__}")
         try:
             return plain(*arguments, **own)
         except RlxError:
@@ -143,6 +147,10 @@ def _bound(cls: type[Op], arguments: tuple[Any, ...], keywords: dict[str, Any]) 
             raise GraphError(f"[{cls.name}] expected {name} once, got it by position and by name")
         keywords[name] = value
     known = cls.operand_names
+    for name, operand in list(zip(known, operands))[cls.arity[0] :]:
+        if isinstance(operand, (int, tuple)) and not isinstance(operand, bool):  # meant as an axis: layer_norm(x, -1)
+            wanted = f": attributes such as {fields[0]} come by name, or behind it" if fields else ""
+            raise GraphError(f"[{cls.name}] expected a value or None as {name}, got {operand!r}{wanted}")
     while len(operands) < len(known) and known[len(operands)] in keywords:  # so that all see the same operands
         operands.append(keywords.pop(known[len(operands)]))
     return operands, keywords

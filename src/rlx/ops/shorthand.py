@@ -110,6 +110,8 @@ def _part(x: Value, key: tuple[slice, ...], axis: int) -> Value:
 
 def stack(values: Sequence[Value], axis: int = 0) -> Value:
     """Values of one shape along a new axis. Raises ShapeError."""
+    if not values:
+        raise ShapeError("[stack] expected at least one value, got none")
     return build.concat(*(expand_dims(v, (axis,)) for v in values), axis=expect.axis(axis, values[0].rank + 1))
 
 
