@@ -93,6 +93,23 @@ class DeviceLost(DriverError):
     """The device stopped answering while it worked."""
 
 
+class StateLost(DeviceLost):
+    """Handles or states (`names`) were on a device that failed and does not give them any more. Runs raise this until
+    each has a value again (`bind_handle`)."""
+
+    def __init__(self, device: str, names: list[str], reason: str) -> None:
+        self.device = device
+        self.names = names
+        self.reason = reason
+        super().__init__(
+            f"[state] expected {', '.join(map(repr, names))} from {device} for the next run, got none: {reason}; "
+            f"bind_handle gives new values"
+        )
+
+    def __reduce__(self) -> tuple[type[StateLost], tuple[str, list[str], str]]:
+        return StateLost, (self.device, self.names, self.reason)
+
+
 OF_CALLERS = (
     ShapeError, DTypeError, GraphError, ModelError, InputError, FlagError, OptionError, RunTimeout, RunCancelled,
     ClosedError,

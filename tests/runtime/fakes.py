@@ -7,6 +7,7 @@ from typing import Any
 
 from rlx.backends.base import Options, Probe, Unsupported
 from rlx.backends.executable import Bound, Executable
+from rlx.backends.memory import DeviceArray, HostArray, Where, on_host
 from rlx.backends.null import profiles
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cost.estimate import Estimator, Rates
@@ -133,3 +134,58 @@ class _Small(Estimator):
         from dataclasses import replace
 
         return replace(self.inner(binding), free_bytes=16)
+
+
+class _Remote(HostArray):
+    """An array in the memory of a device that may be lost."""
+
+    device = "remote"
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(array)
+        self.place = Remote
+
+    def numpy(self) -> Array:
+        if Remote.lost:
+            raise RuntimeError("the device was lost")
+        return super().numpy()
+
+    def copy(self) -> _Remote:
+        return _Remote(self.numpy().copy())
+
+
+class Remote(Fake):
+    """A device with memory of its own. A test may lose it, with all that is there."""
+
+    lost = False
+
+    def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
+        return _OnRemote(graph)
+
+
+class _OnRemote(ReferenceExecutable):
+    @property
+    def place(self) -> object:
+        return Remote
+
+    def put(self, name: str, array: Array) -> DeviceArray:
+        if Remote.lost:
+            raise RuntimeError("the device was lost")
+        return _Remote(array.copy())
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        return _RemoteBound(super().bind(binding))
+
+
+class _RemoteBound(Bound):
+    def __init__(self, inner: Bound) -> None:
+        self.inner, self.shapes = inner, inner.shapes
+
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return self.inner(on_host(inputs), out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        results = self(inputs, out)
+        return [_Remote(r) if place == "device" else r for r, place in zip(results, where)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.experts import Experts
     from rlx.runtime.pickled import Pickled
+    from rlx.runtime.shared_state import SharedState
 
 ON_DEVICE = "device"
 """What `outputs` of a run are where results stay on the device."""
@@ -38,13 +40,17 @@ class CompiledGraph:
 
     program    the code and its weights
     attempts   devices of a chain that were tried before this one, and why each failed
+    shared     what it keeps from run to run in common with programs on other devices (`GraphDevices`)
     """
 
-    def __init__(self, program: Program, mode: Mode = PLAIN) -> None:
+    def __init__(self, program: Program, mode: Mode = PLAIN, shared: SharedState | None = None) -> None:
         self.program = program
         self.attempts: Mapping[str, str] = {}
         self._pipeline: Pipeline[list[Array]] = Pipeline()
-        self._state = State(program, self._pipeline.drain, begun(program, mode))
+        first_mode = begun(program, mode) if shared is None else mode
+        self._state = State(program, self._pipeline.drain, first_mode, shared)
+        if shared is not None:
+            shared.join(self._state)
         self._lock = locks.rlock()
         self._selected: dict[tuple[str, ...], CompiledGraph] = {}
         self._owner: CompiledGraph | None = None
@@ -196,6 +202,20 @@ class CompiledGraph:
             lambda mode, where: run_once(self.program, mode, inputs, outputs, where), outputs is not None, destinations
         )
 
+    def rehearse(self, inputs: Inputs = ()) -> float:
+        """A run that changes nothing that stays between runs, nor is seen by observers; returns its time in ns."""
+        if self._state.mode is PLAIN:
+            before = time.perf_counter_ns()
+            self.run(inputs)
+            return float(time.perf_counter_ns() - before)
+
+        def timed(mode: Mode, where: Sequence[Where] | None) -> list[float]:
+            before = time.perf_counter_ns()
+            run_once(self.program, mode, inputs, where=where)
+            return [float(time.perf_counter_ns() - before)]
+
+        return float(self._state.rehearse(timed)[0])
+
     def kernel_times(self, inputs: Inputs = ()) -> list[KernelTime]:
         """Runs the program and returns the time of each kernel. Raises ProfileError unless it was compiled for
         profiling."""
@@ -221,6 +241,7 @@ class CompiledGraph:
         those of checks included, come with the result, and do not affect other runs. Raises CapabilityError.
         """
         self.capabilities.require("pipelining", self.device)
+        self._state.settle_others()
         if timeout is None and cancel is None:
             return self._pipeline.put(lambda: self._begin(inputs))
         return self._pipeline.put(lambda: self.run(inputs, None, timeout, cancel))
@@ -424,6 +445,7 @@ class CompiledGraph:
         """Waits for queued runs, and releases code, weights and memory, also those of selected programs. Runs in other
         threads finish; later calls raise ClosedError. Closing again does nothing."""
         self._pipeline.drain()
+        self._state.leave()
         with self._lock:
             selected, self._selected = self._selected, {}
             self.program = cast(Program, ClosedProgram(self.program))

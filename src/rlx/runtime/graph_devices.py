@@ -23,6 +23,7 @@ from rlx.errors import (
     FallbackError,
     InputError,
     RlxError,
+    StateLost,
     UnsupportedOp,
     did_you_mean,
 )
@@ -30,8 +31,9 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
+from rlx.runtime.graph_state import GraphState
 from rlx.runtime.program import Inputs, Program
-from rlx.runtime.signature import Signature, check_param
+from rlx.runtime.signature import check_param
 
 DEFAULT_DIM = 16
 """What a dim is taken for where a choice must be made before there are inputs."""
@@ -76,8 +78,10 @@ class Explanation:
         return html.page(self.decision, self.graph)
 
 
-class GraphDevices:
+class GraphDevices(GraphState):
     """A graph and the devices that may run it. Every method may be called from many threads.
+
+    States, handles, feeds and the place in the random numbers are the graph's: they move to the device of the next run.
 
     policy          which devices may run it, and how the fastest is found; None uses that of the environment
     expected_runs   the number of runs over which compile time is spread when devices are compared
@@ -90,6 +94,7 @@ class GraphDevices:
         options: Options | None = None,
         expected_runs: float = EXPECTED_RUNS,
     ) -> None:
+        super().__init__(graph)
         self.graph = graph
         self.options = options or Options()
         switches.check(self.options.disable)
@@ -97,7 +102,6 @@ class GraphDevices:
         self._policy = policy if policy is not None else DevicePolicy.from_env()
         self._types = {v.name: v.type for v in graph.params}
         self._params: dict[str, Array] = dict(graph.data)
-        self._signature = Signature(graph)
         self._compiled: dict[Device, CompiledGraph] = {}
         self._decisions: dict[tuple[Any, ...], Decision] = {}
         self._chooser = Chooser(graph, self._policy, self.options)
@@ -173,7 +177,7 @@ class GraphDevices:
         so."""
         hinted = registry.parse(hint) if hint is not None else None
         with self._lock:
-            arrays = self._signature.arrays(inputs) if inputs is not None else None
+            arrays = self._arrays(inputs) if inputs is not None else None
             binding = self._binding_of(arrays)
             key = (hinted, may_measure, tuple(sorted(binding.items())))
             if key not in self._decisions:
@@ -182,9 +186,9 @@ class GraphDevices:
             return self._decisions[key]
 
     def _binding(self, inputs: Inputs | None) -> dict[str, int]:
-        return self._binding_of(self._signature.arrays(inputs) if inputs is not None else None)
+        return self._binding_of(self._arrays(inputs) if inputs is not None else None)
 
-    def _binding_of(self, arrays: list[Array] | None) -> dict[str, int]:
+    def _binding_of(self, arrays: list[Any] | None) -> dict[str, int]:
         if arrays is not None:
             return dict(self._signature.binding(arrays, self._params))
         sizes = {}
@@ -192,6 +196,15 @@ class GraphDevices:
             low, high = self.graph.bounds.get(name, (0, None))
             sizes[name] = max(low, DEFAULT_DIM if high is None else min(DEFAULT_DIM, high))
         return sizes
+
+    def clone(self) -> GraphDevices:
+        """The graph with the same weights and devices, and a copy of its state: neither of the two affects the other.
+        Programs are compiled again, or are those of equal graphs in this process."""
+        clone = GraphDevices(self.graph, self._policy, self.options, self.expected_runs)
+        with self._lock:
+            clone._params = self._params
+        clone._shared.take_copy(self._shared)
+        return clone
 
     # weights
 
@@ -235,7 +248,8 @@ class GraphDevices:
             if compiled is None:
                 backend, ordinal = registry.backend(device)
                 compiler = Compiler(str(device), backend, self.options, ordinal)
-                compiled = CompiledGraph(Program(self.graph, str(device), compiler.compile(self.graph), compiler))
+                program = Program(self.graph, str(device), compiler.compile(self.graph), compiler)
+                compiled = CompiledGraph(program, shared=self._shared)
                 compiled.set_params(self._params)
                 self._compiled[device] = compiled
             return compiled
@@ -304,10 +318,11 @@ class GraphDevices:
         """Runs on the first device of a chain that succeeds; None uses the policy's chain, otherwise all viable
         devices.
 
-        Errors of the caller (inputs that do not fit, a timeout) are raised at once. Raises FallbackError, which reports
-        every attempt.
+        A run that fails leaves the state as it was, and the next device runs with it. Errors of the caller (inputs that
+        do not fit, a timeout) are raised at once, and so is StateLost. Raises FallbackError, which reports every
+        attempt.
         """
-        self._signature.arrays(inputs)
+        self._arrays(inputs)
 
         def attempt(device: Device) -> tuple[CompiledGraph, list[Array]]:
             compiled = self.compile(device)
@@ -329,7 +344,7 @@ class GraphDevices:
         for device in devices:
             try:
                 return device, attempt(device), attempts
-            except OF_CALLERS:
+            except (*OF_CALLERS, StateLost):  # what another device would not have either
                 raise
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
@@ -362,7 +377,7 @@ class GraphDevices:
 
         They run alternately. The times are kept for this program and these dims, and correct predictions.
         """
-        arrays = self._signature.arrays(inputs)
+        arrays = self._arrays(inputs)
         binding = self._binding_of(arrays)
         timings = self._in_turns(self.devices(), arrays, runs or self._policy.runs)
         with self._lock:
@@ -383,7 +398,7 @@ class GraphDevices:
 
     def _in_turns(self, devices: Sequence[Device], arrays: Sequence[Array], runs: int) -> list[Timing]:
         """Compiles for each device, warms it up, and runs all of them alternately."""
-        named = dict(zip(self._signature.types, arrays))  # with the state of random numbers, if there is one
+        named = self._brought(list(arrays))
         failed: dict[Device, Timing] = {}
         compile_ns: dict[Device, float] = {}
         programs: dict[Device, CompiledGraph] = {}
@@ -394,7 +409,7 @@ class GraphDevices:
                 programs[device].finish()
                 compile_ns[device] = float(time.perf_counter_ns() - before)
                 for _ in range(WARM_UP):
-                    programs[device].run(named)
+                    programs[device].rehearse(named)
             except (RlxError, MemoryError) as error:
                 programs.pop(device, None)
                 failed[device] = Timing(device, error=f"{type(error).__name__}: {error}")
@@ -471,10 +486,8 @@ def _rounds(
                 samples = times[device]
                 if device in errors or (len(samples) >= 3 and sum(samples) > CALL_BUDGET_S * 1e9):
                     continue
-                before = time.perf_counter_ns()
                 try:
-                    program.run(inputs)
+                    samples.append(program.rehearse(inputs))
                 except (RlxError, MemoryError) as error:
                     errors[device] = f"{type(error).__name__}: {error}"
-                samples.append(float(time.perf_counter_ns() - before))
     return times, errors, statistics.median(loads)

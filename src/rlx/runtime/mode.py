@@ -39,6 +39,7 @@ class Mode:
     extents   dim → how many entries along it count
     states    arrays of the program's states. Runs write into them: whoever gives one away gives a copy
     observers who sees other values of the runs
+    away      the rest is with another program of the graph, and is brought before the next run (`shared_state.py`)
     """
 
     handles: Mapping[str, Kept] = field(default_factory=dict)
@@ -46,9 +47,10 @@ class Mode:
     extents: Mapping[str, int] = field(default_factory=dict)
     observers: tuple[Observer, ...] = ()
     states: Mapping[str, Kept] = field(default_factory=dict)
+    away: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.handles or self.feeds or self.extents or self.observers or self.states)
+        return bool(self.handles or self.feeds or self.extents or self.observers or self.states or self.away)
 
     def copied(self) -> Mode:
         """The same with arrays of states of its own."""

@@ -36,6 +36,15 @@ Work = Callable[[], T | Begun[T]]
 """Does a run, or begins it."""
 
 
+_HERE = threading.local()
+"""`queued` is true in threads of pipelines."""
+
+
+def is_queued_run() -> bool:
+    """Whether this thread does queued runs."""
+    return getattr(_HERE, "queued", False)
+
+
 class Pending(Generic[T]):
     """A run that was queued. It may be waited for from any thread."""
 
@@ -139,6 +148,7 @@ class Pipeline(Generic[T]):
         self._finished = self._queued
 
     def _loop(self) -> None:
+        _HERE.queued = True
         while True:
             with self._changed:
                 if not self._begun and not self._changed.wait_for(lambda: bool(self._queue), LINGER_S):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,12 @@ from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.runtime.extent import check_extent
 from rlx.runtime.mode import PLAIN, Kept, Mode, Observer, check_feeds
+from rlx.runtime.pipeline import is_queued_run
 from rlx.runtime.program import Program
 from rlx.runtime.signature import check_handle
+
+if TYPE_CHECKING:
+    from rlx.runtime.shared_state import SharedState
 
 Run = Callable[[Mode, Sequence[Where] | None], list[Any]]
 """A run in a mode, whose outputs are wanted somewhere."""
@@ -26,13 +30,17 @@ class State:
     """The mode of a program, replaced as a whole. Every method may be called from many threads.
 
     settle   waits for the runs that were queued before a change, which see the mode as it was
+    shared   what this program shares with those of the same graph on other devices; it may be with one of them
     """
 
-    def __init__(self, program: Program, settle: Callable[[], None], mode: Mode = PLAIN) -> None:
+    def __init__(
+        self, program: Program, settle: Callable[[], None], mode: Mode = PLAIN, shared: SharedState | None = None
+    ) -> None:
         self.program = program
         self.mode = mode
-        self._settle = settle
-        self._turn = locks.rlock()  # of runs that feed, and of changes
+        self.settle = settle
+        self._shared = shared
+        self._turn = locks.rlock() if shared is None else shared.lock  # of runs that feed, and of changes
 
     def run(self, run: Run, copy: bool, destinations: Sequence[Where] | None = None) -> list[Any]:
         """A run in the mode that holds, without the next values of states. Where results feed handles, or there are
@@ -41,9 +49,20 @@ class State:
         copy     the results lie in arrays of the caller, which may write to them
         wanted   where each of the results is wanted; the host if that is not said
         """
+        mode, shared = self.mode, self._shared
+        if not (mode.feeds or mode.away or self.program.signature.states):
+            return run(mode, destinations)
+        if shared is None:
+            return self._run_in_turn(run, copy, destinations)
+        self.settle_others()
+        with self._turn:
+            shared.refuse_lost()
+            if self.mode.away:
+                return shared.lend(self, lambda: self._run_in_turn(run, copy, destinations))
+            return self._run_in_turn(run, copy, destinations)
+
+    def _run_in_turn(self, run: Run, copy: bool, destinations: Sequence[Where] | None) -> list[Any]:
         program = self.program
-        if not self.mode.feeds and not program.signature.states:
-            return run(self.mode, destinations)
         with self._turn:
             mode = self.mode
             results = run(mode, self._destinations(mode, destinations))
@@ -76,23 +95,59 @@ class State:
 
     def look(self, run: Callable[[Mode], list[Any]]) -> list[Any]:
         """A run in the mode that holds, of a program that changes no states."""
-        if not self.program.signature.states:
+        if not self.program.signature.states and not self.mode.away:
             return run(self.mode)
+        self.settle_others()
         with self._turn:
-            return run(self.mode)
+            return run(self._here())
 
-    def _change(self, change: Callable[[Mode], Mode]) -> None:
-        """Replaces the mode, after the runs that were queued before."""
-        self._settle()
+    def rehearse(self, run: Run) -> list[Any]:
+        """A run in a copy of the mode, which changes nothing that stays. The results of feeds stay on the device."""
+        mode = self.now(copied=True).unobserved()
+        return run(mode, self._destinations(mode, None))
+
+    def settle_others(self) -> None:
+        """Waits for the runs that were queued for other programs with the same state. Runs that are themselves queued
+        do not wait for another queue: two of these would wait for each other."""
+        if self._shared is not None and self.mode is not PLAIN and not is_queued_run():
+            for other in self._shared.others(self):
+                other.settle()
+
+    def leave(self) -> None:
+        """The program is about to be closed: a state that it shares goes on without it."""
+        if self._shared is not None:
+            self._shared.come_home(self)
+
+    def _here(self) -> Mode:
+        """The mode, or a copy of the one that is with another program. Call it with the lock."""
+        if self._shared is None:
+            return self.mode
+        self._shared.refuse_lost()
+        return self._shared.copied_for(self) if self.mode.away else self.mode
+
+    def _change(self, change: Callable[[Mode], Mode], bound: str | None = None) -> None:
+        """Replaces the mode, after the runs that were queued before. `bound` has a new value now."""
+        self.settle()
+        self.settle_others()
         with self._turn:
+            shared = self._shared
+            if shared is not None and self.mode.away:
+                shared.lend(self, lambda: None)
             self.mode = change(self.mode) or PLAIN
+            if shared is not None:
+                if bound is not None:
+                    shared.lost.pop(bound, None)
+                shared.changed()
 
     def now(self, copied: bool = False) -> Mode:
         """The mode, when the runs that were queued before are done and no run that feeds is on its way; with arrays of
         states of its own if it is `copied`."""
-        self._settle()
+        self.settle()
+        self.settle_others()
         with self._turn:
-            return self.mode.copied() if copied else self.mode
+            if self.mode.away:
+                return self._here()
+            return self._here().copied() if copied else self._here()
 
     def bind_handle(self, name: str, array: Any) -> None:
         """Raises InputError."""
@@ -102,26 +157,36 @@ class State:
             raise InputError(f"[bind_handle] expected an input or a state among {known}, got {name!r}")
         value = held(self.program, name, check_handle(name, array, signature.types[name], self.program.place))
         if name in signature.states:
-            self._change(lambda mode: replace(mode, states={**mode.states, name: value}))
+            self._change(lambda mode: replace(mode, states={**mode.states, name: value}), bound=name)
         else:
-            self._change(lambda mode: replace(mode, handles={**mode.handles, name: value}))
+            self._change(lambda mode: replace(mode, handles={**mode.handles, name: value}), bound=name)
 
     def read_handle(self, name: str) -> Array:
-        """Raises InputError."""
-        self._settle()
+        """Raises InputError, StateLost."""
+        self.settle()
+        self.settle_others()
+        shared = self._shared
+        if shared is None and name not in self.program.signature.states:
+            return self._value(name)
+        with self._turn:  # a run may be writing to it
+            if shared is None:
+                return self._value(name)
+            if name in shared.lost:
+                shared.refuse_lost()
+            return shared.holder._value(name)
+
+    def _value(self, name: str) -> Array:
+        mode = self.mode
         if name in self.program.signature.states:
-            with self._turn:  # a run may be writing to it
-                states = self.mode.states
-                if name not in states:
-                    raise InputError(f"[read_handle] expected a state that was bound, got {name!r}")
-                value = _host_copy(states[name])
+            if name not in mode.states:
+                raise InputError(f"[read_handle] expected a state that was bound, got {name!r}")
+            value = _host_copy(mode.states[name])
             value.flags.writeable = False
             return value
-        handles = self.mode.handles
-        if name not in handles:
-            known = [*handles, *self.mode.states]
+        if name not in mode.handles:
+            known = [*mode.handles, *mode.states]
             raise InputError(f"[read_handle] expected an input with a handle, or a state, among {known}, got {name!r}")
-        handle = handles[name]
+        handle = mode.handles[name]
         if not isinstance(handle, DeviceArray):
             return handle
         value = _host_copy(handle)
@@ -130,8 +195,8 @@ class State:
 
     def handles(self) -> tuple[str, ...]:
         """Names of the inputs that have a handle, and of the states that have a value."""
-        self._settle()
-        mode = self.mode
+        self.settle()
+        mode = self.mode if self._shared is None else self._shared.holder.mode
         return (*mode.handles, *mode.states)
 
     def unbind_handle(self, name: str) -> None:
