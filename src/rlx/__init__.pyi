@@ -35,6 +35,7 @@ from rlx.errors import RlxError as RlxError
 from rlx.errors import RunCancelled as RunCancelled
 from rlx.errors import RunTimeout as RunTimeout
 from rlx.errors import ShapeError as ShapeError
+from rlx.errors import StateLost as StateLost
 from rlx.errors import UnsupportedOp as UnsupportedOp
 from rlx.interrupt import CancelToken as CancelToken
 from rlx.ir.dim import Dim as _Dim
