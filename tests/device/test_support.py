@@ -98,7 +98,7 @@ def test_a_profile_of_some_outputs_is_that_of_their_program() -> None:
     whole, part = devices.io_profile("cpu", IDS), devices.io_profile("cpu", IDS, outputs=["y"])
     alone = Session("cpu").compile(net()).select(["y"])
     assert part == GraphDevices(alone.graph, DevicePolicy().only("cpu")).io_profile("cpu", IDS)
-    assert part.kernel_launches < whole.kernel_launches
+    assert part.kernel_launches <= whole.kernel_launches  # the row of the norm gives the other one too
     assert part.device_traffic_bytes < whole.device_traffic_bytes
     assert part.host_output_bytes == 12 * 64 * 4
     none = devices.io_profile("cpu", IDS, outputs=[])
