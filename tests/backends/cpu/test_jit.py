@@ -56,3 +56,28 @@ def test_a_crowded_address_space() -> None:
     completed = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120)
     assert completed.returncode == 0, completed.stderr
     assert float(completed.stdout) == pytest.approx(1.7, rel=1e-6)
+
+
+LEAVING = """
+import os, threading, time
+from rlx.backends.cpu import jit
+
+begun = threading.Event()
+
+
+def write():
+    with jit._writers:
+        begun.set()
+        time.sleep(0.3)
+        os.write(1, b"written")
+
+
+threading.Thread(target=write, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_ends_when_no_thread_writes_code_any_more() -> None:
+    """LLVM's tables are torn down at its end, under threads that go on until then."""
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "written"

@@ -13,6 +13,7 @@ import pytest
 import rlx
 from rlx import disk
 from rlx.backends.cpu import jit, tiers
+from rlx.backends.cpu.artifact import from_bytes
 from rlx.backends.cpu.isa import detect
 from rlx.errors import ModelError, OptionError
 from rlx.ir.graph import Graph
@@ -162,3 +163,19 @@ def test_a_fork_waits_for_threads_that_write_code() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for thread in threads:
         thread.join()
+
+
+def test_code_that_another_start_had_written_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its process removes the job when it is done, and ours finds none."""
+    monkeypatch.setenv("RLX_CACHE", "1")
+    program = Session("cpu").compile(net())
+    program.finish()
+    key = program.program.executable.loaded.key  # type: ignore[attr-defined]
+    assert key is not None
+    artifact = from_bytes(disk.read(key) or b"")
+    monkeypatch.setattr(tiers, "_write_elsewhere", lambda folder, key: None)
+    monkeypatch.setattr(jit, "emit_objects", None)  # nothing is compiled here
+    taken: list[list[bytes]] = []
+    promotion = tiers.Promotion(artifact, ["text"], detect(), key, taken.append)
+    promotion.wait()
+    assert taken == [artifact.code]

@@ -6,6 +6,7 @@ once and thrown away, because emitting changes it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
@@ -56,6 +57,15 @@ def _after_fork() -> None:
 _held_by_fork: list[Any] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+@atexit.register
+def _before_exit() -> None:
+    """Waits until no thread is in LLVM, and lets none in any more: the process ends by tearing LLVM's tables down, and
+    daemon threads go on until then."""
+    _lock.acquire()
+    for _ in range(_MOST_WRITERS):
+        _writers.acquire()
 
 
 @cache

@@ -99,9 +99,8 @@ class Promotion:
             folder = Path(temporary) if temporary else disk.folder()
             key = self._key or "program"
             disk.write(quick_key(key), pack(self._artifact, self._texts, self._isa), folder)
-            if not _wrote(folder, key):
-                return None
-            data = disk.read(key, folder)
+            _write_elsewhere(folder, key)
+            data = disk.read(key, folder)  # by that process, or by one that an earlier start has left behind
             return None if data is None else from_bytes(data).code
         except (OSError, ModelError):
             return None
@@ -127,8 +126,8 @@ def _writable() -> bool:
         return False
 
 
-def _wrote(folder: Path, key: str) -> bool:
-    """Has another process write the second tier; whether it did."""
+def _write_elsewhere(folder: Path, key: str) -> None:
+    """Has another process write the second tier, and waits for it."""
     above = str(Path(__file__).parents[3])
     path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
@@ -136,7 +135,7 @@ def _wrote(folder: Path, key: str) -> bool:
         env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,
     ) as process:  # fmt: skip
-        return process.wait() == 0
+        process.wait()
 
 
 def main(folder: Path, job: str, key: str) -> None:
