@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -126,9 +127,14 @@ class Model:
             return self._compiled
 
     def _keep(self, compiled: CompiledGraph) -> None:
-        """Records how the program starts the next time."""
-        if self._record_key and self._imported is not None and self._session.chooses(compiled.device):
-            stored.keep(self._record_key, asdict(self._about), self._imported.files, compiled)
+        """Records how the program starts the next time; beside the first run, if that does not wait for code either."""
+        if not self._record_key or self._imported is None or not self._session.chooses(compiled.device):
+            return
+        what = (self._record_key, asdict(self._about), self._imported.files, compiled)
+        if compiled.executable.is_pending:
+            threading.Thread(target=stored.keep, args=what, name="rlx-record").start()
+        else:
+            stored.keep(*what)
 
     def __call__(self, /, *positional: Any, **named: Any) -> dict[str, Any]:
         """Runs the model and returns outputs by name. Accepts inputs, `timeout` and `cancel` as `CompiledGraph.run`

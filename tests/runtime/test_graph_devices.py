@@ -14,9 +14,8 @@ import pytest
 import rlx
 from rlx.backends.size_buckets import SizeBuckets
 from rlx.device import calibration, observed, registry, support
-from rlx.device.choice import at_once
 from rlx.device.device import Device
-from rlx.device.policy import DevicePolicy
+from rlx.device.policy import DevicePolicy, at_once
 from rlx.errors import DeviceUnavailable, FallbackError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.graph_devices import GraphDevices

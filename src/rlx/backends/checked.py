@@ -67,6 +67,10 @@ class CheckedExecutable(Executable):
     def weight_bytes(self) -> int:
         return self.inner.weight_bytes
 
+    @property
+    def is_pending(self) -> bool:
+        return self.inner.is_pending
+
     def finish(self) -> None:
         self.inner.finish()
 

@@ -166,8 +166,13 @@ class Executable(ABC):
         from there by these alone."""
         return None
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether its code is still on its way, and runs do without."""
+        return False
+
     def finish(self) -> None:  # noqa: B027  # most backends have nothing to wait for
-        """Waits for better code that is still on its way; until it is there quick code runs, which gives the same."""
+        """Waits for better code that is still on its way."""
 
     def clone(self, weights: bool = True) -> Executable:
         """A program with the same code whose weights can be set without a change to this one; with `weights` it starts

@@ -13,7 +13,7 @@ from rlx.cost.estimate import Estimate, Estimator, Rates
 from rlx.cost.generic import GenericEstimator
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
-from rlx.device.policy import DevicePolicy
+from rlx.device.policy import USUAL, DevicePolicy, outdone
 from rlx.device.staged import StagedEstimator, parts
 from rlx.device.support import dispatch_report
 from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Measure = Callable[[Sequence[Device]], Mapping[Device, "observed.Sample | str"]]
 """Runs on devices in turns: what each took, or why it did not run."""
-USUAL = Device("cpu")
-"""The device that is taken where no other is clearly quicker: it is always there, and answers soonest at first."""
 UNUSUAL = 1 << 30
 EXPECTED_RUNS = 1000.0
 """Over how many runs a compile is spread where nobody says how many there will be."""
@@ -123,23 +121,6 @@ class Decision:
 
     def candidate(self, device: Device) -> Candidate:
         return next(c for c in self.candidates if c.device == device)
-
-
-def at_once(policy: DevicePolicy) -> Device | None:
-    """The device that will be chosen whatever predictions say, before a graph is looked at; None if the choice depends
-    on more. A compile for it may still find ops that it does not support."""
-    if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
-        return None
-    here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
-    if USUAL not in here:
-        return here[0] if len(here) == 1 else None
-    return USUAL if all(d == USUAL or outdone(d) for d in here) else None
-
-
-def outdone(device: Device) -> bool:
-    """Whether a device is the processor under another name, without measurements."""
-    backend, ordinal = registry.backend(device)
-    return backend.on_processor(ordinal) and calibration.known(device) is None
 
 
 class Chooser:

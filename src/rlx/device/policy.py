@@ -20,6 +20,8 @@ HIDDEN = {
     "webgpu": "its adapters have names of their own",
 }
 """Kinds that are never chosen by themselves, and why."""
+USUAL = Device("cpu")
+"""The device that is taken where no other is clearly quicker: it is always there, and answers soonest at first."""
 CONVERTER = "converter"
 UNASKED = "never chosen automatically"
 HELPING = {"software": "its driver is software", CONVERTER: "it converts models, and runs none on this system"}
@@ -138,3 +140,22 @@ def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
 def _names(devices: Iterable[Device], device: Device) -> bool:
     """Whether a list names the device: itself, or by its kind's first device if written without a number."""
     return any(d == device or (d.ordinal == 0 and d.kind == device.kind) for d in devices)
+
+
+def at_once(policy: DevicePolicy) -> Device | None:
+    """The device that will be chosen whatever predictions say, before a graph is looked at; None if the choice depends
+    on more. A compile for it may still find ops that it does not support."""
+    if policy.strategy != "auto" or policy.force or policy.hint or policy.chain or policy.prefer:
+        return None
+    here = [d for d in policy.candidates() if not (registry.why_unavailable(d) or policy.why_refused(d))]
+    if USUAL not in here:
+        return here[0] if len(here) == 1 else None
+    return USUAL if all(d == USUAL or outdone(d) for d in here) else None
+
+
+def outdone(device: Device) -> bool:
+    """Whether a device is the processor under another name, without measurements."""
+    from rlx.device import calibration
+
+    backend, ordinal = registry.backend(device)
+    return backend.on_processor(ordinal) and calibration.known(device) is None

@@ -17,6 +17,9 @@ from rlx.ir.substitute import type_with_dims, with_dims
 from rlx.ir.type import TensorType
 
 Watch = Callable[[Node, tuple[Array, ...]], None]
+Kernels = Mapping[type[Op], Callable[..., Any]]
+"""Quicker ways to compute ops than their `reference`: of the op with numbers for its dims, and of its operands. They
+give `NotImplemented` for operands that they do not take."""
 
 
 def bind_op(op: Op, binding: Mapping[str, int]) -> Op:
@@ -34,58 +37,92 @@ def evaluate(
     params: Mapping[str, Array],
     binding: Mapping[str, int],
     watch: Watch | None = None,
+    kernels: Kernels | None = None,
 ) -> list[Array]:
     """Runs the graph node by node and returns its outputs; `watch` sees every node's results.
 
     Dims that the graph measures are bound as their nodes come. Raises InputError where one is out of bounds.
     """
-    values: dict[tuple[int, int], Array] = {}
+    return _Run(inputs, params, binding, kernels or {}).outputs(graph, _last_uses(graph), watch)
+
+
+LastUses = dict[int, list[tuple[int, int]]]
+
+
+def _last_uses(graph: Graph) -> LastUses:
+    """By the id of a node: the values that no later node reads, nor the caller."""
+    kept = {(id(v.node), v.index) for v in graph.outputs.values()}
+    last: dict[tuple[int, int], int] = {}
     for node in graph.nodes:
-        interrupt.check()
-        operands = [values[(id(v.node), v.index)] for v in node.inputs]
-        results = _run_node(node, operands, inputs, params, binding)
-        if isinstance(node.op, Measured):
-            node.op.check(int(results[0]), binding, node.source or node.name)
-            binding = {**binding, node.op.symbol: int(results[0])}
-        for i, result in enumerate(results):
-            values[(id(node), i)] = result
-        if watch is not None:
-            watch(node, results)
-    return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
+        last.update({(id(node), i): id(node) for i in range(len(node.types))})
+        last.update({(id(v.node), v.index): id(node) for v in node.inputs})
+    uses: LastUses = {}
+    for value, at in last.items():
+        if value not in kept:
+            uses.setdefault(at, []).append(value)
+    return uses
 
 
-def _run_node(
-    node: Node,
-    operands: Sequence[Array],
-    inputs: Mapping[str, Array],
-    params: Mapping[str, Array],
-    binding: Mapping[str, int],
-) -> tuple[Array, ...]:
-    if isinstance(node.op, Input):
-        return (inputs[node.name],)
-    if isinstance(node.op, Param):
-        if node.name not in params:
-            raise GraphError(f"[param] expected data for {node.name!r}: set_param gives it")
-        return (params[node.name],)
-    op = bind_op(node.op, binding)
-    keywords: dict[str, Any] = {}
-    if node.regions:
-        keywords["regions"] = tuple(_Region(g, params, binding) for g in node.regions)
-    result = op.reference(*operands, **keywords)
-    results = result if isinstance(result, tuple) else (result,)
-    return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
+class _Run:
+    """What all nodes of a run are computed with."""
+
+    def __init__(
+        self, inputs: Mapping[str, Array], params: Mapping[str, Array], binding: Mapping[str, int], kernels: Kernels
+    ) -> None:
+        self.inputs, self.params, self.binding, self.kernels = inputs, params, binding, kernels
+
+    def outputs(self, graph: Graph, last_uses: LastUses, watch: Watch | None = None) -> list[Array]:
+        """The outputs of a graph. Values are dropped behind their last use."""
+        values: dict[tuple[int, int], Array] = {}
+        for node in graph.nodes:
+            interrupt.check()
+            operands = [values[(id(v.node), v.index)] for v in node.inputs]
+            results = self._node(node, operands)
+            if isinstance(node.op, Measured):
+                node.op.check(int(results[0]), self.binding, node.source or node.name)
+                self.binding = {**self.binding, node.op.symbol: int(results[0])}
+            for i, result in enumerate(results):
+                values[(id(node), i)] = result
+            if watch is not None:
+                watch(node, results)
+            for value in last_uses.get(id(node), ()):
+                del values[value]
+        return [values[(id(v.node), v.index)] for v in graph.outputs.values()]
+
+    def _node(self, node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
+        if isinstance(node.op, Input):
+            return (self.inputs[node.name],)
+        if isinstance(node.op, Param):
+            if node.name not in self.params:
+                raise GraphError(f"[param] expected data for {node.name!r}: set_param gives it")
+            return (self.params[node.name],)
+        op = bind_op(node.op, self.binding)
+        kernel = self.kernels.get(type(op))
+        result = NotImplemented
+        if kernel is not None:
+            with np.errstate(all="ignore"):
+                result = kernel(op, *operands)
+        if result is NotImplemented:
+            keywords: dict[str, Any] = {}
+            if node.regions:
+                keywords["regions"] = tuple(_Region(g, self) for g in node.regions)
+            result = op.reference(*operands, **keywords)
+        results = result if isinstance(result, tuple) else (result,)
+        return tuple(np.asarray(r, dtype=t.dtype.numpy) for r, t in zip(results, node.types))
 
 
 class _Region:
     """A sub-graph that a control op can call."""
 
-    def __init__(self, graph: Graph, params: Mapping[str, Array], binding: Mapping[str, int]) -> None:
+    def __init__(self, graph: Graph, run: _Run) -> None:
         self.graph = graph
-        self.params = params
-        self.binding = binding
-        self.outputs = tuple(_bind_type(v.type, binding) for v in graph.outputs.values())
+        self._run = run
+        self._last_uses = _last_uses(graph)
+        self.outputs = tuple(_bind_type(v.type, run.binding) for v in graph.outputs.values())
 
     def __call__(self, *operands: Array) -> list[Array]:
-        self.graph.bind(self.binding)
+        run = self._run
+        self.graph.bind(run.binding)
         names = [v.name for v in self.graph.inputs]
-        return evaluate(self.graph, dict(zip(names, operands)), self.params, self.binding)
+        inner = _Run(dict(zip(names, operands)), run.params, run.binding, run.kernels)
+        return inner.outputs(self.graph, self._last_uses)

@@ -12,7 +12,6 @@ from rlx.ir.graph import Value, call
 from rlx.ir.op import op
 from rlx.ir.type import TensorType
 from rlx.ops import build
-from rlx.ops.integers import IntegerMatmul
 from rlx.ops.quant import DynamicQuantize
 from rlx.ops.recurrent import Lstm, Weights
 
@@ -58,11 +57,12 @@ class DynamicQuantizeLstm(Lstm):
         last = [np.zeros(h.shape), np.zeros(c.shape)]
         for d in range(self.directions):
             now = (h[d].astype(np.float64), c[d].astype(np.float64))
-            projected = _product(x, w[d], w_scale[d], w_zero[d])
+            projected = _product(x, _wide(w[d], w_zero[d]), w_scale[d])
+            recurrent = _wide(r[d], r_zero[d])
             bias, peep = b[d].reshape(2, -1).astype(np.float64), None if p is None else p[d].astype(np.float64)
             none = np.zeros((4 * h.shape[2], h.shape[2]))
             for t in reversed(range(steps)) if self.backwards(d) else range(steps):
-                both = projected[t] + _product(now[0].astype(x.dtype), r[d], r_scale[d], r_zero[d])
+                both = projected[t] + _product(now[0].astype(x.dtype), recurrent, r_scale[d])
                 step = self.cell(d, both, none, bias, now, peep)
                 live = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
                 y[t, d] = np.where(live, step[0], 0)
@@ -86,7 +86,12 @@ class DynamicQuantizeLstm(Lstm):
         return total.cast(dtypes.f32) * (scale * step)
 
 
-def _product(x: Array, w: Array, scale: Array, zero: Array) -> Array:
+def _wide(w: Array, zero: Array) -> Array:
+    """Bytes without their zero point, in float64, which holds every sum of their products exactly."""
+    return np.asarray(w.astype(np.float64) - zero)
+
+
+def _product(x: Array, w: Array, scale: Array) -> Array:
     quantised, step, zero_point = DynamicQuantize().reference(x)
-    total = IntegerMatmul().reference(quantised, w, zero_point, zero)
+    total = np.matmul(_wide(quantised, zero_point), w)
     return np.asarray(total.astype(np.float32) * (step * scale)).astype(np.float64)

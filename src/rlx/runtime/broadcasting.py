@@ -210,6 +210,10 @@ class BroadcastExecutable(Executable):
     def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
         return self.equal.stored
 
+    @property
+    def is_pending(self) -> bool:
+        return self.equal.is_pending
+
     def finish(self) -> None:
         for program in self._all:
             program.finish()

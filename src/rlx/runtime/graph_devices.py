@@ -14,10 +14,10 @@ from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
 from rlx.cost.generic import GenericEstimator
 from rlx.device import explain, html, observed, registry, remembered, support, switches
-from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure, at_once
+from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
-from rlx.device.policy import DevicePolicy
+from rlx.device.policy import DevicePolicy, at_once
 from rlx.errors import (
     OF_CALLERS,
     FallbackError,

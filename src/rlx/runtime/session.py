@@ -84,23 +84,40 @@ class Session:
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
         if self.device == "auto":
-            devices = self.devices(graph)
-            policy = devices.policy
-            if policy.chain and policy.hint is None and policy.force is None:
-                return devices.compile_chain()
-            return devices.compile_resolved(inputs=inputs)
+            return self._compile_chosen(graph, inputs)
+        try:
+            return self._compile_for(self.device, graph)
+        except UnsupportedOp as error:
+            from rlx.device import registry
+            from rlx.device.support import refused_nodes
+
+            backend, _ = registry.backend(self.device)
+            reason = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
+            raise UnsupportedOp(f"[session] {reason}") from None
+
+    def _compile_for(self, device: str, graph: Graph) -> CompiledGraph:
         from rlx.device import registry
         from rlx.runtime.compiler import Compiler
 
-        backend, ordinal = registry.backend(self.device)
-        try:
-            compiler = Compiler(self.device, backend, self.options, ordinal)
-            return CompiledGraph(Program(graph, self.device, compiler.compile(graph), compiler, graph.data))
-        except UnsupportedOp as error:
-            from rlx.device.support import refused_nodes
+        backend, ordinal = registry.backend(device)
+        compiler = Compiler(device, backend, self.options, ordinal)
+        return CompiledGraph(Program(graph, device, compiler.compile(graph), compiler, graph.data))
 
-            reason = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
-            raise UnsupportedOp(f"[session] {reason}") from None
+    def _compile_chosen(self, graph: Graph, inputs: Inputs | None) -> CompiledGraph:
+        """For the device of the policy. Where that is certain, nothing is imported that compares devices."""
+        from rlx.device.policy import DevicePolicy, at_once
+
+        policy = DevicePolicy.from_env()
+        certain = at_once(policy)
+        if certain is not None:
+            try:
+                return self._compile_for(str(certain), graph)
+            except UnsupportedOp:
+                pass  # another device may support the graph, or an error says of each why it does not
+        devices = self.devices(graph)
+        if policy.chain and policy.hint is None and policy.force is None:
+            return devices.compile_chain()
+        return devices.compile_resolved(inputs=inputs)
 
     def chooses(self, device: str) -> bool:
         """Whether the device is certain before the graph is known, if it supports the graph: it is named, or nothing
@@ -108,8 +125,7 @@ class Session:
         if self.device != "auto":
             return self.device == device
         from rlx.device import registry
-        from rlx.device.choice import at_once
-        from rlx.device.policy import DevicePolicy
+        from rlx.device.policy import DevicePolicy, at_once
 
         return not registry.has_plugins() and str(at_once(DevicePolicy.from_env())) == device
 

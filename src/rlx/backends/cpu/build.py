@@ -19,6 +19,7 @@ from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import forced, host_features
+from rlx.backends.executable import Executable
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import DeviceUnavailable, ModelError, UnsupportedOp
 from rlx.ir.type import TensorType
@@ -29,61 +30,68 @@ if TYPE_CHECKING:
     from rlx.kernel.ir.program import Program
 
 
-def build(graph: Graph, isa: Isa, options: Options) -> CpuExecutable:
+def build(graph: Graph, isa: Isa, options: Options) -> Executable:
     """The executable of a graph, from the cache on disk if it is there. Raises UnsupportedOp, CompileError."""
     key = _cache_key(graph, isa, options) if options.cache and flags.debug() < 3 else None
-    made = _built(graph, isa, options, key)
-    made.loaded.key = key
-    return made
+    made = _from_disk(key, isa, options)
+    if made is not None:
+        return made
+    if options.tiered and not options.profile and flags.debug() < 3:
+        from rlx.backends.cpu import first_runs, tiers
+
+        if tiers.can_start() and first_runs.worth(graph, options):
+            arrival = tiers.Arrival(graph, isa, options, key)
+            return first_runs.InterpretedExecutable(graph, arrival, key, isa, options.threads)
+    return built(graph, isa, options, key)
 
 
-def stored(key: str, isa: dict[str, Any], options: Options) -> CpuExecutable | None:
-    """The executable whose code has this key, without its graph; None if it is not there."""
-    found = disk.read(key)
-    try:
-        target = Isa(**isa)
-        if found is not None:
-            made: CpuExecutable | None = CpuExecutable.of(from_bytes(found), target, options.threads)
-        else:
-            made = _quick(key, target, options) if options.tiered else None
-    except (ModelError, TypeError):  # of another version of rlx
-        return None
+def _from_disk(key: str | None, isa: Isa, options: Options) -> CpuExecutable | None:
+    """The program in code of either tier that an earlier process has left. Raises ModelError."""
+    found = disk.read(key) if key else None
+    if found is not None:
+        made: CpuExecutable | None = CpuExecutable.of(from_bytes(found), isa, options.threads)
+    else:
+        made = _quick(key, isa, options) if key and options.tiered and not options.profile else None
     if made is not None:
         made.from_cache = True
         made.loaded.key = key
     return made
 
 
-def _built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
-    found = disk.read(key) if key else None
-    if found is not None:
-        made = CpuExecutable.of(from_bytes(found), isa, options.threads)
-        made.from_cache = True
-        return made
-    if not options.tiered or options.profile or flags.debug() >= 3:
-        artifact = compile_artifact(graph, isa, options)
+def stored(key: str, isa: dict[str, Any], options: Options) -> CpuExecutable | None:
+    """The executable whose code has this key, without its graph; None if it is not there."""
+    try:
+        return _from_disk(key, Isa(**isa), options)
+    except (ModelError, TypeError):  # of another version of rlx
+        return None
+
+
+def built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
+    """The executable of a graph that is not in the cache on disk, compiled in this process. Raises UnsupportedOp,
+    CompileError."""
+    if options.tiered and not options.profile and flags.debug() < 3:
+        artifact, texts = first_tier(graph, isa, options)
+    else:
+        artifact, texts = compile_artifact(graph, isa, options), []
+    if texts:
+        made = _promoted(artifact, texts, isa, options, key)
+    else:
         if key:
             disk.write(key, to_bytes(artifact))
-        return CpuExecutable.of(artifact, isa, options.threads)
-    return _in_tiers(graph, isa, options, key)
+        made = CpuExecutable.of(artifact, isa, options.threads)
+    made.loaded.key = key
+    return made
 
 
-def _in_tiers(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecutable:
-    """The program in quick code, whose place better code takes when it is there; that at once where it is short."""
+def first_tier(graph: Graph, isa: Isa, options: Options) -> tuple[Artifact, list[str]]:
+    """The program in quick code with the text of better code, or in the usual code and no text where it is short.
+    Raises UnsupportedOp, CompileError."""
     from rlx.backends.cpu import tiers
 
-    kept = _quick(key, isa, options) if key else None
-    if kept is not None:
-        kept.from_cache = True
-        return kept
-    program, texts, clock = _texts(graph, isa, options)
-    level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
-    artifact = _compiled(graph, program, texts, clock, isa, options, level)
-    if level is None:
-        if key:
-            disk.write(key, to_bytes(artifact))
-        return CpuExecutable.of(artifact, isa, options.threads)
-    return _promoted(artifact, texts, isa, options, key)
+    with collector.paused():
+        program, texts, clock = _texts(graph, isa, options)
+        level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
+        return _compiled(graph, program, texts, clock, isa, options, level), texts if level is not None else []
 
 
 def _quick(key: str, isa: Isa, options: Options) -> CpuExecutable | None:

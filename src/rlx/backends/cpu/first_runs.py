@@ -1,0 +1,205 @@
+"""Runs before a program is compiled. They go through the graph node by node in NumPy (`numpy_kernels`), from the first
+moment on, while another process compiles (`tiers`). A run that is under way when the code arrives starts again in it,
+so that no run takes longer than waiting for the code would.
+
+NumPy adds up in another order than compiled code does, so the last bits of a result may change once, when the code
+arrives. `compile="before"` and `RLX_TIERS=0` compile before the first run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rlx import locks
+from rlx.backends.base import Options
+from rlx.backends.checked import look
+from rlx.backends.cpu.executable import CpuExecutable
+from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
+from rlx.codegen.simd.isa import Isa
+from rlx.ir.check import Check
+from rlx.ir.literal import Array
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.tiers import Arrival
+    from rlx.ir.graph import Graph, Node
+
+LEAST_WORK = 32
+"""Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
+_WORK_OF_KERNEL = 6
+"""Of a node that becomes a large kernel or several."""
+
+
+def worth(graph: Graph, options: Options) -> bool:
+    """Whether the first runs of a graph should not wait for its code."""
+    from rlx.backends.base import Options as Default
+    from rlx.backends.cpu import claims
+
+    if graph.states or graph.given or options.dispatch != Default().dispatch or _work(graph) < LEAST_WORK:
+        return False
+    return all(value.dtype in claims.DTYPES for node in graph.nodes for value in node.types)
+
+
+def _work(graph: Graph) -> int:
+    from rlx.ir.op import LEAVES, Composite
+    from rlx.ops.convolution import Conv
+    from rlx.ops.linalg import DotGeneral
+
+    work = 0
+    for node in graph.nodes:
+        if not isinstance(node.op, LEAVES):
+            work += _WORK_OF_KERNEL if isinstance(node.op, (Composite, Conv, DotGeneral)) else 1
+        work += sum(map(_work, node.regions))
+    return work
+
+
+class _CodeArrived(Exception):
+    """Ends a run in NumPy whose program can go on in compiled code."""
+
+
+class InterpretedExecutable(Executable):
+    """A program whose code is on its way. All of its copies wait for the same code.
+
+    Whatever but a run asks for the code waits until it is there.
+    """
+
+    def __init__(
+        self, graph: Graph, arrival: Arrival, key: str | None, isa: Isa, threads: int | None,
+        checks: Sequence[Check] = (), params: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self.checks = checks
+        self.params = dict(params or {})
+        self._arrival, self._key, self._isa, self._threads = arrival, key, isa, threads
+        self._compiled: CpuExecutable | None = None
+        self._lock = locks.lock()
+
+    def now(self) -> CpuExecutable | None:
+        """The compiled program, if it is there. Raises CompileError, UnsupportedOp where there will be none."""
+        return self._compiled if self._compiled is not None else self._take(self._arrival.now())
+
+    def compiled(self) -> CpuExecutable:
+        """The compiled program, as soon as it is there. Raises CompileError, UnsupportedOp."""
+        made = self._take(self._arrival.wait())
+        assert made is not None  # `wait` gives code
+        return made
+
+    def _take(self, arrived: CpuExecutable | None) -> CpuExecutable | None:
+        with self._lock:
+            if self._compiled is None and arrived is not None:
+                made = arrived.clone(weights=False)
+                made.checks = self.checks
+                made.set_params(self.params)
+                self._compiled = made
+            return self._compiled
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        with self._lock:
+            self.params = {**self.params, **params}
+            if self._compiled is not None:
+                self._compiled.set_params(params)
+
+    def bind(self, binding: Mapping[str, int]) -> Bound:
+        made = self.now()
+        return InterpretedBound(self, binding) if made is None else made.bind(binding)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(zero_copy_outputs=True, shared_code=True, saved_code=True)
+
+    @property
+    def nbytes(self) -> int:
+        return self._arrival.nbytes if self._compiled is None else self._compiled.nbytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0 if self._compiled is None else self._compiled.weight_bytes
+
+    @property
+    def loaded(self) -> Any:
+        """The machine code."""
+        return self.compiled().loaded
+
+    @property
+    def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
+        return None if self._key is None else (self._key, asdict(self._isa), self.checks)
+
+    @property
+    def is_pending(self) -> bool:
+        return self._compiled is None
+
+    def with_checks(self, checks: Sequence[Check]) -> InterpretedExecutable:
+        return self._copy(checks, self.params)
+
+    def clone(self, weights: bool = True) -> InterpretedExecutable:
+        return self._copy(self.checks, self.params if weights else {})
+
+    def _copy(self, checks: Sequence[Check], params: Mapping[str, Array]) -> InterpretedExecutable:
+        copy = InterpretedExecutable(self.graph, self._arrival, self._key, self._isa, self._threads, checks, params)
+        copy.compile_ns, copy.from_cache = self.compile_ns, self.from_cache
+        return copy
+
+    def finish(self) -> None:
+        self.compiled().finish()
+
+    def code(self) -> bytes:
+        return self.compiled().code()
+
+    def describe(self) -> dict[str, Any]:
+        return self.compiled().describe()
+
+
+class InterpretedBound(Bound):
+    """The program at one size, in NumPy until its code is there."""
+
+    def __init__(self, executable: InterpretedExecutable, binding: Mapping[str, int]) -> None:
+        self.executable = executable
+        self._binding = dict(binding)
+        self._compiled: Bound | None = None
+        types = [value.type for value in executable.graph.outputs.values()]
+        self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
+        self._names = [value.name for value in executable.graph.inputs]
+        self._most = [check.most(binding) for check in executable.checks]
+
+    def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
+        bound = self._compiled or self._now()
+        if bound is None:
+            try:
+                return deliver(self._in_numpy(inputs), out)
+            except _CodeArrived:
+                bound = self._code()
+        return bound(inputs, out)
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        return self._code().profile(inputs)
+
+    def _now(self) -> Bound | None:
+        made = self.executable.now()
+        if made is not None:
+            self._compiled = made.bind(self._binding)
+        return self._compiled
+
+    def _code(self) -> Bound:
+        self.executable.compiled()
+        bound = self._now()
+        assert bound is not None  # the code is there
+        return bound
+
+    def _in_numpy(self, inputs: Sequence[Array]) -> list[Array]:
+        from rlx.backends.cpu.numpy_kernels import KERNELS
+        from rlx.ir.interpreter import evaluate
+
+        executable = self.executable
+
+        def stop(node: Node, results: tuple[Array, ...]) -> None:
+            if executable.now() is not None:
+                raise _CodeArrived
+
+        named = dict(zip(self._names, inputs))
+        results = [
+            array.copy() for array in evaluate(executable.graph, named, executable.params, self._binding, stop, KERNELS)
+        ]
+        if executable.checks:
+            look(results.pop().tolist(), self._most, executable.checks, self._binding)
+        return results

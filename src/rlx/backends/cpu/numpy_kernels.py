@@ -1,0 +1,173 @@
+"""Quick NumPy kernels of the ops in which models spend their time, for runs before a program is compiled.
+
+An op's `reference` is exact and slow: it computes in float64, and loops in Python where NumPy has no function. These
+compute in float32, products by the BLAS that NumPy has. All other ops, dtypes and layouts are left to `reference`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from rlx.codegen.scalar import coefficients
+from rlx.ir import dim as dims
+from rlx.ir.interpreter import Kernels
+from rlx.ops.convolution import Conv, ConvTranspose, _padded, _taps, infer_shape
+from rlx.ops.integers import IntegerMatmul
+from rlx.ops.linalg import DotGeneral, Matmul
+from rlx.ops.transcendental import Erf
+
+Array = np.ndarray[Any, Any]
+
+CACHE_ELEMENTS = 1 << 14
+"""Of an array whose polynomial is computed at once: it and its temporaries stay in the nearest cache."""
+COLUMN_ELEMENTS = 1 << 18
+"""Of the windows of a convolution that are gathered at once: they stay in the last-level cache."""
+
+
+def _are_f32(*arrays: Array) -> bool:
+    return all(array.dtype == np.float32 for array in arrays)
+
+
+def conv(op: Conv, x: Array, w: Array) -> Any:
+    """Windows are gathered as columns of a matrix, and one product per group computes all channels."""
+    if not _are_f32(x, w) or op.sum_dtype is not None or op.channels_last:
+        return NotImplemented
+    shape = infer_shape(op, x, w)
+    if not math.prod(shape) or not x.size:
+        return np.zeros(shape, np.float32)
+    around = (*op.low, *op.high)
+    padded = _padded(x, op.low, op.high, 0) if any(around) else x  # type: ignore[arg-type]  # dims are numbers here
+    if w.shape[1] == 1 and op.groups == x.shape[1]:
+        return _depthwise(op, padded, w, shape)
+    return _by_columns(op, padded, w, shape)
+
+
+def _depthwise(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    """One channel each: a sum over the taps, whose temporaries are of one image and group of channels."""
+    per_group = w.shape[0] // op.groups
+    result = np.zeros((shape[0], op.groups, per_group, *shape[2:]), np.float32)
+    weights: Any = w.reshape(op.groups, per_group, *w.shape[2:], *(1 for _ in shape[2:]))
+    step = max(1, CACHE_ELEMENTS * 4 // max(1, math.prod(shape[2:]) * per_group))
+    for image, first in itertools.product(range(shape[0]), range(0, op.groups, step)):
+        part = slice(first, first + step)
+        total = result[image, part]
+        for tap, window in _taps(x[image, part], w.shape[2:], op.strides, op.dilations):
+            total += window[:, None] * weights[(part, slice(None), *tap)]
+    return result.reshape(shape)
+
+
+def _by_columns(op: Conv, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    images, groups, depth = shape[0], op.groups, math.prod(w.shape[1:])
+    weights = w.reshape(groups, w.shape[0] // groups, depth)
+    result = np.empty((images, groups, w.shape[0] // groups, *shape[2:]), np.float32)
+    inputs = x.reshape(images, groups, w.shape[1], *x.shape[2:])
+    plain = depth == w.shape[1] and all(s == 1 for s in op.strides)
+    rows = max(1, COLUMN_ELEMENTS // max(1, depth * math.prod(shape[3:])))
+    for image, group in itertools.product(range(images), range(groups)):
+        of = inputs[image, group]
+        if plain:
+            np.matmul(weights[group], of.reshape(depth, -1), out=result[image, group].reshape(w.shape[0] // groups, -1))
+            continue
+        for first in range(0, shape[2], rows):
+            count = min(rows, shape[2] - first)
+            begin = first * op.strides[0]
+            reach = (count - 1) * op.strides[0] + (w.shape[2] - 1) * op.dilations[0] + 1
+            columns = _columns(op, of[:, begin : begin + reach], w, (count, *shape[3:]))
+            product = weights[group] @ columns
+            result[image, group, :, first : first + count] = product.reshape(-1, count, *shape[3:])
+    return result.reshape(shape)
+
+
+def _columns(op: Conv, x: Array, w: Array, space: tuple[int, ...]) -> Array:
+    """What every window sees, [channels · taps, positions]."""
+    columns: Any = np.empty((w.shape[1], *w.shape[2:], *space), np.float32)
+    for tap, window in _taps(x, w.shape[2:], op.strides, op.dilations):
+        columns[(slice(None), *tap)] = window
+    return np.asarray(columns.reshape(math.prod(w.shape[1:]), -1))
+
+
+def conv_transpose(op: ConvTranspose, x: Array, w: Array) -> Any:
+    """One product for all taps; then each is added where its window lies."""
+    if not _are_f32(x, w) or op.groups != 1:
+        return NotImplemented
+    shape = infer_shape(op, x, w)
+    full = [
+        (d - 1) * s + (k - 1) * g + 1 for d, s, k, g in zip(x.shape[2:], op.strides, w.shape[2:], op.dilations)
+    ]  # fmt: skip
+    low = [dims.evaluate(a, {}) for a in op.low]
+    size = [max(f, o + a) for f, o, a in zip(full, shape[2:], low)]
+    total: Any = np.zeros((x.shape[0], w.shape[1], *size), np.float32)
+    products: Any = np.matmul(w.reshape(w.shape[0], -1).T, x.reshape(*x.shape[:2], -1))
+    products = products.reshape(x.shape[0], *w.shape[1:], *x.shape[2:])
+    for tap in itertools.product(*map(range, w.shape[2:])):
+        parts_of_axes = zip(tap, op.dilations, x.shape[2:], op.strides)
+        place = tuple(slice(t * g, t * g + (d - 1) * s + 1, s) for t, g, d, s in parts_of_axes)
+        total[(..., *place)] += products[(slice(None), slice(None), *tap)]
+    cut = tuple(slice(a, a + o) for a, o in zip(low, shape[2:]))
+    return total[(..., *cut)]
+
+
+def matmul(op: Matmul, x: Array, y: Array) -> Any:
+    """In float32."""
+    return np.matmul(x, y) if _are_f32(x, y) else NotImplemented
+
+
+def dot_general(op: DotGeneral, lhs: Array, rhs: Array) -> Any:
+    """As a product of matrices for each batch."""
+    if not _are_f32(lhs, rhs) or op.sum_dtype is not None:
+        return NotImplemented
+    left_free = [a for a in range(lhs.ndim) if a not in (*op.lhs_batch, *op.lhs_contract)]
+    right_free = [a for a in range(rhs.ndim) if a not in (*op.rhs_batch, *op.rhs_contract)]
+    batch = [lhs.shape[a] for a in op.lhs_batch]
+    depth = math.prod(lhs.shape[a] for a in op.lhs_contract)
+    rows, columns = [lhs.shape[a] for a in left_free], [rhs.shape[a] for a in right_free]
+    left = lhs.transpose(*op.lhs_batch, *left_free, *op.lhs_contract).reshape(*batch, math.prod(rows), depth)
+    right = rhs.transpose(*op.rhs_batch, *op.rhs_contract, *right_free).reshape(*batch, depth, math.prod(columns))
+    return np.matmul(left, right).reshape(*batch, *rows, *columns)
+
+
+def integer_matmul(op: IntegerMatmul, x: Array, y: Array, x_zero: Array, y_zero: Array) -> Any:
+    """In float64, which holds every sum exactly: BLAS has no products of integers."""
+    if x.dtype.itemsize != 1 or y.dtype.itemsize != 1 or x.shape[-1] >= 1 << 31:
+        return NotImplemented
+    left, right = x.astype(np.float64) - x_zero, y.astype(np.float64) - y_zero
+    return np.matmul(left, right).astype(np.int64).astype(np.int32)  # which wraps
+
+
+def erf(op: Erf, x: Array) -> Any:
+    """By the polynomials of compiled code; see `codegen.scalar.maths`."""
+    if not _are_f32(x):
+        return NotImplemented
+    result = np.empty(x.shape, np.float32)
+    flat, out = x.reshape(-1), result.reshape(-1)
+    for first in range(0, flat.size, CACHE_ELEMENTS):
+        part = slice(first, first + CACHE_ELEMENTS)
+        out[part] = _erf(flat[part])
+    return result
+
+
+def _erf(x: Array) -> Array:
+    size = np.minimum(np.abs(x), np.float32(3.93))
+    near = size * _polynomial(size * size, coefficients.ERF) + size
+    power = _polynomial(size, coefficients.ERFC_ROOT)
+    for _ in range(3):
+        power *= power
+    return np.asarray(np.copysign(np.where(size < 1, near, 1 - power), x))
+
+
+def _polynomial(x: Array, of: tuple[float, ...]) -> Array:
+    result = np.full_like(x, of[0])
+    for coefficient in of[1:]:
+        result *= x
+        result += np.float32(coefficient)
+    return result
+
+
+KERNELS: Kernels = {
+    Conv: conv, ConvTranspose: conv_transpose, DotGeneral: dot_general, Erf: erf, IntegerMatmul: integer_matmul,
+    Matmul: matmul,
+}  # fmt: skip

@@ -1,0 +1,262 @@
+"""Runs before the code of a program is there: in NumPy, and then in the code that another process has written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import disk
+from rlx.backends.cpu import first_runs, tiers
+from rlx.backends.cpu.first_runs import InterpretedBound, InterpretedExecutable
+from rlx.errors import InputError, ModelError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.compiler import CODE
+from rlx.runtime.session import Session
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((7, 40)).astype(np.float32)
+ROWS = RANDOM.integers(0, 33, (7, 1))
+
+
+@pytest.fixture(autouse=True)
+def first_runs_in_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However small a graph is; a cache folder of the test's own."""
+    monkeypatch.setattr(first_runs, "LEAST_WORK", 0)
+    monkeypatch.setattr(tiers, "LEAST_CHARACTERS", 0)
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RLX_CACHE", "1")
+    monkeypatch.setenv("RLX_TIERS", "1")
+    CODE.clear()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No code arrives before this is set."""
+    event = threading.Event()
+    hear = tiers.Arrival._hear
+
+    def later(self: tiers.Arrival, said: str, folder: Path, key: str) -> None:
+        event.wait(60)
+        hear(self, said, folder, key)
+
+    monkeypatch.setattr(tiers.Arrival, "_hear", later)
+    return event
+
+
+def net() -> Graph:
+    graph = Graph("net")
+    w = graph.param("w", (40, 33), "f32", data=np.random.default_rng(1).standard_normal((40, 33)).astype(np.float32))
+    graph.output(rlx.softmax(rlx.gelu(graph.input("x", ("n", 40), "f32") @ w)), name="y")
+    return graph
+
+
+def checked() -> Graph:
+    """A program with an index that a run may get wrong."""
+    graph = Graph("checked")
+    table = graph.param("table", (33, 5), "f32", data=np.arange(165, dtype=np.float32).reshape(33, 5))
+    rows = graph.input("rows", ("n", 1), "i64")
+    graph.output(rlx.gather(table, rows, axis=0), name="y")
+    return graph
+
+
+def pending(compiled: CompiledGraph) -> InterpretedExecutable:
+    executable = compiled.program.executable
+    assert isinstance(executable, InterpretedExecutable) and executable.is_pending
+    return executable
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_run_does_not_wait_for_its_code(held: threading.Event, tmp_path: Path, cached: bool) -> None:
+    expected = Session("cpu", compile="before", cache=False).compile(net()).run([X])[0]
+    CODE.clear()
+    compiled = Session("cpu", cache=cached).compile(net())
+    executable = pending(compiled)
+    first = compiled.run([X])[0]
+    assert executable.is_pending
+    np.testing.assert_allclose(first, expected, rtol=2e-5)
+    held.set()
+    compiled.finish()
+    assert not executable.is_pending and compiled.describe()["tier"] == "full"
+    np.testing.assert_array_equal(compiled.run([X])[0], expected)
+    np.testing.assert_allclose(compiled.run([X[:3]])[0], expected[:3], rtol=2e-5)
+    names = [path.name for path in tmp_path.glob(f"*{disk.SUFFIX}") if not path.name.startswith("pool-")]
+    assert len(names) == (1 if cached else 0) and not any("-" in name for name in names)
+
+
+def test_a_run_under_way_goes_on_in_the_code_that_arrives(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    arrived = threading.Event()
+
+    def slow(x: Array) -> Array:
+        held.set()
+        executable._arrival.wait()
+        arrived.set()
+        return x
+
+    monkeypatch.setattr(rlx.ops.activation.Gelu, "reference", lambda self, x: slow(x))
+    result = compiled.run([X])[0]
+    assert arrived.is_set() and not executable.is_pending
+    monkeypatch.undo()
+    np.testing.assert_array_equal(result, compiled.run([X])[0])
+
+
+def test_without_another_process_the_code_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    compiled = Session("cpu", cache=False).compile(net())
+    result = compiled.run([X])[0]
+    compiled.finish()
+    np.testing.assert_allclose(compiled.run([X])[0], result, rtol=2e-5)
+
+
+def test_what_does_not_compile_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlx.backends.cpu import build
+    from rlx.errors import CompileError
+
+    def fails(*_: object) -> None:
+        raise CompileError("[llvm] no")
+
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(build, "first_tier", fails)
+    compiled = Session("cpu", cache=False).compile(net())
+    for _ in range(2):
+        with pytest.raises(CompileError, match="no"):
+            compiled.finish()
+        with pytest.raises(CompileError, match="no"):
+            compiled.run([X])
+
+
+def test_indices_are_checked_before_and_after(held: threading.Event) -> None:
+    compiled = Session("cpu").compile(checked())
+    wrong = ROWS.copy()
+    wrong[3] = 40
+    for ready in (False, True):
+        if ready:
+            held.set()
+            compiled.finish()
+        np.testing.assert_array_equal(compiled.run([ROWS])[0][:, 0, 0], ROWS[:, 0] * 5.0)
+        with pytest.raises(InputError, match=r"\[-33, 33\), got 40"):
+            compiled.run([wrong])
+
+
+def test_clones_wait_for_one_code_and_have_weights_of_their_own(held: threading.Event) -> None:
+    first = Session("cpu").compile(net())
+    clone = first.clone()
+    clone.set_param("w", np.zeros((40, 33), np.float32))
+    before = [first.run([X])[0], clone.run([X])[0]]
+    held.set()
+    for compiled, expected in zip((first, clone), before):
+        compiled.finish()
+        np.testing.assert_allclose(compiled.run([X])[0], expected, rtol=2e-5)
+    assert first.program.executable.loaded is clone.program.executable.loaded  # type: ignore[attr-defined]
+    first.set_param("w", np.zeros((40, 33), np.float32))
+    np.testing.assert_array_equal(first.run([X])[0], clone.run([X])[0])
+
+
+def test_an_equal_graph_waits_for_the_same_code(held: threading.Event) -> None:
+    first, second = Session("cpu").compile(net()), Session("cpu").compile(net())
+    assert pending(first)._arrival is pending(second)._arrival
+    held.set()
+    second.finish()
+    np.testing.assert_array_equal(first.run([X])[0], second.run([X])[0])
+
+
+def test_results_go_where_the_caller_wants_them(held: threading.Event) -> None:
+    compiled = Session("cpu").compile(net())
+    out = np.empty((7, 33), np.float32)
+    assert compiled.run_slots([X], [out])[0] is out
+    np.testing.assert_array_equal(out, compiled.run([X])[0])
+    held.set()
+
+
+def test_saving_and_profiling_wait(tmp_path: Path) -> None:
+    compiled = Session("cpu").compile(net())
+    compiled.save(tmp_path / "program.rlx")
+    np.testing.assert_array_equal(rlx.load_compiled(tmp_path / "program.rlx").run([X])[0], compiled.run([X])[0])
+    assert {"kernels", "threads", "ms"} <= compiled.describe().keys()
+
+
+def test_a_process_that_ends_before_its_code_is_there_leaves_it_for_the_next(tmp_path: Path) -> None:
+    program = (
+        "import os, rlx, sys; sys.path.insert(0, sys.argv[1]); import test_first_runs as t; "
+        "t.first_runs.LEAST_WORK = 0; c = rlx.Session('cpu').compile(t.net()); c.run([t.X]); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(Path(__file__).parent)], check=True, timeout=120)
+    for _ in range(600):
+        if any("-" not in path.name for path in tmp_path.glob(f"*{disk.SUFFIX}")):
+            break
+        threading.Event().wait(0.1)
+    second = Session("cpu").compile(net())
+    assert second.describe()["from_cache"] and not list(tmp_path.glob("*-graph*"))
+
+
+def test_states_and_other_dtypes_compile_before_the_first_run() -> None:
+    graph = Graph("state")
+    x = graph.input("x", (3,), "f32")
+    total = graph.state("total", (3,), "f32")
+    graph.set_next(total, total + x)
+    graph.output(total * 2.0, name="y")
+    assert not first_runs.worth(graph, Session("cpu").options)
+    assert first_runs.worth(net(), Session("cpu").options)
+
+
+def test_small_graphs_compile_before_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not first_runs.worth(net(), Session("cpu").options)
+
+
+def test_damaged_jobs_are_told() -> None:
+    for data in (tiers.GRAPH, tiers.GRAPH + b"\xff" * 40, tiers.GRAPH + (2).to_bytes(8, "little") + b"{}"):
+        with pytest.raises(ModelError, match="a graph to compile"):
+            tiers.unpack_graph(data)
+        with pytest.raises(ModelError, match="first tier"):
+            tiers.quick_artifact(data)
+
+
+def test_a_graph_survives_its_way_to_the_other_process() -> None:
+    options = Session("cpu", disable=["winograd"], threads=1).options
+    graph = checked()
+    isa = rlx.backends.cpu.isa.detect()
+    got, target, again = tiers.unpack_graph(tiers.pack_graph(graph, isa, options))
+    assert target == isa and again == options and graph.data and not got.data
+    assert [node.op for node in got.nodes] == [node.op for node in graph.nodes]
+
+
+def test_runs_with_a_limit_end(held: threading.Event) -> None:
+    compiled = Session("cpu").compile(net())
+    np.testing.assert_array_equal(compiled.run([X], timeout=60.0)[0], compiled.run([X])[0])
+    token = rlx.CancelToken()
+    token.cancel()
+    with pytest.raises(rlx.RunCancelled):
+        compiled.run([X], cancel=token)
+    held.set()
+    compiled.finish()
+    assert isinstance(compiled.program.ready([X])[0], InterpretedBound)
+    compiled.run([X], timeout=60.0)
+
+
+def test_many_threads_see_one_way_or_the_other(held: threading.Event) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    compiled = Session("cpu").compile(net())
+    expected = compiled.run([X])[0]
+
+    def work(number: int) -> list[Array]:
+        if number == 3:
+            held.set()
+        return [compiled.run([X])[0] for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for results in pool.map(work, range(4)):
+            for actual in results:
+                np.testing.assert_allclose(actual, expected, rtol=2e-5)

@@ -1,0 +1,88 @@
+"""Quick NumPy kernels against the references of their ops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ops.case import Case, array
+from ops.cases import cases_of_every_op
+from rlx.backends.cpu.numpy_kernels import KERNELS
+from rlx.ir import dtype as dtypes
+from rlx.ir.compare import mismatch
+from rlx.ir.interpreter import evaluate
+from rlx.ops.convolution import Conv, ConvTranspose
+from rlx.ops.linalg import DotGeneral
+
+CASES = [case for case in cases_of_every_op() if type(case.op) in KERNELS]
+
+
+def check(case: Case) -> None:
+    """That a kernel is as near to the reference as compiled code must be."""
+    for actual, expected in zip(evaluate(case.graph(), case.inputs(), {}, {}, None, KERNELS), case.reference()):
+        wrong = mismatch(actual, expected, case.op.tolerance)
+        assert wrong is None, f"{case}: {wrong}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cases(case: Case) -> None:
+    check(case)
+
+
+def test_every_kernel_is_used() -> None:
+    with np.errstate(all="ignore"):
+        taken = {type(c.op) for c in CASES if KERNELS[type(c.op)](c.op, *c.arrays) is not NotImplemented}
+    assert taken == set(KERNELS)
+
+
+sizes = st.integers(1, 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_convolutions(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 3))
+    groups, share, outputs = data.draw(sizes), data.draw(sizes), data.draw(sizes)
+    window, strides, dilations, low, high = (
+        tuple(data.draw(st.lists(of, min_size=rank, max_size=rank)))
+        for of in (sizes, sizes, sizes, st.integers(-1, 3), st.integers(-1, 3))
+    )
+    space = tuple(data.draw(st.lists(st.integers(3, 9), min_size=rank, max_size=rank)))
+    x = array((data.draw(st.integers(0, 2)), groups * share, *space), dtypes.f32, 1, data.draw(st.booleans()))
+    w = array((groups * outputs, share, *window), dtypes.f32, 2)
+    check(Case(Conv(strides, dilations, low, high, groups), (x, w), "any"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_transposed_convolutions(data: st.DataObject) -> None:
+    channels, outputs = data.draw(sizes), data.draw(sizes)
+    window, strides, dilations, low, high, extra = (
+        tuple(data.draw(st.lists(of, min_size=2, max_size=2)))
+        for of in (sizes, sizes, sizes, st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
+    )
+    x = array((data.draw(sizes), channels, 5, 4), dtypes.f32, 1, data.draw(st.booleans()))
+    w = array((channels, outputs, *window), dtypes.f32, 2)
+    check(Case(ConvTranspose(strides, dilations, low, high, extra), (x, w), "any"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_products_with_axes_in_any_order(data: st.DataObject) -> None:
+    dims = [2, 3, 4, 5]
+    left, right = data.draw(st.permutations(range(4))), data.draw(st.permutations(range(4)))
+    batch = data.draw(st.integers(0, 2))
+    contract = data.draw(st.integers(0, 2))
+    shapes = np.ones((2, 4), int)
+    for number in range(batch + contract):
+        shapes[0, left[number]] = shapes[1, right[number]] = dims[number]
+    for number in range(batch + contract, 4):
+        shapes[0, left[number]], shapes[1, right[number]] = dims[number], dims[-number]
+    op = DotGeneral(
+        tuple(left[batch : batch + contract]), tuple(right[batch : batch + contract]),
+        tuple(left[:batch]), tuple(right[:batch]),
+    )  # fmt: skip
+    operands = (array(tuple(map(int, shapes[0])), dtypes.f32, 1), array(tuple(map(int, shapes[1])), dtypes.f32, 2))
+    check(Case(op, operands, "any"))
