@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rlx import collector, interrupt, locks, mapped
 from rlx.errors import ClosedError, InputError
@@ -26,9 +26,12 @@ from rlx.runtime.session import Session
 from rlx.runtime.signature import names_of
 
 if TYPE_CHECKING:
+    from rlx.device.device import Device
     from rlx.ir.graph import Graph
+    from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
 
+T = TypeVar("T")
 FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
 """In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
 
@@ -64,8 +67,13 @@ class Model:
     """A model. Its program is compiled for a device at its first use.
 
     Call it with arrays by name or by position; it returns a dict of its outputs.
+
+    A model with a chain of devices goes on with the next one if its device fails in a call or in `run`: a driver's
+    error, a lost device, no memory. What stays between runs is as before that run, and a warning on the logger `rlx`
+    tells it. Errors of the caller are raised at once.
     """
 
+    _chain: DeviceChain | None = None
     _imported: Imported | None = None
     _record: stored.Record | None = None
     _record_key: str | None = None
@@ -111,8 +119,14 @@ class Model:
 
     @property
     def compiled(self) -> CompiledGraph:
-        """The compiled program. Raises UnsupportedOp, DeviceUnavailable, CompileError when first asked for."""
+        """The compiled program; with a chain of devices, that of the device that the next call uses. Raises
+        UnsupportedOp, DeviceUnavailable, CompileError, FallbackError when first asked for."""
         return self._compiled or self._compile(None)
+
+    @property
+    def _current(self) -> CompiledGraph | None:
+        """The compiled program, if there is one."""
+        return self._compiled if self._chain is None else self._chain.current
 
     def _compile(self, inputs: Inputs | None) -> CompiledGraph:
         with self._lock:
@@ -122,9 +136,18 @@ class Model:
                 self._compiled = self._record.open(self._session.options, lambda: self.graph)
                 self._record = replace(self._record, params={})  # the program has them
             if self._compiled is None:
+                self._chain = self._chain or self._session.chain(self.graph)
+                if self._chain is not None:
+                    return self._chain.compiled
                 self._compiled = self._session.compile(self.graph, inputs)
                 self._keep(self._compiled)
             return self._compiled
+
+    def _run(self, inputs: Inputs | None, attempt: Callable[[CompiledGraph], T]) -> T:
+        """A run by the program, which the first one compiles for these inputs, or by the first device of the chain that
+        succeeds."""
+        program = self._compiled or self._compile(inputs)
+        return attempt(program) if self._chain is None else self._chain.run(attempt)
 
     def _keep(self, compiled: CompiledGraph) -> None:
         """Records how the program starts the next time; beside the first run, if that does not wait for code either."""
@@ -145,8 +168,8 @@ class Model:
         limits = interrupt.taken_from(named, self.input_names)
         if self._sequences:
             positional, named = tuple(self._spread(positional)), self._spread_named(named)
-        program = self._compiled or self._compile(named if named and not positional else positional or None)
-        outputs = program(*positional, **named, **limits)
+        inputs = named if named and not positional else positional or None
+        outputs = self._run(inputs, lambda program: program(*positional, **named, **limits))
         return self._packed(outputs) if self._sequences else outputs
 
     def run(
@@ -158,13 +181,16 @@ class Model:
     ) -> list[Any]:
         """Like `CompiledGraph.run`. Sequences are lists of arrays."""
         if not self._sequences:
-            return (self._compiled or self._compile(inputs)).run(inputs, outputs, timeout, cancel)
+            return self._run(inputs, lambda program: program.run(inputs, outputs, timeout, cancel))
         flat = self._spread_named(inputs) if isinstance(inputs, Mapping) else self._spread(inputs)
-        packed = self._packed(dict(zip(self.compiled.output_names, self.compiled.run(flat, None, timeout, cancel))))
+        results = self._run(flat, lambda program: program.run(flat, None, timeout, cancel))
+        packed = self._packed(dict(zip(self.compiled.output_names, results)))
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
     def explain(self, inputs: Inputs | None = None) -> Explanation:
         """Predicts the time on each device for these inputs, and explains which is chosen."""
+        if self._chain is not None:
+            return self._chain.devices.explain(inputs)
         if self._devices is None:
             self._devices = self._session.devices(self.graph)
         return self._devices.explain(inputs)
@@ -213,7 +239,7 @@ class Model:
     @property
     def device(self) -> str:
         """The device that the model is compiled for, or that was requested."""
-        return self._session.device if self._compiled is None else self._compiled.device
+        return self._session.device if self._current is None else self._current.device
 
     def describe(self) -> dict[str, Any]:
         """Like `CompiledGraph.describe`, with facts about the file."""
@@ -223,7 +249,7 @@ class Model:
         """Releases the compiled program, as `CompiledGraph.close` does; later runs raise ClosedError."""
         self._closed = True
         with self._lock:
-            compiled, self._devices = self._compiled, None
+            compiled, self._devices = self._current, None
         if compiled is not None:
             compiled.close()
 
@@ -234,23 +260,27 @@ class Model:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Models can be pickled. The program is compiled again, for the same device. Raises ModelError if the file was
-        written to."""
+        """Models can be pickled. The program is compiled again, for the same device, and has the rest of its chain.
+        Raises ModelError if the file was written to."""
         mapped.check(self.graph.data.values())
-        return {**vars(self), "_lock": None, "_devices": None, "_record": None, "_record_key": None}
+        absent = dict.fromkeys(("_lock", "_devices", "_record", "_record_key", "_chain"))
+        return {**vars(self), **absent, "_compiled": self._current}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock = locks.rlock()
+        if self._compiled is not None:
+            self._chain = self._session.chain(self.graph, self._compiled)
+            self._compiled = None if self._chain is not None else self._compiled
 
     def __repr__(self) -> str:
-        state = "not compiled yet" if self._compiled is None else "compiled"
+        state = "not compiled yet" if self._current is None else "compiled"
         return f"<Model {self._about.name!r} ({self.format}) on {self.device}, {state}>"
 
 
 def load(
     source: Source,
-    device: str = "auto",
+    device: str | Sequence[str | Device] = "auto",
     *,
     disable: Iterable[str] = (),
     threads: int | None = None,
@@ -263,6 +293,7 @@ def load(
 ) -> Model:
     """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
 
+    `device` is a name, `auto`, or a list of devices: a chain, in which the model goes on if a device fails in a run.
     The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,
     `keep_subnormals` of ONNX files, `token_types` and `keep_dtype` of folders. Nothing is compiled before the first
     use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
@@ -284,4 +315,6 @@ def _still_chosen(session: Session) -> bool:
 
 
 def _record_key(path: Path, session: Session, reader: Mapping[str, Any]) -> str | None:
-    return stored.key(path, session.device, session.options, reader) if path.is_file() else None
+    if session.devices_in_turn or not path.is_file():
+        return None
+    return stored.key(path, session.device, session.options, reader)

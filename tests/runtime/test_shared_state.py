@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,19 @@ import pytest
 
 import rlx
 from rlx.device import device, registry, support
-from rlx.errors import CapabilityError, DeviceLost, FallbackError, InputError, StateLost
+from rlx.errors import (
+    CapabilityError,
+    DeviceLost,
+    DeviceUnavailable,
+    FallbackError,
+    InputError,
+    OptionError,
+    RunTimeout,
+    StateLost,
+)
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.serial import save_graph
 from support import skip_absent
 
 HEADS, LENGTH, WIDTH, STEPS = 2, 16, 4, 8
@@ -27,12 +39,13 @@ def present(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The backends `breaking`, which fails at its `step`, and `remote`, which may be lost."""
+    """The backends `breaking`, which fails at its `step`, `remote`, which may be lost, `lost`, which is, and `noops`,
+    which supports nothing."""
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    for name, where in (("breaking", "fakes:Breaking"), ("remote", "fakes:Remote")):
-        monkeypatch.setitem(registry.BUILT_IN, name, where)
-        monkeypatch.setitem(device._TOKENS, name, name)
+    for name in ("Breaking", "Remote", "Lost", "NoOps"):
+        monkeypatch.setitem(registry.BUILT_IN, name.lower(), f"fakes:{name}")
+        monkeypatch.setitem(device._TOKENS, name.lower(), name.lower())
     registry.refresh()
     support.forget()
     kinds = {name: type(registry.load(name)) for name in ("breaking", "remote")}
@@ -241,3 +254,144 @@ def test_active_extents_go_along_or_are_refused() -> None:
     stateful = devices("cpu")
     with pytest.raises(CapabilityError):
         stateful.set_active_extent("n", 1)
+
+
+def model_of(tmp_path: Path, *chain: str) -> rlx.Model:
+    """The decoder as a model with a chain of devices."""
+    save_graph(decoder(), tmp_path / "decoder.rlx")
+    model = rlx.load(tmp_path / "decoder.rlx", device=chain)
+    model.seed(7)
+    model.compiled.bind_handle("scale", np.float32(1))
+    model.compiled.set_feeds({"louder": "scale"})
+    return model
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the device was lost"), MemoryError("no room"), OSError("the driver")])
+def test_a_model_goes_on_with_the_next_device_of_its_chain(
+    error: Exception, fakes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the state as it was before the run that failed, with one warning, and for good."""
+    expected = uninterrupted()
+    model = model_of(tmp_path, "cuda", "breaking", "noops", "cpu")
+    assert model.device == "breaking"
+    caplog.clear()
+    for step in range(STEPS):
+        fakes["breaking"].step, fakes["breaking"].error = "run" if step == 3 else "", error
+        results = model(**token(step)) if step % 2 else dict(zip(model.output_names, model.run(token(step))))
+        assert_same(list(results.values()), expected[step])
+        assert model.device == ("breaking" if step < 3 else "cpu")
+    told = [record for record in caplog.records if record.name.startswith("rlx") and "in a run" in record.message]
+    assert len(told) == 1 and told[0].levelname == "WARNING"
+    assert told[0].message.startswith("decoder: breaking failed in a run, cpu goes on: ")
+    assert str(error) in told[0].message
+    tried = model.describe()["tried_before"]
+    assert list(tried) == ["breaking", "noops"] and str(error) in tried["breaking"]
+
+
+def test_a_chain_of_the_environment_goes_on_too_with_weights_set_meanwhile(
+    fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = rlx.Graph("net")
+    graph.output(graph.input("x", ("n",), "f32") * graph.param("w", (1,), "f32"), name="y")
+    graph.data = {"w": np.ones(1, "f4")}
+    save_graph(graph, tmp_path / "net.rlx")
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "breaking,cpu")
+    model = rlx.load(tmp_path / "net.rlx")
+    assert model(x=np.ones(3, "f4"))["y"].tolist() == [1] * 3 and model.device == "breaking"
+    model.compiled.set_param("w", np.full(1, 5, "f4"))
+    fakes["breaking"].step = "run"
+    assert model(np.ones(2, "f4"))["y"].tolist() == [5] * 2 and model.device == "cpu"
+
+
+def test_errors_of_the_caller_leave_a_model_where_it_is(
+    fakes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = uninterrupted()
+    model = model_of(tmp_path, "breaking", "cpu")
+    program = model.compiled
+    caplog.clear()
+    wrong: list[dict[str, Any]] = [
+        {"q": np.zeros(3, "f4")},
+        {**token(0), "q": token(0)["q"].astype("f8")},
+        {**token(0), "z": np.zeros(1, "f4")},
+    ]
+    for inputs in wrong:
+        with pytest.raises(InputError):
+            model(**inputs)
+    fakes["breaking"].step, fakes["breaking"].error = "run", RunTimeout("[run] expected a run of 1 s, got a longer one")
+    with pytest.raises(RunTimeout):
+        model(**token(0))
+    fakes["breaking"].step = ""
+    assert model.compiled is program and not caplog.records
+    assert_same(list(model(**token(0)).values()), expected[0])
+
+
+def test_a_model_on_one_named_device_raises(fakes: Any, tmp_path: Path) -> None:
+    save_graph(decoder(), tmp_path / "decoder.rlx")
+    model = rlx.load(tmp_path / "decoder.rlx", device="breaking")
+    fakes["breaking"].step = "run"
+    with pytest.raises(DeviceLost):
+        model(**token(0), scale=np.float32(1))
+    assert model.device == "breaking"
+
+
+def test_a_model_whose_devices_all_fail_tells_each_and_begins_again(fakes: Any, tmp_path: Path) -> None:
+    expected = uninterrupted()
+    model = model_of(tmp_path, "breaking", "lost")
+    fakes["breaking"].step = "run"
+    for _ in range(2):
+        with pytest.raises(FallbackError) as caught:
+            model(**token(0))
+        assert [device for device, _ in caught.value.attempts] == ["breaking", "lost"]
+    fakes["breaking"].step = ""
+    assert_same(list(model(**token(0)).values()), expected[0])
+    assert model.device == "breaking"
+
+
+def test_a_model_names_the_state_that_its_lost_device_does_not_give(fakes: Any, tmp_path: Path) -> None:
+    expected = uninterrupted()
+    model = model_of(tmp_path, "remote", "cpu")
+    assert_same(list(model(**token(0)).values()), expected[0])
+    saved = {name: model.compiled.read_handle(name) for name in model.compiled.handles()}
+    fakes["remote"].lost = True
+    for _ in range(2):
+        with pytest.raises(StateLost, match=r"'keys'.*from remote.*the device was lost"):
+            model(**token(1))
+    for name, value in saved.items():
+        model.compiled.bind_handle(name, value)
+    assert_same(list(model(**token(1)).values()), expected[1])
+
+
+def test_a_pickled_model_has_its_state_and_the_rest_of_its_chain(fakes: Any, tmp_path: Path) -> None:
+    expected = uninterrupted()
+    model = model_of(tmp_path, "breaking", "cpu")
+    assert_same(list(model(**token(0)).values()), expected[0])
+    again = pickle.loads(pickle.dumps(model))
+    assert_same(list(again(**token(1)).values()), expected[1])
+    assert again.device == "breaking"
+    fakes["breaking"].step = "run"
+    assert_same(list(again(**token(2)).values()), expected[2])
+    assert again.device == "cpu"
+    assert_same(list(model(**token(1)).values()), expected[1])
+
+
+def test_many_threads_leave_a_device_together(fakes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    graph = rlx.Graph("net")
+    graph.output(graph.input("x", ("n",), "f32") + 1, name="y")
+    save_graph(graph, tmp_path / "net.rlx")
+    model = rlx.load(tmp_path / "net.rlx", device=["breaking", "cpu"])
+    model(x=np.ones(1, "f4"))
+    fakes["breaking"].step = "run"
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: model(x=np.full(n, n, "f4"))["y"], range(1, 33)))
+    assert [r.tolist() for r in results] == [[n + 1] * n for n in range(1, 33)]
+    assert len([record for record in caplog.records if "in a run" in record.message]) == 1
+
+
+def test_a_chain_is_refused_that_names_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="at least one"):
+        rlx.Session([])
+    with pytest.raises(DeviceUnavailable, match="cpuu"):
+        rlx.Session(["cpuu", "cpu"])
+    assert repr(rlx.Session(["cuda", "cpu"])) == "<Session on cuda, cpu>"
+    assert rlx.Session(["cuda", "cpu"]).compile(decoder()).device == "cpu"

@@ -87,6 +87,11 @@ class CompiledGraph:
         return dict(self.program.params)
 
     @property
+    def kept(self) -> State:
+        """What stays between its runs, for code that takes it over."""
+        return self._state
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the program can do; a method that needs anything else raises CapabilityError."""
         return self.executable.capabilities

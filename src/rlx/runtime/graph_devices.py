@@ -262,6 +262,16 @@ class GraphDevices(GraphState):
         compiled = self._compiled.get(device)
         return None if compiled is None or compiled.closed else compiled
 
+    def leave(self, device: Device) -> None:
+        """Forgets the program of a device that was lost, or is out of memory: it starts again the next time."""
+        with self._lock:
+            self._compiled.pop(device, None)
+
+    def continue_from(self, compiled: CompiledGraph) -> None:
+        """Begins with the weights and a copy of the state of a program of the graph."""
+        self.set_params(compiled.params)
+        self._shared.take_copy_of(compiled.kept)
+
     def compile_fastest(self, inputs: Inputs | None = None) -> CompiledGraph:
         return self.compile(self.fastest(inputs))
 
@@ -349,8 +359,7 @@ class GraphDevices(GraphState):
             except (RlxError, MemoryError) as error:
                 attempts.append((str(device), error))
                 logs.warn("devices", f"{device} failed, the next of the chain is tried: {error}")
-                with self._lock:  # a device that was lost, or is out of memory, starts again the next time
-                    self._compiled.pop(device, None)
+                self.leave(device)
         raise FallbackError(self.graph.name, attempts)
 
     def _order(self) -> list[Device]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rlx import flags
@@ -14,7 +15,10 @@ from rlx.runtime.program import Inputs, Program
 
 if TYPE_CHECKING:
     from rlx.backends.base import Unsupported
+    from rlx.device.device import Device
+    from rlx.device.policy import DevicePolicy
     from rlx.ir.graph import Graph
+    from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import GraphDevices
 
 
@@ -22,7 +26,8 @@ class Session:
     """Compiles graphs for one device.
 
     device    a name such as `cpu`, `vulkan:1`, `reference`; `auto` chooses among the devices that support the graph,
-              under the policy of RLX_DEVICES and similar variables
+              under the policy of RLX_DEVICES and similar variables; a list is a chain, of which the first device is
+              used that compiles the graph
     disable   passes or rewrites to leave out (`pass`, `pass/rewrite`), in addition to those of RLX_DISABLE
     threads   threads of the CPU backend; None uses RLX_NUM_THREADS
     isa       instruction set of the CPU backend; None uses RLX_CPU_ISA
@@ -37,7 +42,7 @@ class Session:
 
     def __init__(
         self,
-        device: str = "auto",
+        device: str | Sequence[str | Device] = "auto",
         *,
         disable: Iterable[str] = (),
         threads: int | None = None,
@@ -46,7 +51,8 @@ class Session:
         check_indices: bool | None = None,
         compile: Literal["meanwhile", "before"] | None = None,
     ) -> None:
-        self.device = device
+        self.device = device if isinstance(device, str) else AUTO
+        self.devices_in_turn = () if isinstance(device, str) else _parsed(device)
         isa = isa or flags.cpu_isa()
         self.options = Options(
             disable=frozenset([disable] if isinstance(disable, str) else disable) | frozenset(flags.disable()),
@@ -60,13 +66,13 @@ class Session:
             from rlx.device import switches
 
             switches.check(self.options.disable)
-        if device not in ("auto", "cpu"):  # the processor is always here
+        if self.device not in (AUTO, "cpu"):  # the processor is always here
             from rlx.device import registry
 
-            registry.backend(device)  # so that one that is not here is told of now
+            registry.backend(self.device)  # so that one that is not here is told of now
 
     def __repr__(self) -> str:
-        return f"<Session on {self.device}>"
+        return f"<Session on {', '.join(map(str, self.devices_in_turn)) or self.device}>"
 
     def with_options(self, options: Options) -> Session:
         """A session for the same device with other options."""
@@ -83,7 +89,7 @@ class Session:
         """
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
-        if self.device == "auto":
+        if self.device == AUTO:
             return self._compile_chosen(graph, inputs)
         try:
             return self._compile_for(self.device, graph)
@@ -105,9 +111,9 @@ class Session:
 
     def _compile_chosen(self, graph: Graph, inputs: Inputs | None) -> CompiledGraph:
         """For the device of the policy. Where that is certain, nothing is imported that compares devices."""
-        from rlx.device.policy import DevicePolicy, at_once
+        from rlx.device.policy import at_once
 
-        policy = DevicePolicy.from_env()
+        policy = self._policy()
         certain = at_once(policy)
         if certain is not None:
             try:
@@ -115,15 +121,17 @@ class Session:
             except UnsupportedOp:
                 pass  # another device may support the graph, or an error says of each why it does not
         devices = self.devices(graph)
-        if policy.chain and policy.hint is None and policy.force is None:
+        if _follows_chain(policy):
             return devices.compile_chain()
         return devices.compile_resolved(inputs=inputs)
 
     def chooses(self, device: str) -> bool:
         """Whether the device is certain before the graph is known, if it supports the graph: it is named, or nothing
         else may be quicker."""
-        if self.device != "auto":
+        if self.device != AUTO:
             return self.device == device
+        if self.devices_in_turn:
+            return False
         from rlx.device import registry
         from rlx.device.policy import DevicePolicy, at_once
 
@@ -131,13 +139,45 @@ class Session:
 
     def devices(self, graph: Graph) -> GraphDevices:
         """The graph on all devices that the policy of the environment allows, with the session's options."""
-        from rlx.device.policy import DevicePolicy
         from rlx.runtime.graph_devices import GraphDevices
 
+        return GraphDevices(graph, self._policy(), self.options)
+
+    def chain(self, graph: Graph, continued: CompiledGraph | None = None) -> DeviceChain | None:
+        """The graph on the session's chain of devices; None if the session has none, or none with the device of
+        `continued`, the program that it begins with if there is one."""
+        if self.device != AUTO or not (self.devices_in_turn or flags.device_flags("RLX")["DEVICE_CHAIN"]()):
+            return None
+        policy = self._policy()
+        if not _follows_chain(policy) or (continued and continued.device not in map(str, policy.chain)):
+            return None
+        from rlx.runtime.chain import DeviceChain
+
+        return DeviceChain(self.devices(graph), continued)
+
+    def _policy(self) -> DevicePolicy:
+        from rlx.device.policy import DevicePolicy
+
         policy = DevicePolicy.from_env()
-        if self.device != "auto":
-            policy = policy.only(self.device)
-        return GraphDevices(graph, policy, self.options)
+        if self.devices_in_turn:
+            return replace(policy, chain=self.devices_in_turn, hint=None)
+        return policy if self.device == AUTO else policy.only(self.device)
+
+
+AUTO = "auto"
+
+
+def _follows_chain(policy: DevicePolicy) -> bool:
+    return bool(policy.chain) and policy.hint is None and policy.force is None
+
+
+def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
+    from rlx.device import registry
+
+    parsed = tuple(dict.fromkeys(registry.parse(device) for device in devices))
+    if not parsed:
+        raise OptionError("[session] expected a device, or a list of at least one, got an empty list")
+    return parsed
 
 
 def _is_tiered(compile: str) -> bool:

@@ -118,13 +118,21 @@ class SharedState:
         other.holder.settle()
         with other.lock:
             other.refuse_lost()
-            mode = other.holder.mode
-            on_host = other._on_host(mode)
+            on_host = other._on_host(other.holder.mode)
+            self._begin(other.holder.mode, on_host, other.random)
+
+    def take_copy_of(self, member: State) -> None:
+        """Begins with a copy of what a program of the graph keeps."""
+        mode = member.now(copied=True)
+        on_host = {name: _host_array(value) for name, value in {**mode.handles, **mode.states}.items()}
+        self._begin(mode, on_host, member.program.signature.random)
+
+    def _begin(self, mode: Mode, on_host: dict[str, Array], random: RandomState | None) -> None:
         with self.lock:
             arrays = _arrays_for(self._home.program, on_host)
             self._home.mode = replace(_with_arrays(mode, arrays), observers=()) or PLAIN
-            if self.random is not None and other.random is not None:
-                self.random.place = other.random.place
+            if self.random is not None and random is not None:
+                self.random.place = random.place
             self.changed()
 
     def come_home(self, leaving: State) -> None:
