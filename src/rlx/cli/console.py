@@ -40,8 +40,10 @@ class _Plain(Console):
 def out() -> Console:
     """The console on stdout, as wide as the terminal; what goes elsewhere is as wide as it needs."""
     terminal = sys.stdout.isatty()
-    kind, width = Console if terminal else _Plain, None if terminal and not _wide else ANY_WIDTH
-    return kind(highlight=False, soft_wrap=True, markup=False, width=width)
+    kind = Console if terminal else _Plain
+    if terminal and not _wide:
+        return kind(highlight=False, soft_wrap=True, markup=False)
+    return kind(highlight=False, soft_wrap=True, markup=False, width=ANY_WIDTH, height=ANY_WIDTH)
 
 
 def say(text: str) -> None:
