@@ -3,28 +3,69 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 app = typer.Typer(
     name="rlx",
     help="Compiles machine-learning models for this machine and runs them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+class _Command(TyperCommand):
+    """A command whose help says which devices this machine has. They are looked up when it is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for option in self.params:
+            if option.name in ("device", "devices", "only") and hasattr(option, "help"):
+                option.help = f"{option.help} Here: {', '.join(_devices_here())}."
+        super().format_help(ctx, formatter)
+
+
+def _devices_here() -> list[str]:
+    from rlx.device import registry
+
+    return list(dict.fromkeys(device.kind for device in registry.available_devices()))
+
+
+def _complete_device(incomplete: str) -> list[str]:
+    """What a shell offers for a device, or for the last of several by comma."""
+    *before, last = incomplete.split(",")
+    names = ["auto", *_devices_here()] if not before else _devices_here()
+    return [",".join([*before, name]) for name in names if name.startswith(last)]
+
+
+def _complete_peer(incomplete: str) -> list[str]:
+    from rlx.cli.baselines import PEERS
+
+    *before, last = incomplete.split(",")
+    return [",".join([*before, name]) for name in PEERS if name != "rlx" and name.startswith(last)]
+
+
+def _widen(requested: bool) -> None:
+    from rlx.cli.console import widen
+
+    widen(requested)
+
+
 Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
 Inputs = Annotated[
-    list[str], typer.Option("--input", "-i", help="NAME=FILE (.npy, .npz, .json) or NAME=random; the rest is random.")
+    list[str],
+    typer.Option("--input", "-i", help="NAME=FILE (.npy, .npz, .json) or NAME=random; the rest is made up."),
 ]
-Dims = Annotated[list[str], typer.Option("--dim", help="Size of a named dim for random inputs, such as batch=2.")]
-Device = Annotated[str, typer.Option("--device", "-d", help="cpu, vulkan, reference, or auto.")]
+Dims = Annotated[list[str], typer.Option("--dim", help="Size of a named dim, such as batch=2; the rest is made up.")]
+Device = Annotated[
+    str, typer.Option("--device", "-d", help="Device to run on, or auto.", autocompletion=_complete_device)
+]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Wide = Annotated[bool, typer.Option("--wide", "-w", callback=_widen, help="Do not cut names to the terminal's width.")]
 
 
 def _version(requested: bool) -> None:
@@ -38,13 +79,13 @@ def _version(requested: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
 
 
-@app.command()
+@app.command(cls=_Command)
 def run(
     model: Model,
     input: Inputs = [],  # noqa: B006  # typer reads it, nobody writes to it
@@ -56,6 +97,7 @@ def run(
     threads: Threads = 0,
     seed: Seed = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Runs a model once and shows its outputs."""
     from rlx.cli.run import run_model
@@ -63,13 +105,14 @@ def run(
     run_model(model, input, output, device, dim, threads, seed, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def convert(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="Path of the result, such as x.mlpackage.")],
     device: Annotated[str, typer.Option("--device", "-d", help="Device to convert for.")] = "ane",
     dim: Dims = [],  # noqa: B006
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Converts a model to the format of another runtime, for programs without rlx: for `ane` to Core ML."""
     from rlx.cli.convert import convert_model
@@ -77,15 +120,15 @@ def convert(
     convert_model(model, output, device, dim, json)
 
 
-@app.command()
-def inspect(model: Model, dim: Dims = [], json: Json = False) -> None:  # noqa: B006
+@app.command(cls=_Command)
+def inspect(model: Model, dim: Dims = [], json: Json = False, wide: Wide = False) -> None:  # noqa: B006
     """Shows what is in a model: inputs, outputs, ops, parameters, memory, flops."""
     from rlx.cli.inspect import inspect_model
 
     inspect_model(model, dim, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def check(
     model: Model,
     input: Inputs = [],  # noqa: B006
@@ -97,6 +140,7 @@ def check(
     ] = 1e-4,
     seed: Seed = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Compares a compiled model with the reference, node by node, and names the first node that differs."""
     from rlx.cli.check import check_model
@@ -104,23 +148,30 @@ def check(
     check_model(model, input, device, dim, rtol, atol, seed, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def bench(
     model: Model,
     vs: Annotated[
         str,
-        typer.Option(help="Runtimes to compare with, comma-separated: onnxruntime, openvino, torch, torch.compile."),
+        typer.Option(
+            help="Runtimes to compare with, comma-separated: onnxruntime, openvino, torch, torch.compile.",
+            autocompletion=_complete_peer,
+        ),
     ] = "",
     input: Inputs = [],  # noqa: B006
     device: Device = "auto",
     devices: Annotated[
-        str, typer.Option(help="Devices to time rlx on, comma-separated, or `all`; instead of --vs.")
+        str,
+        typer.Option(
+            help="Devices to time rlx on, comma-separated, or `all`; instead of --vs.", autocompletion=_complete_device
+        ),
     ] = "",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each.")] = 3.0,
     seed: Seed = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Times a model, alternately with other runtimes if requested: median, spread, ratios."""
     if devices:
@@ -133,12 +184,13 @@ def bench(
     bench_model(model, vs, input, device, dim, threads, seconds, seed, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def devices(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure every device now.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Delete calibrations and measured times.")] = False,
     only: Annotated[str, typer.Option(help="Devices, comma-separated; default: all available.")] = "",
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Lists the devices, why others are missing, and measured rates."""
     from rlx.cli.devices import forget_devices, show_devices
@@ -148,7 +200,7 @@ def devices(
     show_devices(calibrate, only, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def explain(
     model: Model,
     input: Inputs = [],  # noqa: B006
@@ -160,6 +212,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="Write the explanation as an HTML page to this file.")] = None,
     seed: Seed = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Predicts the time of a model on each device, and explains which is chosen."""
     from rlx.cli.devices import explain_model
@@ -167,7 +220,7 @@ def explain(
     explain_model(model, input, dim, only, runs, html, seed, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def profile(
     model: Model,
     input: Inputs = [],  # noqa: B006
@@ -185,6 +238,7 @@ def profile(
     ] = False,
     seed: Seed = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Shows the time of each kernel of a model."""
     from rlx.cli.profile import profile_model
@@ -192,12 +246,13 @@ def profile(
     profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json, against)
 
 
-@app.command()
+@app.command(cls=_Command)
 def demo(
     sentences: Annotated[list[str] | None, typer.Argument(help="Sentences to compare.")] = None,
     device: Device = "auto",
     threads: Threads = 0,
     json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Embeds sentences with MiniLM and shows their similarities."""
     from rlx.cli.demo import run_demo
@@ -205,11 +260,21 @@ def demo(
     run_demo(sentences or [], device, threads, json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Delete its contents.")] = False, json: Json = False
+    clear: Annotated[bool, typer.Option("--clear", help="Delete its contents.")] = False,
+    json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Shows where compiled programs are kept and how much space they take."""
     from rlx.cli.cache import show_cache
 
     show_cache(clear, json)
+
+
+@app.command(cls=_Command)
+def env(json: Json = False, wide: Wide = False) -> None:
+    """Shows what a report of a fault needs: versions, processor, devices, flags, cache."""
+    from rlx.cli.env import show_env
+
+    show_env(json)

@@ -1,4 +1,4 @@
-"""Other runtimes, and rlx itself, behind one interface: from a case to a function that runs it once.
+"""Other runtimes, and rlx itself, behind one interface: from a case to a function that runs it once (`Ready`).
 
 A runtime is loaded in the process that will time it, with the number of threads that the case requests.
 """
@@ -8,12 +8,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from importlib.util import find_spec
 
-from rlx.errors import MissingExtra, UnsupportedOp
+from rlx.errors import MissingExtra, UnsupportedOp, did_you_mean
 from rlx.ir.literal import Array
 
 Call = Callable[[], list[Array]]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A runtime that has loaded a model: a function that runs it once, and what it is, for people."""
+
+    call: Call
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,15 +52,21 @@ def limit_threads(threads: int) -> None:
         os.environ.pop(variable, None)
 
 
-def _rlx(case: Case) -> Call:
+def _rlx(case: Case) -> Ready:
     import rlx
+    from rlx.backends.cpu import isa
 
-    compiled = rlx.load(case.model, device=case.device, threads=case.threads, compile="before").compiled
+    model = rlx.load(case.model, device=case.device, threads=case.threads, compile="before")
     inputs = dict(case.inputs)
-    return lambda: compiled.run(inputs, outputs=case.outputs or None)
+    model.run(inputs, outputs=case.outputs or None)
+    compiled = model.compiled
+    about = {"device": model.device, "compile_ms": f"{compiled.executable.compile_ns / 1e6:.0f}"}
+    if model.device == "cpu":
+        about["isa"] = isa.detect().name
+    return Ready(lambda: compiled.run(inputs, outputs=case.outputs or None), about)
 
 
-def _onnxruntime(case: Case) -> Call:
+def _onnxruntime(case: Case) -> Ready:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -60,10 +75,10 @@ def _onnxruntime(case: Case) -> Call:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(_onnx(case), options, providers=["CPUExecutionProvider"])
     inputs, outputs = dict(case.inputs), list(case.outputs) or None
-    return lambda: list(session.run(outputs, inputs))
+    return Ready(lambda: list(session.run(outputs, inputs)), {"device": "CPUExecutionProvider"})
 
 
-def _openvino(case: Case) -> Call:
+def _openvino(case: Case) -> Ready:
     import openvino
 
     core = openvino.Core()
@@ -82,10 +97,10 @@ def _openvino(case: Case) -> Call:
         results = request.infer(inputs, share_inputs=True)
         return [results[port] for port in compiled.outputs]
 
-    return run
+    return Ready(run, {"device": "CPU"})
 
 
-def _torch(case: Case, compile: bool = False) -> Call:
+def _torch(case: Case, compile: bool = False) -> Ready:
     import torch
 
     if not case.transformer:
@@ -103,10 +118,10 @@ def _torch(case: Case, compile: bool = False) -> Call:
         with torch.inference_mode():
             return [call(**inputs).last_hidden_state.numpy()]
 
-    return run
+    return Ready(run, {"device": "cpu"})
 
 
-def _torch_compile(case: Case) -> Call:
+def _torch_compile(case: Case) -> Ready:
     return _torch(case, compile=True)
 
 
@@ -116,7 +131,7 @@ def _onnx(case: Case) -> str:
     return case.onnx
 
 
-PEERS: dict[str, Callable[[Case], Call]] = {
+PEERS: dict[str, Callable[[Case], Ready]] = {
     "rlx": _rlx,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
@@ -125,21 +140,32 @@ PEERS: dict[str, Callable[[Case], Call]] = {
 }
 
 
-def build(name: str, case: Case) -> Call:
-    """The peer, ready to run. Raises MissingExtra if its package is not installed."""
+def build(name: str, case: Case) -> Ready:
+    """The peer, ready to run, and its version. Raises MissingExtra if its package is not installed."""
     package = name.partition(".")[0]
     if package != "rlx" and find_spec(package) is None:
         raise MissingExtra(f"[bench] expected the package {package}, got none: pip install {package}")
-    return PEERS[name](case)
+    ready = PEERS[name](case)
+    return Ready(ready.call, {"version": version_of(package), **ready.about})
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; empty for one that tells none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def names_of(text: str) -> list[str]:
     """Peers by comma. Raises ValueError that names what there is."""
     names = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [name for name in names if name not in PEERS or name == "rlx"]
+    known = [name for name in PEERS if name != "rlx"]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"expected peers among {', '.join(n for n in PEERS if n != 'rlx')}, got {', '.join(unknown)}")
+        near = did_you_mean(unknown[0], known)
+        raise ValueError(f"expected peers among {', '.join(known)}, got {', '.join(unknown)}{near}")
     return list(dict.fromkeys(names))
 
 
-__all__ = ["PEERS", "Call", "Case", "build", "limit_threads", "names_of"]
+__all__ = ["PEERS", "Call", "Case", "Ready", "build", "limit_threads", "names_of", "version_of"]

@@ -14,6 +14,7 @@ from rlx.cli.compare import ROUND_NS, Timing, pin_to_one_core, race
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.errors import CompileError
+from rlx.ir.names import RANDOM_STATE
 from rlx.model import read
 
 
@@ -41,6 +42,7 @@ def bench_model(
     with progress("reading"):
         imported = read(path)
     inputs = gather(imported.graph, input_options, chosen, seed)
+    inputs.pop(RANDOM_STATE, None)  # each runtime draws its own
     case = Case(
         model=str(path),
         inputs=inputs,
@@ -53,14 +55,18 @@ def bench_model(
         timings = race(["rlx", *peers], case, seconds, step=step)
     if not timings[0].ran:
         raise CompileError(f"[bench] expected rlx to run the model, got: {timings[0].why}")
+    about = timings[0].about
     if as_json:
-        emit_json(
-            {"model": str(path), "threads": threads, "shapes": _shapes(inputs), "timings": list(map(vars, timings))}
-        )
+        report = {"model": str(path), "device": about["device"], "isa": about.get("isa"), "threads": threads}
+        emit_json(report | {"shapes": _shapes(inputs), "timings": list(map(vars, timings))})
         return
-    title = f"{path.name}, {threads} thread{'s' if threads > 1 else ''}, {_shapes(inputs)}"
-    columns = ("", "median ms", "± MAD", "calls", "rlx is faster by", "differs by")
-    out().print(table(title, columns, [_row(t) for t in timings], right=range(1, 6)))
+    machine = about["device"] + (f" ({about['isa']})" if "isa" in about else "")
+    title = f"{path.name} on {machine}, {threads} thread{'s' if threads > 1 else ''}, {_shapes(inputs)}"
+    columns = ("", "version", "median ms", "± MAD", "calls", "rlx is faster by", "differs by")
+    out().print(table(title, columns, [_row(t) for t in timings if t.ran], right=range(2, 7)))
+    for t in timings:
+        if not t.ran:
+            out().print(f"{t.name} did not run: {t.why}")
 
 
 def _cores() -> int:
@@ -72,8 +78,7 @@ def _shapes(inputs: dict[str, Any]) -> str:
 
 
 def _row(timing: Timing) -> list[str]:
-    if not timing.ran:
-        return [timing.name, "-", "", "", "", timing.why]
     faster = "" if timing.name == "rlx" else f"{timing.ratio:.2f}x"
     differs = "" if timing.name == "rlx" else f"{timing.error:.1e}"
-    return [timing.name, f"{timing.median_ms:.3f}", f"{timing.mad_ms:.3f}", str(timing.calls), faster, differs]
+    version = timing.about.get("version", "")
+    return [timing.name, version, f"{timing.median_ms:.3f}", f"{timing.mad_ms:.3f}", str(timing.calls), faster, differs]

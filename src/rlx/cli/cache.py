@@ -8,21 +8,25 @@ from rlx import disk, flags
 from rlx.cli.console import emit_json, human_bytes, out, table
 
 
-def show_cache(clear: bool, as_json: bool) -> None:
-    """Prints what is in the cache, after deleting it if asked."""
+def contents() -> dict[str, Any]:
+    """Where the cache lies, and what is in it."""
     entries = disk.entries()
     try:
         folder = str(disk.folder())
     except disk.NoFolder as error:
         folder = f"none: {error}"
-    report: dict[str, Any] = {
+    return {
         "folder": folder,
         "entries": len(entries),
         "bytes": sum(size for _, size in entries),
         "limit_bytes": flags.cache_bytes(),
         "enabled": flags.cache(),
-        "cleared": disk.trim(0) if clear else 0,
     }
+
+
+def show_cache(clear: bool, as_json: bool) -> None:
+    """Prints what is in the cache, or what was, after deleting it."""
+    report = contents() | {"cleared": disk.trim(0) if clear else 0}
     if as_json:
         emit_json(report)
         return

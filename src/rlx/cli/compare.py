@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,8 @@ PAUSE_S = 0.02
 
 @dataclass(frozen=True)
 class Timing:
-    """What one runtime did: its times in ms, or why it has none. `ratio` is its time over ours, paired by round."""
+    """What one runtime did: its times in ms, or why it has none. `ratio` is its time over ours, paired by round;
+    `about` is what it told of itself: version, device."""
 
     name: str
     median_ms: float = float("nan")
@@ -34,6 +35,7 @@ class Timing:
     ratio: float = float("nan")
     error: float = float("nan")
     why: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ran(self) -> bool:
@@ -42,6 +44,7 @@ class Timing:
 
 class _Runner(Protocol):
     name: str
+    about: Mapping[str, str]
 
     def outputs(self) -> list[Array]:
         """One run's results, as a first call."""
@@ -68,7 +71,8 @@ class _Here:
 
     def __init__(self, name: str, case: Case) -> None:
         self.name = name
-        self._call = build(name, case)
+        ready = build(name, case)
+        self._call, self.about = ready.call, ready.about
 
     def outputs(self) -> list[Array]:
         return [np.array(a) for a in self._call()]
@@ -84,8 +88,9 @@ def _serve(connection: Any, name: str, case: Case) -> None:
     """The loop of a child process: builds the runtime, then runs it when told to."""
     try:
         limit_threads(case.threads)
-        call = build(name, case)
-        connection.send(("ready", None))
+        ready = build(name, case)
+        call = ready.call
+        connection.send(("ready", dict(ready.about)))
         while True:
             calls = connection.recv()
             if calls is None:
@@ -94,7 +99,13 @@ def _serve(connection: Any, name: str, case: Case) -> None:
     except EOFError:
         return
     except BaseException as error:
-        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        connection.send(("failed", _why(error)))
+
+
+def _why(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 class _Child:
@@ -107,7 +118,7 @@ class _Child:
         self._process = context.Process(target=_serve, args=(theirs, name, case), daemon=True)
         self._process.start()
         theirs.close()
-        self._answer()
+        self.about: Mapping[str, str] = self._answer()
 
     def _answer(self) -> Any:
         try:
@@ -153,13 +164,14 @@ def race(
     runners: dict[str, _Runner] = {}
     failed: dict[str, str] = {}
     results: dict[str, list[Array]] = {}
+    about: dict[str, Mapping[str, str]] = {}
     for name in names:
         try:
             runners[name] = _Here(name, case) if together else _Child(name, case)
-            results[name] = runners[name].outputs()
+            results[name], about[name] = runners[name].outputs(), runners[name].about
         except Exception as error:  # a peer may fail in any way; the comparison continues without it
             runners.pop(name, None)
-            failed[name] = f"{error}".splitlines()[0][:200] if str(error) else type(error).__name__
+            failed[name] = _why(error)
     try:
         rounds = _rounds(list(runners.values()), seconds, step) if names[0] in runners else {}
     finally:
@@ -168,7 +180,10 @@ def race(
     if not rounds:
         return [Timing(name, why=failed.get(name, f"{names[0]} did not run")) for name in names]
     return [
-        Timing(name, why=failed[name]) if name in failed else _timing(name, rounds, results, names[0]) for name in names
+        Timing(name, why=failed[name])
+        if name in failed
+        else replace(_timing(name, rounds, results, names[0]), about=about[name])
+        for name in names
     ]
 
 

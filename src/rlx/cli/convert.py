@@ -9,8 +9,10 @@ from typing import Any
 
 import rlx
 from rlx.cli.console import emit_json, human_bytes, out, progress, table
-from rlx.cli.inputs import parse_dims
-from rlx.errors import CapabilityError
+from rlx.cli.inputs import check_names, parse_dims
+from rlx.cli.sizes import fitting
+from rlx.cli.values import scalars
+from rlx.errors import CapabilityError, InputError
 
 
 def convert_model(path: Path, target: Path, device: str, sizes: Sequence[str], as_json: bool) -> None:
@@ -18,6 +20,15 @@ def convert_model(path: Path, target: Path, device: str, sizes: Sequence[str], a
     chosen = parse_dims(sizes)
     with progress("reading"):
         model = rlx.load(path, device=device)
+    check_names(model.graph, chosen)
+    missing = [name for name in model.graph.symbols if name not in chosen]
+    if missing:
+        fit = fitting(model.graph, chosen, scalars(model.graph)).of
+        options = " ".join(f"--dim {name}={fit[name]}" for name in missing)
+        raise InputError(
+            f"[convert] expected sizes of the dims {', '.join(missing)}, which the result has for good, got none; "
+            f"these fit: {options}"
+        )
     start_ns = time.perf_counter_ns()
     with progress("converting"):
         compiled = model.compiled

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.backends.base import Options
+from rlx.backends.cpu import isa, topology
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.device import calibration, observed, registry
@@ -23,7 +24,7 @@ SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
 
 def show_devices(measure: bool, only: str, as_json: bool) -> None:
     """Prints the devices; measures them first if asked for."""
-    selected = list(registry.parse_list(only)) if only else _listed()
+    selected = list(registry.parse_list(only)) if only else listed()
     entries = []
     for device in selected:
         reason = registry.why_unavailable(device)
@@ -36,7 +37,7 @@ def show_devices(measure: bool, only: str, as_json: bool) -> None:
         emit_json({"devices": entries})
         return
     rows = [[r["device"], r["name"], r["reason"] or r.get("calibrated", "")] for r in entries]
-    out().print(table("", ("device", "what it is", ""), rows))
+    out().print(table("", ("device", "what it is", ""), rows, wrap=(1, 2)))
     for row in entries:
         if measure and row.get("rates"):
             out().print()
@@ -53,7 +54,7 @@ def forget_devices(only: str) -> None:
             calibration.remove(device)
 
 
-def _listed() -> list[Device]:
+def listed() -> list[Device]:
     """All devices that are here, then the kinds that are not."""
     here = registry.available_devices()
     kinds = {device.kind for device in here}
@@ -128,6 +129,7 @@ def bench_devices(
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
     devices = GraphDevices(graph, _policy(only), Options(threads=threads or None))
+    threads = threads or topology.threads()
     with progress("predicting and timing"):
         before = {c.device: c for c in devices.report(inputs).candidates}
         timings = devices.benchmark(inputs)
@@ -139,11 +141,12 @@ def bench_devices(
             rows.append(
                 [t.device, f"{t.median_ns / 1e6:.3f}", f"{t.mad_ns / 1e6:.3f}", predicted, f"{t.compile_ns / 1e6:.0f}"]
             )
-        else:
-            rows.append([t.device, "-", "", predicted, t.error])
     if as_json:
-        emit_json({"model": str(path), "timings": [vars(t) | {"device": str(t.device)} for t in timings]})
+        report = {"model": str(path), "threads": threads, "isa": isa.detect().name}
+        emit_json(report | {"timings": [vars(t) | {"device": str(t.device)} for t in timings]})
         return
-    out().print(
-        table(path.name, ("device", "median ms", "± MAD", "predicted ms", "compile ms"), rows, right=(1, 2, 3, 4))
-    )
+    title = f"{path.name}, cpu with {threads} thread{'s' if threads > 1 else ''} ({isa.detect().name})"
+    out().print(table(title, ("device", "median ms", "± MAD", "predicted ms", "compile ms"), rows, right=(1, 2, 3, 4)))
+    for t in timings:
+        if not t.ran:
+            out().print(f"{t.device} did not run: {t.error}")

@@ -1,4 +1,4 @@
-"""Inputs of a model from the command line: files, random numbers, sizes of named dims."""
+"""Inputs of a model from the command line: files, sizes of named dims, and what is made up in their place."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import typer
 
-from rlx.errors import InputError
+from rlx.cli.console import say
+from rlx.cli.sizes import fitting
+from rlx.cli.values import made, scalars
+from rlx.errors import InputError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Poly
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.names import RANDOM_STATE
 from rlx.ir.type import TensorType
 
-DEFAULT_DIM = 16
 MAX_RANDOM_BYTES = 1 << 34
+MOST_TOLD = 6
 
 
 def parse_dims(options: Sequence[str]) -> dict[str, int]:
@@ -34,25 +38,78 @@ def parse_dims(options: Sequence[str]) -> dict[str, int]:
 
 
 def gather(graph: Graph, input_options: Sequence[str], sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """Arrays for all inputs: those of `NAME=FILE` options, random ones for the rest.
+    """Arrays for all inputs: those of `NAME=FILE` options, and made up ones for the rest.
 
-    Dims are those of --dim, else of arrays from files, else the least that is allowed for the first axis, else 16.
+    Dims are those of --dim, else of arrays from files, else sizes that the graph's type rules admit (`cli.sizes`);
+    numbers are what such inputs usually hold (`cli.values`). What was made up is told on stderr.
     Raises BadParameter, InputError.
     """
     types = {v.name: v.type for v in graph.brought}
-    unknown = [name for name in sizes if name not in graph.symbols]
-    if unknown:
-        known = f"the model has {graph.symbols or 'none'}"
-        raise typer.BadParameter(f"expected named dims of the model, got {unknown}; {known}", param_hint="--dim")
+    check_names(graph, sizes)
     arrays: dict[str, Array] = {}
     for option in input_options:
         arrays |= _option(option, types)
-    sizes = {**_seen(arrays, types), **sizes}
-    random = np.random.default_rng(seed)
-    for name, of in types.items():
-        if name not in arrays:
-            arrays[name] = _random(name, of, _shape(graph, of, sizes), random)
+    if types.keys() <= arrays.keys():
+        return {name: arrays[name] for name in types}
+    given = {**_seen(arrays, types), **sizes}
+    found = fitting(graph, given, {**scalars(graph), **{n: a for n, a in arrays.items() if a.size == 1}})
+    told = _make_up(graph, arrays, found.of, np.random.default_rng(seed))
+    asked = {option.partition("=")[0] for option in input_options}
+    _tell(
+        {name: size for name, size in found.of.items() if name not in given},
+        {name: words for name, words in told.items() if name not in asked and name != RANDOM_STATE},
+        found.unmet,
+    )
     return {name: arrays[name] for name in types}
+
+
+def check_names(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Raises BadParameter for sizes of dims that the graph has not."""
+    unknown = [name for name in sizes if name not in graph.symbols]
+    if unknown:
+        names = ", ".join(graph.symbols) or "none"
+        raise typer.BadParameter(
+            f"expected named dims of the model ({names}), got {unknown[0]!r}{did_you_mean(unknown[0], graph.symbols)}",
+            param_hint="--dim",
+        )
+
+
+def _make_up(
+    graph: Graph, arrays: dict[str, Array], sizes: Mapping[str, int], random: np.random.Generator
+) -> dict[str, str]:
+    """Adds the arrays that are missing; gives a word on each."""
+    told = {}
+    for value in graph.brought:
+        if value.name not in arrays:
+            others = [v for v in graph.brought if v.name != value.name]
+            longest = max((n for v in others for n in _lengths(v.type, sizes)), default=1)
+            if value.type.nbytes(sizes) > MAX_RANDOM_BYTES:
+                shape = [dims.evaluate(d, sizes) for d in value.shape]
+                raise InputError(f"[input] expected inputs of at most {MAX_RANDOM_BYTES} bytes, got the shape {shape}")
+            arrays[value.name], told[value.name] = made(graph, value, sizes, longest, random)
+    return told
+
+
+def _lengths(of: TensorType, sizes: Mapping[str, int]) -> list[int]:
+    """Sizes along axes that are no batch, of dims that are open."""
+    return [dims.evaluate(d, sizes) for d in of.shape[min(1, of.rank - 1) :] if isinstance(d, Poly)] if of.rank else []
+
+
+def _tell(sizes: Mapping[str, int], numbers: Mapping[str, str], unmet: str) -> None:
+    """Says on stderr what was made up, and how to bring something else."""
+    if sizes:
+        listed = [f"{name} = {size}" for name, size in sizes.items()]
+        say(f"sizes made up: {_some(listed)} (--dim {next(iter(sizes))}=N sets one)")
+    if numbers:
+        listed = [f"{name} {words}" for name, words in numbers.items()]
+        say(f"inputs made up: {_some(listed)} (--input {next(iter(numbers))}=FILE brings one)")
+    if unmet:
+        say(f"no sizes were found that fit (--dim sets them): {unmet}")
+
+
+def _some(listed: Sequence[str]) -> str:
+    rest = len(listed) - MOST_TOLD
+    return ", ".join(listed[:MOST_TOLD]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _option(option: str, types: Mapping[str, TensorType]) -> dict[str, Array]:
@@ -63,7 +120,8 @@ def _option(option: str, types: Mapping[str, TensorType]) -> dict[str, Array]:
     if not equals or not where:
         raise typer.BadParameter(f"expected NAME=FILE or NAME=random, got {option!r}", param_hint="--input")
     if name not in types:
-        raise typer.BadParameter(f"expected one of {list(types)}, got {name!r}", param_hint="--input")
+        near = did_you_mean(name, types)
+        raise typer.BadParameter(f"expected one of {list(types)}, got {name!r}{near}", param_hint="--input")
     return {} if where == "random" else {name: _file(Path(where), name, types[name])}
 
 
@@ -111,26 +169,3 @@ def _seen(arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> dict[
                 if isinstance(dim, Poly) and str(dim).isidentifier():
                     sizes.setdefault(str(dim), size)
     return sizes
-
-
-def _shape(graph: Graph, of: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    known = dict(sizes)
-    for axis, dim in enumerate(of.shape):
-        for symbol in dims.symbols(dim):
-            low, high = graph.bounds.get(symbol, (1, None))
-            default = max(low, 1) if axis == 0 else max(low, DEFAULT_DIM)
-            known.setdefault(symbol, default if high is None else min(default, high))
-    shape = tuple(dims.evaluate(d, known) for d in of.shape)
-    if of.nbytes(known) > MAX_RANDOM_BYTES:
-        raise InputError(f"[input] expected inputs of at most {MAX_RANDOM_BYTES} bytes, got the shape {list(shape)}")
-    return shape
-
-
-def _random(name: str, of: TensorType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Numbers that models take: a normal distribution, small ids, masks of ones."""
-    if of.dtype.kind == "bool" or (of.dtype.is_integer and "mask" in name.lower()):
-        return np.ones(shape, of.dtype.numpy)
-    if of.dtype.is_integer:
-        return random.integers(0, 2 if of.dtype.bits == 4 else 100, shape).astype(of.dtype.numpy)
-    numbers: Array = random.standard_normal(shape).astype(of.dtype.numpy)
-    return numbers

@@ -53,10 +53,12 @@ def run_model(
     console = out()
     for kind in ("inputs", "outputs"):
         rows = [_row(name, entry) for name, entry in document[kind].items()]
-        console.print(table(kind, ("name", "type", "least", "mean", "greatest", "first", "file"), rows))
+        console.print(table(kind, ("name", "type", "least", "mean", "greatest", "first"), rows, right=(2, 3, 4)))
         console.print()
+    for file in files.values():
+        console.print(f"written: {file}")
     for tried, why in compiled.attempts.items():
-        console.print(f"tried {tried}: {why}", markup=False)
+        console.print(f"tried {tried}: {why}")
     console.print(f"on {model.device}, compiled in {document['compile_ms']:.0f} ms, first run in {run_ms:.1f} ms")
 
 
@@ -73,10 +75,10 @@ def summary(array: Array) -> dict[str, Any]:
 
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
-    numbers = [f"{entry[key]:.5g}" if key in entry else "" for key in ("min", "mean", "max")]
+    numbers = [f"{entry[key]:.4g}" if key in entry else "" for key in ("min", "mean", "max")]
     first = " ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in entry.get("first", ()))
     of = f"{entry['dtype']}[{', '.join(map(str, entry['shape']))}]"
-    return [name, of, *numbers, first, str(entry.get("file") or "")]
+    return [name, of, *numbers, first]
 
 
 def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:

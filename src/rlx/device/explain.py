@@ -112,6 +112,7 @@ def as_text(decision: Decision, graph: str = "") -> str:
 
 
 def _table(candidates: Sequence[Candidate]) -> list[str]:
+    """What a run is predicted to take, and its parts, which sum to it."""
     table = [("device", "predicted", "±", "measured", "compute", "memory", "launch", "copies", "compile")]
     for c in candidates:
         assert c.estimate is not None  # only those that are predicted come here
@@ -119,8 +120,9 @@ def _table(candidates: Sequence[Candidate]) -> list[str]:
         table.append(
             (
                 f"{c.device}", _time(c.estimate.run_ns * c.ratio), f"{c.band:.0%}",
-                _time(c.measured_ns) if c.measured_ns else "-", _time(compute), _time(memory),
-                _time(c.estimate.launch_ns), _time(c.estimate.copy_ns), _time(c.estimate.compile_ns),
+                _time(c.measured_ns) if c.measured_ns else "-", _time(compute * c.ratio), _time(memory * c.ratio),
+                _time(c.estimate.launch_ns * c.ratio), _time(c.estimate.copy_ns * c.ratio),
+                _time(c.estimate.compile_ns),
             )
         )  # fmt: skip
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]

@@ -146,5 +146,4 @@ def available() -> dict[str, tuple[str, ...]]:
 
 def available_text() -> str:
     """`available()` as a clause of an error message."""
-    entries = [f"{name} ({', '.join(devices)})" for name, devices in available().items()]
-    return f"available here: {'; '.join(entries) or 'none'}"
+    return f"available here: {', '.join(available()) or 'none'}"
