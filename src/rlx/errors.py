@@ -29,6 +29,11 @@ class GraphError(RlxError, ValueError):
     """A graph that breaks a rule of the IR (`ir/verify.py` is the list of rules)."""
 
 
+class TracerError(GraphError):
+    """Python or NumPy asked a value of a graph for its numbers, which are known only when the graph runs; the message
+    names the line, and the function that does the same in a graph."""
+
+
 class ModelError(RlxError, ValueError):
     """A model file that is damaged, hostile, or says something that its format forbids."""
 

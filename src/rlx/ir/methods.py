@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rlx.errors import GraphError, ShapeError
 
@@ -101,9 +101,6 @@ class ArrayMethods:
 
     def __rfloordiv__(self, other: Any) -> Value:
         return _floor_divided(_of(self), other, _of(self))
-
-    def __len__(self) -> NoReturn:
-        raise GraphError(f"[value] expected x.shape[0], which may be a symbol, got the len of {self!r}")
 
 
 def _of(methods: ArrayMethods) -> Value:

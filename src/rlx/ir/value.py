@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect, indexing
+from rlx.ir.concrete import Concrete
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
@@ -19,12 +22,11 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
 
-class Value(ArrayMethods):
+class Value(ArrayMethods, Concrete):
     """One result of a node. Operators and methods build nodes: `(x @ w + b).sum(0)`."""
 
     __slots__ = ("index", "node")
     __array_priority__ = 1000
-    __array_ufunc__ = None  # so that `array + value` asks Value
 
     def __init__(self, node: Node, index: int) -> None:
         self.node = node
@@ -176,21 +178,31 @@ class Value(ArrayMethods):
         return self.graph.build("bitwise_not", self)
 
     def __getitem__(self, key: Any) -> Value:
-        """Ints, slices with int or dim ends, None and `...`, as in NumPy."""
-        index = indexing.plan(self.shape, key if isinstance(key, tuple) else (key,))
+        """Ints, slices with int or dim ends, None and `...`, as in NumPy, and integers in one array or value."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(each, (Value, np.ndarray, list)) for each in keys):
+            return self._gathered(keys)
+        index = indexing.plan(self.shape, keys)
         part = self
         if not index.keeps_all(self.shape):
             part = self.graph.build("slice", self, starts=index.starts, stops=index.stops, steps=index.steps)
         return part if part.shape == index.shape else self.graph.build("reshape", part, shape=index.shape)
 
-    def __iter__(self) -> Any:
-        raise GraphError(f"[value] expected an index such as x[0], got iteration over {self!r}")
-
-    def __bool__(self) -> bool:
-        raise GraphError(
-            f"[value] expected select(…), got the truth of {self!r}, known only when the graph runs: "
-            "Python's if, while, and, or and not cannot ask it"
-        )
+    def _gathered(self, keys: tuple[Any, ...]) -> Value:
+        """The elements at places that an array or a value lists, with slices along other axes."""
+        arrays = [i for i, each in enumerate(keys) if isinstance(each, (Value, np.ndarray, list))]
+        others = [each for i, each in enumerate(keys) if i != arrays[0]]
+        if not all(each is None or each is Ellipsis or isinstance(each, slice) for each in others):
+            raise GraphError(f"[index] expected one array of indices beside slices, or rlx.take(…), got {keys!r}")
+        given = keys[arrays[0]]
+        places = self.graph.operand(self, np.asarray(given) if isinstance(given, list) else given)
+        if not places.dtype.is_integer:
+            mask = "rlx.masked_select(x, mask), whose size a run measures, or rlx.where(mask, x, other)"
+            raise GraphError(f"[index] expected integers, or for a mask {mask}, got x[{places!r}]")
+        part = self[tuple(slice(None) if i == arrays[0] else each for i, each in enumerate(keys))]
+        dots = next((i for i, each in enumerate(keys) if each is Ellipsis), len(keys))
+        axis = arrays[0] if arrays[0] < dots else part.rank - (len(keys) - arrays[0])
+        return self.graph.build("gather", part, places, axis=axis)
 
 
 class Node:

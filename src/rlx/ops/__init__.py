@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from rlx.ir.concrete import NUMPY_CALLS
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
@@ -117,3 +118,10 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *names()})
+
+
+def _numpy_call(function: Any, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return import_module("rlx.ops.numpy_calls").call(function, method, arguments, keywords)
+
+
+NUMPY_CALLS[:] = [_numpy_call]

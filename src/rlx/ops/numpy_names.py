@@ -213,7 +213,7 @@ def moveaxis(x: Value, source: int | Sequence[int], destination: int | Sequence[
     return x.transpose(order) if order else x
 
 
-def take(x: Value, indices: Value, axis: int | None = None) -> Value:
+def take(x: Value, indices: Value | Any, axis: int | None = None) -> Value:
     """The elements, or the parts along an axis, at these places, which may count from the back."""
     return build.gather(x.ravel(), indices, axis=0) if axis is None else build.gather(x, indices, axis=axis)
 
