@@ -22,12 +22,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from benchmarks import shaped
 from benchmarks.zoo import Absent, Net, nets
 
 ROOT = Path(__file__).parents[1]
 PEERS = "onnxruntime,openvino,torch,torch.compile"
 LOSS = 0.97
 # name → batch, length
+SHAPED = {f"shaped-{name}": name for name in shaped.NETS}
 MINILM = {"minilm-f32-1x16": (1, 16), "minilm-f32-1x128": (1, 128), "minilm-f32-8x128": (8, 128)}
 
 
@@ -53,6 +55,9 @@ def case_of(name: str, threads: int, minilm: Path | None) -> Any:
 
     from rlx.cli.baselines import Case
 
+    if name in SHAPED:
+        path = str(shaped.path(SHAPED[name]))
+        return Case(model=path, inputs=shaped.inputs(SHAPED[name]), threads=threads, device="cpu", onnx=path)
     if name not in MINILM:
         net = nets_by_case()[name]
         path = str(net.path())
@@ -77,7 +82,7 @@ def compile_times_s(case: Any, folder: str) -> tuple[float, float]:
     times_s = []
     for _ in range(2):
         start_ns = time.perf_counter_ns()
-        _ = rlx.load(case.model, device=case.device, threads=case.threads).compiled
+        _ = rlx.load(case.model, device=case.device, threads=case.threads, compile="before").compiled
         times_s.append((time.perf_counter_ns() - start_ns) / 1e9)
     return times_s[0], times_s[1]
 
@@ -158,7 +163,7 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    cases = [*MINILM, *nets_by_case()]
+    cases = [*MINILM, *SHAPED, *nets_by_case()]
     names = [name for name in cases if args.only in name]
     if not names:
         parser.error(f"expected a case among {', '.join(cases)}, got {args.only!r}")

@@ -57,11 +57,11 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise
 
 
-def write_graph(graph: Graph, file: BinaryIO) -> None:
+def write_graph(graph: Graph, file: BinaryIO, with_data: bool = True) -> None:
     """What `save_graph` writes, at a place in an open file that is a multiple of 64 bytes. Raises OSError."""
     tensors = _Tensors()
     body = {"format": "rlx", "version": VERSION, "graph": _write_graph(graph, tensors)}
-    body["data"] = {name: tensors.add(array) for name, array in graph.data.items()}
+    body["data"] = {name: tensors.add(array) for name, array in graph.data.items() if with_data}
     body["tensors"] = tensors.entries
     header = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     header += b" " * (-(8 + len(header)) % ALIGN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import rlx
 from rlx import disk
-from rlx.backends.cpu import first_runs, tiers
+from rlx.backends.cpu import arrival, first_runs, tiers
 from rlx.backends.cpu.first_runs import InterpretedBound, InterpretedExecutable
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
@@ -41,13 +42,13 @@ def first_runs_in_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """No code arrives before this is set."""
     event = threading.Event()
-    hear = tiers.Arrival._hear
+    hear = arrival.Arrival._hear
 
-    def later(self: tiers.Arrival, said: str, folder: Path, key: str) -> None:
+    def later(self: arrival.Arrival, said: str, folder: Path, key: str) -> None:
         event.wait(60)
         hear(self, said, folder, key)
 
-    monkeypatch.setattr(tiers.Arrival, "_hear", later)
+    monkeypatch.setattr(arrival.Arrival, "_hear", later)
     return event
 
 
@@ -216,9 +217,9 @@ def test_small_graphs_compile_before_the_first_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_damaged_jobs_are_told() -> None:
-    for data in (tiers.GRAPH, tiers.GRAPH + b"\xff" * 40, tiers.GRAPH + (2).to_bytes(8, "little") + b"{}"):
+    for data in (arrival.GRAPH, arrival.GRAPH + b"\xff" * 40, arrival.GRAPH + (2).to_bytes(8, "little") + b"{}"):
         with pytest.raises(ModelError, match="a graph to compile"):
-            tiers.unpack_graph(data)
+            arrival.unpack_graph(data)
         with pytest.raises(ModelError, match="first tier"):
             tiers.quick_artifact(data)
 
@@ -227,7 +228,7 @@ def test_a_graph_survives_its_way_to_the_other_process() -> None:
     options = Session("cpu", disable=["winograd"], threads=1).options
     graph = checked()
     isa = rlx.backends.cpu.isa.detect()
-    got, target, again = tiers.unpack_graph(tiers.pack_graph(graph, isa, options))
+    got, target, again = arrival.unpack_graph(arrival.pack_graph(graph, isa, options))
     assert target == isa and again == options and graph.data and not got.data
     assert [node.op for node in got.nodes] == [node.op for node in graph.nodes]
 
@@ -260,3 +261,24 @@ def test_many_threads_see_one_way_or_the_other(held: threading.Event) -> None:
         for results in pool.map(work, range(4)):
             for actual in results:
                 np.testing.assert_allclose(actual, expected, rtol=2e-5)
+
+
+def test_a_process_that_ends_after_the_first_tier_has_its_second_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tiers.work_elsewhere
+
+    def ends_early(module: str, folder: Path, job: str, key: str) -> Iterator[str]:
+        for said in work(module, folder, job, key):
+            if said == arrival.QUICK:
+                data = disk.read(tiers.quick_key(key), folder) or b""
+                yield said
+        disk.remove(key, folder)
+        disk.write(tiers.quick_key(key), data, folder)
+
+    monkeypatch.setattr(tiers, "work_elsewhere", ends_early)
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    executable._arrival.wait()
+    quick = compiled.run([X])[0]
+    compiled.finish()
+    assert disk.read(str(executable._key)) and not disk.read(tiers.quick_key(str(executable._key)))
+    np.testing.assert_array_equal(compiled.run([X])[0], quick)

@@ -83,10 +83,10 @@ class CpuBackend(Backend):
         return claims.claim(node)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
-        from rlx.backends.cpu import build
+        from rlx.backends.cpu import first_runs
 
         start = time.perf_counter_ns()
-        executable = build.build(graph, _target(options), options)
+        executable = first_runs.executable_of(graph, _target(options), options)
         executable.compile_ns = time.perf_counter_ns() - start
         return executable
 

@@ -19,7 +19,6 @@ from rlx.backends.base import Options
 from rlx.backends.cpu.artifact import Artifact, Slot, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.isa import forced, host_features
-from rlx.backends.executable import Executable
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import DeviceUnavailable, ModelError, UnsupportedOp
 from rlx.ir.type import TensorType
@@ -30,22 +29,7 @@ if TYPE_CHECKING:
     from rlx.kernel.ir.program import Program
 
 
-def build(graph: Graph, isa: Isa, options: Options) -> Executable:
-    """The executable of a graph, from the cache on disk if it is there. Raises UnsupportedOp, CompileError."""
-    key = _cache_key(graph, isa, options) if options.cache and flags.debug() < 3 else None
-    made = _from_disk(key, isa, options)
-    if made is not None:
-        return made
-    if options.tiered and not options.profile and flags.debug() < 3:
-        from rlx.backends.cpu import first_runs, tiers
-
-        if tiers.can_start() and first_runs.worth(graph, options):
-            arrival = tiers.Arrival(graph, isa, options, key)
-            return first_runs.InterpretedExecutable(graph, arrival, key, isa, options.threads)
-    return built(graph, isa, options, key)
-
-
-def _from_disk(key: str | None, isa: Isa, options: Options) -> CpuExecutable | None:
+def from_disk(key: str | None, isa: Isa, options: Options) -> CpuExecutable | None:
     """The program in code of either tier that an earlier process has left. Raises ModelError."""
     found = disk.read(key) if key else None
     if found is not None:
@@ -61,7 +45,7 @@ def _from_disk(key: str | None, isa: Isa, options: Options) -> CpuExecutable | N
 def stored(key: str, isa: dict[str, Any], options: Options) -> CpuExecutable | None:
     """The executable whose code has this key, without its graph; None if it is not there."""
     try:
-        return _from_disk(key, Isa(**isa), options)
+        return from_disk(key, Isa(**isa), options)
     except (ModelError, TypeError):  # of another version of rlx
         return None
 
@@ -115,8 +99,11 @@ def _promoted(artifact: Artifact, texts: list[str], isa: Isa, options: Options, 
     return made
 
 
-def _cache_key(graph: Graph, isa: Isa, options: Options) -> str:
-    """Digest of all that decides the code: the program, the target, switches, and the versions that write code."""
+def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
+    """Digest of all that decides the code: the program, the target, switches, and the versions that write code. None
+    where nothing is kept."""
+    if not options.cache or flags.debug() >= 3:
+        return None
     import llvmlite
 
     import rlx

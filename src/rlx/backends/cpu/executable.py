@@ -26,7 +26,7 @@ from rlx.ir.check import Check
 from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.tiers import Promotion, Rest
+    from rlx.backends.cpu.tiers import Awaited
 
 PAGE = 4096
 IDLE_FRAMES = 4
@@ -104,7 +104,7 @@ class _Code:
 
     def __init__(self, artifact: Artifact, isa: Isa, threads: int | None) -> None:
         self.artifact = artifact
-        self.promotion: Promotion | Rest | None = None
+        self.promotion: Awaited | None = None
         self.isa = isa
         self.key: str | None = None  # in the cache on disk
         self._loaded = Loaded(artifact.code, isa)

@@ -1,5 +1,5 @@
 """Runs before a program is compiled. They go through the graph node by node in NumPy (`numpy_kernels`), from the first
-moment on, while another process compiles (`tiers`). A run that is under way when the code arrives starts again in it,
+moment on, while another process compiles (`arrival`). A run that is under way when the code arrives starts again in it,
 so that no run takes longer than waiting for the code would.
 
 NumPy adds up in another order than compiled code does, so the last bits of a result may change once, when the code
@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rlx import locks
+from rlx import flags, locks
 from rlx.backends.base import Options
 from rlx.backends.checked import look
+from rlx.backends.cpu import build
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
 from rlx.codegen.simd.isa import Isa
@@ -22,13 +23,30 @@ from rlx.ir.check import Check
 from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.tiers import Arrival
+    from rlx.backends.cpu.arrival import Arrival
     from rlx.ir.graph import Graph, Node
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
+
+
+def executable_of(graph: Graph, isa: Isa, options: Options) -> Executable:
+    """The executable of a graph: from the cache on disk, with its code on its way, or compiled here. Raises
+    UnsupportedOp, CompileError."""
+    key = build.cache_key(graph, isa, options)
+    kept = build.from_disk(key, isa, options)
+    if kept is not None:
+        return kept
+    if options.tiered and not options.profile and flags.debug() < 3:
+        from rlx.backends.cpu import tiers
+
+        if tiers.can_start() and worth(graph, options):
+            from rlx.backends.cpu.arrival import Arrival
+
+            return InterpretedExecutable(graph, Arrival(graph, isa, options, key), key, isa, options.threads)
+    return build.built(graph, isa, options, key)
 
 
 def worth(graph: Graph, options: Options) -> bool:

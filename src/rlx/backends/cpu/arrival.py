@@ -1,0 +1,195 @@
+"""Programs of which only the graph is there: another process compiles them, in both tiers (`tiers`). `first_runs` says
+what runs until then.
+
+Run as a program, this module is that process: `python -m rlx.backends.cpu.arrival FOLDER JOB KEY`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlx import disk, logs
+from rlx.backends.base import Options
+from rlx.backends.cpu import build, tiers
+from rlx.backends.cpu.artifact import from_bytes, to_bytes
+from rlx.backends.cpu.executable import CpuExecutable
+from rlx.codegen.simd.isa import Isa
+from rlx.errors import ModelError
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+
+LESS_URGENT = 5
+"""Priority of the other process while runs wait for its code."""
+GRAPH = b"rlx-graph\n"
+"""What a job begins with that has a graph."""
+QUICK, FULL = "quick", "full"
+"""What the other process says when a tier is there."""
+
+
+class Arrival:
+    """The code of a graph on its way. If no other process makes it, whoever waits for it does.
+
+    key      of the program in the cache; without one nothing is kept
+    nbytes   of the graph, as the other process reads it
+    """
+
+    def __init__(self, graph: Graph, isa: Isa, options: Options, key: str | None) -> None:
+        self._graph, self._isa, self._options, self._key = graph, isa, options, key
+        job = pack_graph(graph, isa, options)
+        self.nbytes = len(job)
+        self._made: CpuExecutable | None = None
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+        self._is_quick = threading.Event()
+        self._is_full = self._ended = False
+        self._thread = threading.Thread(target=self._work, args=(job,), name="rlx-tiers", daemon=True)
+        self._thread.start()
+
+    def now(self) -> CpuExecutable | None:
+        """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
+        return self._made if self._made is not None or not self._ended else self._here()
+
+    def wait(self) -> CpuExecutable:
+        """As `now`, as soon as there is code."""
+        self._is_quick.wait()
+        return self._made or self._here()
+
+    def _here(self) -> CpuExecutable:
+        """Compiles in this process what the other one did not."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._made is None:
+                logs.tell(logs.COMPILES, "compile", f"compiled here, as no other process could: {self._graph.name!r}")
+                try:
+                    self._made = build.built(self._graph, self._isa, self._options, self._key)
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._made
+
+    def _work(self, job: bytes) -> None:
+        temporary = "" if self._key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
+        try:
+            folder = Path(temporary) if temporary else disk.folder()
+            key = self._key or "program"
+            disk.write(graph_key(key), job, folder)
+            for said in tiers.work_elsewhere(__name__, folder, graph_key(key), key):
+                self._hear(said, folder, key)
+            self._complete(folder, key)
+        except (OSError, ModelError) as error:
+            logs.tell(logs.COMPILES, "compile", f"no code from another process: {error}")
+        finally:
+            self._ended = True
+            self._is_quick.set()
+            if temporary:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def _hear(self, said: str, folder: Path, key: str) -> None:
+        """Takes the code of a tier."""
+        data = disk.read(tiers.quick_key(key) if said == QUICK else key, folder)
+        if data is None:
+            return
+        self._is_full = said == FULL
+        artifact = tiers.quick_artifact(data) if said == QUICK else from_bytes(data)
+        if self._made is not None:
+            self._made.loaded.take(artifact.code)
+            return
+        made = CpuExecutable.of(artifact, self._isa, self._options.threads)
+        made.loaded.key = self._key
+        if said == QUICK:
+            made.loaded.promotion = tiers.Awaited(self._thread)
+        with self._lock:
+            self._made = self._made or made
+        self._is_quick.set()
+
+    def _complete(self, folder: Path, key: str) -> None:
+        """Makes the second tier here, if the other process has made the first only."""
+        data = None if self._made is None or self._is_full else disk.read(tiers.quick_key(key), folder)
+        if data is not None and self._made is not None:
+            artifact, texts, isa = tiers.unpack(data)
+            self._made.loaded.take(tiers.write_better(artifact, texts, isa, folder, key))
+            disk.remove(tiers.quick_key(key), folder)
+
+
+def graph_key(key: str) -> str:
+    """The key of the job that makes a program of its graph."""
+    return f"{key}-graph"
+
+
+def pack_graph(graph: Graph, isa: Isa, options: Options) -> bytes:
+    """A graph with all that its code depends on beside the environment."""
+    from rlx.ir.serial import write_graph
+
+    fields = {**asdict(options), "disable": sorted(options.disable)}
+    del fields["dispatch"]  # the usual one
+    header = json.dumps({"isa": asdict(isa), "options": fields}).encode()
+    file = io.BytesIO()
+    write_graph(graph, file, with_data=False)
+    return b"".join([GRAPH, len(header).to_bytes(8, "little"), header, file.getvalue()])
+
+
+def unpack_graph(job: bytes) -> tuple[Graph, Isa, Options]:
+    """What `pack_graph` was given. Raises ModelError for other bytes."""
+    import rlx.ops  # noqa: F401  # graphs are read by the names of ops
+    from rlx.ir.serial import read_graph
+
+    try:
+        begin = len(GRAPH) + 8
+        end = begin + int.from_bytes(job[len(GRAPH) : begin], "little")
+        header = json.loads(job[begin:end])
+        fields = header["options"]
+        options = Options(**{**fields, "disable": frozenset(fields["disable"])})
+        return read_graph(memoryview(job)[end:], "a job"), Isa(**header["isa"]), options
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"[cache] expected a graph to compile, got {error}") from None
+
+
+# the other process
+
+
+def main(folder: Path, job: str, key: str) -> None:
+    """Compiles the graph of a job, and removes the job."""
+    with tiers.finished_with(job, folder) as data:
+        _compile(data, folder, key)
+
+
+def _compile(job: bytes, folder: Path, key: str) -> None:
+    """Writes both tiers of a graph, or the second alone where the first is not worth while."""
+    if hasattr(os, "nice"):
+        os.nice(LESS_URGENT)
+    graph, isa, options = unpack_graph(job)
+    artifact, texts = build.first_tier(graph, isa, options)
+    if not texts:
+        disk.write(key, to_bytes(artifact), folder)
+        _say(FULL)
+        return
+    disk.write(tiers.quick_key(key), tiers.pack(artifact, texts, isa), folder)
+    _say(QUICK)
+    if hasattr(os, "nice"):
+        os.nice(tiers.NICE)
+    tiers.write_better(artifact, texts, isa, folder, key)
+    _say(FULL)
+    disk.remove(tiers.quick_key(key), folder)
+
+
+def _say(what: str) -> None:
+    """Tells the process that waits, if it still does."""
+    try:
+        print(what, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # flushed again at exit
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
