@@ -248,6 +248,18 @@ def test_other_names_of_the_processor_are_not_taken_by_a_guess(monkeypatch: pyte
     assert at_once(devices._policy) is None and devices.report([X]).chosen == Device("fake")
 
 
+def test_a_device_of_which_nothing_is_known_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening an adapter takes longer than the first answer of the processor."""
+    policy = DevicePolicy().only("cpu", "fake")
+    assert at_once(policy) is None  # a prior may know of it
+    monkeypatch.setattr("fakes.Fake.may_have_prior", False)
+    with monkeypatch.context() as closed:
+        closed.setattr("fakes.Fake.identity", lambda self, ordinal=0: pytest.fail("opened"))
+        assert at_once(policy) == Device("cpu")
+    GraphDevices(net(), policy).benchmark([X])
+    assert at_once(policy) is None
+
+
 def test_preferred_devices_are_the_usual_ones() -> None:
     devices = GraphDevices(net(), DevicePolicy().only("cpu", "reference").preferring("reference"))
     assert devices.fastest([X]) == Device("reference")

@@ -113,6 +113,11 @@ class Backend(ABC):
         """Memory of the device that programs can still get; None where nothing tells."""
         return None
 
+    @property
+    def may_have_prior(self) -> bool:
+        """Whether `prior` may know anything, without opening a device."""
+        return type(self).traits is not Backend.traits or type(self).prior is not Backend.prior
+
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator | None:
         """The graph made ready for predictions; None leaves it to `cost.generic`. Raises UnsupportedOp."""
         return None

@@ -124,6 +124,16 @@ def known(device: Device) -> Calibration | None:
     return place[0] if place else None
 
 
+def is_measured(device: Device) -> bool:
+    """Whether this process, or an earlier one, may have measured the device or runs on it; the device is not opened."""
+    if _place(device):
+        return True
+    try:
+        return any((disk.folder() / "calibration").glob(f"{device.kind}-{device.ordinal}-*"))
+    except OSError:
+        return False
+
+
 @cache
 def prior(device: Device) -> Calibration | None:
     """The calibration of a device that was not measured, predicted from similar machines; None if there are none.

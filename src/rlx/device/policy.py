@@ -154,8 +154,11 @@ def at_once(policy: DevicePolicy) -> Device | None:
 
 
 def outdone(device: Device) -> bool:
-    """Whether a device is the processor under another name, without measurements."""
+    """Whether a device cannot be the choice by itself, before a graph is looked at and without opening it: nothing was
+    measured on it, and it is the processor under another name, or no similar machine was measured either."""
     from rlx.device import calibration
 
     backend, ordinal = registry.backend(device)
-    return backend.on_processor(ordinal) and calibration.known(device) is None
+    if calibration.is_measured(device) and not (backend.on_processor(ordinal) and calibration.known(device) is None):
+        return False
+    return backend.on_processor(ordinal) or not backend.may_have_prior
