@@ -256,7 +256,7 @@ def test_a_device_of_which_nothing_is_known_is_not_opened(monkeypatch: pytest.Mo
     with monkeypatch.context() as closed:
         closed.setattr("fakes.Fake.identity", lambda self, ordinal=0: pytest.fail("opened"))
         assert at_once(policy) == Device("cpu")
-    GraphDevices(net(), policy).benchmark([X])
+    devices("cpu", "fake").benchmark([X])
     assert at_once(policy) is None
 
 
