@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
-from rlx.backends.base import Backend, Options
-from rlx.cost.estimate import Estimate, Estimator, Rates
-from rlx.cost.generic import GenericEstimator
+from rlx.backends.base import Options
+from rlx.cost.estimate import Estimate, Estimator
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
 from rlx.device.policy import USUAL, DevicePolicy, outdone
-from rlx.device.staged import StagedEstimator, parts
+from rlx.device.staged import estimator_of
 from rlx.device.support import dispatch_report
 from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
@@ -168,16 +167,11 @@ class Chooser:
         key = (device, calibrated.measured_s)
         backend, ordinal = registry.backend(device)
         if key not in self._estimators:
-            estimators = [self._estimator(backend, part, calibrated.rates, ordinal) for part in parts(self.graph)]
-            self._estimators[key] = StagedEstimator(self.graph, estimators) if len(estimators) > 1 else estimators[0]
+            self._estimators[key] = estimator_of(self.graph, backend, self.options, calibrated.rates, ordinal)
         estimate = self._estimators[key](binding)
         if estimate.free_bytes is None:
             estimate = replace(estimate, free_bytes=backend.free_bytes(ordinal))
         return estimate, calibrated
-
-    def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
-        own = backend.estimator(graph, self.options, rates, ordinal)
-        return own if own is not None else GenericEstimator(graph, rates, self.options.disable)
 
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))
