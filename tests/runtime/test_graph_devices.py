@@ -294,8 +294,24 @@ def test_naming_a_device_is_consent() -> None:
     assert devices.decide("reference").chosen == Device("reference")
     assert devices.run_chain([X], ["nodriver", "reference", "cpu"])[0] == Device("reference")
     denied = GraphDevices(net(), DevicePolicy().without("reference"))
-    with pytest.raises(UnsupportedOp, match="denied"):
+    with pytest.raises(DeviceUnavailable, match="denied"):
         denied.run("reference", [X])
+
+
+def test_a_device_that_the_policy_refuses_lacks_no_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVICES", "cpu")
+    monkeypatch.setenv("RLX_DEVICE", "noops")
+    with pytest.raises(DeviceUnavailable, match="not among the devices that the policy allows; it runs on: cpu"):
+        GraphDevices.from_env(net()).resolve()
+    with pytest.raises(DeviceUnavailable, match="denied by the policy"):
+        GraphDevices(net(), DevicePolicy().only("cpu").without("cpu")).resolve()
+
+
+def test_a_forced_device_that_is_not_here_leaves_others_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_FORCE_DEVICE", "cuda")
+    monkeypatch.setenv("RLX_DEVICES", "cpu,noops")
+    with pytest.raises(DeviceUnavailable, match="if it were not forced, it would run on: cpu$"):
+        GraphDevices.from_env(net()).resolve()
 
 
 def test_a_chain_without_a_device_is_an_error_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
