@@ -19,6 +19,7 @@ from rlx.device.policy import DevicePolicy, at_once
 from rlx.errors import DeviceUnavailable, FallbackError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.graph_devices import GraphDevices
+from support import why_absent
 
 FAKES = ("NoDriver", "NoOps", "NoCompile", "NoMemory", "Lost", "LostLater", "TooSmall", "Fake")
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -327,6 +328,21 @@ def test_a_device_without_the_memory_is_out() -> None:
     candidates = {c.device.kind: c for c in graph_devices.report([X]).candidates}
     assert "bytes, and 16 are free" in candidates["toosmall"].blocker
     assert graph_devices.fastest([X]) == Device("null", 1)
+
+
+def test_what_no_memory_holds_is_out_on_every_device_in_it() -> None:
+    reason = why_absent("xla")
+    if reason:
+        pytest.skip(reason)
+    graph = Graph("square")
+    a, b = graph.input("a", ("n", 1), "f32"), graph.input("b", (1, "n"), "f32")
+    graph.output(rlx.reduce_sum(rlx.sort(a * b, axis=1), axes=(0, 1)), name="y")
+    both = GraphDevices(graph, DevicePolicy().only("cpu", "xla"))
+    n = 1 << 22  # 64 TiB
+    inputs = [np.ones((n, 1), np.float32), np.ones((1, n), np.float32)]
+    assert both.resolve(inputs=[inputs[0][:4], inputs[1][:, :4]]) == Device("cpu")
+    with pytest.raises(UnsupportedOp, match=r"(?s)cpu: it needs \d+ bytes, and \d+ are free.*xla: it needs \d+ bytes"):
+        both.resolve(inputs=inputs)
 
 
 def test_preference_decides_only_where_predictions_cannot_tell() -> None:

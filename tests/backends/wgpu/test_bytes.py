@@ -163,6 +163,25 @@ def test_results_that_nobody_asks_for_stay_where_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_handle_that_nobody_feeds_and_rows_of_outputs(kind: str) -> None:
+    """The handle is on the device once and for all, and of an output only the row comes."""
+    graph = Graph("bound")
+    table, x = graph.input("table", (LENGTH, 64)), graph.input("x", (64,))
+    graph.output(table * x, name="much")
+    graph.output(rlx.reduce_sum(table * x, axes=(0,)), name="sum")
+    program = rlx.Session(kind).compile(graph)
+    program.bind_handle("table", np.ones((LENGTH, 64), "f4"))
+    x = np.arange(64, dtype="f4")
+    program.run([x], outputs=["sum"])
+    program.read_output_row("much", 0, [x])
+    with counting(program) as traffic:
+        assert np.array_equal(program.run([x], outputs=["sum"])[0], LENGTH * x)
+        assert traffic.told() == (256, 256)
+        assert np.array_equal(program.read_output_row("much", 7, [x]), x)
+        assert traffic.told() == (256, 256)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_weight_is_one_weights_bytes(kind: str) -> None:
     """Some are packed for products, one by way of a transposition, some are read as they are."""
     graph = Graph("weights")
