@@ -65,6 +65,12 @@ class Shared:
     program: Any
 
 
+def written_outputs(graph: Graph) -> dict[int, int]:
+    """Outputs that take the memory of a state, by their places: the place of that among the inputs."""
+    names, outputs = [v.name for v in graph.inputs], list(graph.outputs)
+    return {outputs.index(graph.states[name]): names.index(name) for name in written_in_place(graph)}
+
+
 class WeightsAsArguments(Executable):
     """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own, or
     those of a bucket have one.
@@ -78,9 +84,7 @@ class WeightsAsArguments(Executable):
     def __init__(self, graph: Graph, in_buckets: bool) -> None:
         self.preparing, self.graph = prepare.split(graph)
         self._wanted = [v.name for v in graph.params]
-        names, outputs = [v.name for v in self.graph.inputs], list(self.graph.outputs)
-        states = written_in_place(self.graph)
-        self.written = {outputs.index(self.graph.states[name]): names.index(name) for name in states}
+        self.written = written_outputs(self.graph)
         self.compile_count = 0
         self.buckets = SizeBuckets(self.graph) if in_buckets and flags.size_buckets() else None
         self._lock = locks.lock()

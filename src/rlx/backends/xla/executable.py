@@ -15,7 +15,7 @@ from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
 from rlx.backends.memory import Where, on_host, plain
-from rlx.backends.op_by_op import Shared, WeightsAsArguments
+from rlx.backends.op_by_op import Shared, WeightsAsArguments, written_outputs
 from rlx.backends.xla import compile_cache, lowering, named_scopes, scalar, timers
 from rlx.backends.xla.arrays import XlaArray
 from rlx.codegen.scalar import emulation as emulation
@@ -117,7 +117,7 @@ class XlaBound(Bound):
         self.graph = graph
         self.binding = binding
         self.padded = padded
-        self.written = executable.written if graph is executable.graph else {}
+        self.written = executable.written if graph is executable.graph else written_outputs(graph)
         self.shapes = shapes_at((v.type for v in graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in graph.outputs.values()]
         self.shape_errors = lowering.shape_errors(graph, binding)
