@@ -127,9 +127,9 @@ class Executable(ABC):
         """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
         self.set_params(private)
 
-    def reserve(self, name: str) -> None:
-        """Room on the device for a weight that comes by `write_part`, instead of an array for it. Of backends that
-        hold experts in part (`Backend.holds_experts`)."""
+    def reserve(self, name: str) -> bool:
+        """Room on the device for a weight that comes by `write_part`, instead of an array for it. False where the
+        program does not read it as it comes. Of backends that hold experts in part (`Backend.holds_experts`)."""
         raise NotImplementedError
 
     def write_part(self, name: str, at: int, array: Array) -> None:

@@ -43,6 +43,7 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
     if not has_measured(graph) and not held:
         return compile_checked(graph, backend, options, ordinal)
     products = _compile_products(graph, held, backend, options, ordinal)
+    held = {node.inputs[1].name: held[node.inputs[1].name] for node in products}
     stages = cut(graph, held)
     executables = [
         compile_checked(stage.graph, backend, options, ordinal) if stage.gives else Nothing() for stage in stages
@@ -53,7 +54,8 @@ def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int
 def _compile_products(
     graph: Graph, held: Mapping[str, int], backend: Backend, options: Options, ordinal: int
 ) -> dict[Node, HeldProduct]:
-    """The products by held experts; those of one shape share their code."""
+    """The products by held experts; those of one shape share their code. A weight that the program of one of them would
+    repack is held whole."""
     unchecked = replace(options, check_indices=False)  # the slots are ours
     programs: dict[str, Executable] = {}
     products = {}
@@ -66,9 +68,11 @@ def _compile_products(
                 compile_checked(part, backend, unchecked, ordinal) if known is None else known.clone(weights=False)
             )
             programs[key] = program
-            program.reserve(WEIGHT)
+            if not program.reserve(WEIGHT):
+                continue
             products[node] = HeldProduct(node, part, program, held[node.inputs[1].name], options.check_indices)
-    return products
+    whole = {node.inputs[1].name for node in graph.nodes if is_held(node, held) and node not in products}
+    return {node: product for node, product in products.items() if product.weight not in whole}
 
 
 class Nothing(Executable):

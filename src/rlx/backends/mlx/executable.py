@@ -78,6 +78,13 @@ class MlxExecutable(WeightsAsArguments):
             mx.eval(*made)
             return made
 
+    def with_part(self, whole: Value, part: Value, at: int) -> Value:
+        with self.on_device():
+            made = mx.slice_update(whole, part[None], mx.array([at]), axes=[0])
+            del whole  # mlx takes the memory of what nobody else has
+            mx.eval(made)
+            return made
+
     def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
         return MlxBound(self, graph, dict(binding), padded)
 

@@ -21,7 +21,7 @@ from rlx.backends.wgpu.timers import KernelTimer
 from rlx.backends.wgpu.unroll import Ask, Unroller, depends_on_data
 from rlx.backends.wgpu.weights import Weights, nothing_to_ask
 from rlx.codegen.simt.language.wgsl.types import WORD_BYTES
-from rlx.errors import CompileError, InputError, OutOfMemory
+from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Buffer, buffers_used
@@ -76,12 +76,11 @@ class WgpuExecutable(Executable):
             self._dirty = self._shares = False
         return self._weights
 
-    def reserve(self, name: str) -> None:
-        number = self._number(name)
-        used = buffers_used(self.plan.program, self.plan.program.prepare)
-        if number in used:
-            raise CompileError(f"[experts] expected a program that reads {name!r} as it comes, got one that repacks it")
+    def reserve(self, name: str) -> bool:
+        if self._number(name) in buffers_used(self.plan.program, self.plan.program.prepare):
+            return False
         self._reserved |= {name}
+        return True
 
     def _number(self, name: str) -> int:
         return next(n for n in self.plan.program.params if self.plan.program.buffers[n].name == name)

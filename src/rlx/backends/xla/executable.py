@@ -41,6 +41,14 @@ def processor() -> Any:
         return jax.devices("cpu")[0]
 
 
+@cache
+def _part_writer() -> Any:
+    """Writes an element of an array, which is given away, along its first axis."""
+    import jax
+
+    return jax.jit(lambda whole, part, at: whole.at[at].set(part), donate_argnums=0)
+
+
 class XlaExecutable(WeightsAsArguments):
     """jax is asked for 64-bit numbers only while it works for rlx: its switches stay as their owner set them.
 
@@ -69,6 +77,12 @@ class XlaExecutable(WeightsAsArguments):
         taken = [weights[v.name] for v in graph.params]
         with jax.enable_x64(True):
             return jax.jit(traced(graph, {}))(*taken)  # type: ignore[no-any-return]
+
+    def with_part(self, whole: Any, part: Any, at: int) -> Any:
+        import jax
+
+        with jax.enable_x64(True):
+            return _part_writer()(whole, part, np.int64(at))
 
     def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
         return XlaBound(self, graph, dict(binding), padded)
