@@ -79,7 +79,7 @@ class CapabilityError(RlxError, NotImplementedError):
 
 
 class DeviceUnavailable(RlxError, RuntimeError):
-    """The device asked for is not on this machine; the message says why and what is."""
+    """The device asked for is not on this machine, or not admitted by the policy; the message says why and what is."""
 
 
 class MissingExtra(DeviceUnavailable, ImportError):

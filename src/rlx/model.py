@@ -288,6 +288,7 @@ def load(
     cache: bool | None = None,
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
+    expert_budget: int | None = None,
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
@@ -299,8 +300,9 @@ def load(
     use. Raises ModelError, UnsupportedOp, DeviceUnavailable.
     """
     session = Session(
-        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
-    )
+        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
+        expert_budget=expert_budget,
+    )  # fmt: skip
     of = None if mmap or not isinstance(source, (str, os.PathLike)) else _record_key(Path(source), session, reader)
     record = stored.find(of) if of else None
     if record is not None and _still_chosen(session):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import rlx
 from rlx.backends.memory import FrontArray
+from rlx.backends.op_by_op import written_outputs
 from rlx.backends.size_buckets import SizeBuckets, bucket, rungs
+from rlx.errors import InputError
 from rlx.ir.graph import Graph, call
+from rlx.runtime.compiled import CompiledGraph
 
 
 @pytest.mark.devices("xla", "mlx")
@@ -159,6 +164,113 @@ def test_a_fed_value_that_grows_meets_few_programs(device: str, monkeypatch: pyt
         np.testing.assert_allclose(compiled.run(given, ["seen"])[0], wanted.run(given, ["seen"])[0], rtol=1e-4)
     assert compiled.compile_count == 10  # of 1, 2, 3, 4, 6, 8, 11, 16, 24 and 32 rows
     np.testing.assert_array_equal(compiled.read_handle("past"), wanted.read_handle("past"))
+
+
+def decoder() -> Graph:
+    """Attention of one token over the first rows of a cache, into which its own is written first; how many rows there
+    are a mask tells, whose length grows. Keys are appended to an array that grows."""
+    graph = Graph("decoder")
+    row, mask = graph.input("row", (1, 4)), graph.input("mask", ("n",))
+    place = graph.input("place", (), "i64")
+    cache, keys = graph.state("cache", (64, 4)), graph.state("keys", ("past", 4))
+    written = rlx.update_slice(cache, row, place)
+    graph.set_next(cache, written)
+    graph.set_next(keys, rlx.concat(keys, row * 2, axis=0))
+    rows = written[: mask.shape[0]]
+    graph.output(rlx.softmax((row @ rows.transpose(1, 0)) * mask, axis=-1) @ rows, name="seen")
+    graph.output(rlx.reduce_mean(keys, axes=(0,)), name="mean")
+    return graph
+
+
+def padded_keep_their_places(compiled: CompiledGraph) -> bool:
+    """Whether padded programs write the states in their places that the program itself writes so."""
+    executable: Any = compiled.executable
+    while not hasattr(executable, "buckets"):
+        executable = getattr(executable, "equal", None) or executable.inner
+    made = [program for program in executable.buckets._made.values() if program is not None]
+    return bool(made) and all(written_outputs(program.graph) == executable.written for program in made)
+
+
+def step(number: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(number)
+    row = random.standard_normal((1, 4)).astype("f4")
+    return {"row": row, "mask": np.ones(number + 1, "f4"), "place": np.array(number)}
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_states_go_with_sizes_that_share_programs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is written in its place, and one that grows and stays with its padding on the device."""
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    compiled, wanted = rlx.Session(device, cache=False).compile(decoder()), rlx.Session("cpu").compile(decoder())
+    for each in (compiled, wanted):
+        each.bind_handle("keys", np.ones((1, 4), "f4"))
+    for number in range(30):
+        for got, want in zip(compiled.run(step(number)), wanted.run(step(number)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+        if number == 20:
+            compiled = compiled.clone()
+    for name in ("cache", "keys"):
+        np.testing.assert_array_equal(compiled.read_handle(name), wanted.read_handle(name))
+    assert compiled.compile_count <= 2 * 10 and padded_keep_their_places(compiled)
+    description = compiled.describe()
+    assert description["written_in_place"] == ["cache"] and not description["dims_compiled_each"]
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_a_padded_run_that_fails_writes_no_state(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    compiled = rlx.Session(device, cache=False).compile(decoder())
+    compiled.bind_handle("keys", np.ones((1, 4), "f4"))
+    for number in range(5):
+        compiled.run(step(number))
+    before = {name: compiled.read_handle(name) for name in ("cache", "keys")}
+    for wrong in (64, -1):
+        with pytest.raises(InputError, match=r"\[update_slice\] expected starts"):
+            compiled.run({**step(5), "place": np.array(wrong)})
+    for name, array in before.items():
+        np.testing.assert_array_equal(compiled.read_handle(name), array)
+    compiled.run(step(5))
+    assert compiled.read_handle("keys").shape == (7, 4)
+
+
+@pytest.mark.devices("xla", "mlx")
+def test_as_many_rows_as_a_run_brings_go_into_pages(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding behind what counts of them goes nowhere."""
+    monkeypatch.setenv("RLX_MLX_COMPILE", "1")
+    graph = Graph("pages")
+    rows, places = graph.input("rows", ("n", 4)), graph.input("places", ("n", 1), "i64")
+    pages, whole = graph.state("pages", (64, 4)), graph.state("whole", (64, 4))
+    graph.set_next(pages, rlx.scatter_nd(pages, places, rows))
+    graph.set_next(whole, rlx.update_slice(whole, rows, places[0, 0]))
+    graph.output(rlx.reduce_sum(rows, axes=(0,)), name="sum")
+    compiled = rlx.Session(device, cache=False).compile(graph)
+    expected = np.zeros((2, 64, 4), "f4")
+    for n in range(3, 12):
+        at = np.random.default_rng(n).permutation(64 - n)[:n, None] % (64 - n)
+        given = np.full((n, 4), n, "f4")
+        assert compiled.run([given, at])[0].tolist() == [n * n] * 4
+        expected[0, at[:, 0]] = n
+        expected[1, at[0, 0] : at[0, 0] + n] = n
+    np.testing.assert_array_equal(compiled.read_handle("pages"), expected[0])
+    np.testing.assert_array_equal(compiled.read_handle("whole"), expected[1])
+    assert compiled.compile_count < 8 and padded_keep_their_places(compiled)
+
+
+@pytest.mark.devices("xla")
+def test_dims_of_a_state_that_is_written_in_its_place_stay(device: str) -> None:
+    graph = Graph("named")
+    row, mask = graph.input("row", (1, 4)), graph.input("mask", ("m",))
+    cache = graph.state("cache", ("n", 4))
+    graph.set_next(cache, rlx.update_slice(cache, row, graph.constant(np.int64(0))))
+    graph.output(rlx.reduce_sum(mask, axes=(0,)), name="sum")
+    compiled = rlx.Session(device, cache=False).compile(graph)
+    for n, m in ((8, 3), (8, 9), (8, 10), (16, 10), (17, 11)):
+        compiled.bind_handle("cache", np.zeros((n, 4), "f4"))
+        assert compiled.run([np.ones((1, 4), "f4"), np.ones(m, "f4")])[0] == m
+        assert compiled.read_handle("cache").sum() == 4
+    description = compiled.describe()
+    assert description["padded_dims"] == {"m": None}
+    assert "written in its place" in description["dims_compiled_each"]["n"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 11, 12, 16, 17, 100, 129, 1000, 1_000_000])

@@ -10,12 +10,19 @@ import pytest
 
 import rlx
 from rlx.errors import InputError
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.experts import ExpertPool
+from support import skip_absent
 
 WIDTH, INNER, EXPERTS, K = 16, 32, 8, 2
+
+
+@pytest.fixture(autouse=True)
+def present(request: pytest.FixtureRequest) -> None:
+    skip_absent(request)
 
 
 def weights() -> dict[str, Array]:
@@ -215,3 +222,61 @@ def test_a_part_that_is_watched_has_the_weights_of_its_whole() -> None:
     after = part.run([tokens(5)])[0]
     np.testing.assert_array_equal(after, whole.run([tokens(5)], outputs=["y"])[0])
     assert (after != before).any()
+
+
+@pytest.mark.parametrize("device", ["xla", "mlx", "vulkan"])
+def test_a_device_holds_experts_in_part(device: str) -> None:
+    """As many as its budget says, others in their place while rows need them. Each library may round in its way."""
+    whole, part = compiled(device), rlx.Session(device, expert_budget=2).compile(net())
+    part.set_params(weights())
+    for count, seed in ((1, 0), (1, 0), (5, 1), (20, 2), (3, 3), (0, 4)):
+        mine, theirs = part.run([tokens(count, seed)])[0], whole.run([tokens(count, seed)])[0]
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    for name, each in part.describe()["held_experts"].items():
+        assert name.rstrip("01") in ("gate", "up", "down") and (each["slots"], each["experts"]) == (2, EXPERTS)
+        assert 2 <= each["fetched"] <= 5 * EXPERTS
+    before = part.describe()["held_experts"]
+    part.run([tokens(1, 5)])
+    part.run([tokens(1, 5)])
+    fetched = {name: each["fetched"] for name, each in part.describe()["held_experts"].items()}
+    assert all(fetched[name] <= before[name]["fetched"] + K for name in fetched), "the second run found them there"
+    clone = part.clone()
+    part.set_param("up1", weights()["up1"] * 2)
+    whole.set_param("up1", weights()["up1"] * 2)
+    np.testing.assert_allclose(part.run([tokens(4)])[0], whole.run([tokens(4)])[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(clone.run([tokens(4)])[0], by_hand(tokens(4))[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["xla", "mlx", "vulkan"])
+def test_residency_goes_to_devices_that_hold_experts_in_part(device: str) -> None:
+    program = compiled(device)
+    plain = [program.run([tokens(6, seed)])[0] for seed in range(4)]
+    program.experts.manage(2, refresh=2)
+    for seed in range(4):
+        np.testing.assert_allclose(program.run([tokens(6, seed)])[0], plain[seed], rtol=1e-5, atol=1e-5)
+    assert all(int(mask.sum()) == 2 for mask in program.experts.resident or ())
+    assert sum(statistics.misses for statistics in program.experts.statistics()) > 0
+    mask = np.arange(EXPERTS) % 2 == 0
+    program.experts.set_resident([mask, np.ones(EXPERTS, np.bool_)])
+    np.testing.assert_allclose(program.run([tokens(6, 1)])[0], plain[1], rtol=1e-5, atol=1e-5)
+    program.experts.set_resident(None)
+    np.testing.assert_allclose(program.run([tokens(6, 1)])[0], plain[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+@pytest.mark.parametrize("device", ["xla", "mlx"])
+def test_experts_of_other_floats_are_the_same_in_part(device: str, dtype: str) -> None:
+    random = np.random.default_rng(0)
+    numpy = dtypes.parse(dtype).numpy
+    matrices = random.standard_normal((EXPERTS, 6, 4)).astype(numpy)
+    graph = Graph("product")
+    x, experts = graph.input("x", ("rows", 6), dtype), graph.input("experts", ("rows",), "i64")
+    graph.output(rlx.grouped_matmul(x, graph.param("w", matrices.shape, dtype, data=matrices), experts), name="y")
+    program = rlx.Session(device, expert_budget=3).compile(graph)
+    for rows in (4, 30):
+        x, chosen = random.standard_normal((rows, 6)).astype(numpy), random.integers(-EXPERTS, EXPERTS, rows)
+        expected = np.einsum("rk,rkn->rn", x.astype("f8"), matrices[chosen].astype("f8"))
+        y = program.run([x, chosen])[0].astype("f8")
+        np.testing.assert_allclose(y, expected, rtol=1e-2, atol=2e-2 if dtype != "f64" else 1e-9)
+    with pytest.raises(InputError, match=r"\[grouped_matmul\] expected indices"):
+        program.run([x[:1], np.array([EXPERTS])])

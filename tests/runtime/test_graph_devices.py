@@ -19,6 +19,7 @@ from rlx.device.policy import DevicePolicy, at_once
 from rlx.errors import DeviceUnavailable, FallbackError, InputError, OutOfMemory, UnsupportedOp
 from rlx.ir.graph import Graph
 from rlx.runtime.graph_devices import GraphDevices
+from support import why_absent
 
 FAKES = ("NoDriver", "NoOps", "NoCompile", "NoMemory", "Lost", "LostLater", "TooSmall", "Fake")
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -294,8 +295,24 @@ def test_naming_a_device_is_consent() -> None:
     assert devices.decide("reference").chosen == Device("reference")
     assert devices.run_chain([X], ["nodriver", "reference", "cpu"])[0] == Device("reference")
     denied = GraphDevices(net(), DevicePolicy().without("reference"))
-    with pytest.raises(UnsupportedOp, match="denied"):
+    with pytest.raises(DeviceUnavailable, match="denied"):
         denied.run("reference", [X])
+
+
+def test_a_device_that_the_policy_refuses_lacks_no_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVICES", "cpu")
+    monkeypatch.setenv("RLX_DEVICE", "noops")
+    with pytest.raises(DeviceUnavailable, match="not among the devices that the policy allows; it runs on: cpu"):
+        GraphDevices.from_env(net()).resolve()
+    with pytest.raises(DeviceUnavailable, match="denied by the policy"):
+        GraphDevices(net(), DevicePolicy().only("cpu").without("cpu")).resolve()
+
+
+def test_a_forced_device_that_is_not_here_leaves_others_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_FORCE_DEVICE", "cuda")
+    monkeypatch.setenv("RLX_DEVICES", "cpu,noops")
+    with pytest.raises(DeviceUnavailable, match=r"if it were not forced, it would run on: cpu$"):
+        GraphDevices.from_env(net()).resolve()
 
 
 def test_a_chain_without_a_device_is_an_error_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +328,21 @@ def test_a_device_without_the_memory_is_out() -> None:
     candidates = {c.device.kind: c for c in graph_devices.report([X]).candidates}
     assert "bytes, and 16 are free" in candidates["toosmall"].blocker
     assert graph_devices.fastest([X]) == Device("null", 1)
+
+
+def test_what_no_memory_holds_is_out_on_every_device_in_it() -> None:
+    reason = why_absent("xla")
+    if reason:
+        pytest.skip(reason)
+    graph = Graph("square")
+    a, b = graph.input("a", ("n", 1), "f32"), graph.input("b", (1, "n"), "f32")
+    graph.output(rlx.reduce_sum(rlx.sort(a * b, axis=1), axes=(0, 1)), name="y")
+    both = GraphDevices(graph, DevicePolicy().only("cpu", "xla"))
+    n = 1 << 22  # 64 TiB
+    inputs = [np.ones((n, 1), np.float32), np.ones((1, n), np.float32)]
+    assert both.resolve(inputs=[inputs[0][:4], inputs[1][:, :4]]) == Device("cpu")
+    with pytest.raises(UnsupportedOp, match=r"(?s)cpu: it needs \d+ bytes, and \d+ are free.*xla: it needs \d+ bytes"):
+        both.resolve(inputs=inputs)
 
 
 def test_preference_decides_only_where_predictions_cannot_tell() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CapabilityError, InputError
+from rlx.errors import CapabilityError, InputError, ProfileError
 from rlx.ir.op import RANDOM_STATE
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.pipeline import MOST_QUEUED, Pipeline
@@ -41,6 +41,14 @@ def test_slots_take_the_results(device: str) -> None:
     assert all(a is b for a, b in zip(results, slots))
     np.testing.assert_array_equal(slots[0], y)
     np.testing.assert_array_equal(slots[1], z)
+
+
+def test_a_device_that_runs_nothing_says_so_of_slots_too() -> None:
+    program = two_heads("null")
+    with pytest.raises(ProfileError, match="tells times only"):
+        program.run_slots([X], [np.empty((2, 3), "f4"), np.empty((2, 2), "f4")])
+    with pytest.raises(InputError, match=r"'y'.*\[1, 3\]"):
+        program.run_slots([X], [np.empty((1, 3), "f4"), np.empty((2, 2), "f4")])
 
 
 def test_slots_that_do_not_fit_are_refused_before_the_run() -> None:

@@ -255,6 +255,8 @@ def test_extents_and_feeds_go_together() -> None:
 class Watching:
     """Keeps what it sees of some values."""
 
+    budget = None
+
     def __init__(self, **watched: Value) -> None:
         self.watched = watched
         self.seen: list[list[Any]] = []

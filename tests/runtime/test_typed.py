@@ -120,6 +120,23 @@ def test_tensors_of_narrow_floats(name: str, dtype: str) -> None:
         program.run([expected])
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("bfloat16", "bf16"), ("float8_e4m3fn", "f8e4m3"), ("float16", "f16")])
+def test_tensors_widen_on_request(name: str, dtype: str) -> None:
+    """NumPy alone takes no tensor whose dtype it lacks."""
+    tensor = torch.tensor([0.5, -2.0, 3.0]).to(getattr(torch, name))
+    graph = rlx.Graph("scaled")
+    graph.output(graph.input("x", (3,)) * graph.param("w", (3,)), name="y")
+    program = rlx.Session("cpu").compile(graph)
+    program.set_param("w", tensor, dtype)
+    np.testing.assert_array_equal(program.run([np.ones(3, "f4")])[0], [0.5, -2, 3])
+    program.set_param("w", np.ones(3, "f4"))
+    np.testing.assert_array_equal(program.run([rlx.Typed(tensor, dtype)])[0], [0.5, -2, 3])
+    with pytest.raises(InputError, match="as data of f16, got " if dtype != "f16" else "as data of bf16, got float16"):
+        program.set_param("w", tensor, "f16" if dtype != "f16" else "bf16")
+    with pytest.raises(InputError, match=r"DLPack cannot hand over: .*detach"):
+        program.set_param("w", torch.ones(3, requires_grad=True), "f32")
+
+
 def test_arrays_of_other_libraries() -> None:
     graph = rlx.Graph("cast")
     graph.output(rlx.cast(graph.input("x", ("n",), "bf16"), to=rlx.f32), name="y")

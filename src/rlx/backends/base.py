@@ -31,7 +31,8 @@ class Probe:
 class Options:
     """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
     what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped. `tiered`
-    has quick code run until better code is there, where a backend makes both."""
+    has quick code run until better code is there, where a backend makes both. Backends that hold experts in part hold
+    `expert_budget` of each weight, or as many as it says by name."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -41,6 +42,7 @@ class Options:
     dispatch: Dispatch = PREFER_NATIVE
     check_indices: bool = True
     tiered: bool = False
+    expert_budget: int | tuple[tuple[str, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Backend(ABC):
     """Whether every size of an input with named dims, or every bucket of sizes, is a compile of its own."""
     writes_states: ClassVar[bool] = False
     """Whether programs write into the arrays of a graph's `states`; else their next values are outputs like others."""
+    holds_experts: ClassVar[bool] = False
+    """Whether a weight of experts can be on the device in part (`Executable.reserve`)."""
     loop_trips: ClassVar[int] = 1 << 16
     """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 

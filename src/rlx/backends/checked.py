@@ -59,6 +59,9 @@ class CheckedExecutable(Executable):
     def put(self, name: str, array: Array) -> Array | DeviceArray:
         return self.inner.put(name, array)
 
+    def give_back(self) -> None:
+        self.inner.give_back()
+
     @property
     def nbytes(self) -> int:
         return self.inner.nbytes

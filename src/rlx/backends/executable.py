@@ -127,6 +127,21 @@ class Executable(ABC):
         """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
         self.set_params(private)
 
+    def reserve(self, name: str) -> bool:
+        """Room on the device for a weight that comes by `write_part`, instead of an array for it. False where the
+        program does not read it as it comes. Of backends that hold experts in part (`Backend.holds_experts`)."""
+        raise NotImplementedError
+
+    def write_part(self, name: str, at: int, array: Array) -> None:
+        """Brings one element of a reserved weight along its first axis to its place; no other bytes move."""
+        raise NotImplementedError
+
+    def prefer_experts(self, masks: Mapping[str, Array]) -> None:  # noqa: B027  # most have all of them
+        """Which experts of weights stay on the device if it cannot hold all, bool [experts] by name."""
+
+    def give_back(self) -> None:  # noqa: B027  # most keep nothing that could be had again
+        """Gives back the weights on the device. The next run of a new bound brings them again."""
+
     @abstractmethod
     def bind(self, binding: Mapping[str, int]) -> Bound:
         """Fixes the dims. Raises OutOfMemory where the arena cannot fit."""

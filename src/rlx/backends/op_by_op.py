@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from rlx import flags, locks
 from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.backends.size_buckets import PaddedBound, SizeBuckets
@@ -65,6 +67,12 @@ class Shared:
     program: Any
 
 
+def written_outputs(graph: Graph) -> dict[int, int]:
+    """Outputs that take the memory of a state, by their places: the place of that among the inputs."""
+    names, outputs = [v.name for v in graph.inputs], list(graph.outputs)
+    return {outputs.index(graph.states[name]): names.index(name) for name in written_in_place(graph)}
+
+
 class WeightsAsArguments(Executable):
     """Weights are arguments of the program: setting others compiles nothing. Every size is a program of its own, or
     those of a bucket have one.
@@ -78,15 +86,14 @@ class WeightsAsArguments(Executable):
     def __init__(self, graph: Graph, in_buckets: bool) -> None:
         self.preparing, self.graph = prepare.split(graph)
         self._wanted = [v.name for v in graph.params]
-        names, outputs = [v.name for v in self.graph.inputs], list(self.graph.outputs)
-        states = written_in_place(self.graph)
-        self.written = {outputs.index(self.graph.states[name]): names.index(name) for name in states}
+        self.written = written_outputs(self.graph)
         self.compile_count = 0
         self.buckets = SizeBuckets(self.graph) if in_buckets and flags.size_buckets() else None
         self._lock = locks.lock()
         self.programs: WeakValueDictionary[Size, Shared] = WeakValueDictionary()
         self._params: dict[str, Array] = {}
         self._weights: dict[str, Any] | None = None
+        self._reserved: frozenset[str] = frozenset()
         self._changed: set[str] = set()
         self._parts: dict[frozenset[str], tuple[Graph, ...]] = {}
 
@@ -101,6 +108,11 @@ class WeightsAsArguments(Executable):
     @abstractmethod
     def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
         """The graph, or that in which these dims are padded, at one size of its arrays."""
+
+    @abstractmethod
+    def with_part(self, whole: Any, part: Any, at: int) -> Any:
+        """An array of the library with another element at a place of its first axis, in the same memory where that can
+        be: nobody has the old one."""
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         found = self.buckets.program_at(binding) if self.buckets is not None else None
@@ -127,10 +139,10 @@ class WeightsAsArguments(Executable):
         """
         with self._lock:
             if self._weights is None or self._changed:
-                missing = [name for name in self._wanted if name not in self._params]
+                missing = [n for n in self._wanted if n not in self._params and n not in self._reserved]
                 if missing:
                     raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
-                known = self._weights or {}
+                known = self._weights or self._room()
                 parts = self.preparing if self._weights is None else self._behind(frozenset(self._changed))
                 names = {v.name for part in parts for v in part.params}
                 names |= {v.name for v in self.graph.params if v.name in self._changed or v.name not in known}
@@ -140,6 +152,29 @@ class WeightsAsArguments(Executable):
                 self._weights = {v.name: values.get(v.name, known.get(v.name)) for v in self.graph.params}
                 self._changed = set()
             return self._weights
+
+    def _room(self) -> dict[str, Any]:
+        """Reserved weights, of zeros."""
+        of = {v.name: v.type for v in self.graph.params if v.name in self._reserved}
+        shapes = {name: tuple(dims.evaluate(d, {}) for d in each.shape) for name, each in of.items()}
+        return self.upload({name: np.zeros(shapes[name], each.dtype.numpy) for name, each in of.items()})
+
+    def reserve(self, name: str) -> bool:
+        prepared = {v.name for part in self.preparing for v in part.params}
+        if name in prepared or all(v.name != name for v in self.graph.params):
+            return False
+        self._reserved |= {name}
+        return True
+
+    def write_part(self, name: str, at: int, array: Array) -> None:
+        weights = self.weights()
+        with self._lock:
+            part = self.upload({name: array})[name]
+            weights[name] = self.with_part(weights.pop(name), part, at)
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._weights, self._changed = None, set(self._params)
 
     def _behind(self, changed: frozenset[str]) -> tuple[Graph, ...]:
         """Of `preparing` what hangs on these weights."""

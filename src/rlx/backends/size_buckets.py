@@ -108,15 +108,14 @@ class SizeBuckets:
 
     def _padded(self, symbols: frozenset[str]) -> PaddedGraph | None:
         if symbols not in self._made:
-            self._made[symbols] = None if self.graph.states else padded(self.graph, symbols)
+            self._made[symbols] = padded(self.graph, symbols)
         return self._made[symbols]
 
     def describe(self) -> dict[str, Any]:
         """Which dims may be padded, with how many buckets there are up to their bound, and of the others why not."""
         names = self._names
         if self._reasons is None:
-            stay = dict.fromkeys(names, "the program has states") if self.graph.states else None
-            self._reasons = reasons_of(self.graph, names) if stay is None else stay
+            self._reasons = reasons_of(self.graph, names)
         most = {name: self.graph.bounds.get(name, (0, None))[1] for name in sorted(names - self._reasons.keys())}
         padded_dims = {name: None if bound is None else rungs(bound) for name, bound in most.items()}
         return {"padded_dims": padded_dims, "dims_compiled_each": dict(self._reasons)}

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
-from rlx.backends.base import Backend, Options
-from rlx.cost.estimate import Estimate, Estimator, Rates
-from rlx.cost.generic import GenericEstimator
+from rlx.backends.base import Options
+from rlx.cost.estimate import Estimate, Estimator
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
 from rlx.device.policy import USUAL, DevicePolicy, outdone
-from rlx.device.staged import StagedEstimator, parts
+from rlx.device.staged import estimator_of
 from rlx.device.support import dispatch_report
 from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
@@ -168,16 +167,11 @@ class Chooser:
         key = (device, calibrated.measured_s)
         backend, ordinal = registry.backend(device)
         if key not in self._estimators:
-            estimators = [self._estimator(backend, part, calibrated.rates, ordinal) for part in parts(self.graph)]
-            self._estimators[key] = StagedEstimator(self.graph, estimators) if len(estimators) > 1 else estimators[0]
+            self._estimators[key] = estimator_of(self.graph, backend, self.options, calibrated.rates, ordinal)
         estimate = self._estimators[key](binding)
         if estimate.free_bytes is None:
             estimate = replace(estimate, free_bytes=backend.free_bytes(ordinal))
         return estimate, calibrated
-
-    def _estimator(self, backend: Backend, graph: Graph, rates: Rates, ordinal: int) -> Estimator:
-        own = backend.estimator(graph, self.options, rates, ordinal)
-        return own if own is not None else GenericEstimator(graph, rates, self.options.disable)
 
     def key(self, binding: Mapping[str, int]) -> observed.Key:
         return observed.Key(self.program, tuple(sorted(binding.items())))
@@ -256,8 +250,7 @@ class Chooser:
                 chain = ", ".join(map(str, self.policy.chain))
                 about = f"the first of the chain {chain} that takes the graph"
                 return device, "; ".join([about, *(f"{tried}: {why}" for tried, why in passed)])
-            kind = UnsupportedOp if registry.is_available(device) else DeviceUnavailable
-            passed.append((str(device), kind(blockers[device])))
+            passed.append((str(device), self._refusal(device)(blockers[device])))
         raise FallbackError(self.graph.name, passed)
 
     def measured(
@@ -280,13 +273,22 @@ class Chooser:
         """Raises DeviceUnavailable or UnsupportedOp, with the reasons why the device, or none, may run the graph."""
         listed = [Candidate(device, device.label, blocker) for device, blocker in self.standing()]
         if named is None:
-            here = [c for c in listed if registry.is_available(c.device)]
-            kind = UnsupportedOp if here else DeviceUnavailable
-            raise kind(_listed(self.graph, listed))
+            kinds = [self._refusal(c.device) for c in listed]
+            raise (UnsupportedOp if UnsupportedOp in kinds else DeviceUnavailable)(_listed(self.graph, listed))
         blocker = self._blocker(named, named=True)
-        able = ", ".join(str(c.device) for c in listed if not c.blocker) or "none"
-        kind = UnsupportedOp if registry.is_available(named) else DeviceUnavailable
-        raise kind(f"[device] expected {named} to run the graph {self.graph.name!r}: {blocker}; it runs on: {able}")
+        may_run, where = self.viable(), "it runs on"
+        if self.policy.force == named:
+            may_run = Chooser(self.graph, replace(self.policy, force=None), self.options).viable()
+            where = "if it were not forced, it would run on"
+        able = ", ".join(map(str, may_run)) or "none"
+        expected = f"expected {named} to run the graph {self.graph.name!r}"
+        raise self._refusal(named, named=True)(f"[device] {expected}: {blocker}; {where}: {able}")
+
+    def _refusal(self, device: Device, named: bool = False) -> type[RlxError]:
+        """What is raised of a device that may not run the graph: it is not here or not admitted, or does not support
+        nodes."""
+        refused = registry.why_unavailable(device) or self.policy.why_refused(device, named)
+        return DeviceUnavailable if refused else UnsupportedOp
 
 
 class _Question:

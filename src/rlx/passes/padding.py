@@ -107,8 +107,10 @@ class _Builder:
         leaf = self.padding.of(self.rebuild[Value(node, 0)])
         leaf = Padded(leaf.value, self.inputs.get(Value(node, 0), leaf.axes))
         if self.padding.is_open(*leaf.shape):
-            if node.op.name != Input.name:
+            if not isinstance(node.op, Input):
                 self.padding.refuse(f"a {node.op.name} of {node.types[0]}", *leaf.shape)
+            if node.name in self.graph.states:
+                self.padding.refuse(f"a state of {node.types[0]} that is written in its place", *leaf.shape)
             self._check_grows(leaf)
         return (leaf,)
 

@@ -2,12 +2,13 @@
 
 A stage knows the dims that earlier ones measured. What depends on no measured dim is the first stage, what depends on
 dims of the first is the second, and so on. The number of stages is the length of the longest chain of such dims, not
-their number.
+their number. Products by experts that a device holds in part are cut out in the same way: a stage gives their operands,
+and the next one knows their results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rlx.errors import UnsupportedOp
@@ -19,6 +20,7 @@ from rlx.ir.op import LEAVES, Constant, Elementwise, Input, Measured, Param
 from rlx.ir.symbols import has_measured, symbols_of, symbols_within
 from rlx.ops import build
 from rlx.ops.shape import BroadcastTo, Reshape, Slice, Transpose
+from rlx.passes.held_experts import is_held
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Stage:
     takes      the values of the whole graph that its inputs are, in their order
     gives      those that its outputs are
     measures   nodes whose numbers are known when it has run
+    products   nodes of held experts whose operands are known then; they run before the next stage
     checks     equalities of dims that must hold before it runs
     drops      values that no later stage takes
     """
@@ -36,22 +39,25 @@ class Stage:
     takes: list[Value] = field(default_factory=list)
     gives: list[Value] = field(default_factory=list)
     measures: list[Node] = field(default_factory=list)
+    products: list[Node] = field(default_factory=list)
     checks: list[Equality] = field(default_factory=list)
     drops: list[Value] = field(default_factory=list)
 
 
-def cut(graph: Graph) -> list[Stage]:
-    """The stages of a graph, in order. Raises UnsupportedOp for dims that a conditional or a loop measures."""
+def cut(graph: Graph, held: Mapping[str, int] | None = None) -> list[Stage]:
+    """The stages of a graph, in order, with products by weights that are `held` between them. Raises UnsupportedOp for
+    dims that a conditional or a loop measures."""
     for node in graph.nodes:
         if any(map(has_measured, node.regions)):
             name = node.source or node.name
             raise UnsupportedOp(f"[measured] expected dims measured outside of {node.op.name}, got some at {name!r}")
-    return _Cutter(graph).run()
+    return _Cutter(graph, held or {}).run()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, held: Mapping[str, int]) -> None:
         self.graph = graph
+        self.products = {id(node) for node in graph.nodes if is_held(node, held)}
         self.free: set[int] = set()  # nodes that hang on constants, params and dims alone: each stage has its own
         self.level: dict[int, int] = {}
         self.level_of_symbol: dict[str, int] = {}
@@ -65,7 +71,8 @@ class _Cutter:
         count = 1 + max([0, *self.level.values(), *self.level_of_symbol.values()])
         builders = [_Builder(self, number) for number in range(count)]
         for node in nodes:
-            if id(node) not in self.free and not isinstance(node.op, (*LEAVES, Measured)):
+            runs = id(node) not in self.free and id(node) not in self.products
+            if runs and not isinstance(node.op, (*LEAVES, Measured)):
                 builders[self.level[id(node)]].value(Value(node, 0))
         self._finish(builders, nodes)
         return [builder.stage for builder in builders]
@@ -76,13 +83,15 @@ class _Cutter:
         if isinstance(node.op, Measured):
             self.level_of_symbol[node.op.symbol] = self.level[id(node)] + 1
         elif isinstance(node.op, (Param, Constant)) or (
-            not isinstance(node.op, Input) and all(id(v.node) in self.free for v in node.inputs)
+            not isinstance(node.op, Input)
+            and id(node) not in self.products
+            and all(id(v.node) in self.free for v in node.inputs)
         ):
             self.free.add(id(node))
 
     def level_of(self, value: Value) -> int:
         """The first stage that can have the value."""
-        return self.level[id(value.node)] + isinstance(value.op, Measured)
+        return self.level[id(value.node)] + (isinstance(value.op, Measured) or id(value.node) in self.products)
 
     def _sink(self, nodes: list[Node]) -> None:
         """What is light and hangs on inputs alone moves to its users where all of them come later: a stage can then
@@ -109,10 +118,16 @@ class _Cutter:
                 stage.value(node.inputs[0])
                 stage.stage.measures.append(node)
         last: dict[Value, int] = {}
+        for node in nodes:
+            if id(node) in self.products:
+                number = self.level[id(node)]
+                builders[number].stage.products.append(node)
+                for value in (node.inputs[0], node.inputs[2]):
+                    last[value] = max(number, last.get(value, 0))
+                    if not isinstance(value.op, Input):
+                        self._give(builders, value)
         for value in self.graph.outputs.values():
-            at = builders[self.level_of(value)]
-            at.value(value)
-            at.give(value)
+            self._give(builders, value)
             last[value] = len(builders)
         for number, builder in enumerate(builders):
             for node in builder.stage.measures:
@@ -120,12 +135,17 @@ class _Cutter:
             for value in builder.stage.takes:
                 last[value] = max(number, last.get(value, 0))
                 if not isinstance(value.op, Input):
-                    builders[self.level[id(value.node)]].give(value)
+                    self._give(builders, value)
         for value, number in last.items():
             if number < len(builders):
                 builders[number].stage.drops.append(value)
         for builder in builders:
             builder.finish()
+
+    def _give(self, builders: list[_Builder], value: Value) -> None:
+        """Has the first stage with the value give it; what products give is nobody else's."""
+        if id(value.node) not in self.products:
+            builders[self.level_of(value)].give(value)
 
 
 def _own(node: Node) -> set[str]:
@@ -146,7 +166,7 @@ class _Builder:
         self.map: dict[Value, Value] = {}
 
     def value(self, value: Value) -> Value:
-        """The value here: computed in this stage, or handed over by an earlier one."""
+        """The value here: computed in this stage, or handed over by what ran earlier."""
         stack = [value]
         while stack:
             top = stack[-1]

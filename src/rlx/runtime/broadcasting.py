@@ -206,6 +206,14 @@ class BroadcastExecutable(Executable):
     def weight_bytes(self) -> int:
         return sum(program.weight_bytes for program in self._all)
 
+    def prefer_experts(self, masks: Mapping[str, Array]) -> None:
+        for program in self._all:
+            program.prefer_experts(masks)
+
+    def give_back(self) -> None:
+        for program in self._all:
+            program.give_back()
+
     @property
     def stored(self) -> tuple[str, dict[str, Any], Sequence[Check]] | None:
         return self.equal.stored

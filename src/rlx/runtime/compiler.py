@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rlx import collector, flags, locks, logs
 from rlx.backends.base import Backend, Options
@@ -20,6 +21,9 @@ from rlx.runtime.broadcasting import around
 from rlx.runtime.interface import LateGraph
 from rlx.runtime.stages import compile_graph
 
+if TYPE_CHECKING:
+    from rlx.passes.held_experts import Budget
+
 
 @dataclass(frozen=True)
 class Compiler:
@@ -29,6 +33,12 @@ class Compiler:
     backend: Backend
     options: Options
     ordinal: int = 0
+
+    def with_budget(self, budget: Budget) -> Compiler:
+        """For programs that hold so many experts on the device, if it can hold some only."""
+        return (
+            replace(self, options=replace(self.options, expert_budget=budget)) if self.backend.holds_experts else self
+        )
 
     def compile(self, graph: Graph) -> Executable:
         """The executable of a graph, with the code of an equal one if that is kept.

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
 
 UNSIGNED = 1
 CODES = {
@@ -63,3 +65,12 @@ def array_of(value: Any) -> Array:
     exporter = _AsBits(value)
     array: Array = np.from_dlpack(exporter)
     return array if exporter.dtype is None else array.view(exporter.dtype.numpy)
+
+
+def handed_over(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
+    """What speaks DLPack as an array. Raises InputError where it cannot be one."""
+    try:
+        return array_of(value)
+    except Exception as error:  # whatever the exporter raises
+        actual = f"{type(value).__name__}, which DLPack cannot hand over"
+        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {actual}: {error}") from None

@@ -2,7 +2,8 @@
 
 Neither affects a result: rows go to the experts that they chose. The choices come from the program itself, as outputs
 that its callers do not see. Weights in mapped files that need not be in memory are given back to the system, which
-reads them again if a row needs them.
+reads them again if a row needs them. A device with memory of its own that can hold some experts only holds as many as
+are resident (`expert_slots.py`); others replace them there while rows need them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from rlx.ops.experts import GroupedMatmul
 from rlx.runtime.mode import Observer
 from rlx.runtime.run import observed
 from rlx.runtime.state import State
+
+if TYPE_CHECKING:
+    from rlx.passes.held_experts import Budget
 
 MOST_RUNS = 1 << 20
 
@@ -118,6 +122,7 @@ class Experts(Observer):
         self._pools: list[ExpertPool] | None = None
         self._resident: list[Array] | None = None
         self._statistics: list[ExpertStatistics] = []
+        self._budget: Budget | None = None
 
     def capture(self, runs: int | None) -> None:
         """Keeps the choices of the last `runs` runs for `taken`; None ends that. The first call compiles.
@@ -143,20 +148,43 @@ class Experts(Observer):
         """Marks the experts whose weights should be in memory: bool [experts] for all layers, or one mask per layer;
         None ends that.
 
-        Weights in mapped files are fetched and given back; others stay. Statistics start again. Raises InputError,
-        CapabilityError, CompileError.
+        Weights in mapped files are fetched and given back; others stay. A device with memory of its own that can hold
+        some experts only holds so many of each weight, at least one, and brings those that are not there when rows
+        choose them. Statistics start again. Raises InputError, CapabilityError, CompileError.
         """
         resident = None if masks is None else self._masks(masks)
         self._start(resident, None)
 
-    def manage(self, budget: int, refresh: int = 1) -> None:
+    def manage(self, budget: int | Sequence[int], refresh: int = 1) -> None:
         """Keeps in memory the `budget` experts of every layer that rows chose most; they change after every `refresh`
         runs.
 
+        budget   of all layers, or of each (`budgets` tells what suits the choices so far)
+
         Raises InputError, CapabilityError, CompileError.
         """
-        pools = [ExpertPool(layer.experts, budget, refresh) for layer in self.layers]
+        each = [budget] * len(self.layers) if isinstance(budget, int) else list(budget)
+        if len(each) != len(self.layers):
+            raise InputError(f"[experts] expected a budget, or one for each of {len(self.layers)} layers, got {each}")
+        pools = [ExpertPool(layer.experts, most, refresh) for layer, most in zip(self.layers, each)]
         self._start([pool.resident for pool in pools], pools)
+
+    def budgets(self, total: int) -> list[int]:
+        """How many experts of each layer should be in memory if `total` may be, of all layers together: those that most
+        rows chose since residency was set, otherwise in the captured runs; at least one of each layer.
+
+        Raises InputError for less than that, or more experts than there are.
+        """
+        most = sum(layer.experts for layer in self.layers)
+        if not len(self.layers) <= total <= most:
+            raise InputError(f"[experts] expected a total from {len(self.layers)} to {most} experts, got {total}")
+        with self._lock:
+            counts = [statistics.rows for statistics in self._statistics] or self._captured_rows()
+        each = [np.sort(rows)[::-1] for rows in counts]
+        ranked = np.concatenate([rows[1:] for rows in each])
+        layer_of = np.repeat(np.arange(len(each)), [len(rows) - 1 for rows in each])
+        chosen = layer_of[np.argsort(-ranked, kind="stable")[: total - len(each)]]
+        return [1 + int((chosen == number).sum()) for number in range(len(each))]
 
     @property
     def resident(self) -> list[Array] | None:
@@ -175,6 +203,11 @@ class Experts(Observer):
     def watched(self) -> dict[str, Value]:
         """The choices, by the names that they have as outputs."""
         return self._choices
+
+    @property
+    def budget(self) -> Budget | None:
+        """How many experts of each weight are on the device, if it can hold some only."""
+        return self._budget
 
     def see(self, arrays: Sequence[Array]) -> None:
         """The choices of a run."""
@@ -197,7 +230,17 @@ class Experts(Observer):
             self._state.unobserve(self)
 
     def _start(self, masks: list[Array] | None, pools: list[ExpertPool] | None) -> None:
-        self._prepare(masks is not None)
+        before = self._budget
+        self._budget = None if masks is None else self._held(masks)
+        try:
+            self._prepare(masks is not None)
+        except BaseException:
+            self._budget = before
+            raise
+        if masks is not None:
+            self._state.program.rest()  # the program that tells the choices runs in its place
+        elif before is not None:
+            observed(self._state.program, [self]).rest()
         with self._lock:
             self._pools, self._resident = pools, None
             self._statistics = []
@@ -205,6 +248,14 @@ class Experts(Observer):
                 self._statistics = [ExpertStatistics(np.zeros(layer.experts, np.int64)) for layer in self.layers]
                 self._place([np.ones(layer.experts, np.bool_) for layer in self.layers], masks)
         self._watch()
+
+    def _held(self, masks: Sequence[Array]) -> Budget:
+        """How many experts of each weight are on the device with these masks."""
+        most: dict[str, int] = {}
+        for layer, mask in zip(self.layers, masks):
+            for name in layer.params:
+                most[name] = max(most.get(name, 1), int(mask.sum()))
+        return tuple(most.items())
 
     def _masks(self, masks: Any) -> list[Array]:
         arrays = [np.asarray(m) for m in masks] if isinstance(masks, (list, tuple)) else [np.asarray(masks)]
@@ -221,11 +272,17 @@ class Experts(Observer):
             )
         return [m.copy() for m in arrays]
 
+    def _captured_rows(self) -> list[Array]:
+        """How many rows of the captured runs chose each expert."""
+        captured = list(self._captured or ())
+        return [
+            sum((_rows(run[number], layer.experts) for run in captured), np.zeros(layer.experts, np.int64))
+            for number, layer in enumerate(self.layers)
+        ]
+
     def _count(self, choices: Sequence[Array], resident: list[Array]) -> None:
         for number, (layer, chosen) in enumerate(zip(self.layers, choices)):
-            wide = chosen.astype(np.int64)
-            inside = np.clip(np.where(wide < 0, wide + layer.experts, wide), 0, max(layer.experts - 1, 0))
-            rows = np.bincount(inside, minlength=layer.experts)
+            rows = _rows(chosen, layer.experts)
             statistics, mask = self._statistics[number], resident[number]
             statistics.rows += rows
             statistics.hits += int(rows[mask].sum())
@@ -245,6 +302,16 @@ class Experts(Observer):
             statistics.fetched += int((new & ~old).sum())
             statistics.released += int((old & ~new).sum())
         self._resident = [mask.copy() for mask in after]
+        if any((old != new).any() for old, new in zip(before, after)):
+            masks = {name: mask for layer, mask in zip(self.layers, after) for name in layer.params}
+            observed(self._state.program, [self]).executable.prefer_experts(masks)
+
+
+def _rows(chosen: Array, experts: int) -> Array:
+    """How many rows chose each expert."""
+    wide = chosen.astype(np.int64)
+    inside = np.clip(np.where(wide < 0, wide + experts, wide), 0, max(experts - 1, 0))
+    return np.bincount(inside, minlength=experts)
 
 
 __all__ = ["ExpertLayer", "ExpertPool", "ExpertStatistics", "Experts", "layers_of"]

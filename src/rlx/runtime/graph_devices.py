@@ -12,12 +12,12 @@ from typing import Any
 from rlx import collector, locks, logs
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
-from rlx.cost.generic import GenericEstimator
 from rlx.device import explain, html, observed, registry, remembered, support, switches
 from rlx.device.choice import EXPECTED_RUNS, Chooser, Decision, Measure
 from rlx.device.device import Device
 from rlx.device.io_profile import GraphIoProfile, io_profile
 from rlx.device.policy import DevicePolicy, at_once
+from rlx.device.staged import estimator_of
 from rlx.errors import (
     OF_CALLERS,
     FallbackError,
@@ -474,7 +474,7 @@ def _sizes(graph: Graph, device: Device, options: Options) -> Estimator:
 
     backend, ordinal = registry.backend(device)
     rates = _Unknown(profiles()[0]["rates"])
-    return backend.estimator(graph, options, rates, ordinal) or GenericEstimator(graph, rates, options.disable)
+    return estimator_of(graph, backend, options, rates, ordinal)
 
 
 def _rounds(

@@ -14,6 +14,7 @@ from rlx.runtime.interface import Interface
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
+    from rlx.passes.held_experts import Budget
 
 Kept = Array | DeviceArray
 """What stays between runs: on the device where that has memory of its own."""
@@ -25,6 +26,11 @@ class Observer(Protocol):
     @property
     def watched(self) -> Mapping[str, Value]:
         """Values of the graph, by names that no output has."""
+        ...
+
+    @property
+    def budget(self) -> Budget | None:
+        """How many experts are to be on the device where it can hold some only; None is as compiled."""
         ...
 
     def see(self, arrays: Sequence[Array]) -> None:

@@ -20,6 +20,7 @@ from rlx.runtime.signature import Signature, check_param
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph, Value
+    from rlx.passes.held_experts import Budget
     from rlx.runtime.compiler import Compiler
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -64,7 +65,7 @@ class Program:
         self._missing: frozenset[str] = frozenset(self.param_types)
         self._demands = Demands.of(self.graph) if demands is None else demands
         self._plans = BindCache()
-        self._parts: dict[tuple[bool, tuple[str, ...]], Program] = {}
+        self._parts: dict[tuple[bool, tuple[str, ...], Budget | None], Program] = {}
         if params:
             self.set_params(self.checked(params))
 
@@ -182,25 +183,41 @@ class Program:
 
     # other programs of this one
 
-    def part(self, names: tuple[str, ...], values: Sequence[Value], advances: bool = False) -> Program:
+    def part(
+        self, names: tuple[str, ...], values: Sequence[Value], advances: bool = False, budget: Budget | None = None
+    ) -> Program:
         """The program whose outputs are these values of the graph, always with this program's weights and random
         numbers; compiled once for each choice. It changes states as this one does if it `advances`, else not at all.
-        Raises CapabilityError, CompileError."""
-        key = (advances and bool(self.next_at), names)
+
+        budget   how many experts of its weights are on the device, if it can hold some only; a part with another budget
+                 is dropped
+
+        Raises CapabilityError, CompileError.
+        """
+        key = (advances and bool(self.next_at), names, budget)
         with self._lock:
             if key in self._parts:
                 return self._parts[key]
+            for other in [k for k in self._parts if k[:2] == key[:2]]:
+                del self._parts[other]
             if self.compiler is None:
                 raise CapabilityError("[select] expected a program that a session compiled, got one made by hand")
             from rlx.passes.cut import ending_at
 
             graph = ending_at(self.graph, values, names, advances)
             graph.data = {}
-            part = Program(graph, self.device, self.compiler.compile(graph), self.compiler)
+            compiler = self.compiler if budget is None else self.compiler.with_budget(budget)
+            part = Program(graph, self.device, compiler.compile(graph), compiler)
             part.signature.random = self.signature.random
             part._take(self.params, {name: mapped.private(array) for name, array in self.params.items()})
             self._parts[key] = part
             return part
+
+    def rest(self) -> None:
+        """Gives back what it has on its device, as other programs run in its place; a run brings it again."""
+        with self._lock:
+            self._plans.clear()
+            self.executable.give_back()
 
     def clone(self) -> Program:
         """A program with the same code and weights, which takes other weights without a change to this one; random

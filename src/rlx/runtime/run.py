@@ -91,7 +91,8 @@ def observed(program: Program, observers: Sequence[Observer]) -> Program:
     values = program.graph.results
     for observer in observers:
         values |= observer.watched
-    return program.part(tuple(values), list(values.values()), advances=True)
+    budget = next((observer.budget for observer in observers if observer.budget is not None), None)
+    return program.part(tuple(values), list(values.values()), advances=True, budget=budget)
 
 
 def _run_observed(

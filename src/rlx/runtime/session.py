@@ -34,6 +34,8 @@ class Session:
     cache     whether to read and write the compile cache on disk; None uses RLX_CACHE
     compile   `meanwhile` runs quickly compiled code until better code is ready; with `before` the first run waits for
               that; None uses RLX_TIERS
+    expert_budget   how many experts of each weight of a mixture a device with memory of its own holds, of those devices
+              that can hold some only; others come from the host when rows choose them. None is all
     check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 
@@ -50,6 +52,7 @@ class Session:
         cache: bool | None = None,
         check_indices: bool | None = None,
         compile: Literal["meanwhile", "before"] | None = None,
+        expert_budget: int | None = None,
     ) -> None:
         self.device = device if isinstance(device, str) else AUTO
         self.devices_in_turn = () if isinstance(device, str) else _parsed(device)
@@ -61,6 +64,7 @@ class Session:
             cache=flags.cache() if cache is None else cache,
             check_indices=flags.check_indices() if check_indices is None else check_indices,
             tiered=flags.tiers() if compile is None else _is_tiered(compile),
+            expert_budget=_checked_budget(expert_budget),
         )
         if self.options.disable:
             from rlx.device import switches
@@ -165,6 +169,12 @@ class Session:
 
 
 AUTO = "auto"
+
+
+def _checked_budget(budget: int | None) -> int | None:
+    if budget is not None and (type(budget) is not int or budget < 1):
+        raise OptionError(f"[session] expected an expert_budget of at least 1, got {budget!r}")
+    return budget
 
 
 def _follows_chain(policy: DevicePolicy) -> bool:

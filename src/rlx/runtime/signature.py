@@ -19,7 +19,7 @@ from rlx.ir.dim import Dim, Poly
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
 from rlx.ir.type import TensorType
-from rlx.runtime.dlpack import array_of
+from rlx.runtime.dlpack import handed_over
 from rlx.runtime.interface import Interface
 from rlx.runtime.random_state import RandomState
 from rlx.runtime.typed import Typed
@@ -262,19 +262,11 @@ def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> A
     if isinstance(value, Typed):
         return value.array(where, kind, name, of)
     if hasattr(value, "__dlpack__"):
-        return _from_dlpack(where, kind, name, value, of)
+        return handed_over(where, kind, name, value, of)
     raise InputError(
         f"[{where}] expected {kind} {name!r} of {of} as an array (NumPy or DLPack), got {type(value).__name__}: "
         f"np.asarray(…, {of.dtype.numpy.name!r}) makes one, of bytes rlx.Typed(…, dtype)"
     )
-
-
-def _from_dlpack(where: str, kind: str, name: str, value: Any, of: TensorType) -> Array:
-    try:
-        return array_of(value)
-    except Exception as error:  # whatever the exporter raises
-        actual = f"{type(value).__name__}, which DLPack cannot hand over"
-        raise InputError(f"[{where}] expected {kind} {name!r} of {of}, got {actual}: {error}") from None
 
 
 def check_param(name: str, array: Any, of: TensorType) -> Array:

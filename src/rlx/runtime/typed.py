@@ -13,14 +13,15 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.runtime.dlpack import handed_over
 
 
 @dataclass(frozen=True)
 class Typed:
     """Data with their dtype, wherever an array is taken: inputs, weights, handles.
 
-    data    an array of that dtype, or bytes of its elements one after another, little end first; of dtypes below 8 bits
-            several elements share a byte, the first in its lowest bits
+    data    an array of that dtype (NumPy's, or one that supports DLPack), or bytes of its elements one after another,
+            little end first; of dtypes below 8 bits several elements share a byte, the first in its lowest bits
     dtype   of the data. Saying it asks for widening: where the program wants a wider float, or a wider integer that
             has all its values, data become that
     shape   of bytes; None takes that of the declaration, of which one dim may be open
@@ -47,7 +48,8 @@ class Typed:
 
     def _typed(self, where: str, kind: str, name: str, of: TensorType, dtype: DType) -> Array:
         if not isinstance(self.data, (bytes, bytearray, memoryview)):
-            array = np.asarray(self.data)
+            exported = hasattr(self.data, "__dlpack__") and not isinstance(self.data, (np.ndarray, np.generic))
+            array = handed_over(where, kind, name, self.data, of) if exported else np.asarray(self.data)
             if array.dtype != dtype.numpy:
                 raise InputError(f"[{where}] expected {kind} {name!r} as data of {dtype}, got {array.dtype}")
             return array

@@ -12,6 +12,7 @@ import rlx
 from rlx.backends.wgpu.executable import WgpuExecutable
 from rlx.ir.graph import Graph
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.stages import StagedExecutable
 from support import skip_absent
 
 KINDS = ["vulkan", "opengl"]
@@ -40,7 +41,10 @@ class Moved:
 @contextmanager
 def counting(program: CompiledGraph) -> Iterator[Moved]:
     """Counts what the device's library is given to write, and what of its buffers is mapped to be read."""
-    executable = getattr(program.executable, "inner", program.executable)
+    executable = program.executable
+    if isinstance(executable, StagedExecutable):
+        executable = executable.executables[0]
+    executable = getattr(executable, "inner", executable)
     assert isinstance(executable, WgpuExecutable)
     device, traffic = executable.device, Moved()
     queue = type(device.raw.queue)
@@ -159,6 +163,25 @@ def test_results_that_nobody_asks_for_stay_where_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_handle_that_nobody_feeds_and_rows_of_outputs(kind: str) -> None:
+    """The handle is on the device once and for all, and of an output only the row comes."""
+    graph = Graph("bound")
+    table, x = graph.input("table", (LENGTH, 64)), graph.input("x", (64,))
+    graph.output(table * x, name="much")
+    graph.output(rlx.reduce_sum(table * x, axes=(0,)), name="sum")
+    program = rlx.Session(kind).compile(graph)
+    program.bind_handle("table", np.ones((LENGTH, 64), "f4"))
+    x = np.arange(64, dtype="f4")
+    program.run([x], outputs=["sum"])
+    program.read_output_row("much", 0, [x])
+    with counting(program) as traffic:
+        assert np.array_equal(program.run([x], outputs=["sum"])[0], LENGTH * x)
+        assert traffic.told() == (256, 256)
+        assert np.array_equal(program.read_output_row("much", 7, [x]), x)
+        assert traffic.told() == (256, 256)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_weight_is_one_weights_bytes(kind: str) -> None:
     """Some are packed for products, one by way of a transposition, some are read as they are."""
     graph = Graph("weights")
@@ -201,3 +224,29 @@ def test_one_weight_is_one_weights_bytes(kind: str) -> None:
         assert same(program, reference)
         reference.set_params({"w2": arrays["w3"]})
         assert same(other, reference)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_between_stages_stay_on_the_device(kind: str) -> None:
+    graph = Graph("stages")
+    x = graph.input("x", (LENGTH, 64))
+    high = rlx.exp(x)
+    places = rlx.nonzero(x[:, 0] > 0)
+    graph.output(rlx.reduce_sum(rlx.gather(high, places[0], axis=0), axes=(0,)), name="sum")
+    graph.output(high, name="high")
+    program = rlx.Session(kind).compile(graph)
+    x = np.zeros((LENGTH, 64), "f4")
+    x[:3] = 1
+    expected = np.full(64, 3 * np.e, "f4")
+    small = 5 * LENGTH  # a mask is packed by the host
+    np.testing.assert_allclose(program.run([x], outputs=["sum"])[0], expected, rtol=1e-5)
+    with counting(program) as traffic:
+        np.testing.assert_allclose(program.run([x], outputs=["sum"])[0], expected, rtol=1e-5)
+        up, down = traffic.told()
+        assert up < x.nbytes + small and down < small
+        total, high = program.run([x], outputs="device")
+        up, down = traffic.told()
+        assert up < x.nbytes + small and down < small
+        np.testing.assert_allclose(high.numpy(), np.exp(x), rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(total), expected, rtol=1e-5)
+    assert program.describe()["kernels"] > 2

@@ -44,6 +44,7 @@ class MlxBackend(Backend):
 
     name = "mlx"
     writes_states = True
+    holds_experts = True
 
     def probe(self) -> Probe:
         spec = importlib.util.find_spec("mlx")

@@ -15,7 +15,7 @@ from rlx.backends.mlx.arrays import MlxArray
 from rlx.backends.mlx.library import Value, mx, put, take
 from rlx.backends.mlx.plan import Plan
 from rlx.backends.mlx.timers import KernelTimer
-from rlx.backends.op_by_op import Shared, WeightsAsArguments
+from rlx.backends.op_by_op import Shared, WeightsAsArguments, written_outputs
 from rlx.codegen.scalar import emulation as emulation
 from rlx.errors import CompileError, DeviceUnavailable, OutOfMemory, RlxError
 from rlx.ir.dtype import DType
@@ -78,6 +78,13 @@ class MlxExecutable(WeightsAsArguments):
             mx.eval(*made)
             return made
 
+    def with_part(self, whole: Value, part: Value, at: int) -> Value:
+        with self.on_device():
+            made = mx.slice_update(whole, part[None], mx.array([at]), axes=[0])
+            del whole  # mlx takes the memory of what nobody else has
+            mx.eval(made)
+            return made
+
     def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
         return MlxBound(self, graph, dict(binding), padded)
 
@@ -129,7 +136,7 @@ class MlxBound(Bound):
         self.graph = graph
         self.binding = binding
         self.padded = padded
-        self.written = executable.written if graph is executable.graph else {}
+        self.written = executable.written if graph is executable.graph else written_outputs(graph)
         self.shapes = shapes_at((v.type for v in graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in graph.outputs.values()]
         self._lock = locks.lock()

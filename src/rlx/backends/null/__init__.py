@@ -13,12 +13,13 @@ from importlib import resources
 from typing import Any
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
-from rlx.backends.executable import Bound, Executable, KernelTime
+from rlx.backends.executable import Bound, Executable, KernelTime, shapes_at
 from rlx.cost.estimate import Estimator, Rates
 from rlx.cost.generic import GenericEstimator
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.type import TensorType
 
 
 @cache
@@ -32,8 +33,9 @@ def profiles() -> list[dict[str, Any]]:
 class NullBound(Bound):
     """A program at known dims. It knows how long it would take."""
 
-    def __init__(self, estimator: Estimator, binding: Mapping[str, int]) -> None:
+    def __init__(self, estimator: Estimator, types: Sequence[TensorType], binding: Mapping[str, int]) -> None:
         self.estimate = estimator(binding)
+        self.shapes = shapes_at(types, binding)
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         raise ProfileError("[null] expected a device that runs programs; this one tells times only")
@@ -49,14 +51,15 @@ class NullBound(Bound):
 class NullExecutable(Executable):
     """A graph made ready for a recorded device."""
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: Estimator, types: Sequence[TensorType]) -> None:
         self.estimator = estimator
+        self.types = types
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         """Takes nothing: only sizes matter, and the graph tells those."""
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
-        return NullBound(self.estimator, binding)
+        return NullBound(self.estimator, self.types, binding)
 
 
 class NullBackend(Backend):
@@ -85,7 +88,8 @@ class NullBackend(Backend):
         return GenericEstimator(graph, rates, options.disable)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
-        return NullExecutable(GenericEstimator(graph, self.calibrate(ordinal), options.disable))
+        types = [value.type for value in graph.outputs.values()]
+        return NullExecutable(GenericEstimator(graph, self.calibrate(ordinal), options.disable), types)
 
 
 BACKEND = NullBackend

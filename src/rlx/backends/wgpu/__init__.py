@@ -34,6 +34,7 @@ class WgpuBackend(Backend):
     portable: bool = False
     loop_trips = 1 << 13  # each is waited for
     writes_states = True
+    holds_experts = True
 
     def look(self) -> tuple[str, ...]:
         """What drivers may find."""

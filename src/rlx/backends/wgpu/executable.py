@@ -24,7 +24,7 @@ from rlx.codegen.simt.language.wgsl.types import WORD_BYTES
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
-from rlx.kernel.ir.program import Buffer
+from rlx.kernel.ir.program import Buffer, buffers_used
 
 MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""
@@ -50,6 +50,7 @@ class WgpuExecutable(Executable):
             self.pipelines = {text: device.pipeline(shader) for text, shader in shaders.items()}
         self._in_pieces: dict[tuple[int, ...], Plan] = {}
         self._params: dict[str, Array] = {}
+        self._reserved: frozenset[str] = frozenset()
         self._dirty = True
         self._weights: Weights | None = None
         self._shares = False  # its weights, with a clone
@@ -64,6 +65,7 @@ class WgpuExecutable(Executable):
         if self._weights is None or self._dirty:
             program = self.plan.program
             names = {n: program.buffers[n].name for n in program.params}
+            names = {n: name for n, name in names.items() if name not in self._reserved}
             missing = [name for name in names.values() if name not in self._params]
             if missing:
                 raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
@@ -73,6 +75,24 @@ class WgpuExecutable(Executable):
             self._weights = Weights.of(self.plan, self.device, arrays, self.pipelines, old, give_up)
             self._dirty = self._shares = False
         return self._weights
+
+    def reserve(self, name: str) -> bool:
+        if self._number(name) in buffers_used(self.plan.program, self.plan.program.prepare):
+            return False
+        self._reserved |= {name}
+        return True
+
+    def _number(self, name: str) -> int:
+        return next(n for n in self.plan.program.params if self.plan.program.buffers[n].name == name)
+
+    def write_part(self, name: str, at: int, array: Array) -> None:
+        number = self._number(name)
+        with self.device.lock, translated("weights"):
+            self.weights().write_part(number, at, array)
+
+    def give_back(self) -> None:
+        with self.device.lock:
+            self._weights, self._dirty, self._shares = None, True, False
 
     @property
     def place(self) -> object:

@@ -64,6 +64,13 @@ class Weights:
                 weights._fill(old if give_up else None, pipelines)
         return weights
 
+    def write_part(self, number: int, at: int, array: Array) -> None:
+        """Brings one element of a weight along its first axis. Call it under the device's lock."""
+        heap = self.plan.heaps.of[number]
+        start = self.start[number] * self.plan.heaps.unit(heap)
+        upload(self.device, self.heaps[heap], start + at * array.nbytes, array)
+        self.moved += array.nbytes
+
     @property
     def _kept(self) -> set[int]:
         return set(range(1, 1 + len(self.plan.heaps.kept)))

@@ -38,6 +38,7 @@ class XlaBackend(Backend):
     compiles_sizes = True
     loop_trips = 1 << 25
     writes_states = True
+    holds_experts = True
     platform = "cpu"
 
     def on_processor(self, ordinal: int = 0) -> bool:

@@ -15,7 +15,7 @@ from rlx import locks
 from rlx.backends.executable import Bound, Capabilities, KernelTime, deliver, shapes_at
 from rlx.backends.failures import translated
 from rlx.backends.memory import Where, on_host, plain
-from rlx.backends.op_by_op import Shared, WeightsAsArguments
+from rlx.backends.op_by_op import Shared, WeightsAsArguments, written_outputs
 from rlx.backends.xla import compile_cache, lowering, named_scopes, scalar, timers
 from rlx.backends.xla.arrays import XlaArray
 from rlx.codegen.scalar import emulation as emulation
@@ -39,6 +39,14 @@ def processor() -> Any:
         return clients.make_cpu_client(asynchronous=False).devices()[0]
     except (ImportError, AttributeError, TypeError):
         return jax.devices("cpu")[0]
+
+
+@cache
+def _part_writer() -> Any:
+    """Writes an element of an array, which is given away, along its first axis."""
+    import jax
+
+    return jax.jit(lambda whole, part, at: whole.at[at].set(part), donate_argnums=0)
 
 
 class XlaExecutable(WeightsAsArguments):
@@ -69,6 +77,12 @@ class XlaExecutable(WeightsAsArguments):
         taken = [weights[v.name] for v in graph.params]
         with jax.enable_x64(True):
             return jax.jit(traced(graph, {}))(*taken)  # type: ignore[no-any-return]
+
+    def with_part(self, whole: Any, part: Any, at: int) -> Any:
+        import jax
+
+        with jax.enable_x64(True):
+            return _part_writer()(whole, part, np.int64(at))
 
     def bound(self, graph: Graph, binding: Mapping[str, int], padded: tuple[str, ...] = ()) -> Bound:
         return XlaBound(self, graph, dict(binding), padded)
@@ -117,7 +131,7 @@ class XlaBound(Bound):
         self.graph = graph
         self.binding = binding
         self.padded = padded
-        self.written = executable.written if graph is executable.graph else {}
+        self.written = executable.written if graph is executable.graph else written_outputs(graph)
         self.shapes = shapes_at((v.type for v in graph.outputs.values()), binding)
         self.dtypes = [v.dtype for v in graph.outputs.values()]
         self.shape_errors = lowering.shape_errors(graph, binding)
