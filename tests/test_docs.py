@@ -25,6 +25,17 @@ def test_the_readme_builds_a_program_that_runs() -> None:
     assert names["y"].shape == (2, 3) and np.allclose(names["y"], 4.0, atol=1e-3)
 
 
+def test_the_page_on_jit_runs_and_its_links_exist(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "jit.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    page = tmp_path / "page.py"  # a file, so that errors can quote its lines
+    page.write_text("\n".join(blocks), encoding="utf-8")
+    exec(compile(page.read_text(encoding="utf-8"), str(page), "exec"), {"__name__": "page"})
+    assert set(re.findall(r"RLX_[A-Z_]+", text)) <= flags.FLAGS.keys()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / "docs" / target).exists(), target
+
+
 def test_variables_and_links_of_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"RLX_[A-Z_]+", text)) <= flags.FLAGS.keys()

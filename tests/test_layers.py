@@ -22,7 +22,7 @@ LAYERS = (
     {"backends"},
     {"device"},
     {"runtime"},
-    {"frontends"},
+    {"frontends", "tracing"},
     {"models", "train", "serve"},
     {"model"},
     {"cli"},

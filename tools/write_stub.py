@@ -48,7 +48,7 @@ def text() -> str:
     lines += [f"from rlx.errors import {name} as {name}" for name in errors]
     lines += [f"from {module} import {name} as {name}" for name, module in rlx._HOMES.items()]
     lines += [f"from rlx.ir.dtype import {name} as {name}" for name in rlx._DTYPES]
-    functions = "".join(_function(name) for name in sorted(ops.names()))
+    functions = "".join(_function(name) for name in sorted(ops.names() - rlx._HOMES.keys()))
     return f"{HEAD}{chr(10).join(sorted(lines))}\n\n__version__: str\n\n{functions}"
 
 

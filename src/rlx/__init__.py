@@ -25,13 +25,17 @@ _HOMES = {
     "Typed": "rlx.runtime.typed",
     "Value": "rlx.ir.graph",
     "available_devices": "rlx.device.registry",
+    "cond": "rlx.tracing.control",
     "dispatch_report": "rlx.device.support",
     "fastest_device": "rlx.runtime.fastest",
     "first_unsupported_op": "rlx.device.support",
+    "jit": "rlx.tracing.jit",
     "legalize": "rlx.device.support",
     "load": "rlx.model",
     "load_compiled": "rlx.runtime.compiled",
+    "scan": "rlx.tracing.control",
     "supports_graph": "rlx.device.support",
+    "while_loop": "rlx.tracing.control",
     "why_unavailable": "rlx.device.registry",
 }
 _WITHOUT_OPS = ("CancelToken", "Device", "Model", "load")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,3 +131,22 @@ def test_broadcast_of_known_dims() -> None:
     assert dims.taken_as_equal(dims.maximum(both - 1, n)) == dims.maximum(m - 1, n)
     with pytest.raises(ShapeError, match="expected dims that broadcast, got 3 against 4"):
         dims.broadcast(dims.substitute(both, {"n": 3}), 4)
+
+
+def test_dims_meet_values_and_numbers_of_numpy() -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", ("n", 4))
+    n = x.shape[0]
+    graph.output(y=x * n / n + n)
+    assert str(np.int64(3) * n) == str(n * np.int64(3)) == "3*n" and str(5 - n) == "-1*n+5"
+    (y,) = rlx.Session("reference").compile(graph).run([np.ones((3, 4), np.float32)])
+    np.testing.assert_array_equal(y, np.full((3, 4), 4, np.float32))
+
+
+def test_a_dim_is_not_compared_by_its_name() -> None:
+    n = dims.symbol("n")
+    for ask in (lambda: n < 3, lambda: n > 3, lambda: n >= n, lambda: max(n, 4)):
+        with pytest.raises(rlx.TracerError, match=r"got a comparison of it with .* at .*test_dim\.py:\d+"):
+            ask()
+    with pytest.raises(TypeError):
+        _ = n * 0.5

@@ -54,7 +54,7 @@ def test_an_op_is_called_by_position_and_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_op_tells_its_name_doc_and_signature(name: str) -> None:
-    cls, build = REGISTRY[name], getattr(rlx, function_name(name))
+    cls, build = REGISTRY[name], getattr(ops, function_name(name))
     assert build.__name__ == function_name(name)
     assert build.__doc__ and build.__doc__ == inspect.getdoc(cls)
     signature = inspect.signature(build)

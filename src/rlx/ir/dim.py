@@ -10,9 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, total_ordering
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
 
 from rlx.errors import ShapeError
+from rlx.ir.concrete import refuse
 
 NAMED = ("min", "max", "broadcast")  # functions that are written by their names
 
@@ -54,7 +58,16 @@ def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
     return (-len(monomial), tuple(str(factor) for factor in monomial))
 
 
-@total_ordering
+def _operator(function: Callable[[Any, Any], Dim]) -> Callable[[Any, Any], Any]:
+    """An operator on dims and integers; other operands, such as values of graphs, are asked what it is."""
+
+    def apply(self: Poly, other: Any) -> Any:
+        operand = int(other) if isinstance(other, np.integer) else other
+        return function(self, operand) if isinstance(operand, (int, Poly)) else NotImplemented
+
+    return apply
+
+
 class Poly:
     """A polynomial that is not constant. Immutable; equal polynomials compare and hash equal."""
 
@@ -73,7 +86,9 @@ class Poly:
         return isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
 
     def __lt__(self, other: object) -> bool:
-        return str(self) < str(other)
+        refuse(f"the number of {self}", f"a comparison of it with {other}", "dim")
+
+    __gt__ = __le__ = __ge__ = __lt__
 
     def __str__(self) -> str:
         if not self._text:
@@ -95,33 +110,16 @@ class Poly:
     def __reduce__(self) -> tuple[Callable[[str], Dim], tuple[str]]:
         return (parse, (str(self),))
 
-    def __add__(self, other: Dim) -> Dim:
-        return add(self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Dim) -> Dim:
-        return add(self, mul(other, -1))
-
-    def __rsub__(self, other: Dim) -> Dim:
-        return add(other, mul(self, -1))
-
     def __neg__(self) -> Dim:
         return mul(self, -1)
 
-    def __mul__(self, other: Dim) -> Dim:
-        return mul(self, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Dim) -> Dim:
-        return floordiv(self, other)
-
-    def __rfloordiv__(self, other: Dim) -> Dim:
-        return floordiv(other, self)
-
-    def __mod__(self, other: Dim) -> Dim:
-        return mod(self, other)
+    __add__ = __radd__ = _operator(lambda a, b: add(a, b))
+    __sub__ = _operator(lambda a, b: add(a, mul(b, -1)))
+    __rsub__ = _operator(lambda a, b: add(b, mul(a, -1)))
+    __mul__ = __rmul__ = _operator(lambda a, b: mul(a, b))
+    __floordiv__ = _operator(lambda a, b: floordiv(a, b))
+    __rfloordiv__ = _operator(lambda a, b: floordiv(b, a))
+    __mod__ = _operator(lambda a, b: mod(a, b))
 
 
 Dim = int | Poly

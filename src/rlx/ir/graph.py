@@ -11,7 +11,7 @@ from rlx.errors import GraphError, RlxError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
-from rlx.ir.dim import Dim, Shape
+from rlx.ir.dim import Dim, Poly, Shape
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array, Literal
 from rlx.ir.op import ANY_NUMBER, LEAVES, RANDOM_STATE, Constant, Input, Measured, Op, Param, State, Types, lookup
@@ -35,7 +35,10 @@ class Graph:
     assumes_equal   types of what open dims broadcast to were made as if these were equal. Such a graph says nothing of
                 runs where one of them is 1 and another is not
     anew        makes such a graph anew with some dims known, from what it was made of; None where that is not at hand
+    enclosing   the graph whose values it takes in while a function builds it as a region; None for all others
     """
+
+    enclosing: Graph | None = None
 
     def __init__(self, name: str = "graph", assumes_equal: bool = False) -> None:
         self.name = name
@@ -176,6 +179,8 @@ class Graph:
         label = name if name is not None else source
         for value in inputs:
             if value.node.graph is not self:
+                if value.node.graph.enclosing is not None:  # the body of a loop, which may take values of this graph
+                    return value.node.graph.add(op, *inputs, name=name, source=source, regions=regions)
                 raise GraphError(f"[{op.name}] expected values of the graph {self.name!r}, got {value!r} of another")
         least, most = op.arity
         if not least <= len(inputs) <= most:
@@ -201,6 +206,15 @@ class Graph:
     def build(self, name: str, *operands: Any, **attributes: Any) -> Value:
         """The function `build`, for operators of values: they reach it through their graph."""
         return build(name, *operands, **attributes)
+
+    def number(self, model: Value, number: Scalar) -> Value:
+        """A number of Python's beside the value `model`: it takes its dtype where that can hold it."""
+        target = model.dtype
+        if isinstance(number, float) and not model.dtype.is_inexact:
+            target = dtypes.f32
+        if isinstance(number, complex) and not model.dtype.is_complex:
+            target = dtypes.c64
+        return self.constant(np.asarray(number), target)
 
     def operand(self, model: Value, operand: Any) -> Value:
         """The function `as_value`, for methods of values."""
@@ -425,15 +439,11 @@ def _wrong_attributes(cls: type[Op], attributes: Mapping[str, Any]) -> str:
 
 
 def as_value(model: Value, operand: Any) -> Value:
-    """A Value of an operand: scalars are weak (they take `model`'s dtype where it can hold them)."""
+    """A Value of an operand: scalars and dims are weak (they take `model`'s dtype where it can hold them)."""
     if isinstance(operand, Value):
         return operand
+    if isinstance(operand, Poly):
+        return model.graph.build("dims_tensor", model.graph, values=(operand,)).reshape(()).cast(model.dtype)
     if isinstance(operand, (bool, int, float, complex)) and not isinstance(operand, np.generic):
-        needed = dtypes.bool_ if isinstance(operand, bool) else None
-        target = needed if needed is model.dtype else model.dtype
-        if isinstance(operand, float) and not model.dtype.is_inexact:
-            target = dtypes.f32
-        if isinstance(operand, complex) and not model.dtype.is_complex:
-            target = dtypes.c64
-        return model.graph.constant(np.asarray(operand), target)
+        return model.graph.number(model, operand)
     return model.graph.constant(operand)

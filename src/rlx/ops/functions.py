@@ -23,8 +23,8 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import ANY_NUMBER, Elementwise, Op, lookup
 
-ValueLike = Value | Array | np.generic | bool | int | float | complex
-"""An operand: arrays become constants, Python's numbers take the dtype of the other operands."""
+ValueLike = Value | Array | np.generic | bool | int | float | complex | Dim
+"""An operand: arrays become constants, Python's numbers and dims take the dtype of the other operands."""
 DimLike = Dim | str
 DTypeLike = DType | str | type[Any] | np.dtype[Any]
 

@@ -126,12 +126,13 @@ def cat(values: Sequence[Value], axis: int = 0) -> Value:
     return concatenate(values, axis)
 
 
-def full(graph: Graph, shape: Dim | Iterable[Dim | str], value: Scalar, dtype: Any = "f32") -> Value:
-    """A value of this shape that is the same number everywhere."""
+def full(graph: Graph, shape: Dim | Iterable[Dim | str], value: Value | Scalar, dtype: Any = "f32") -> Value:
+    """A value of this shape that is the same number everywhere, known now or a value of one element."""
     if not isinstance(graph, Graph):
         raise GraphError(f"[full] expected the graph that it belongs to as the first argument, got {graph!r}")
     sizes = (shape,) if isinstance(shape, (int, Dim, str)) else shape
-    return build.broadcast_to(graph.constant(value, dtype), shape=tuple(dims.of(size) for size in sizes))
+    filled = value.cast(dtype) if isinstance(value, Value) else graph.constant(value, dtype)
+    return build.broadcast_to(filled, shape=tuple(dims.of(size) for size in sizes))
 
 
 def zeros(graph: Graph, shape: Dim | Iterable[Dim | str], dtype: Any = "f32") -> Value:
@@ -144,7 +145,7 @@ def ones(graph: Graph, shape: Dim | Iterable[Dim | str], dtype: Any = "f32") -> 
     return full(graph, shape, 1, dtype)
 
 
-def full_like(x: Value, value: Scalar, dtype: Any = None) -> Value:
+def full_like(x: Value, value: Value | Scalar, dtype: Any = None) -> Value:
     """The same number everywhere, in x's shape and dtype, or in `dtype`."""
     return full(x.graph, x.shape, value, x.dtype if dtype is None else dtype)
 
