@@ -47,7 +47,7 @@ class Profile:
     """The fastest of several runs. Kernels are in the order in which the program calls them. What a kernel is, and what
     a call is, depends on the device (docs/design/runtime.md).
 
-    run_ns       the whole run: its kernels, and what the host does around them
+    run_ns       the fastest run as a whole: kernels, and what the host does around them
     compile_ns   how long the compile took, also where it was found in the cache
     copies       of inputs and results one by one, for devices with memory of their own
     threads      of the processor, that kernels may use; 0 on other devices
@@ -107,7 +107,7 @@ def _events(profiled: Profile, predicted: Mapping[Key, KernelEstimate], load_ns:
         yield _copy(copy, at)
         at += copy.took_ns
     busy_ns = max((k.first_ns + k.total_ns for k in ran), default=0.0)
-    run_ns = max(profiled.run_ns, busy_ns)
+    run_ns = max(profiled.run_ns, busy_ns)  # they are of different runs
     about = {"threads": profiled.threads} if profiled.threads else {}
     yield _span("run", "host", HOST, at, run_ns, about | {"kernels_ms": profiled.total_ns / 1e6})
     for kernel, line in zip(ran, lines):
@@ -181,10 +181,12 @@ def profile(graph: Graph, inputs: Inputs, session: Session, runs: int = 5, apart
     compiled = timing.compile(graph)
     for _ in range(WARM_UP):
         compiled.run(inputs)
-    measured = [_timed(lambda: compiled.kernel_times(inputs)) for _ in range(runs)]
-    run_ns, quickest = min(measured, key=lambda pair: _total(pair[1]))
-    if apart and len({len(kernels) for _, kernels in measured}) == 1:
-        quickest = [min(times, key=lambda kernel: kernel.total_ns) for times in zip(*(k for _, k in measured))]
+    measured = [compiled.kernel_times(inputs) for _ in range(runs)]
+    run_ns = min(compiled.rehearse(inputs) for _ in range(runs))
+    if apart and len({len(kernels) for kernels in measured}) == 1:
+        quickest = [min(times, key=lambda kernel: kernel.total_ns) for times in zip(*measured)]
+    else:
+        quickest = min(measured, key=_total)
     named = tuple(replace(k, sources=tuple(dict.fromkeys(k.sources))) for k in quickest)
     return Profile(
         graph.name, compiled.device, named, run_ns, compiled.executable.compile_ns, tuple(_copies(compiled, inputs)),
