@@ -23,6 +23,7 @@ from rlx.cli.check import Checker, excess_of
 from rlx.ir.graph import Graph
 from rlx.ir.serial import save_graph
 from rlx.runtime.session import Session
+from trace_format import check_trace
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -287,8 +288,12 @@ def test_profile_tells_times_and_the_first_nan_on_every_device(
     report = json.loads(out)
     assert code == 0 and report["device"] == device and report["first_nan"] is None
     assert report["kernels"] and all(k["calls"] and k["total_ns"] >= 0 for k in report["kernels"])
-    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert sorted(e["name"] for e in events) == sorted(k["name"] for k in report["kernels"])
+    events = check_trace(trace.read_text())
+    assert {"load", "run"} <= {e["name"] for e in events if e.get("cat") == "host"}
+    kernels = sorted(e["name"] for e in events if e.get("cat") == "kernel")
+    assert kernels == sorted(k["name"] for k in report["kernels"])
+    assert report["total_ms"] == pytest.approx(sum(k["total_ns"] for k in report["kernels"]) / 1e6)
+    assert report["run_ms"] > 0 and report["load_ms"] > 0
     code, out, _ = rlx_(*argv)
     assert code == 0 and "no NaN" in out and "trace written to" in out
 

@@ -17,7 +17,9 @@ from rlx.backends.executable import KernelTime
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.runtime.against_prediction import predicted_kernels
 from rlx.runtime.profiler import Profile, check_nan, profile
+from trace_format import check_trace
 
 PROFILED = ("reference", "cpu", "vulkan", "opengl", "webgpu", "mlx", "xla")
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -118,18 +120,67 @@ def test_kernels_of_a_loop_count_their_trips(device: str) -> None:
 
 
 @pytest.mark.devices(*PROFILED)
-def test_a_trace_holds_an_event_for_each_kernel(device: str, tmp_path: Path) -> None:
-    profiled = profile(net(), {"x": X}, rlx.Session(device))
-    profiled.save_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [e["name"] for e in events if e["ph"] == "X"] == [k.name for k in profiled.kernels]
+def test_a_trace_holds_a_span_for_each_kernel_in_that_of_the_run(device: str, tmp_path: Path) -> None:
+    session = rlx.Session(device)
+    profiled = profile(net(), {"x": X}, session)
+    profiled.save_trace(tmp_path / "trace.json", predicted_kernels(net(), {"x": X}, session, profiled), 5e6)
+    events = check_trace((tmp_path / "trace.json").read_text())
+    spans = {kind: [e for e in events if e.get("cat") == kind] for kind in ("kernel", "host", "copy")}
+    assert [e["name"] for e in spans["kernel"]] == [k.name for k in profiled.kernels]
+    host = {e["name"]: e for e in spans["host"]}
+    assert host["load"]["dur"] == 5000 and host.keys() >= {"load", "run"}
+    start, end = host["run"]["ts"], host["run"]["ts"] + host["run"]["dur"]
+    assert all(start - 1e-6 <= e["ts"] and e["ts"] + e["dur"] <= end + 1e-6 for e in spans["kernel"])
+    assert host["run"]["dur"] * 1e3 >= profiled.run_ns or device == "xla"
+    copied = [(e["name"], e["args"]["bytes"]) for e in spans["copy"]]
+    assert copied == (
+        [] if device in ("reference", "cpu") else [("copy x to the device", 192), ("copy y to the host", 24)]
+    )
+
+
+def test_kernels_tell_sizes_and_their_share_of_the_roofline(tmp_path: Path) -> None:
+    session = rlx.Session("cpu", threads=1)
+    profiled = profile(net(), {"x": X}, session)
+    assert profiled.threads == 1
+    predicted = predicted_kernels(net(), {"x": X}, session, profiled)
+    events = profiled.trace(predicted)["traceEvents"]
+    kernels = [e["args"] for e in events if e.get("cat") == "kernel"]
+    assert next(a for a in kernels if "matmul_1" in a["nodes"])["results"]["matmul_1"] == "f32[6, 6]"
+    for args in kernels:
+        assert args["share_of_roofline"] > 0 and args["bytes"] > 0 and args["bound_by"] in ("compute", "memory")
+    (run,) = (e["args"] for e in events if e["name"] == "run")
+    assert run["threads"] == 1 and run["kernels_ms"] == pytest.approx(profiled.total_ns / 1e6)
+
+
+def test_programs_with_states_and_random_numbers_are_profiled_too() -> None:
+    graph = Graph("keeps")
+    state, x = graph.state("s", (3,)), graph.input("x", ("n", 3))
+    graph.set_next(state, state + 1.0)
+    graph.output(x + state + rlx.random_uniform(graph.random_state(), shape=(3,)), name="y")
+    check_trace(json.dumps(profile(graph, [np.ones((2, 3), np.float32)], rlx.Session("cpu")).trace()))
 
 
 def test_events_that_overlap_stand_in_lines_of_their_own() -> None:
     spans = [(0, 5), (5, 1), (5.5, 3), (20, 1), (6, 1)]
     kernels = tuple(KernelTime("k", (), 1, float(length), float(first)) for first, length in spans)
-    events = [e for e in Profile("g", "d", kernels).trace()["traceEvents"] if e["ph"] == "X"]
-    assert [e["tid"] for e in events] == [0, 0, 1, 0, 0]
+    events = check_trace(json.dumps(Profile("g", "d", kernels).trace()))
+    assert [e["tid"] for e in events if e.get("cat") == "kernel"] == [1, 1, 2, 1, 1]
+
+
+WRONG: tuple[dict[str, object], ...] = (
+    {"ts": -1.0}, {"dur": None}, {"ph": "Q"}, {"tid": "1"}, {"name": ""}, {"cat": None}, {"tid": 7}, {"args": 1},
+    {"ts": float("nan")}, {"ts": 3.0, "dur": 10.0},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WRONG, ids=str)
+def test_the_check_of_traces_finds_what_is_wrong(change: dict[str, object]) -> None:
+    kernels = (KernelTime("a", (), 1, 5e3, 0.0), KernelTime("b", (), 1, 1e3, 6e3))
+    trace = Profile("g", "d", kernels).trace()
+    check_trace(json.dumps(trace))
+    trace["traceEvents"][-1].update(change)
+    with pytest.raises(AssertionError):
+        check_trace(json.dumps(trace))
 
 
 def test_only_a_program_compiled_for_it_can_be_profiled() -> None:

@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RlxError, OSError, MemoryError) as error:
         if loud:
             raise
-        print(f"rlx: {type(error).__name__}: {error}", file=sys.stderr)
+        code = f" ({error.code})" if isinstance(error, RlxError) else ""
+        print(f"rlx: {type(error).__name__}: {error}{code}", file=sys.stderr)
         return 1
     return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.model import read
-from rlx.runtime.against_prediction import Compared, Comparison, compared
+from rlx.runtime.against_prediction import Compared, Comparison, compared, predicted_kernels
 from rlx.runtime.profiler import Profile, check_nan, profile
 from rlx.runtime.session import Session
 
@@ -30,8 +31,10 @@ def profile_model(
     """Prints the longest kernels of the model at `path`, beside what was predicted of them if asked for; writes a trace
     if asked for."""
     chosen = parse_dims(sizes)
+    start_ns = time.perf_counter_ns()
     with progress("reading"):
         graph = read(path).graph
+    load_ns = time.perf_counter_ns() - start_ns
     inputs = gather(graph, input_options, chosen, seed)
     session = Session(device, threads=threads or None)
     with progress("compiling and running"):
@@ -39,11 +42,14 @@ def profile_model(
         bad = check_nan(graph, inputs, session) if nan else None
         beside = compared(graph, inputs, session, profiled) if against else None
     if trace is not None:
-        profiled.save_trace(trace)
+        profiled.save_trace(trace, predicted_kernels(graph, inputs, session, profiled), load_ns)
     if as_json:
         document = {
             "device": profiled.device,
             "total_ms": profiled.total_ns / 1e6,
+            "run_ms": profiled.run_ns / 1e6,
+            "compile_ms": profiled.compile_ns / 1e6,
+            "load_ms": load_ns / 1e6,
             "kernels": [vars(k) for k in profiled.by_time()],
         }
         if beside is not None:
@@ -94,7 +100,8 @@ def _print(profiled: Profile, name: str, top: int) -> None:
         ]
         for k in kernels[:top]
     ]
-    title = f"{name} on {profiled.device}: {profiled.total_ns / 1e6:.3f} ms in {len(kernels)} kernels"
+    took = f"{profiled.total_ns / 1e6:.3f} ms in {len(kernels)} kernels, of a run of {profiled.run_ns / 1e6:.3f} ms"
+    title = f"{name} on {profiled.device}: {took}"
     out().print(table(title, ("ms", "share", "calls", "kernel", "nodes"), rows, right=(0, 1, 2)))
     rest = kernels[top:]
     if rest:

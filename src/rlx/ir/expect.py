@@ -6,6 +6,7 @@ dims get their values. If one of two dims that broadcast may be 1, the equality 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,9 +46,64 @@ class Equality:
         return next((side for side in sides if dims.evaluate(side, binding) == 1), None)
 
     def told(self, binding: Mapping[str, int]) -> str:
-        """Both sides with their values, for messages."""
-        sides = [f"{side} = {dims.evaluate(side, binding)}" for side in (self.left, self.right)]
-        return f"{self.reason}: {' against '.join(sides)}"
+        """Both sides with their values, for messages. Formulas of more than a few characters are left out."""
+        return f"{self.reason_at(binding)}: {self.sides(binding)}"
+
+    def sides(self, binding: Mapping[str, int]) -> str:
+        """`n = 3 against m = 4`; of long dims the numbers alone."""
+        return " against ".join(_valued(side, binding) for side in (self.left, self.right))
+
+    def reason_at(self, binding: Mapping[str, int]) -> str:
+        """The reason, with numbers where it has long dims."""
+        return _BRACKETS.sub(lambda found: _numbers(found[1], binding), self.reason)
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.left} against {self.right}"
+
+
+def told_at(text: str, binding: Mapping[str, int]) -> str:
+    """`Equality.told` of what `str` of the equality printed."""
+    reason, _, sides = text.rpartition(": ")
+    left, _, right = sides.partition(" against ")
+    try:
+        return Equality(dims.parse(left), dims.parse(right), reason).told(binding)
+    except ShapeError:  # a dim that is too long to be read
+        return Equality(1, 1, reason).reason_at(binding)
+
+
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+MOST_CHARACTERS = 24
+"""Of a dim in a message: of what is longer, only the number is of interest."""
+
+
+def _valued(dim: Dim, binding: Mapping[str, int]) -> str:
+    number = str(dims.evaluate(dim, binding))
+    return number if isinstance(dim, int) or len(str(dim)) > MOST_CHARACTERS else f"{dim} = {number}"
+
+
+def _numbers(listed: str, binding: Mapping[str, int]) -> str:
+    """Dims by comma, in brackets, with the numbers of long ones."""
+    return f"[{', '.join(_short(part, binding) for part in _parts(listed))}]"
+
+
+def _short(text: str, binding: Mapping[str, int]) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    try:
+        return str(dims.evaluate(dims.parse(text), binding))
+    except ShapeError:
+        return "…"  # no dim, one that nobody reads, or one that only a run measures
+
+
+def _parts(listed: str) -> list[str]:
+    """Pieces between the commas that are in no parentheses."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(listed):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append(listed[start:at].strip())
+            start = at + 1
+    return [*parts, listed[start:].strip()]
 
 
 SPREADS = ("", "left", "either")
@@ -61,13 +117,24 @@ def within_bounds(bounds: Bounds, binding: Mapping[str, int]) -> None:
             raise ShapeError(f"expected the dim {name!r} in {limits}, got {binding[name]}")
 
 
+class UnequalDims(ShapeError):
+    """Dims that an equality wants to be equal, and are not."""
+
+    def __init__(self, equality: Equality, binding: Mapping[str, int]) -> None:
+        super().__init__(equality.told(binding))
+        self.equality = equality
+
+    def __reduce__(self) -> tuple[type[ShapeError], tuple[str]]:
+        return ShapeError, (str(self),)
+
+
 def equal(equalities: Iterable[Equality], measured: Iterable[str], binding: Mapping[str, int]) -> None:
     """Checks equalities but for those of dims that only a run measures, and has not yet. Raises ShapeError that names
     both sides."""
     unknown = set(measured) - binding.keys()
     for equality in equalities:
         if not (unknown and equality.symbols & unknown) and not equality.holds(binding):
-            raise ShapeError(equality.told(binding))
+            raise UnequalDims(equality, binding)
 
 
 @dataclass
@@ -138,7 +205,7 @@ def broadcast(*shapes: Shape, what: str = "shapes do not broadcast") -> Shape:
             if index < 0 or shape[index] == 1:
                 continue
             try:
-                dim = shape[index] if dim == 1 else spread(dim, shape[index], what)
+                dim = shape[index] if dim == 1 else spread(dim, shape[index], f"{what} along axis {position}")
             except ShapeError:
                 shapes_text = " and ".join(str(list(s)) for s in shapes)
                 clash = f"{dim} against {shape[index]}"

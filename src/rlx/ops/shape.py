@@ -237,14 +237,15 @@ class Concat(Movement):
         expect.same_dtype(*parts)
         axis = expect.axis(self.axis, parts[0].rank)
         shape = list(parts[0].shape)
-        for part in parts[1:]:
+        for number, part in enumerate(parts[1:], 1):
             if part.rank != parts[0].rank:
                 raise ShapeError(f"expected operands of rank {parts[0].rank}, got {part}")
             for i, dim in enumerate(part.shape):
                 if i == axis:
                     shape[i] = dims.add(shape[i], dim)
                 else:
-                    shape[i] = expect.same_dim(shape[i], dim, f"expected equal dims outside of axis {axis}")
+                    what = f"expected equal dims outside of axis {axis}, got others along axis {i} of operand {number}"
+                    shape[i] = expect.same_dim(shape[i], dim, what)
         return parts[0].with_shape(shape)
 
     def reference(self, *parts: Array) -> Array:

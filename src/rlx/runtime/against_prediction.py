@@ -4,11 +4,10 @@ necessary."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 
-from rlx.backends.executable import KernelTime
 from rlx.cost.estimate import KernelEstimate
 from rlx.device import registry
 from rlx.device.choice import Chooser
@@ -16,11 +15,9 @@ from rlx.device.policy import DevicePolicy
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
-from rlx.runtime.profiler import Profile
+from rlx.runtime.profiler import Key, Profile, key_of
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature
-
-Key = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -69,22 +66,45 @@ class Comparison:
 
 def compared(graph: Graph, inputs: Mapping[str, Array], session: Session, profiled: Profile) -> Comparison:
     """A profile of the graph on these inputs beside its prediction. Raises ProfileError where nothing predicts."""
+    estimates, measured = _estimates(graph, inputs, session, profiled)
+    took: dict[Key, tuple[int, float]] = {}
+    for timed in profiled.kernels:
+        calls, ns = took.get(key_of(timed), (0, 0.0))
+        took[key_of(timed)] = calls + timed.calls, ns + timed.total_ns
+    predicted = {key: estimate.ns for key, estimate in estimates.items()}
+    kernels = [Compared(*key, calls, ns, predicted.get(key)) for key, (calls, ns) in took.items() if calls]
+    return Comparison(tuple(sorted(kernels, key=lambda k: -k.took_ns)), measured)
+
+
+def predicted_kernels(
+    graph: Graph, inputs: Mapping[str, Array], session: Session, profiled: Profile
+) -> dict[Key, KernelEstimate]:
+    """What each kernel of a profile is expected to take; nothing for a device that nothing predicts."""
+    try:
+        return _estimates(graph, inputs, session, profiled)[0]
+    except ProfileError:
+        return {}
+
+
+def _estimates(
+    graph: Graph, inputs: Mapping[str, Array], session: Session, profiled: Profile
+) -> tuple[dict[Key, KernelEstimate], bool]:
+    """What kernels are expected to take, those of a name and of the same nodes together, and whether rates were
+    measured."""
     device = registry.parse(profiled.device)
     binding = Signature(graph).binding(list(inputs.values()), graph.data)
     estimate, by = Chooser(graph, DevicePolicy(), session.options).estimate(device, binding)
     if estimate is None or by is None:
         raise ProfileError(f"[profile] expected rates to predict {device} by: `rlx devices --calibrate` measures them")
-    predicted: dict[Key, float] = {}
+    together: dict[Key, KernelEstimate] = {}
     for kernel in estimate.kernels:
-        predicted[_key(kernel)] = predicted.get(_key(kernel), 0.0) + kernel.ns
-    took: dict[Key, tuple[int, float]] = {}
-    for timed in profiled.kernels:
-        calls, ns = took.get(_key(timed), (0, 0.0))
-        took[_key(timed)] = calls + timed.calls, ns + timed.total_ns
-    kernels = [Compared(*key, calls, ns, predicted.get(key)) for key, (calls, ns) in took.items() if calls]
-    return Comparison(tuple(sorted(kernels, key=lambda k: -k.took_ns)), not by.is_prior)
+        before = together.get(key_of(kernel))
+        together[key_of(kernel)] = kernel if before is None else _sum(before, kernel)
+    return together, not by.is_prior
 
 
-def _key(kernel: KernelTime | KernelEstimate) -> Key:
-    sources: Iterable[str] = kernel.sources
-    return kernel.name, tuple(dict.fromkeys(sources))
+def _sum(a: KernelEstimate, b: KernelEstimate) -> KernelEstimate:
+    return replace(
+        a, ns=a.ns + b.ns, compute_ns=a.compute_ns + b.compute_ns, memory_ns=a.memory_ns + b.memory_ns,
+        flops=a.flops + b.flops, nbytes=a.nbytes + b.nbytes, calls=a.calls + b.calls,
+    )  # fmt: skip

@@ -18,10 +18,11 @@ from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
 from rlx.ir.dim import Dim
-from rlx.ir.expect import Equality
+from rlx.ir.expect import Equality, UnequalDims
 from rlx.ir.literal import Array
 from rlx.runtime.demands import Demands
 from rlx.runtime.interface import Interface, LateGraph, Sizes
+from rlx.runtime.misfit import origins_of, told
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
@@ -57,8 +58,9 @@ class Broadcasting:
         while True:
             try:
                 equal = interface.check_dims(binding)
-            except ShapeError as error:
-                raise InputError(f"[run] {error}; {_origins(self.interface, binding)}") from None
+            except UnequalDims as error:
+                origins = origins_of(self.interface.inputs, binding)
+                raise InputError(f"[run] {told(error.equality, binding, origins, lambda: self.graph)}") from None
             first = interface.first_one(binding)
             if first is None:
                 return _key(fixed), graph
@@ -94,7 +96,7 @@ class Broadcasting:
             try:
                 return specialise(graph, fixed)
             except ShapeError as error:
-                raise InputError(f"[run] {error}; {_origins(self.interface, binding)}") from None
+                raise InputError(f"[run] {error}; {self._origins(binding)}") from None
         if graph.anew is None:
             raise InputError(self._refusal(equality, binding))
         sized = graph.anew(fixed)
@@ -104,8 +106,12 @@ class Broadcasting:
             )
         return sized
 
+    def _origins(self, binding: Sizes) -> str:
+        """Which input each dim is of."""
+        return ", ".join(origins_of(self.interface.inputs, binding).values())
+
     def _refusal(self, equality: Equality, binding: Sizes) -> str:
-        reason = f"[run] {equality.told(binding)}; {_origins(self.interface, binding)}"
+        reason = f"[run] {told(equality, binding, origins_of(self.interface.inputs, binding))}"
         why = "this program was made for equal dims, and the model that it was made of is not at hand"
         return f"{reason}; {why}: load that, or bring arrays of one size"
 
@@ -117,16 +123,6 @@ def _ends(graph: Graph) -> tuple[list[str], list[str]]:
 
 def _key(sizes: Sizes) -> Key:
     return tuple(sorted(sizes.items()))
-
-
-def _origins(interface: Interface, binding: Sizes) -> str:
-    """Which input each dim is of."""
-    origins: dict[str, str] = {}
-    for name, of in interface.inputs.items():
-        for axis, dim in enumerate(of.shape):
-            if str(dim) in binding:
-                origins.setdefault(str(dim), f"{dim} = {binding[str(dim)]} by input {name!r} axis {axis}")
-    return ", ".join(origins.values())
 
 
 class BroadcastExecutable(Executable):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlx import locks
-from rlx.errors import ShapeError
 from rlx.ir import expect
 from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
@@ -90,7 +89,7 @@ class Interface:
             if equality.holds(binding):
                 continue
             if equality.one(binding) is None:
-                raise ShapeError(equality.told(binding))
+                raise expect.UnequalDims(equality, binding)
             equal = False
             if self.assumes_equal:
                 break  # what follows was computed with unequal dims; the graph that is imported again has its own

@@ -46,8 +46,8 @@ class Program:
         params: Mapping[str, Any] | None = None,
         demands: Demands | None = None,
     ) -> None:
-        self._late = graph if isinstance(graph, LateGraph) else LateGraph.of(graph)
-        interface = self._late.interface
+        late = self._late = graph if isinstance(graph, LateGraph) else LateGraph.of(graph)
+        interface = late.interface
         self.device = device
         self.executable = executable
         self._compiler = compiler
@@ -60,7 +60,7 @@ class Program:
         self.params: dict[str, Array] = {}
         self.place = executable.place
         self.writes_states = executable.writes_states
-        self.signature = Signature(interface, self.place)
+        self.signature = Signature(interface, self.place, lambda: late.graph)
         self._lock = locks.rlock()
         self._missing: frozenset[str] = frozenset(self.param_types)
         self._demands = Demands.of(self.graph) if demands is None else demands

@@ -7,7 +7,7 @@ layout (strided, foreign byte order, unaligned) are copied.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
+from rlx.ir.expect import UnequalDims
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
 from rlx.ir.type import TensorType
 from rlx.runtime.dlpack import handed_over
 from rlx.runtime.interface import Interface
+from rlx.runtime.misfit import told
 from rlx.runtime.random_state import RandomState
 from rlx.runtime.typed import Typed
 
@@ -41,9 +43,11 @@ class Signature:
     memory is `place` stay there.
     """
 
-    def __init__(self, of: Graph | Interface, place: object = None) -> None:
+    def __init__(self, of: Graph | Interface, place: object = None, graph: Callable[[], Graph] | None = None) -> None:
+        """`graph` gives the graph that an interface is of, for messages."""
         interface = of if isinstance(of, Interface) else Interface.of(of)
         self.interface = interface
+        self._graph = graph if isinstance(of, Interface) else lambda: of
         self.place = place
         self.types: dict[str, TensorType] = dict(interface.inputs)
         self.states: dict[str, TensorType] = {name: self.types[name] for name in interface.states}
@@ -156,8 +160,10 @@ class Signature:
             raise InputError(f"[run] expected values of the dims {unbound}, got none: no input of rank enough has them")
         try:
             self.interface.check_dims(sizes)
+        except UnequalDims as error:
+            raise InputError(f"[run] {told(error.equality, sizes, solver.origins(), self._graph)}") from None
         except ShapeError as error:
-            raise InputError(f"[run] {error}; {solver.origins()}") from None
+            raise InputError(f"[run] {error}; {', '.join(solver.origins().values())}") from None
         return sizes
 
     def active(self, binding: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, int]:
@@ -223,8 +229,9 @@ class _Solver:
             self.found[name] = value
             self.origin[name] = where
 
-    def origins(self) -> str:
-        return ", ".join(f"{n} = {self.found[n]} by {self.origin[n]}" for n in self.found)
+    def origins(self) -> dict[str, str]:
+        """Of each dim, what it comes from."""
+        return {name: f"{name} = {size} by {self.origin[name]}" for name, size in self.found.items()}
 
 
 def _solve_linear(declared: Dim, name: str, size: int, known: Mapping[str, int]) -> int | None:

@@ -169,7 +169,7 @@ def test_dims_that_differ_are_named_wherever_they_meet() -> None:
     same(loaded.run([x, y, v]), [np.concatenate([x + y, v], 1)])
     same(loaded.run([y, x, v]), [np.concatenate([x + y, v], 1)])
     for arrays in ([x, y, f(2, 2)], [y, x, f(2, 2)], [y, x, f(1, 2)], [x, y, f(1, 2)]):
-        with pytest.raises(InputError, match=r"outside of axis 1, at node 'Concat_1'.* by input 'v' axis 0"):
+        with pytest.raises(InputError, match=r"outside of axis 1.*, at node 'Concat_1'.* by input 'v' axis 0"):
             loaded.run(arrays)
 
 
@@ -236,7 +236,7 @@ def test_a_branch_that_is_not_taken_hinders_no_run(device: str, tmp_path: Path) 
     for program in (loaded, opened):
         same(program.run([np.array(False), x, y]), [y.max()])
     same(loaded.run([np.array(True), x, y]), [(x + y).sum()])
-    with pytest.raises((InputError, ShapeError), match=r"shapes do not broadcast, at node .If_0.Add_0."):
+    with pytest.raises((InputError, ShapeError), match=r"shapes do not broadcast along axis 0, at node .If_0.Add_0."):
         opened.run([np.array(True), x, y])
     same(opened.run([np.array(True), y, y]), [2 * y.sum()])
 

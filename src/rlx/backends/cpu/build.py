@@ -301,7 +301,7 @@ def _artifact(
         constants=program.constants,
         main_params=[n for n in (*program.params, *program.constants) if n in read],
         report=report,
-        checks=[f"{e.reason}: {e.left} against {e.right}" for e in program.checks],
+        checks=[str(equality) for equality in program.checks],
         loops=any(map(has_loop, (*program.prepare, *program.main))),
         in_place=program.written_states(),
     )

@@ -73,7 +73,7 @@ class Unroller:
         for number in work.yes_checks if yes else work.no_checks:
             check = self.program.checks[number]
             if dims.evaluate(check.left, self.binding) != dims.evaluate(check.right, self.binding):
-                raise InputError(f"[run] {check.reason}: {check.left} against {check.right}")
+                raise InputError(f"[run] {check.told(self.binding)}")
         around = dict(self.moved)
         yield from self.go(work.yes if yes else work.no)
         self.moved = around

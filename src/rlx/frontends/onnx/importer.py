@@ -13,6 +13,7 @@ from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends.onnx.definitions import default_attributes, standard_body
 from rlx.frontends.onnx.inputs import Inputs
+from rlx.frontends.onnx.known import is_known, op_text, standard, why_unknown
 from rlx.frontends.onnx.model import LaterFile, ModelFile, check_names, dtype_of, opsets_of
 from rlx.frontends.onnx.needed import MAX_INLINE_DEPTH, needed
 from rlx.frontends.onnx.operand import Alike, Many, Nothing, Operand
@@ -124,6 +125,7 @@ class _ModelImporter:
         self.frame = Frame(self.graph)
         self.leaves = Leaves(self.graph, keep_subnormals)
         self.failures: list[Failure] = []
+        self.will_fail = False
         self.state: Value | None = None  # of random numbers
         self.streams = 0
         self.looked_at: dict[int, Any] = {}  # functions and bodies whose names are defined once
@@ -145,11 +147,12 @@ class _ModelImporter:
             raise GraphError(f"[onnx] expected shapes and values of inputs among {list(scope.items)}, got {unknown}")
         for sparse in proto.sparse_initializer:
             self._fail(sparse.values.name, "sparse_initializer", "sparse tensors are not supported")
-        self._nodes(proto.node, scope, [o.name for o in proto.output])
+        self._all_nodes(proto.node, scope, [o.name for o in proto.output])
         if self.failures:
             raise UnsupportedOp(self._report())
         self._outputs(proto.output, scope)
         _prune(self.graph)
+        self.leaves.finish()
         outputs = [o.name for o in proto.output]
         return Imported(self.graph, "onnx", self._notes(), self.sequences, outputs, self.file.files)
 
@@ -210,12 +213,38 @@ class _ModelImporter:
             name = scope.prefix + (node.name or f"{node.op_type}_{index}")
             self._node(node, name, scope)
 
+    def _all_nodes(self, nodes: Sequence[Any], scope: Scope, outputs: Sequence[str]) -> None:
+        """As `_nodes`. Where there are ops that nothing imports, big weights are not looked at, and whatever else is
+        wrong with the model is not told."""
+        unknown = [
+            self._unknown(nodes[i], nodes[i].name or f"{nodes[i].op_type}_{i}", scope)
+            for i in needed(nodes, outputs)
+            if not self._is_known(nodes[i], scope)
+        ]
+        self.will_fail = bool(unknown)
+        try:
+            self._nodes(nodes, scope, outputs)
+        except RlxError:
+            if not unknown:
+                raise
+            self.failures = unknown
+
+    def _is_known(self, node: Any, scope: Scope) -> bool:
+        if (node.domain, node.op_type, node.overload) in self.file.functions:
+            return True
+        domain = standard(node.domain)
+        return is_known(domain, node.op_type, scope.opsets.get(domain, 1))
+
+    def _unknown(self, node: Any, name: str, scope: Scope) -> Failure:
+        domain = standard(node.domain)
+        return Failure(name, op_text(domain, node.op_type, scope.opsets), why_unknown(domain, node.op_type))
+
     def _node(self, proto: Any, name: str, scope: Scope) -> None:
         self.count += 1
         if self.count > self.most:
             bound = f"{self.most} nodes (RLX_MAX_NODES), those of functions and unrolled loops among them"
             raise ModelError(f"[onnx] expected at most {bound}, got more at node {name!r}")
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        domain = standard(proto.domain)
         opset = scope.opsets.get(domain, 1)
         graph = self.frame.graph
         start, noted = len(graph.nodes), len(graph.equalities)
@@ -226,9 +255,11 @@ class _ModelImporter:
             else:
                 results = self._apply(proto, domain, opset, name, scope)
         except _Unknown:
+            if not self._is_known(proto, scope):
+                self.failures.append(self._unknown(proto, name, scope))
             results = [None] * len(proto.output)
         except UnsupportedOp as error:
-            self._fail(name, f"{domain or 'ai.onnx'}.{proto.op_type}, opset {opset}", str(error))
+            self._fail(name, op_text(domain, proto.op_type, scope.opsets), str(error))
             results = [None] * len(proto.output)
         except RlxError as error:
             if self.count > self.most:
@@ -287,7 +318,8 @@ class _ModelImporter:
             if name in scope.items:
                 return scope.items[name]
             if name in scope.tensors:
-                array = self.file.array(scope.tensors[name])
+                tensor = scope.tensors[name]
+                array = self.file.stand_in(tensor) if self.will_fail else self.file.array(tensor)
                 scope.items[name] = self.leaves.make(scope.prefix + name, array)
                 return scope.items[name]
             scope = scope.outer
@@ -395,7 +427,7 @@ class _ModelImporter:
         body = standard_body(proto, domain, opset, self._attributes(proto, scope), lambda: self._inputs(proto, scope))
         if body is None:
             self._inputs(proto, scope)
-            raise UnsupportedOp("rlx has no importer function for it")
+            raise UnsupportedOp(why_unknown(domain, proto.op_type))
         return self._inline(body, proto, name, scope, default_attributes(proto, domain, opset), inputs)
 
     # failures

@@ -23,6 +23,8 @@ from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 
 MAX_SKELETON_BYTES = 1 << 30
+MOST_READ = 1 << 10
+"""Elements of tensors whose numbers may be shapes, axes and the like."""
 
 # TensorProto.DataType → dtype
 DTYPES: dict[int, DType] = {
@@ -86,12 +88,16 @@ class ModelFile:
         """Raises ModelError if the files were written to since they were opened."""
         mapped.check([self.data, *(self.folder.opened if self.folder else ())])
 
+    def stand_in(self, tensor: onnx.TensorProto) -> Array:
+        """An array of the tensor's type, of zeros if it is big: for who will not use its numbers."""
+        dtype, shape = _type_of(tensor)
+        if math.prod(shape) <= MOST_READ:
+            return self.array(tensor)
+        return np.broadcast_to(np.zeros((), dtype.numpy), shape)
+
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The tensor as an array, a view of the file where that is possible. Raises ModelError, UnsupportedOp."""
-        dtype = dtype_of(tensor.data_type)
-        shape = tuple(tensor.dims)
-        if any(d < 0 for d in shape) or len(shape) > 64:
-            raise ModelError(f"[onnx] expected dims that are not negative, got {shape}, at tensor {tensor.name!r}")
+        dtype, shape = _type_of(tensor)
         count = math.prod(shape)
         raw = self._raw(tensor)
         if raw is None:
@@ -137,6 +143,13 @@ class ModelFile:
         width = np.uint16 if dtype.bits == 16 else np.uint8  # int32_data holds the bits of narrow floats
         bits = (np.array(values, np.int64) & (0xFFFF if dtype.bits == 16 else 0xFF)).astype(width)
         return _decode(bits.view(np.uint8), dtype, count).reshape(shape)
+
+
+def _type_of(tensor: onnx.TensorProto) -> tuple[DType, tuple[int, ...]]:
+    shape = tuple(tensor.dims)
+    if any(d < 0 for d in shape) or len(shape) > 64:
+        raise ModelError(f"[onnx] expected dims that are not negative, got {shape}, at tensor {tensor.name!r}")
+    return dtype_of(tensor.data_type), shape
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ MAX_CONSTANT_BYTES = 1 << 16
 
 
 class Leaves:
-    """Makes params and constants of the arrays of a model, under their own names where those are free."""
+    """Makes params and constants of the arrays of a model, under their own names where those are free. `finish` reads
+    the data of params, which nobody does before: a model that is refused is refused at once."""
 
     def __init__(self, graph: Graph, keep_subnormals: bool) -> None:
         self.graph = graph
@@ -30,8 +31,13 @@ class Leaves:
             return Operand.knowing(self.graph, array.astype(object), dtype)
         if array.size <= 1 or (not dtype.is_inexact and array.nbytes <= MAX_CONSTANT_BYTES):
             return Operand.of(self.graph.constant(array))
-        data = array if self._keep_subnormals else flush_subnormals(array)
-        return Operand.of(self.graph.param(self._free(name), data.shape, data.dtype, data))
+        return Operand.of(self.graph.param(self._free(name), array.shape, array.dtype, array))
+
+    def finish(self) -> None:
+        """Makes subnormal weights zero, unless they are wanted."""
+        if not self._keep_subnormals:
+            for name, array in self.graph.data.items():
+                self.graph.data[name] = flush_subnormals(array)
 
     def _free(self, name: str) -> str:
         self._taken.update(node.name for node in self.graph.nodes[self._seen :])

@@ -26,6 +26,9 @@ _MESSAGES: dict[str, Tree] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
 }
 _RAW_DATA, _EXTERNAL_DATA = 9, 13
+_ENDS: dict[str, tuple[int, ...]] = {"attribute": (7, 8, 9)}
+"""Fields from which on a message has no tensors: an attribute's list of floats, ints or texts, each a field, of which
+there may be millions."""
 
 
 @dataclass
@@ -53,7 +56,7 @@ def _message(data: memoryview, start: int, end: int, kind: str, lifted: Lifted, 
         raise ModelError(f"[onnx] expected messages nested at most {MAX_DEPTH} deep, got more")
     tree = _MESSAGES.get(kind, {})
     copied_to = start  # bytes from here on are copied as they are
-    for number, field_start, value_start, value_end in _fields(data, start, end):
+    for number, field_start, value_start, value_end in _fields(data, start, end, _ENDS.get(kind, ())):
         size = value_end - value_start
         if size < LEAST:
             continue
@@ -76,13 +79,16 @@ def _mark(lifted: Lifted, offset: int, length: int) -> bytes:
     return _varint(_EXTERNAL_DATA << 3 | 2) + _varint(len(entry)) + entry
 
 
-def _fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Length-delimited fields: number, where the field starts, where its value starts and ends."""
+def _fields(data: memoryview, start: int, end: int, until: tuple[int, ...] = ()) -> Iterator[tuple[int, int, int, int]]:
+    """Length-delimited fields up to one of the numbers in `until`: number, where the field starts, where its value
+    starts and ends."""
     at = start
     while at < end:
         field_start = at
         tag, at = _read_varint(data, at, end)
         wire_type = tag & 7
+        if tag >> 3 in until:
+            return
         if wire_type == 2:
             size, at = _read_varint(data, at, end)
             if size > end - at:
