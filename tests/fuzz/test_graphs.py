@@ -58,6 +58,14 @@ def test_random_programs_in_larger_arrays() -> None:
     assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 5, done.stdout
 
 
+def test_random_programs_before_there_is_code() -> None:
+    start = str(support.commit_number())
+    command = [sys.executable, "-m", "tools.fuzz_graphs", "--device", "numpy", "--start", start, "--seconds", "8"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"--device numpy --seed N replays a seed N:\n{done.stdout}{done.stderr}"
+    assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 5, done.stdout
+
+
 def test_every_op_is_reached() -> None:
     """By a family of its own, or with the attributes of a case."""
     lacking = {name for name in REGISTRY if name not in other.WITHOUT and not other.usable(name)}

@@ -265,9 +265,7 @@ def test_wrong_arguments_are_told_by_name() -> None:
         traced(normal(2), "b")
     with pytest.raises(rlx.DTypeError, match=r"as x$"):
         traced(np.array([object()]))
-    with pytest.raises(
-        rlx.OptionError, match=r"among \['x', 'mode'\], got 'mod'; did you mean 'mode'"
-    ):
+    with pytest.raises(rlx.OptionError, match=r"among \['x', 'mode'\], got 'mod'; did you mean 'mode'"):
         rlx.jit(lambda x, mode: x, static="mod")
     with pytest.raises(rlx.InputError, match=r"a static argument that hashes, got list as 'mode'"):
         jitted(lambda x, mode: x, static="mode")(normal(2), [1])

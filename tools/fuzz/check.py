@@ -8,6 +8,7 @@ fewer      one output without the others: within the same bounds
 slots      results in arrays that the caller gives
 clone      a clone that takes other weights changes nothing here
 padded     in larger arrays, with garbage behind what counts: a mode of its own, `--device padded`
+numpy      by the kernels of runs before there is code: a mode of its own, `--device numpy`
 rows       where rows of a batch have nothing to do with each other: a batch in another order gives its results in that
            order, single rows give theirs, bit for bit or within the bounds
 """
@@ -26,9 +27,11 @@ import rlx
 from rlx.backends.claims import Dispatch
 from rlx.backends.cpu import isa as isas
 from rlx.backends.cpu import jit
+from rlx.backends.cpu.numpy_kernels import KERNELS
 from rlx.errors import DeviceUnavailable, InputError, RlxError, ShapeError, UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.graph import Value
+from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
 from rlx.passes.cut import ending_at
 from rlx.runtime.compiled import CompiledGraph
@@ -108,6 +111,10 @@ def _isas() -> list[str]:
     return [name for name, level in isas.LEVELS.items() if not isas._lacks(level, features)]
 
 
+NUMPY = "numpy"
+"""In place of a device."""
+
+
 def _check_padded(program: Program) -> Failure | None:
     """Raises Refused where no dim of the program may be padded."""
     count = 0
@@ -124,9 +131,23 @@ def _check_padded(program: Program) -> Failure | None:
     return None
 
 
+def _check_numpy(program: Program) -> Failure | None:
+    """The kernels of runs before there is code."""
+    for binding in program.bindings:
+        wanted = _expected(program, binding, NUMPY)
+        if wanted is not None:
+            actual = evaluate(program.graph, *program.arrays(binding), binding, None, KERNELS)
+            failure = _compare(program, binding, actual, wanted, NUMPY)
+            if failure is not None:
+                return failure
+    return None
+
+
 def _check(program: Program, device: str) -> Failure | None:
     if device == padded.NAME:
         return _check_padded(program)
+    if device == NUMPY:
+        return _check_numpy(program)
     compiled = _session(program, device).compile(program.graph)
     compiled.set_params(_params(program))
     results: list[tuple[Binding, list[Array]]] = []

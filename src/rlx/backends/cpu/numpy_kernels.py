@@ -92,7 +92,7 @@ def _columns(op: Conv, x: Array, w: Array, space: tuple[int, ...]) -> Array:
 
 def conv_transpose(op: ConvTranspose, x: Array, w: Array) -> Any:
     """One product for all taps; then each is added where its window lies."""
-    if not _are_f32(x, w) or op.groups != 1:
+    if not _are_f32(x, w) or op.groups != 1 or not x.size:
         return NotImplemented
     shape = infer_shape(op, x, w)
     full = [
@@ -127,7 +127,7 @@ def dot_general(op: DotGeneral, lhs: Array, rhs: Array) -> Any:
     rows, columns = [lhs.shape[a] for a in left_free], [rhs.shape[a] for a in right_free]
     left = lhs.transpose(*op.lhs_batch, *left_free, *op.lhs_contract).reshape(*batch, math.prod(rows), depth)
     right = rhs.transpose(*op.rhs_batch, *op.rhs_contract, *right_free).reshape(*batch, depth, math.prod(columns))
-    return np.matmul(left, right).reshape(*batch, *rows, *columns)
+    return np.matmul(left, right).reshape((*batch, *rows, *columns))
 
 
 def integer_matmul(op: IntegerMatmul, x: Array, y: Array, x_zero: Array, y_zero: Array) -> Any:
