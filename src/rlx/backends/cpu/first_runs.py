@@ -51,12 +51,14 @@ def executable_of(graph: Graph, isa: Isa, options: Options) -> Executable:
 
 def worth(graph: Graph, options: Options) -> bool:
     """Whether the first runs of a graph should not wait for its code."""
-    from rlx.backends.base import Options as Default
-    from rlx.backends.cpu import claims
+    plain = options.dispatch == Options().dispatch and not graph.states and not graph.given
+    return plain and _work(graph) >= LEAST_WORK and _compiles(graph)
 
-    if graph.states or graph.given or options.dispatch != Default().dispatch or _work(graph) < LEAST_WORK:
-        return False
-    return all(value.dtype in claims.DTYPES for node in graph.nodes for value in node.types)
+
+def _compiles(graph: Graph) -> bool:
+    """Whether code for the graph will probably arrive: no number is complex."""
+    real = not any(of.dtype.is_complex for node in graph.nodes for of in node.types)
+    return real and all(_compiles(region) for node in graph.nodes for region in node.regions)
 
 
 def _work(graph: Graph) -> int:

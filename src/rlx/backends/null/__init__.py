@@ -10,16 +10,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.backends.base import Backend, Options, Probe, Unsupported
 from rlx.backends.executable import Bound, Executable, KernelTime, shapes_at
-from rlx.cost.estimate import Estimator, Rates
-from rlx.cost.generic import GenericEstimator
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.cost.estimate import Estimator, Rates
 
 
 @cache
@@ -85,11 +86,13 @@ class NullBackend(Backend):
         return dict(profiles()[ordinal]["rates"])
 
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
+        from rlx.cost.generic import GenericEstimator  # probing imports this module
+
         return GenericEstimator(graph, rates, options.disable)
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         types = [value.type for value in graph.outputs.values()]
-        return NullExecutable(GenericEstimator(graph, self.calibrate(ordinal), options.disable), types)
+        return NullExecutable(self.estimator(graph, options, self.calibrate(ordinal), ordinal), types)
 
 
 BACKEND = NullBackend

@@ -9,7 +9,6 @@ import numpy as np
 
 from rlx.backends.base import Backend, Launches, Options, Probe, Unsupported
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
-from rlx.backends.op_by_op import calls
 from rlx.ir.graph import Graph, Node
 from rlx.ir.interpreter import evaluate
 from rlx.ir.literal import Array
@@ -83,6 +82,8 @@ class ReferenceBackend(Backend):
         return graph
 
     def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
+        from rlx.backends.op_by_op import calls
+
         return Launches(calls(graph, binding))
 
     def unsupported(self, graph: Graph) -> list[Unsupported]:
