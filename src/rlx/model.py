@@ -277,6 +277,10 @@ class Model:
         state = "not compiled yet" if self._current is None else "compiled"
         return f"<Model {self._about.name!r} ({self.format}) on {self.device}, {state}>"
 
+    def _repr_html_(self) -> str:
+        """A picture of its program, for notebooks."""
+        return self.graph._repr_html_()
+
 
 def load(
     source: Source,

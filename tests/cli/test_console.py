@@ -73,6 +73,34 @@ def test_brackets_in_names_are_no_markup() -> None:
     assert printed_on(Terminal(), "", ("a",), [("[bold]x[/bold]",)])[1].strip() == "[bold]x[/bold]"
 
 
+def long_names(path: Path) -> None:
+    """A model whose names do not fit a line."""
+    graph = Graph()
+    x, w = graph.input(NAME.replace("weight", "input"), ("batch", 64)), graph.param(NAME, (64, 64))
+    graph.data[NAME] = np.ones((64, 64), np.float32)
+    for i in range(3):
+        x = rlx.tanh(x @ w)
+        x.node.source = f"/{NAME.replace('.', '/')}/{i}/Tanh"
+    graph.output(x, name=NAME.replace("weight", "output"))
+    save_graph(graph, path)
+
+
+@pytest.mark.parametrize(
+    "argv", [("run",), ("inspect",), ("profile", "--runs", "1"), ("profile", "--runs", "1", "--against-prediction"),
+             ("check",), ("explain", "--devices", "cpu")], ids=" ".join,
+)  # fmt: skip
+def test_no_line_of_a_command_is_wider_than_the_terminal(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    long_names(tmp_path / "m.rlx")
+    screen, remarks = Terminal(), Terminal()
+    device = () if argv[0] in ("inspect", "explain") else ("--device", "cpu")
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(remarks):
+        assert main([argv[0], str(tmp_path / "m.rlx"), *argv[1:], *device]) == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen.getvalue().splitlines()]
+    assert lines and max(map(len, lines)) <= 80, max(lines, key=len)
+    told = [line for line in remarks.getvalue().splitlines() if len(line) > 80]
+    assert all(len(line.split()) == 1 for line in told), "only a word that is longer than a line goes beyond it"
+
+
 def test_what_takes_long_is_said_once_where_no_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,11 +121,17 @@ def convert(
 
 
 @app.command(cls=_Command)
-def inspect(model: Model, dim: Dims = [], json: Json = False, wide: Wide = False) -> None:  # noqa: B006
+def inspect(
+    model: Model,
+    dim: Dims = [],  # noqa: B006
+    html: Annotated[Path | None, typer.Option(help="Draw the graph as an HTML page in this file.")] = None,
+    json: Json = False,
+    wide: Wide = False,
+) -> None:
     """Shows what is in a model: inputs, outputs, ops, parameters, memory, flops."""
     from rlx.cli.inspect import inspect_model
 
-    inspect_model(model, dim, json)
+    inspect_model(model, dim, json, html)
 
 
 @app.command(cls=_Command)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,12 +44,15 @@ def out() -> Console:
     terminal = sys.stdout.isatty()
     kind = Console if terminal else _Plain
     if terminal and not _wide:
-        return kind(highlight=False, soft_wrap=True, markup=False)
+        return kind(highlight=False, markup=False)
     return kind(highlight=False, soft_wrap=True, markup=False, width=ANY_WIDTH, height=ANY_WIDTH)
 
 
 def say(text: str) -> None:
-    """A remark on stderr, for people; stdout stays what was asked for."""
+    """A remark on stderr, for people; stdout stays what was asked for. In a terminal lines end at words."""
+    if sys.stderr.isatty() and not _wide:
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)
 
 

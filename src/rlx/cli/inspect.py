@@ -16,6 +16,7 @@ from rlx.ir import dim as dims
 from rlx.ir.cost import cost_of
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import LEAVES, Cost
+from rlx.ir.picture import page
 from rlx.ir.type import TensorType
 from rlx.model import read
 from rlx.ops.control import If, Scan, While
@@ -26,8 +27,9 @@ BODIES: Mapping[type[object], tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def inspect_model(path: Path, sizes: Sequence[str], as_json: bool) -> None:
-    """Prints what is in the model at `path`; flops and memory at the sizes given, and at some that fit for the rest."""
+def inspect_model(path: Path, sizes: Sequence[str], as_json: bool, picture: Path | None = None) -> None:
+    """Prints what is in the model at `path`; flops and memory at the sizes given, and at some that fit for the rest.
+    Draws its graph as a page if asked for."""
     chosen = parse_dims(sizes)
     with progress("reading"):
         imported = read(path)
@@ -37,6 +39,8 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool) -> None:
     with progress("counting"):
         report = {"model": str(path), "format": imported.format, "notes": imported.notes, **_told(graph, found.of)}
     report["unmet"] = found.unmet
+    if picture is not None:
+        picture.write_text(page(graph, path.name, found.of, lambda node: cost_of(node).flops), encoding="utf-8")
     if as_json:
         emit_json(report)
         return
@@ -45,6 +49,8 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool) -> None:
         "outputs": {n: v.type for n, v in graph.results.items()},
     }
     _print(report, types)
+    if picture is not None:
+        out().print(f"\npicture written to {picture}")
 
 
 def _told(graph: Graph, binding: Mapping[str, int]) -> dict[str, Any]:

@@ -357,6 +357,12 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes>"
 
+    def _repr_html_(self) -> str:
+        """A picture, for notebooks."""
+        from rlx.ir import picture  # programs that draw nothing need none
+
+        return picture.in_a_frame(picture.page(self))
+
 
 def _same_type(a: Value, b: Value) -> bool:
     left, right = a.node.types[a.index], b.node.types[b.index]

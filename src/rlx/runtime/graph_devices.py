@@ -29,6 +29,7 @@ from rlx.errors import (
 )
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.ir.picture import in_a_frame
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.graph_state import GraphState
@@ -76,6 +77,10 @@ class Explanation:
     def html(self) -> str:
         """As one self-contained page, with pictures."""
         return html.page(self.decision, self.graph)
+
+    def _repr_html_(self) -> str:
+        """The page, for notebooks."""
+        return in_a_frame(self.html())
 
 
 class GraphDevices(GraphState):
