@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -82,6 +83,6 @@ def test_convert_says_sizes_that_fit(answer: Answer, tmp_path: Path, capsys: pyt
     argv = ["convert", str(path_of(nets()["ocr-direction"])), "-o", str(tmp_path / "m.mlpackage")]
     assert main(argv) == 1
     told = capsys.readouterr().err
-    options = told[told.index("--dim") :].split()
+    options = [word for option in re.findall(r"--dim \w+=\d+", told) for word in option.split()]
     assert len(options) == 6
     assert answer(*argv, *options)["bytes"] > 100_000
