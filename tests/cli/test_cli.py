@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -269,6 +270,14 @@ def test_importing_rlx_is_light() -> None:
     code = "import sys; import rlx; print(len(sys.modules))"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert int(completed.stdout) < 300
+
+
+def test_flags_that_there_are_not() -> None:
+    """Said once per process, so in one of its own."""
+    argv, environment = [sys.executable, "-m", "rlx", "cache"], {**os.environ, "RLX_NUMTHREADS": "1"}
+    completed = subprocess.run(argv, capture_output=True, check=True, text=True, env=environment)
+    expected = "rlx: [flags] expected RLX_* variables that rlx reads, got RLX_NUMTHREADS"
+    assert completed.stderr == f"{expected}; did you mean 'RLX_NUM_THREADS'?\n"
 
 
 def test_flags_that_do_not_parse(rlx_: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code. RLX_DEBUG=1 shows where an error came from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _tell
+        return _main(argv)
+
+
+def _tell(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    """A warning in one line, without the place in rlx that it comes from."""
+    print(f"rlx: {message}", file=sys.stderr)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     from rlx import flags
     from rlx.cli.app import app
     from rlx.errors import RlxError
