@@ -203,3 +203,19 @@ def test_work_in_bodies_counts() -> None:
     flag, x = graph.input("flag", (), "bool"), graph.input("x", (4,))
     graph.output(graph.add(rlx.ops.control.If(), flag, x, regions=[small, large])[0], name="y")
     assert work_of(graph, {}).flops == 12
+
+
+def test_inspect_tells_what_only_a_run_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sizes that data decide, and loops that data end."""
+    graph = Graph()
+    x = graph.input("x", ("n",))
+    test, body = Graph(), Graph()
+    test.output(rlx.reduce_max(test.input("x", ("n",)), axes=(0,)) < 40.0)
+    body.output(body.input("x", ("n",)) * 2.0)
+    looped = rlx.ops.while_(x, regions=(test, body), carried=1)[0]
+    graph.output(rlx.ops.nonzero(looped) * 2, name="y")
+    save_graph(graph, tmp_path / "m.rlx")
+    assert main(["inspect", str(tmp_path / "m.rlx")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "whose sizes only a run tells" in shown and "1 loop whose trips only a run tells" in shown
+    assert ": condition while" in shown and ": body while" in shown

@@ -24,7 +24,8 @@ SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
 
 def show_devices(measure: bool, only: str, as_json: bool) -> None:
     """Prints the devices; measures them first if asked for."""
-    selected = list(registry.parse_list(only)) if only else listed()
+    with progress("looking at devices"):
+        selected = list(registry.parse_list(only)) if only else listed()
     entries = []
     for device in selected:
         reason = registry.why_unavailable(device)

@@ -221,6 +221,10 @@ def _at_sizes(report: dict[str, Any]) -> str:
     )
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def _totals(report: dict[str, Any]) -> list[tuple[str, str]]:
     params = f"{report['param_elements']:,} in {report['params']} arrays, {human_bytes(report['param_bytes'])}"
     rows = [
@@ -230,7 +234,7 @@ def _totals(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("activations", f"{human_bytes(report['activation_bytes'])} at most, without fusion"),
     ]
     if report["uncounted_nodes"]:
-        rows.append(("not counted", f"{report['uncounted_nodes']} nodes whose sizes only a run tells"))
+        rows.append(("not counted", f"{_counted(report['uncounted_nodes'], 'node')} whose sizes only a run tells"))
     if report["open_loops"]:
-        rows.append(("counted once", f"{report['open_loops']} loops whose trips only a run tells"))
+        rows.append(("counted once", f"{_counted(report['open_loops'], 'loop')} whose trips only a run tells"))
     return rows
