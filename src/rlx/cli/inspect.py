@@ -40,7 +40,8 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool, picture: Path
         report = {"model": str(path), "format": imported.format, "notes": imported.notes, **_told(graph, found.of)}
     report["unmet"] = found.unmet
     if picture is not None:
-        picture.write_text(page(graph, path.name, found.of, lambda node: cost_of(node).flops), encoding="utf-8")
+        document = page(graph, path.name, found.of, lambda node: cost_of(node).flops, report["flops"])
+        picture.write_text(document, encoding="utf-8")
     if as_json:
         emit_json(report)
         return

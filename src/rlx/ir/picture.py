@@ -44,9 +44,18 @@ BODIES = {"if": ("then", "else"), "while": ("condition", "body")}
 KINDS = ("then", "else", "condition", "body")
 
 
-def page(graph: Graph, title: str = "", sizes: Mapping[str, int] | None = None, flops_of: Flops | None = None) -> str:
-    """A whole HTML document; dims have numbers where `sizes` tells them, and boxes the operations of `flops_of`."""
-    data = data_of(graph, sizes or {}, flops_of) | {"title": title or graph.name}
+def page(
+    graph: Graph,
+    title: str = "",
+    sizes: Mapping[str, int] | None = None,
+    flops_of: Flops | None = None,
+    flops: int | None = None,
+) -> str:
+    """A whole HTML document; dims have numbers where `sizes` tells them, and boxes the operations of `flops_of`.
+
+    flops   of a run, which takes one branch of a conditional and the trips of a loop
+    """
+    data = data_of(graph, sizes or {}, flops_of) | {"title": title or graph.name, "flops": flops}
     # nothing in a name can end the element that holds it
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     template = resources.files(__package__).joinpath("picture.html").read_text(encoding="utf-8")
