@@ -31,7 +31,7 @@ from rlx.passes.staging import Stage, cut, sizes
 from rlx.runtime.bind_cache import BindCache
 from rlx.runtime.checked import compile_checked
 from rlx.runtime.demands import check_sizes, places
-from rlx.runtime.expert_slots import HeldProduct
+from rlx.runtime.expert_slots import HeldProduct, SharedMemory
 
 
 def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
@@ -58,7 +58,7 @@ def _compile_products(
     repack is held whole."""
     unchecked = replace(options, check_indices=False)  # the slots are ours
     programs: dict[str, Executable] = {}
-    products = {}
+    products, shared = {}, SharedMemory()
     for node in graph.nodes:
         if is_held(node, held):
             part = product_on_slots(node, held[node.inputs[1].name])
@@ -70,7 +70,8 @@ def _compile_products(
             programs[key] = program
             if not program.reserve(WEIGHT):
                 continue
-            products[node] = HeldProduct(node, part, program, held[node.inputs[1].name], options.check_indices)
+            slots = held[node.inputs[1].name]
+            products[node] = HeldProduct(node, part, program, slots, options.check_indices, shared)
     whole = {node.inputs[1].name for node in graph.nodes if is_held(node, held) and node not in products}
     return {node: product for node, product in products.items() if product.weight not in whole}
 
@@ -181,7 +182,8 @@ class StagedExecutable(Executable):
 
     def clone(self, weights: bool = True) -> StagedExecutable:
         executables = [executable.clone(weights) for executable in self.executables]
-        products = {node: product.clone(weights) for node, product in self.products.items()}
+        shared = SharedMemory()
+        products = {node: product.clone(weights, shared) for node, product in self.products.items()}
         return StagedExecutable(self.graph, self.cut, executables, products)
 
     def describe(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rlx.ir.literal import Array
 from rlx.passes.held_experts import held_weights
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.expert_slots import Slots
+from rlx.runtime.stages import StagedExecutable
 from support import skip_absent
 
 WIDTH, INNER, EXPERTS, K = 16, 32, 8, 2
@@ -241,6 +242,21 @@ def test_residency_places_weights_on_the_device() -> None:
     program.experts.set_resident(None)
     np.testing.assert_array_equal(program.run([tokens(5, 1)])[0], plain[1])
     assert program.executable.weight_bytes == all_bytes
+
+
+def test_buffers_of_all_products_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the sizes that ran last are kept, and results are the same without."""
+    whole, kept = compiled(net(), None), []
+    for limit in (1 << 30, 1):
+        monkeypatch.setenv("RLX_PLAN_BYTES", str(limit))
+        part = compiled(net(), 2)
+        for count in (3, 40, 3):
+            np.testing.assert_array_equal(part.run([tokens(count)])[0], whole.run([tokens(count)])[0])
+        executable = part.executable
+        assert isinstance(executable, StagedExecutable)
+        (shared,) = {id(product._shared): product._shared for product in executable.products.values()}.values()
+        kept.append(len(shared.plans))
+    assert kept == [12, 1]
 
 
 def test_budgets_follow_the_choices() -> None:
