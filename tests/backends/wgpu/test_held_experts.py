@@ -300,6 +300,18 @@ def test_many_threads_share_the_slots() -> None:
     assert not wrong
 
 
+def test_kernels_of_products_are_timed_too() -> None:
+    """Those of each of their runs: three for five experts and two slots."""
+    options = Options(profile=True, expert_budget=2)
+    program = rlx.Session("vulkan").with_options(options).compile(by_choice(3))
+    other = rlx.Session("vulkan").with_options(options).compile(by_choice(5))
+    x = np.ones((5, 6), "f4")
+    (once,) = {len(program.kernel_times([x[:3], np.array([0, 1, 0])])) for _ in range(2)}
+    times = other.kernel_times([x, np.arange(5)])
+    assert once > 0 and len(times) == 3 * once
+    assert all(a.first_ns + a.total_ns <= b.first_ns for a, b in zip(times[::once], times[once::once]))
+
+
 def test_what_is_predicted_counts_the_slots() -> None:
     def profile(budget: int | None) -> Any:
         devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("vulkan"), Options(expert_budget=budget))
