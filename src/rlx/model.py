@@ -187,6 +187,10 @@ class Model:
         packed = self._packed(dict(zip(self.compiled.output_names, results)))
         return [packed[i] for i in (self._outputs[n] for n in names_of(outputs or self._outputs, self._outputs))]
 
+    def run_parts(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Runs the model with inputs and outputs by their names in the graph: elements of sequences each have one."""
+        return self._run(inputs, lambda program: dict(zip(program.output_names, program.run(inputs))))
+
     def explain(self, inputs: Inputs | None = None) -> Explanation:
         """Predicts the time on each device for these inputs, and explains which is chosen."""
         if self._chain is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.cli.run import run_model
 from rlx.device import device, registry, support
 from rlx.errors import (
     CapabilityError,
@@ -373,6 +375,20 @@ def test_a_pickled_model_has_its_state_and_the_rest_of_its_chain(fakes: Any, tmp
     assert_same(list(again(**token(2)).values()), expected[2])
     assert again.device == "cpu"
     assert_same(list(model(**token(1)).values()), expected[1])
+
+
+def test_the_command_line_goes_on_too(
+    fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = rlx.Graph("net")
+    graph.output(graph.input("x", (4,), "f32") + 1, name="y")
+    save_graph(graph, tmp_path / "net.rlx")
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "breaking,cpu")
+    fakes["breaking"].step = "run"
+    run_model(tmp_path / "net.rlx", (), None, "auto", (), 0, 0, True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["device"] == "cpu" and "the device was lost" in told["tried_before"]["breaking"]
+    assert told["outputs"]["y"]["shape"] == [4]
 
 
 def test_many_threads_leave_a_device_together(fakes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

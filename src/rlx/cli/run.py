@@ -35,8 +35,9 @@ def run_model(
         compiled = model.compiled
     start_ns = time.perf_counter_ns()
     with progress("running"):
-        results = dict(zip(compiled.output_names, compiled.run(inputs)))
+        results = model.run_parts(inputs)
     run_ms = (time.perf_counter_ns() - start_ns) / 1e6
+    compiled = model.compiled  # of a chain that went on it is another
     files = _save(results, folder) if folder is not None else {}
     document: dict[str, Any] = {
         "model": str(path),

@@ -9,13 +9,15 @@ there. Results are therefore those of a device that holds all experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlx import locks
-from rlx.backends.executable import Executable
+from rlx.backends.executable import Bound, Executable, KernelTime
 from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError
 from rlx.ir import dim as dims
@@ -26,6 +28,7 @@ from rlx.passes.held_experts import BEFORE, WEIGHT
 from rlx.runtime.bind_cache import BindCache
 
 NOWHERE = -1
+MOST_ZEROS = 8
 
 
 class Slots:
@@ -80,13 +83,46 @@ class Slots:
             self.fetched += 1
 
 
+def add_times(times: list[KernelTime], more: Iterable[KernelTime]) -> None:
+    """Adds times of what began where all before it had ended."""
+    start = max((time.first_ns + time.total_ns for time in times), default=0.0)
+    times += [replace(time, first_ns=time.first_ns + start) for time in more]
+
+
+class SharedMemory:
+    """What the products of a program have in common, as they run one after the other: buffers of the sizes that were
+    used last, RLX_PLAN_BYTES of all products together, and results to begin with."""
+
+    def __init__(self) -> None:
+        self.plans = BindCache()
+        self._zeros: OrderedDict[Any, DeviceArray | Array] = OrderedDict()
+        self._lock = locks.lock()
+
+    def zeros(self, program: Executable, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray | Array:
+        """An array of zeros in the memory of a program, which nobody writes to."""
+        key = (shape, dtype)
+        with self._lock:
+            found = self._zeros.pop(key, None)
+            self._zeros[key] = array = program.put(BEFORE, np.zeros(shape, dtype)) if found is None else found
+            if len(self._zeros) > MOST_ZEROS:
+                self._zeros.popitem(last=False)
+            return array
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._zeros.clear()
+        self.plans.clear()
+
+
 class HeldProduct:
     """A grouped product of a graph on a weight in slots. Its calls from many threads take turns.
 
     program   the executable of `passes.held_experts.product_on_slots`
     """
 
-    def __init__(self, node: Node, graph: Graph, program: Executable, slots: int, checked: bool) -> None:
+    def __init__(
+        self, node: Node, graph: Graph, program: Executable, slots: int, checked: bool, shared: SharedMemory
+    ) -> None:
         self.rows, weight, self.experts = node.inputs
         self.node, self.graph, self.program, self.checked = node, graph, program, checked
         self.weight = weight.name
@@ -94,8 +130,7 @@ class HeldProduct:
         self.slots = Slots(self.count, slots)
         self.words = Violation(node.op.name, "indices", node.source or node.name)
         self._matrices: Array | None = None
-        self._plans = BindCache()
-        self._zeros: DeviceArray | Array | None = None
+        self._shared = shared
         self._lock = locks.lock()
 
     def set_weight(self, array: Array) -> None:
@@ -114,23 +149,26 @@ class HeldProduct:
         with self._lock:
             self.slots.forget()
             self.program.give_back()
-            self._plans.clear()
-            self._zeros = None
+        self._shared.give_back()
 
-    def clone(self, weights: bool) -> HeldProduct:
+    def clone(self, weights: bool, shared: SharedMemory) -> HeldProduct:
         """The product with slots of its own, which are empty."""
-        clone = HeldProduct(self.node, self.graph, self.program.clone(weights=False), self.slots.count, self.checked)
+        program = self.program.clone(weights=False)
+        clone = HeldProduct(self.node, self.graph, program, self.slots.count, self.checked, shared)
         clone._matrices = self._matrices if weights else None
         clone.slots.preferred = self.slots.preferred
         return clone
 
-    def run(self, rows: Any, experts: Array, binding: Mapping[str, int]) -> Any:
-        """The rows times the matrices of their experts, on the device. Raises InputError for an expert that there is
-        not."""
+    def run(self, rows: Any, experts: Array, binding: Mapping[str, int], times: list[KernelTime] | None = None) -> Any:
+        """The rows times the matrices of their experts, on the device; if `times` are asked for, each run of the
+        product is done twice, and adds those of its kernels. Raises InputError for an expert that there is not."""
         chosen = self._numbers(experts)
         with self._lock:
-            bound, results = self._plan(binding)
+            bound, zeros = self._plan(binding)
+            results: Any = zeros
             for at in self.slots.passes(chosen, self._bring):
+                if times is not None:
+                    add_times(times, bound.profile([rows, results, at]))
                 (results,) = bound.deliver_to(["device"], [rows, results, at])
         return results
 
@@ -146,19 +184,17 @@ class HeldProduct:
             raise InputError(f"[run] expected data of every param, got none for {self.weight!r}: set_param gives it")
         self.program.write_part(WEIGHT, slot, self._matrices[expert])
 
-    def _plan(self, binding: Mapping[str, int]) -> tuple[Any, DeviceArray | Array]:
+    def _plan(self, binding: Mapping[str, int]) -> tuple[Bound, DeviceArray | Array]:
         """The program at these sizes, and zeros of its results' shape."""
         known = {name: binding[name] for name in self.graph.symbols}
-        key = tuple(known.items())
-        bound = self._plans.get(key)
+        key = (id(self), *known.items())
+        bound = self._shared.plans.get(key)
         if bound is None:
             bound = self.program.bind(known)
-            self._plans.put(key, bound)
+            self._shared.plans.put(key, bound)
         of = self.node.types[0]
         shape = tuple(dims.evaluate(d, known) for d in of.shape)
-        if self._zeros is None or self._zeros.shape != shape:
-            self._zeros = self.program.put(BEFORE, np.zeros(shape, of.dtype.numpy))
-        return bound, self._zeros
+        return bound, self._shared.zeros(self.program, shape, of.dtype.numpy)
 
     def describe(self) -> dict[str, Any]:
         return {"experts": self.count, "slots": self.slots.count, "fetched": self.slots.fetched}

@@ -31,7 +31,7 @@ from rlx.passes.staging import Stage, cut, sizes
 from rlx.runtime.bind_cache import BindCache
 from rlx.runtime.checked import compile_checked
 from rlx.runtime.demands import check_sizes, places
-from rlx.runtime.expert_slots import HeldProduct
+from rlx.runtime.expert_slots import HeldProduct, SharedMemory, add_times
 
 
 def compile_graph(graph: Graph, backend: Backend, options: Options, ordinal: int) -> Executable:
@@ -58,7 +58,7 @@ def _compile_products(
     repack is held whole."""
     unchecked = replace(options, check_indices=False)  # the slots are ours
     programs: dict[str, Executable] = {}
-    products = {}
+    products, shared = {}, SharedMemory()
     for node in graph.nodes:
         if is_held(node, held):
             part = product_on_slots(node, held[node.inputs[1].name])
@@ -70,7 +70,8 @@ def _compile_products(
             programs[key] = program
             if not program.reserve(WEIGHT):
                 continue
-            products[node] = HeldProduct(node, part, program, held[node.inputs[1].name], options.check_indices)
+            slots = held[node.inputs[1].name]
+            products[node] = HeldProduct(node, part, program, slots, options.check_indices, shared)
     whole = {node.inputs[1].name for node in graph.nodes if is_held(node, held) and node not in products}
     return {node: product for node, product in products.items() if product.weight not in whole}
 
@@ -94,6 +95,9 @@ class Nothing(Executable):
 
 class _NothingBound(Bound):
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return []
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         return []
 
 
@@ -181,7 +185,8 @@ class StagedExecutable(Executable):
 
     def clone(self, weights: bool = True) -> StagedExecutable:
         executables = [executable.clone(weights) for executable in self.executables]
-        products = {node: product.clone(weights) for node, product in self.products.items()}
+        shared = SharedMemory()
+        products = {node: product.clone(weights, shared) for node, product in self.products.items()}
         return StagedExecutable(self.graph, self.cut, executables, products)
 
     def describe(self) -> dict[str, Any]:
@@ -262,7 +267,7 @@ class _StagedBound(Bound):
         return [result if buffer is None else deliver([result], [buffer])[0] for result, buffer in zip(results, out)]
 
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
-        """Kernels of all stages; a stage begins where the kernels of those before it ended."""
+        """Kernels of all stages and of products between them; each begins where the kernels before it ended."""
         times: list[KernelTime] = []
         self._run(["host"] * len(self.executable.outputs), inputs, times)
         return times
@@ -278,13 +283,12 @@ class _StagedBound(Bound):
             bound = self._bound(stage, plans, binding)
             operands = [values[value] for value in stage.takes]
             if times is not None:
-                start = max((time.first_ns + time.total_ns for time in times), default=0.0)
-                times += [replace(time, first_ns=time.first_ns + start) for time in bound.profile(operands)]
+                add_times(times, bound.profile(operands))
             values.update(zip(stage.gives, self._results(stage, bound, operands, wanted)))
             binding = stage.read(values, binding)
             for value, product in stage.products:
                 (experts,) = on_host([values[product.experts]])
-                values[value] = product.run(values[product.rows], experts, binding)
+                values[value] = product.run(values[product.rows], experts, binding, times)
             for value in stage.drops:
                 if value not in outputs:
                     values.pop(value, None)

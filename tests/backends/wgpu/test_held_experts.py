@@ -22,6 +22,7 @@ from rlx.ir.literal import Array
 from rlx.passes.held_experts import held_weights
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.expert_slots import Slots
+from rlx.runtime.stages import StagedExecutable
 from support import skip_absent
 
 WIDTH, INNER, EXPERTS, K = 16, 32, 8, 2
@@ -243,6 +244,21 @@ def test_residency_places_weights_on_the_device() -> None:
     assert program.executable.weight_bytes == all_bytes
 
 
+def test_buffers_of_all_products_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the sizes that ran last are kept, and results are the same without."""
+    whole, kept = compiled(net(), None), []
+    for limit in (1 << 30, 1):
+        monkeypatch.setenv("RLX_PLAN_BYTES", str(limit))
+        part = compiled(net(), 2)
+        for count in (3, 40, 3):
+            np.testing.assert_array_equal(part.run([tokens(count)])[0], whole.run([tokens(count)])[0])
+        executable = part.executable
+        assert isinstance(executable, StagedExecutable)
+        (shared,) = {id(product._shared): product._shared for product in executable.products.values()}.values()
+        kept.append(len(shared.plans))
+    assert kept == [12, 1]
+
+
 def test_budgets_follow_the_choices() -> None:
     program = compiled(net(), None)
     with pytest.raises(InputError, match="total from 2 to 16"):
@@ -282,6 +298,18 @@ def test_many_threads_share_the_slots() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_kernels_of_products_are_timed_too() -> None:
+    """Those of each of their runs: three for five experts and two slots."""
+    options = Options(profile=True, expert_budget=2)
+    program = rlx.Session("vulkan").with_options(options).compile(by_choice(3))
+    other = rlx.Session("vulkan").with_options(options).compile(by_choice(5))
+    x = np.ones((5, 6), "f4")
+    (once,) = {len(program.kernel_times([x[:3], np.array([0, 1, 0])])) for _ in range(2)}
+    times = other.kernel_times([x, np.arange(5)])
+    assert once > 0 and len(times) == 3 * once
+    assert all(a.first_ns + a.total_ns <= b.first_ns for a, b in zip(times[::once], times[once::once]))
 
 
 def test_what_is_predicted_counts_the_slots() -> None:
