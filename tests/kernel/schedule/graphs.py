@@ -49,6 +49,16 @@ def _columns(graph: Graph) -> None:
     graph.output(ops.reduce_sum(x, axes=(0,)), ops.argmin(x, axis=0), ops.softmax(x, axis=0))
 
 
+def _windows(graph: Graph) -> None:
+    """Of channels that have nothing to do with one another, and of all that lie in a window."""
+    for size, window, stride in ((12, 3, 1), (14, 5, 2), (7, 5, 1)):
+        x = graph.input(f"x{size}", (2, size + window - 1, size + window - 1, 21))
+        w = graph.input(f"w{size}", (window, window, 1, 21))
+        sums = ops.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), low=(0, 0), high=(0, 0), groups=21,
+                        channels_last=True)  # fmt: skip
+        graph.output(ops.relu(sums) / 6.0)
+
+
 def _transposes(graph: Graph) -> None:
     """With whole squares and rests, and of few columns, which are interleaved."""
     graph.output(graph.input("x", (70, 150)).T + 1.0, graph.input("few", (3, 101)).T)
@@ -94,6 +104,7 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "maps": _maps,
     "rows": _rows,
     "columns": _columns,
+    "windows": _windows,
     "transposes": _transposes,
     "turned": turned,
     "transforms": _transforms,

@@ -36,6 +36,8 @@ CHANGES = [
     ("rows", "rows:register.*=48", "register s0 48"),
     ("rows", "rows:register.s0=16", "register s0 16"),
     ("columns", "columns:register.elements=48,register.terms=7", "register elements 48 x terms 7"),
+    ("windows", "windows:register.positions=1", "register positions 1"),
+    ("windows", "windows:register.elements=32", "elements 32"),
     ("transposes", "transpose:cache.rows=48", "cache rows 48"),
     ("transforms", "fourier:register.radix=2", "x radix 2"),
     ("transforms", "fourier:register.radix=4", "x radix 4"),
@@ -62,6 +64,14 @@ def test_results_are_the_same(name: str, changed: str, words: str, monkeypatch: 
         np.testing.assert_allclose(results[key], array, rtol=2e-4, atol=2e-3 if name == "transforms" else 2e-4)
 
 
+def test_windows_add_up_in_the_same_order_however_many_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = scheduled("windows")
+    together = run_on("cpu", item.graph, item.inputs)
+    monkeypatch.setenv(flags.schedule.name, "windows:register.positions=1")
+    for key, array in run_on("cpu", item.graph, item.inputs).items():
+        np.testing.assert_array_equal(together[key], array)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_each_kernel_says_how_it_is_run(level: str) -> None:
     lanes = isa.forced(level, for_codegen_only=True).lanes
@@ -81,6 +91,11 @@ def test_each_kernel_says_how_it_is_run(level: str) -> None:
         ("rows", "rows:register.s9=16", "one of register.s0, got register.s9, for rows"),
         ("rows", "rows:register.*=512", "register.s0 of at most 256, got 512, for rows"),
         ("columns", "columns:register.elements=272", "register.elements of at most 256, got 272, for columns"),
+        (
+            "windows",
+            "windows:register.positions=5",
+            "register.positions that divides 12, at most 16, got 5, for windows",
+        ),
         ("transposes", "transpose:register.rows=8", "register.rows of 16, a vector's length, got 8, for transpose"),
         ("transforms", "fourier:register.radix=3", "register.radix a power of two from 2 to 16, got 3, for fourier"),
         ("transforms", "fourier:register.signal=32", "register.signal a power of two from 4 to 16, got 32"),

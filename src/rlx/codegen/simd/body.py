@@ -6,13 +6,15 @@ the vector axis. What does not change in a loop is made before it (`Body.hoist`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from rlx.codegen.scalar import small_floats as narrow
 from rlx.codegen.scalar.reads import Reads
 from rlx.codegen.simd.function import Function, memory_type, register_type
 from rlx.codegen.simd.instructions import InstructionWriter
 from rlx.codegen.simd.registers import Reg, Vector, literal, suffix
+from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
@@ -41,6 +43,7 @@ class Body:
         self.rows: dict[int, Reg] = {}
         self.accumulated: Reg | None = None
         self.load_temp: Callable[[int, DType], Reg] | None = None
+        self._loaded: dict[object, str] | None = None
         self._reads = Reads()
         self._known: dict[object, Reg] = {}
         self._scopes: list[list[tuple[object, Reg | None]]] = [[]]
@@ -277,7 +280,30 @@ class Body:
             raw = self._gather(node.dtype, access.slot, line, kind, mask)
         return self.decode(Reg(raw, node.dtype, True))
 
+    @contextmanager
+    def loading_once(self) -> Iterator[None]:
+        """While it lasts, code runs from top to bottom and stores nothing: neighbouring elements that were loaded
+        before, by whatever expression, are not loaded again."""
+        self._loaded = {}
+        yield
+        self._loaded = None
+
     def _load_straight(self, access: Access, dtype: DType, line: Linear, kind: str, mask: str | None) -> str:
+        if self._loaded is None or line.others:
+            return self._load_neighbours(access, dtype, line, kind, mask)
+        const, moving = line.const, []
+        for number, coefficient in line.axes:
+            position = self.axes[number]
+            if position.isdigit():
+                const = dims.add(const, dims.mul(coefficient, int(position)))
+            else:
+                moving.append((position, coefficient))
+        key = (access.slot, dtype.name, const, tuple(moving), mask)
+        if key not in self._loaded:
+            self._loaded[key] = self._load_neighbours(access, dtype, line, kind, mask)
+        return self._loaded[key]
+
+    def _load_neighbours(self, access: Access, dtype: DType, line: Linear, kind: str, mask: str | None) -> str:
         where = self.pointer(access.slot, dtype, line)
         return self.load_vector(where, kind, 1, mask)  # weights in a mapped file lie anywhere
 

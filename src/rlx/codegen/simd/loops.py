@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import maths
 from rlx.codegen.scalar import small_floats as narrow
+from rlx.codegen.simd import windows
 from rlx.codegen.simd.function import Module
 from rlx.codegen.simd.nest_writer import NestWriter
 from rlx.ir import dim as dims
@@ -36,7 +37,8 @@ MOST_VECTORS = 16
 class ScheduledLoops:
     """How a nest is run: `positions` parallel positions, each `weight` instructions of work, `scratch` bytes a thread.
 
-    tiles     vectors in flight, of a map or of columns, or for each pass over a row; terms of a block of a sum
+    tiles     vectors in flight, of a map or of columns, or for each pass over a row; terms of a block of a sum;
+              positions of windows
     across    vectors lie along the last outer axis
     flat      the last outer axis is itself what is cut into pieces (there is no other outer axis)
     temps     where row buffers begin in the scratch memory
@@ -77,14 +79,17 @@ class ScheduledLoops:
         return module.define(stem, lambda name: NestWriter(module, name, self, slots).write())
 
 
-def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
+def schedule(nest: LoopNest, lanes: int, registers: int = 16) -> ScheduledLoops:
     """Legalises bodies and chooses along which axis vectors lie."""
     nest = LoopNest(nest.outer, nest.inner, tuple(_legal(s) for s in nest.statements))
     across = _across(nest, lanes)
     flat = across and len(nest.outer) == 1
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
-    tiles = _tiles(nest, lanes, across, flat)
+    tiles = _tiles(nest, lanes, across, flat, registers)
+    if any(tile.axis == "positions" for tile in tiles.tiles):
+        nest = windows.together(nest, tiles.static_tile("register", "positions"))
+        parallel = nest.outer[:-1]
     beside = tiles.vectors("register", "elements") if across and nest.inner else 1
     weight: Dim = 0
     for stage in nest.statements:
@@ -104,7 +109,7 @@ def schedule(nest: LoopNest, lanes: int) -> ScheduledLoops:
     return ScheduledLoops(nest, lanes, tiles, across, flat, dims.product(parallel), weight, total, tuple(temps))
 
 
-def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
+def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int) -> Schedule:
     """How many elements are in registers together. Raises RlxError for what is set by hand and no target has."""
     last = len(nest.outer) - 1
     tiles: tuple[Tile, ...]
@@ -112,6 +117,9 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
         kind = "columns"
         elements = Tile("register", "elements", _side_by_side(nest, lanes) * lanes)
         tiles = (elements, Tile("register", "terms", SUM_BLOCK))
+        if windows.are_in(nest):
+            kind, positions = "windows", windows.positions_at_a_time(nest, registers)
+            tiles = (Tile("register", "positions", positions), elements)
     elif across:
         kind = "map"
         vectors = _in_flight([s.body for s in nest.statements], None if flat else nest.outer[-1], lanes)
@@ -129,7 +137,9 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
         return UNTILED
     chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)))
     for tile in chosen.tiles:
-        if tile.axis != "terms":
+        if tile.axis == "positions":
+            windows.check(nest, tile.size)
+        elif tile.axis != "terms":
             chosen = chosen.in_whole_vectors(tile.level, tile.axis)
             if chosen.vectors(tile.level, tile.axis) > MOST_VECTORS:
                 raise unfit(kind, tile.level, tile.axis, tile.size, f"of at most {MOST_VECTORS * lanes}")

@@ -7,9 +7,11 @@ then several of them may go side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlx.codegen.simd import windows
 from rlx.codegen.simd.argument_pass import argument_pass
 from rlx.codegen.simd.body import Body, lane_mask, uses_axis
 from rlx.codegen.simd.function import Function, Module, register_type
@@ -26,8 +28,6 @@ from rlx.kernel.ir.loops import Reduce, RowBuffer, Store, is_once_a_row, row_pas
 if TYPE_CHECKING:
     from rlx.codegen.simd.loops import ScheduledLoops
 
-MOST_UNROLLED = 7
-"""Steps of an inner loop that are written out one by one."""
 LINE_BYTES = 64
 ROWS_AHEAD = 4
 """How far before their use elements of long columns are fetched."""
@@ -196,7 +196,10 @@ class NestWriter:
             )
         is_vector = self.scheduled.across or vector_axis is not None
         first = [(self._type(n, is_vector), self._identity(n, is_vector)) for n in reduces]
-        results = self._loops(numbers, reduces, sequential, vector_axis, first * max(len(self.parts), 1), "0")
+        statements = [self.nest.statements[n] for n in numbers]
+        one_line = vector_axis is None and windows.is_written_out(self.nest) and windows.only_sums(statements)
+        with self.body.loading_once() if one_line else nullcontext():
+            results = self._loops(numbers, reduces, sequential, vector_axis, first * max(len(self.parts), 1), "0")
         for part in self.side_by_side():
             for number, result in zip(reduces, results[part * len(reduces) :]):
                 stage = self.nest.statements[number]
@@ -228,7 +231,7 @@ class NestWriter:
                 self.body.pop()
                 return reduced
 
-            if extent.isdigit() and int(extent) <= MOST_UNROLLED and vector_axis is None:
+            if extent.isdigit() and int(extent) <= windows.LONGEST and vector_axis is None:
                 values = [value for _, value in carried]
                 for position in range(int(extent)):  # windows are short: no loop pays for them
                     values = one(str(position), values)

@@ -15,7 +15,7 @@ from rlx.kernel.schedule.schedule import Schedule
 
 KINDS = (
     "attention", "bitonic", "columns", "contraction", "fourier", "map", "prefix-scan", "rows", "scatter", "split-kv",
-    "top-k", "transpose", "winograd",
+    "top-k", "transpose", "windows", "winograd",
 )  # fmt: skip
 """Kernels that are written from a schedule; each target has some of them."""
 EVERY = "*"

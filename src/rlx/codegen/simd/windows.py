@@ -1,0 +1,99 @@
+"""Short windows that move along an axis, several positions at a time: what the windows of neighbours share is loaded
+once. A depthwise convolution would otherwise load two vectors for each product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlx.ir import dim as dims
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.axes import replaced_expr, replaced_linear
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
+from rlx.kernel.schedule.overrides import unfit
+
+LONGEST = 7
+"""Steps along an inner axis that are written out one by one; longer axes are loops."""
+LEAST_STEPS = 3
+"""Of a window whose neighbours share anything worth while."""
+FEW_REGISTERS, MANY_REGISTERS = (4, 3, 2), (4, 7, 6, 5, 3, 2)
+"""Positions at a time, the best first: each has a sum, and the window in front of them slides."""
+MOST = 16
+
+
+def is_written_out(nest: LoopNest) -> bool:
+    """Whether all steps of a row are written out one by one."""
+    return all(isinstance(extent, int) and extent <= LONGEST for extent in nest.inner)
+
+
+def are_in(nest: LoopNest) -> bool:
+    """Whether several positions along the last outer axis but one may be worked on together, and share what they
+    load."""
+    if len(nest.outer) < 2 or not nest.inner or not is_written_out(nest) or not isinstance(nest.outer[-2], int):
+        return False
+    steps = dims.product(nest.inner)
+    assert isinstance(steps, int)  # all steps are written out
+    return steps >= LEAST_STEPS and all(_is_plain(statement) for statement in nest.statements) and _shares(nest)
+
+
+def positions_at_a_time(nest: LoopNest, registers: int) -> int:
+    """How many of them."""
+    choices = MANY_REGISTERS if registers > 16 else FEW_REGISTERS
+    return next((count for count in choices if _divides(count, nest)), 1)
+
+
+def check(nest: LoopNest, count: Dim) -> None:
+    """Raises RlxError for a number set by hand that the axis is no multiple of."""
+    if not _divides(count, nest) or dims.evaluate(count, {}) > MOST:
+        raise unfit("windows", "register", "positions", count, f"that divides {nest.outer[-2]}, at most {MOST}")
+
+
+def _divides(count: Dim, nest: LoopNest) -> bool:
+    extent = nest.outer[-2]
+    return isinstance(count, int) and count > 0 and isinstance(extent, int) and extent % count == 0
+
+
+def _is_plain(statement: Statement) -> bool:
+    if isinstance(statement, Reduce):
+        return not statement.argument
+    return isinstance(statement, Store) and not statement.per_element
+
+
+def _shares(nest: LoopNest) -> bool:
+    """Whether neighbours load anything that is the same, and nothing that asks where it is."""
+    axis = len(nest.outer) - 2
+    loads = [n for n in ex.walk([s.body for s in nest.statements if isinstance(s, Reduce)]) if n.kind == "load"]
+    return any(n.attr.coefficient(axis) == 0 for n in loads) and not any(n.attr.guarded or n.args for n in loads)
+
+
+def together(nest: LoopNest, count: int) -> LoopNest:
+    """The nest with so many positions along the last outer axis but one in one: each statement stands there for each
+    of them."""
+    if count == 1:
+        return nest
+    axis = len(nest.outer) - 2
+    statements: list[Statement] = []
+    for statement in nest.statements:
+        for number in range(count):
+            places = {axis: Linear(number, ((axis, count),))}
+            statements.append(_at(statement, places, count, number))
+    outer = (*nest.outer[:axis], dims.floordiv(nest.outer[axis], count), nest.outer[-1])
+    return LoopNest(outer, nest.inner, tuple(statements))
+
+
+def _at(statement: Statement, places: dict[int, Linear], count: int, number: int) -> Statement:
+    def of_its_own(node: Expr, _: tuple[Expr, ...]) -> Expr | None:
+        return Expr("row", node.dtype, (), node.attr * count + number) if node.kind == "row" else None
+
+    body = ex.rewrite(replaced_expr(statement.body, places), of_its_own)
+    if isinstance(statement, Reduce):
+        return Reduce(statement.combine, body, statement.dtype)
+    assert isinstance(statement, Store)  # of a plain nest
+    return Store(statement.slot, replaced_linear(statement.offset, places), body, statement.per_element)
+
+
+def only_sums(statements: Iterable[Statement]) -> bool:
+    """Whether a pass writes nothing, so that what was loaded stays what it was."""
+    return all(isinstance(statement, Reduce) for statement in statements)
