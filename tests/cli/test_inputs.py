@@ -174,13 +174,16 @@ def test_what_was_made_up_is_told_with_the_option_that_changes_it(
     assert "made up" not in capsys.readouterr().err
 
 
-def test_names_that_are_nearly_right() -> None:
+def test_names_that_are_nearly_right(tmp_path: Path) -> None:
     graph = Graph()
     graph.output(graph.input("image", ("batch", "height")), name="out")
     with pytest.raises(typer.BadParameter, match="did you mean 'height'"):
         gather(graph, [], {"heigth": 3})
     with pytest.raises(typer.BadParameter, match="did you mean 'image'"):
         gather(graph, ["imagee=random"], {})
+    np.savez(tmp_path / "all.npz", images=np.ones((1, 2), np.float32))
+    with pytest.raises(rlx.InputError, match=r"got 'images'; did you mean 'image'"):
+        gather(graph, [str(tmp_path / "all.npz")], {})
 
 
 def test_work_in_bodies_counts() -> None:

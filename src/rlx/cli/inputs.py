@@ -116,6 +116,10 @@ def _option(option: str, types: Mapping[str, TensorType]) -> dict[str, Array]:
     name, equals, where = option.partition("=")
     if not equals and option.endswith(".npz"):
         with _opened(Path(option)) as archive:
+            unknown = [key for key in archive.files if key not in types]
+            if unknown:
+                near = did_you_mean(unknown[0], types)
+                raise InputError(f"[input] expected arrays among {list(types)} in {option!r}, got {unknown[0]!r}{near}")
             return {key: archive[key] for key in archive.files}
     if not equals or not where:
         raise typer.BadParameter(f"expected NAME=FILE or NAME=random, got {option!r}", param_hint="--input")
