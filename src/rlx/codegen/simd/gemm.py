@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from rlx.codegen.scalar import maths
+from rlx.codegen.simd import division
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
@@ -173,7 +173,9 @@ class _GemmWriter:
         self.width = scheduled.vectors * self.lanes
         self.ragged = not (isinstance(self.work.n, int) and self.work.n % self.width == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
-        self.epilogue = [Store(s.slot, s.offset, maths.legalise(s.body), False) for s in self.work.epilogue]
+        self.epilogue = [
+            Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
+        ]
 
     def write(self) -> Function:
         self.f.loop("%begin", "%end", 1, [], self._position)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rlx.codegen.scalar import maths
 from rlx.codegen.scalar import small_floats as narrow
-from rlx.codegen.simd import windows
+from rlx.codegen.simd import division, windows
 from rlx.codegen.simd.function import Module
+from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.nest_writer import NestWriter
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -79,14 +79,15 @@ class ScheduledLoops:
         return module.define(stem, lambda name: NestWriter(module, name, self, slots).write())
 
 
-def schedule(nest: LoopNest, lanes: int, registers: int = 16) -> ScheduledLoops:
+def schedule(nest: LoopNest, isa: Isa) -> ScheduledLoops:
     """Legalises bodies and chooses along which axis vectors lie."""
-    nest = LoopNest(nest.outer, nest.inner, tuple(_legal(s) for s in nest.statements))
+    lanes = isa.lanes
+    nest = LoopNest(nest.outer, nest.inner, tuple(_legal(s, isa) for s in nest.statements))
     across = _across(nest, lanes)
     flat = across and len(nest.outer) == 1
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
-    tiles = _tiles(nest, lanes, across, flat, registers)
+    tiles = _tiles(nest, lanes, across, flat, isa.vector_registers)
     if any(tile.axis == "positions" for tile in tiles.tiles):
         nest = windows.together(nest, tiles.static_tile("register", "positions"))
         parallel = nest.outer[:-1]
@@ -177,8 +178,8 @@ def _side_by_side(nest: LoopNest, lanes: int) -> int:
     return 1 << (count.bit_length() - 1)
 
 
-def _legal(stage: Statement) -> Statement:
-    body = maths.legalise(stage.body)
+def _legal(stage: Statement, isa: Isa) -> Statement:
+    body = division.legalise(stage.body, isa.has_fma)
     match stage:
         case Reduce():
             return Reduce(stage.combine, body, stage.dtype, stage.argument, stage.last)

@@ -68,16 +68,12 @@ Scheduler = Callable[[Any, Isa], Scheduled | None]
 
 
 def _loops(work: LoopNest, isa: Isa) -> Scheduled:
-    plain = loops.schedule(work, isa.lanes, isa.vector_registers)
+    plain = loops.schedule(work, isa)
     return transpose.schedule(plain, isa.lanes) or plain
 
 
 def _contraction(work: Contraction, isa: Isa) -> Scheduled:
-    return (
-        gemm.schedule(work, isa)
-        if gemm.takes(work, isa)
-        else loops.schedule(work.as_nest(), isa.lanes, isa.vector_registers)
-    )
+    return gemm.schedule(work, isa) if gemm.takes(work, isa) else loops.schedule(work.as_nest(), isa)
 
 
 def _irregular(work: OrderedWork, isa: Isa) -> Scheduled:

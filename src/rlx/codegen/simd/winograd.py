@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.codegen.scalar import maths
-from rlx.codegen.simd import gemm
+from rlx.codegen.simd import division, gemm
 from rlx.codegen.simd.body import Body, lane_mask
 from rlx.codegen.simd.function import Function, Module
 from rlx.codegen.simd.isa import Isa
@@ -123,7 +122,9 @@ class _WinogradWriter:
         self.channels, self.outputs = _int(self.conv.k), _int(self.conv.n)
         self.panels = -(-self.outputs // self.conv.packed)
         self.padded = self.panels * self.conv.packed
-        self.epilogue = [Store(s.slot, s.offset, maths.legalise(s.body), False) for s in self.conv.epilogue]
+        self.epilogue = [
+            Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.conv.epilogue
+        ]
 
     def write(self) -> Function:
         f = self.f
