@@ -28,6 +28,8 @@ from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
+NEAR_BYTES = 1 << 16
+"""Of a right side whose panels are all read again for every block of rows."""
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
 _WASTE = {1: 1.3, 2: 1.08}
@@ -186,7 +188,7 @@ class _GemmWriter:
         self.body.push()
         panels = f.dim(dims.ceildiv(work.n, self.width))
         blocks = f.dim(dims.ceildiv(work.m, self.scheduled.row_block))
-        if work.packed and work.batch:
+        if work.packed and work.batch and not self._is_near():
             # batches share the panels: each panel stays in cache while all rows pass by
             others = f.dim(dims.product((*work.batch, dims.ceildiv(work.m, self.scheduled.row_block))))
             panel, rest = f.divide(position, others), f.remainder(position, others)
@@ -206,6 +208,11 @@ class _GemmWriter:
         self._tiles(first, rows, column, right, ahead)
         self.body.pop()
         return []
+
+    def _is_near(self) -> bool:
+        """Whether all panels stay in a near cache together, so that each row of the result is written at once."""
+        side = dims.product((*self.work.taps, self.work.k, self.work.n, self.form.dtype.itemsize))
+        return isinstance(side, int) and side <= NEAR_BYTES
 
     def _panel(self, panel: str, column: str) -> tuple[str, str]:
         """The panel's address, and what to prefetch meanwhile: the panel behind it."""

@@ -17,6 +17,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.rewriting import Context
+from rlx.kernel.ir.axes import replaced_expr, replaced_linear
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Access, Linear, offset_of
 from rlx.kernel.ir.loops import LoopNest, Store
@@ -166,8 +167,38 @@ def _moved(work: Work, slot: int, part: _Part) -> Work | None:
             conv = _moved_product(work.conv, slot, part)
             return None if conv is None else dataclasses.replace(work, conv=conv)
         case Contraction():
-            return _moved_product(work, slot, part)
+            return _moved_product(work, slot, part) or _moved_by_rows(work, slot, part)
     return None
+
+
+def _moved_by_rows(work: Contraction, slot: int, part: _Part) -> Contraction | None:
+    """The same where the rows of a product are places of an image, and those of one line lie side by side in the
+    target: a batch of lines."""
+    (store, *others) = [store for store in work.epilogue if store.slot == slot]
+    step = store.offset.coefficient(work.m_axis)
+    if others or work.a_slot == slot or work.b_slot == slot or step == 0:
+        return None
+    for _, line_step, _ in part.axes[:-1]:
+        rows = dims.exact_div(line_step, step)
+        lines = None if rows is None else dims.exact_div(work.m, rows)
+        if rows is not None and lines is not None and rows != 1 and lines != 1:
+            return _moved_product(_in_lines(work, rows, lines), slot, part)
+    return None
+
+
+def _in_lines(work: Contraction, rows: Dim, lines: Dim) -> Contraction:
+    """The product with its rows in a batch of so many lines."""
+    axis = work.m_axis
+    places = {number: Linear(0, ((number + 1, 1),)) for number in range(axis + 1, len(work.extents()))}
+    places[axis] = Linear(0, ((axis, rows), (axis + 1, 1)))
+    epilogue = tuple(
+        Store(s.slot, replaced_linear(s.offset, places), replaced_expr(s.body, places), s.per_element)
+        for s in work.epilogue
+    )
+    return dataclasses.replace(
+        work, batch=(*work.batch, lines), m=rows, a=replaced_linear(work.a, places), b=replaced_linear(work.b, places),
+        epilogue=epilogue,
+    )  # fmt: skip
 
 
 def _moved_nest(work: LoopNest, slot: int, part: _Part) -> LoopNest | None:
