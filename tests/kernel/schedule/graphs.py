@@ -51,7 +51,7 @@ def _columns(graph: Graph) -> None:
 
 def _windows(graph: Graph) -> None:
     """Of channels that have nothing to do with one another, and of all that lie in a window."""
-    for size, window, stride in ((12, 3, 1), (14, 5, 2), (7, 5, 1)):
+    for size, window, stride in ((12, 3, 1), (14, 5, 2), (7, 5, 1), (13, 3, 1), (2, 3, 1)):
         x = graph.input(f"x{size}", (2, size + window - 1, size + window - 1, 21))
         w = graph.input(f"w{size}", (window, window, 1, 21))
         sums = ops.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), low=(0, 0), high=(0, 0), groups=21,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernel.schedule.graphs import scheduled
-from rlx import flags
+from rlx import flags, ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa
 from rlx.codegen.simd.module import generate, schedule_of
@@ -37,6 +37,7 @@ CHANGES = [
     ("rows", "rows:register.s0=16", "register s0 16"),
     ("columns", "columns:register.elements=48,register.terms=7", "register elements 48 x terms 7"),
     ("windows", "windows:register.positions=1", "register positions 1"),
+    ("windows", "windows:register.positions=5", "register positions 5"),
     ("windows", "windows:register.elements=32", "elements 32"),
     ("transposes", "transpose:cache.rows=48", "cache rows 48"),
     ("transforms", "fourier:register.radix=2", "x radix 2"),
@@ -62,6 +63,21 @@ def test_results_are_the_same(name: str, changed: str, words: str, monkeypatch: 
     results = run_on("cpu", item.graph, item.inputs)
     for key, array in expected.items():
         np.testing.assert_allclose(results[key], array, rtol=2e-4, atol=2e-3 if name == "transforms" else 2e-4)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9, 14])
+def test_windows_of_axes_of_any_length(width: int) -> None:
+    graph = Graph("windows")
+    x, w = graph.input("x", ("n", 5, "w", 19), "f32"), graph.input("w", (3, 3, 1, 19), "f32")
+    graph.output(ops.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(1, 1), high=(1, 1), groups=19,
+                          channels_last=True), name="y")  # fmt: skip
+    random = np.random.default_rng(width)
+    inputs = {
+        n: random.standard_normal(s).astype(np.float32) for n, s in (("x", (2, 5, width, 19)), ("w", (3, 3, 1, 19)))
+    }
+    np.testing.assert_allclose(
+        run_on("cpu", graph, inputs)["y"], run_on("reference", graph, inputs)["y"], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_windows_add_up_in_the_same_order_however_many_go_together(monkeypatch: pytest.MonkeyPatch) -> None:

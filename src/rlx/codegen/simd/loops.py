@@ -42,6 +42,7 @@ class ScheduledLoops:
     across    vectors lie along the last outer axis
     flat      the last outer axis is itself what is cut into pieces (there is no other outer axis)
     temps     where row buffers begin in the scratch memory
+    single    of windows that several positions share: the nest of one, for those that are left
     """
 
     nest: LoopNest
@@ -53,6 +54,7 @@ class ScheduledLoops:
     weight: Dim
     scratch: Dim
     temps: tuple[tuple[int, Dim], ...]
+    single: LoopNest | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -88,8 +90,10 @@ def schedule(nest: LoopNest, isa: Isa) -> ScheduledLoops:
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
     tiles = _tiles(nest, lanes, across, flat, isa.vector_registers)
+    single = None
     if any(tile.axis == "positions" for tile in tiles.tiles):
-        nest = windows.together(nest, tiles.static_tile("register", "positions"))
+        count = tiles.static_tile("register", "positions")
+        single, nest = (None if dims.exact_div(nest.outer[-2], count) else nest), windows.together(nest, count)
         parallel = nest.outer[:-1]
     beside = tiles.vectors("register", "elements") if across and nest.inner else 1
     weight: Dim = 0
@@ -107,7 +111,7 @@ def schedule(nest: LoopNest, isa: Isa) -> ScheduledLoops:
             item_bytes = 4 if dtype in narrow.DTYPES else dtype.itemsize  # what registers hold, in f32 if it is narrow
             size = dims.mul(dims.mul(inside, lanes * beside if across else 1), item_bytes)
             total = dims.add(total, dims.mul(dims.floordiv(dims.add(size, 127), 64), 64))
-    return ScheduledLoops(nest, lanes, tiles, across, flat, dims.product(parallel), weight, total, tuple(temps))
+    return ScheduledLoops(nest, lanes, tiles, across, flat, dims.product(parallel), weight, total, tuple(temps), single)
 
 
 def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int) -> Schedule:
@@ -139,7 +143,7 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int)
     chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)))
     for tile in chosen.tiles:
         if tile.axis == "positions":
-            windows.check(nest, tile.size)
+            windows.check(tile.size)
         elif tile.axis != "terms":
             chosen = chosen.in_whole_vectors(tile.level, tile.axis)
             if chosen.vectors(tile.level, tile.axis) > MOST_VECTORS:

@@ -23,7 +23,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
-from rlx.kernel.ir.loops import Reduce, RowBuffer, Store, is_once_a_row, row_passes
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store, is_once_a_row, row_passes
 
 if TYPE_CHECKING:
     from rlx.codegen.simd.loops import ScheduledLoops
@@ -78,13 +78,43 @@ class NestWriter:
                 extent = self.f.dim(outer[number])
                 self.body.axes[number] = self.f.remainder(rest, extent)
                 rest = self.f.divide(rest, extent)
-        if self.scheduled.across:
-            last = len(self.nest.outer) - 1
-            self._vector_loop(last, "0", self.f.dim(self.nest.outer[last]))
+        if self.scheduled.single is not None:
+            self._windows(self.scheduled.single)
+        elif self.scheduled.across:
+            self._last_axis()
         else:
             self._stages()
         self.body.pop()
         return []
+
+    def _last_axis(self) -> None:
+        last = len(self.nest.outer) - 1
+        self._vector_loop(last, "0", self.f.dim(self.nest.outer[last]))
+
+    def _windows(self, single: LoopNest) -> None:
+        """Several positions of windows at a time, or what is left of the axis one by one."""
+        f, body, axis = self.f, self.body, len(single.outer) - 2
+        count, extent = self.scheduled.tiles.static_tile("register", "positions"), f.dim(single.outer[axis])
+        first = f.mul(body.axes[axis], str(count))
+        behind = f.add(first, str(count))
+
+        def apart(write: Callable[[], None]) -> None:
+            body.push()
+            write()
+            body.pop()
+
+        def one(position: str, _: list[str]) -> list[str]:
+            body.axes[axis] = position
+            apart(self._last_axis)
+            return []
+
+        def left() -> None:
+            f.loop(first, extent, 1, [], one)
+
+        f.when(f.value(f"icmp sle i64 {behind}, {extent}"), lambda: apart(self._last_axis))
+        together, block, self.nest = self.nest, body.axes[axis], single
+        f.when(f.value(f"icmp sgt i64 {behind}, {extent}"), left)
+        self.nest, body.axes[axis] = together, block
 
     # vectors along the last outer axis
 

@@ -20,7 +20,7 @@ LEAST_STEPS = 3
 """Of a window whose neighbours share anything worth while."""
 FEW_REGISTERS, MANY_REGISTERS = (4, 3, 2), (4, 7, 6, 5, 3, 2)
 """Positions at a time, the best first: each has a sum, and the window in front of them slides."""
-MOST = 16
+ENOUGH, MOST = 3, 16
 
 
 def is_written_out(nest: LoopNest) -> bool:
@@ -31,7 +31,7 @@ def is_written_out(nest: LoopNest) -> bool:
 def are_in(nest: LoopNest) -> bool:
     """Whether several positions along the last outer axis but one may be worked on together, and share what they
     load."""
-    if len(nest.outer) < 2 or not nest.inner or not is_written_out(nest) or not isinstance(nest.outer[-2], int):
+    if len(nest.outer) < 2 or not nest.inner or not is_written_out(nest) or nest.outer[-2] == 1:
         return False
     steps = dims.product(nest.inner)
     assert isinstance(steps, int)  # all steps are written out
@@ -39,20 +39,19 @@ def are_in(nest: LoopNest) -> bool:
 
 
 def positions_at_a_time(nest: LoopNest, registers: int) -> int:
-    """How many of them."""
-    choices = MANY_REGISTERS if registers > 16 else FEW_REGISTERS
-    return next((count for count in choices if _divides(count, nest)), 1)
-
-
-def check(nest: LoopNest, count: Dim) -> None:
-    """Raises RlxError for a number set by hand that the axis is no multiple of."""
-    if not _divides(count, nest) or dims.evaluate(count, {}) > MOST:
-        raise unfit("windows", "register", "positions", count, f"that divides {nest.outer[-2]}, at most {MOST}")
-
-
-def _divides(count: Dim, nest: LoopNest) -> bool:
+    """How many of them: so many that none is left, if that can be."""
     extent = nest.outer[-2]
-    return isinstance(count, int) and count > 0 and isinstance(extent, int) and extent % count == 0
+    choices = MANY_REGISTERS if registers > 16 else FEW_REGISTERS
+    if isinstance(extent, int):
+        even = next((count for count in choices if extent % count == 0 and count >= ENOUGH), 0)
+        return even or min(choices[0], extent)
+    return choices[0]
+
+
+def check(count: Dim) -> None:
+    """Raises RlxError for a number set by hand that is too large."""
+    if not isinstance(count, int) or not 0 < count <= MOST:
+        raise unfit("windows", "register", "positions", count, f"of at most {MOST}")
 
 
 def _is_plain(statement: Statement) -> bool:
@@ -70,16 +69,14 @@ def _shares(nest: LoopNest) -> bool:
 
 def together(nest: LoopNest, count: int) -> LoopNest:
     """The nest with so many positions along the last outer axis but one in one: each statement stands there for each
-    of them."""
-    if count == 1:
-        return nest
+    of them. Where the axis is no multiple of them the last ones must be left out."""
     axis = len(nest.outer) - 2
     statements: list[Statement] = []
     for statement in nest.statements:
         for number in range(count):
             places = {axis: Linear(number, ((axis, count),))}
             statements.append(_at(statement, places, count, number))
-    outer = (*nest.outer[:axis], dims.floordiv(nest.outer[axis], count), nest.outer[-1])
+    outer = (*nest.outer[:axis], dims.ceildiv(nest.outer[axis], count), nest.outer[-1])
     return LoopNest(outer, nest.inner, tuple(statements))
 
 
