@@ -201,8 +201,8 @@ def test_objects_are_told_by_their_class() -> None:
         (rlx.Graph(), r"a graph of rlx \(Graph\): rlx\.Session\(device\)\.compile\(graph\)"),
         (rlx.load(relu()), r"a model that is loaded"),
         (np.ones(3), r"an array \(ndarray\): it is an input"),
-        (None, r"a path, bytes, a file that is open in binary mode, or an onnx\.ModelProto, got NoneType$"),
-        (3, r"got int$"),
+        (None, r"a path, bytes, a file that is open in binary mode, or an onnx\.ModelProto, got NoneType\b"),
+        (3, r"got int\b"),
     ]
     for source, message in told:
         with pytest.raises(rlx.ModelError, match=message):
