@@ -52,6 +52,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "handle to unbind": (unbound, "tokens"),
     "output that feeds": (lambda: compiled().set_feeds({"logit": "tokens"}), "logits"),
     "input that is fed": (lambda: compiled().set_feeds({"logits": "token"}), "tokens"),
+    "option of a session": (lambda: rlx.Session("cpu", thread=2), "threads"),  # type: ignore[call-arg]
+    "option of jit": (lambda: rlx.jit(lambda x: x, devise="cpu"), "device"),  # type: ignore[call-arg]
+    "option of load": (lambda: rlx.load(b"", devise="cpu"), "device"),
     "static argument": (lambda: rlx.jit(lambda x, flag: x, static="flg"), "flag"),
 }
 
