@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar, cast
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
@@ -187,3 +187,24 @@ class FallbackError(RlxError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[FallbackError], tuple[str, list[tuple[str, Exception]]]]:
         return FallbackError, (self.graph, self.attempts)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def keywords_told(function: Function) -> Function:
+    """A function whose wrong keywords are told what they may mean. Raises OptionError for them."""
+    from functools import wraps
+
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        for wrong in keywords.keys() - known:
+            options = ", ".join(option for option in known if option != "self")
+            raise OptionError(f"[{name}] expected options among {options}, got {wrong!r}{did_you_mean(wrong, known)}")
+        return function(*arguments, **keywords)
+
+    return cast(Function, told)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rlx import collector, interrupt, locks, mapped
 from rlx.errors import ClosedError, InputError
-from rlx.frontends import onnx, registry, saved
+from rlx.frontends import foreign, onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
@@ -21,6 +21,7 @@ from rlx.ir.names import RANDOM_STATE
 from rlx.models import registry as families
 from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.interface import Interface, Port
 from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session
 from rlx.runtime.signature import names_of
@@ -28,6 +29,7 @@ from rlx.runtime.signature import names_of
 if TYPE_CHECKING:
     from rlx.device.device import Device
     from rlx.ir.graph import Graph
+    from rlx.ir.type import TensorType
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
 
@@ -225,9 +227,11 @@ class Model:
         self.compiled.seed(seed)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes program and weights to one file that `load` opens. Raises OSError."""
+        """Writes program and weights to one file that `load` opens. Raises OSError, and ModelError for a name that
+        belongs to another format."""
         from rlx.ir.serial import save_graph
 
+        foreign.check_suffix(Path(path))
         save_graph(self.graph, path)
 
     @property
@@ -239,6 +243,29 @@ class Model:
     @property
     def output_names(self) -> tuple[str, ...]:
         return tuple(self._outputs)
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs with their dtypes and dims. An input with a handle may be left out of a run."""
+        return self._ports(self.input_names, self._interface.inputs)
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs with their dtypes and dims."""
+        return self._ports(self._outputs, self._interface.outputs)
+
+    @property
+    def _interface(self) -> Interface:
+        """That of the compiled program if there is one, for it is known before the graph is read."""
+        if self._compiled is not None and not self._compiled.closed:
+            return self._compiled.program.interface
+        return Interface.of(self.graph)
+
+    def _ports(self, names: Iterable[str], types: Mapping[str, TensorType]) -> tuple[Port, ...]:
+        parts = self._sequences
+        return tuple(
+            Port(name, tuple(types[part] for part in parts[name]) if name in parts else types[name]) for name in names
+        )
 
     @property
     def device(self) -> str:
@@ -300,7 +327,8 @@ def load(
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
-    """Opens a model: an ONNX file (a path or its bytes), a file that rlx saved, or a folder with a BERT encoder.
+    """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a file that rlx saved, or a
+    folder with a BERT encoder. Of other formats the error says what they are, and what converts them.
 
     `device` is a name, `auto`, or a list of devices: a chain, in which the model goes on if a device fails in a run.
     The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,
@@ -311,10 +339,12 @@ def load(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
         expert_budget=expert_budget,
     )  # fmt: skip
-    of = None if mmap or not isinstance(source, (str, os.PathLike)) else _record_key(Path(source), session, reader)
-    record = stored.find(of) if of else None
-    if record is not None and _still_chosen(session):
-        return Model.starting(record, session, partial(read, os.path.abspath(source), mmap, **reader))
+    of = None
+    if not mmap and isinstance(source, (str, os.PathLike)):
+        of = _record_key(Path(source), session, reader)
+        record = stored.find(of) if of else None
+        if record is not None and _still_chosen(session):
+            return Model.starting(record, session, partial(read, os.path.abspath(source), mmap, **reader))
     return Model(read(source, mmap, **reader), session, of)
 
 

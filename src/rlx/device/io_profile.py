@@ -10,7 +10,7 @@ from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate
 from rlx.device import registry
 from rlx.device.device import Device
-from rlx.errors import InputError
+from rlx.errors import InputError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.symbols import has_measured
@@ -67,7 +67,8 @@ def io_profile(
     names = list(graph.results) if outputs is None else list(outputs)
     unknown = [name for name in names if name not in graph.results]
     if unknown:
-        raise InputError(f"[io_profile] expected outputs among {list(graph.results)}, got {unknown}")
+        near = did_you_mean(str(unknown[0]), graph.results)
+        raise InputError(f"[io_profile] expected outputs among {list(graph.results)}, got {unknown}{near}")
     backend, ordinal = registry.backend(device)
     program = ending_at(graph, [graph.results[name] for name in names], names, advances=True)
     if backend.tells_checks and not has_measured(graph):

@@ -6,16 +6,25 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rlx import mapped
 from rlx.errors import ModelError, OptionError, did_you_mean
+from rlx.frontends import foreign
 from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
-Source = str | os.PathLike[str] | bytes
+
+class SupportsSerialize(Protocol):
+    """A message of protobuf, such as an onnx.ModelProto."""
+
+    def SerializeToString(self) -> bytes:
+        """Its bytes."""
+
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | SupportsSerialize
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,19 @@ class Imported:
     files: tuple[Array, ...] = ()
 
 
-LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "mmap")
+LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "compile", "expert_budget", "mmap")
 """Options of loading, whatever the format: what a wrong name may have meant."""
+
+
+OF_OTHERS = {
+    "providers": "device= names the device",
+    "provider": "device= names the device",
+    "sess_options": "threads=, disable= and the other options of rlx.Session come as they are",
+    "backend": "device= names the device",
+    "num_threads": "threads= is their number",
+    "intra_op_num_threads": "threads= is their number",
+}
+"""What options of other runtimes are called here."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +83,49 @@ def read(source: Source, formats: Sequence[Format], mmap: bool = False, **option
 
     Raises ModelError for what cannot be read, UnsupportedOp for nodes that rlx has no op for, OptionError.
     """
-    place: Path | bytes = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else Path(source)
+    place = placed(source)
     if isinstance(place, Path) and not place.exists():
         raise ModelError(f"[load] expected a model file or folder, got {str(place)!r}, which does not exist")
+    other = foreign.recognised(place)
+    if other is not None:
+        raise foreign.refuse(other, place)
     for each in formats:
         if each.recognises(place):
             unknown = [name for name in options if name not in each.options]
             if unknown:
                 known = (*each.options, *LOADING)
+                meant = OF_OTHERS.get(unknown[0])
+                if meant is not None:
+                    raise OptionError(f"[load] expected options of rlx.load, got {unknown[0]!r}; {meant}")
                 expected = f"options of {each.takes}: {', '.join(each.options) or 'there are none'}"
                 raise OptionError(f"[load] expected {expected}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}")
             with mapped.trusting(mmap):
                 return each.read(place, **options)
     actual = repr(str(place)) if isinstance(place, Path) else f"{len(place)} bytes"
     raise ModelError(f"[load] expected {' or '.join(each.takes for each in formats)}, got {actual}")
+
+
+def placed(source: Any) -> Path | bytes:
+    """A path, or bytes: those of an open file or of a message too. Raises ModelError for other objects."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source)
+    if callable(getattr(source, "read", None)):
+        content = source.read()
+        if not isinstance(content, bytes):
+            raise ModelError(f"[load] expected a file in binary mode, open(path, 'rb'), got {type(content).__name__}")
+        return content
+    if type(source).__name__ == "ModelProto" and hasattr(source, "SerializeToString"):
+        return _serialised(source)
+    raise foreign.refuse_object(source)
+
+
+def _serialised(proto: SupportsSerialize) -> bytes:
+    try:
+        return proto.SerializeToString()
+    except Exception as error:  # protobuf has no class for it, above 2 GB
+        raise ModelError(
+            f"[load] expected a ModelProto that protobuf can write, got {error}: "
+            f"onnx.save(proto, path, save_as_external_data=True), then rlx.load(path)"
+        ) from None

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlx.errors import DTypeError
+from rlx.errors import DTypeError, did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,8 @@ def parse(text: str) -> DType:
     """The dtype with this name or NumPy alias. Raises DTypeError."""
     dtype = ALL.get(text) or _ALIASES.get(text)
     if dtype is None:
-        raise DTypeError(f"expected one of {', '.join(ALL)}, got {text!r}")
+        near = did_you_mean(text, (*ALL, *_ALIASES), 3)
+        raise DTypeError(f"expected one of {', '.join(ALL)}, got {text!r}{near}")
     return dtype
 
 
@@ -112,7 +113,8 @@ def of(value: Any) -> DType:
     try:
         numpy_dtype = np.dtype(value)
     except TypeError:
-        raise DTypeError(f"expected a dtype, got {value!r}") from None
+        near = did_you_mean(value, (*ALL, *_ALIASES), 3) if isinstance(value, str) else ""
+        raise DTypeError(f"expected a dtype, got {value!r}{near}") from None
     dtype = _FROM_NUMPY.get(numpy_dtype) or _FROM_NUMPY.get(numpy_dtype.newbyteorder("="))
     if dtype is None:
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {numpy_dtype}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from rlx.errors import GraphError, InputError, ShapeError
+from rlx.errors import GraphError, InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.attribute import Convert, convert, converter
@@ -236,7 +236,7 @@ def lookup(name: str) -> type[Op]:
     """The op class of this name. Raises GraphError."""
     cls = REGISTRY.get(name)
     if cls is None:
-        raise GraphError(f"expected the name of an op, got {name!r}")
+        raise GraphError(f"expected the name of an op, got {name!r}{did_you_mean(name, REGISTRY)}")
     return cls
 
 

@@ -29,11 +29,27 @@ def recognises(source: Path | bytes) -> bool:
 def read(source: Path | bytes, **options: Any) -> Imported:
     """The model in a folder, its weights mapped. Options are those of its family. Raises ModelError."""
     assert isinstance(source, Path)
-    model_type = read_json(source / "config.json").get("model_type")
+    config = read_json(source / "config.json")
+    model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        raise ModelError(f"[load] expected a model_type among {list(FAMILIES)}, got {model_type!r}, in config.json")
+        raise ModelError(_refusal(source, config))
     return family(source, **options)
+
+
+def _refusal(folder: Path, config: dict[str, Any]) -> str:
+    """What is said of a family that there is no reader for."""
+    made = config.get("architectures")
+    architecture = f" ({made[0]})" if isinstance(made, list) and made else ""
+    models = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.onnx"))
+    if models:
+        line = f"rlx.load({str(folder / models[0])!r}) loads the ONNX file in it"
+    else:
+        line = f"optimum-cli export onnx --model {folder} out, then rlx.load('out/model.onnx')"
+    return (
+        f"[load] expected a folder of a family that rlx reads, a model_type among {list(FAMILIES)}, got "
+        f"{config.get('model_type')!r}{architecture}, in config.json: {line}"
+    )
 
 
 FORMAT = Format("a folder with config.json and model.safetensors", recognises, read, ("token_types", "keep_dtype"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.executable import shapes_at
-from rlx.errors import InputError, ShapeError
+from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.interrupt import CancelToken
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
@@ -110,7 +110,8 @@ class BucketedCache:
         """As `CompiledGraph.set_params`, of all programs; named dims of weights have no ladder. Raises InputError."""
         unknown = [name for name in params if name not in self._param_types]
         if unknown:
-            raise InputError(f"[set_param] expected names among {list(self._param_types)}, got {unknown}")
+            near = did_you_mean(str(unknown[0]), self._param_types)
+            raise InputError(f"[set_param] expected names among {list(self._param_types)}, got {unknown}{near}")
         arrays = {name: check_param(name, array, self._param_types[name]) for name, array in params.items()}
         with self._lock:
             for program in self._programs.values():
@@ -250,7 +251,8 @@ def _checked_pads(pads: Mapping[str, Any], types: Mapping[str, TensorType]) -> d
     values: dict[str, Any] = {}
     for name, value in pads.items():
         if name not in types:
-            raise InputError(f"[buckets] expected pad values of inputs among {list(types)}, got {name!r}")
+            near = did_you_mean(name, types)
+            raise InputError(f"[buckets] expected pad values of inputs among {list(types)}, got {name!r}{near}")
         of = types[name].dtype
         fits = isinstance(value, (bool, int, float, np.generic))
         try:

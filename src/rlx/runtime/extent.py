@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.backends.executable import Bound, KernelTime
 from rlx.backends.memory import DeviceArray, Where
-from rlx.errors import InputError
+from rlx.errors import InputError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.literal import Array
@@ -28,7 +28,8 @@ def check_extent(graph: Graph, dim: str, extent: int) -> None:
 
     known = {name for value in graph.inputs for d in value.shape for name in dims.symbols(d)}
     if dim not in known:
-        raise InputError(f"[set_active_extent] expected a dim of an input among {sorted(known)}, got {dim!r}")
+        near = did_you_mean(dim, known)
+        raise InputError(f"[set_active_extent] expected a dim of an input among {sorted(known)}, got {dim!r}{near}")
     low, high = graph.bounds.get(dim, (0, None))
     if type(extent) is not int or extent < max(low, 0) or (high is not None and extent > high):
         limits = f"[{max(low, 0)}, {'inf' if high is None else high}]"

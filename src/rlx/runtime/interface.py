@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlx import locks
+from rlx.errors import InputError
 from rlx.ir import expect
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, Shape
+from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.type import TensorType
 
@@ -19,6 +21,34 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
 Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output as callers see it. Its type is that of an array, or those of the elements of a sequence."""
+
+    name: str
+    type: TensorType | tuple[TensorType, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """Of an array. Raises InputError for a sequence."""
+        return self._array.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """Of an array: ints, and dims with names. Raises InputError for a sequence."""
+        return self._array.shape
+
+    @property
+    def _array(self) -> TensorType:
+        if isinstance(self.type, tuple):
+            raise InputError(f"[model] expected an array as {self.name!r}, got a sequence: .type has its elements")
+        return self.type
+
+    def __str__(self) -> str:
+        of = f"[{', '.join(map(str, self.type))}]" if isinstance(self.type, tuple) else self.type
+        return f"{self.name}: {of}"
 
 
 @dataclass(frozen=True)

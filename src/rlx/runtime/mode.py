@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlx.backends.memory import DeviceArray
-from rlx.errors import InputError
+from rlx.errors import InputError, did_you_mean
 from rlx.ir.literal import Array
 from rlx.runtime.interface import Interface
 
@@ -103,9 +103,11 @@ def check_feeds(interface: Interface, feeds: Mapping[str, str], handles: Mapping
     results = interface.results
     for output, name in feeds.items():
         if output not in results:
-            raise InputError(f"[set_feeds] expected outputs among {list(results)}, got {output!r}")
+            near = did_you_mean(output, results)
+            raise InputError(f"[set_feeds] expected outputs among {list(results)}, got {output!r}{near}")
         if name not in inputs:
-            raise InputError(f"[set_feeds] expected inputs among {list(inputs)}, got {name!r}")
+            near = did_you_mean(name, inputs)
+            raise InputError(f"[set_feeds] expected inputs among {list(inputs)}, got {name!r}{near}")
         if name not in handles:
             raise InputError(f"[set_feeds] expected a handle of input {name!r}, got none: bind_handle gives it a value")
         output_type, input_type = results[output], inputs[name]

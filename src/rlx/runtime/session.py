@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlx import flags
 from rlx.backends.base import Options
-from rlx.errors import GraphError, OptionError, UnsupportedOp
+from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean, keywords_told
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs, Program
 
@@ -42,6 +42,7 @@ class Session:
     Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
 
+    @keywords_told
     def __init__(
         self,
         device: str | Sequence[str | Device] = "auto",
@@ -192,7 +193,8 @@ def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
 
 def _is_tiered(compile: str) -> bool:
     if compile not in ("meanwhile", "before"):
-        raise OptionError(f"[session] expected compile to be 'meanwhile' or 'before', got {compile!r}")
+        near = did_you_mean(str(compile), ("meanwhile", "before"))
+        raise OptionError(f"[session] expected compile to be 'meanwhile' or 'before', got {compile!r}{near}")
     return compile == "meanwhile"
 
 

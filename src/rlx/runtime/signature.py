@@ -304,6 +304,8 @@ def check_handle(name: str, array: Any, of: TensorType, place: object = None) ->
 
 def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
     """Positions of outputs. Raises InputError on an unknown name."""
+    if isinstance(outputs, Mapping):  # in the order of onnxruntime
+        raise InputError("[run] expected names of outputs, got a mapping: run(inputs, outputs) has the inputs first")
     chosen = [outputs] if isinstance(outputs, str) else list(outputs)
     unknown = [name for name in chosen if name not in known]
     if unknown:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.memory import DeviceArray, Where
-from rlx.errors import CapabilityError, InputError
+from rlx.errors import CapabilityError, InputError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.runtime.extent import check_extent
@@ -154,7 +154,8 @@ class State:
         signature = self.program.signature
         known = [*signature.names, *signature.states]
         if name not in known:
-            raise InputError(f"[bind_handle] expected an input or a state among {known}, got {name!r}")
+            near = did_you_mean(name, known)
+            raise InputError(f"[bind_handle] expected an input or a state among {known}, got {name!r}{near}")
         value = held(self.program, name, check_handle(name, array, signature.types[name], self.program.place))
         if name in signature.states:
             self._change(lambda mode: replace(mode, states={**mode.states, name: value}), bound=name)
@@ -185,7 +186,8 @@ class State:
             return value
         if name not in mode.handles:
             known = [*mode.handles, *mode.states]
-            raise InputError(f"[read_handle] expected an input with a handle, or a state, among {known}, got {name!r}")
+            near, wanted = did_you_mean(name, known), "an input with a handle, or a state,"
+            raise InputError(f"[read_handle] expected {wanted} among {known}, got {name!r}{near}")
         handle = mode.handles[name]
         if not isinstance(handle, DeviceArray):
             return handle
@@ -205,7 +207,7 @@ class State:
         def without(mode: Mode) -> Mode:
             if name not in mode.handles:
                 names = f"an input with a handle among {list(mode.handles)}"
-                raise InputError(f"[unbind_handle] expected {names}, got {name!r}")
+                raise InputError(f"[unbind_handle] expected {names}, got {name!r}{did_you_mean(name, mode.handles)}")
             if name in mode.feeds.values():
                 raise InputError(f"[unbind_handle] expected an input that no output feeds, got {name!r}")
             return replace(mode, handles={k: v for k, v in mode.handles.items() if k != name})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import rlx.ops  # noqa: F401  # methods of values call ops by name
 from rlx import collector, locks, logs
-from rlx.errors import InputError, OptionError, TracerError, did_you_mean
+from rlx.errors import InputError, OptionError, TracerError, did_you_mean, keywords_told
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
 from rlx.runtime.session import Session
@@ -341,6 +341,7 @@ def _forget(methods: dict[int, Jit], key: int, _: object) -> None:
     methods.pop(key, None)
 
 
+@keywords_told
 def jit(
     function: Callable[..., Any] | None = None,
     *,

@@ -109,8 +109,8 @@ def test_each_kernel_says_how_it_is_run(level: str) -> None:
         ("columns", "columns:register.elements=272", "register.elements of at most 256, got 272, for columns"),
         (
             "windows",
-            "windows:register.positions=5",
-            "register.positions that divides 12, at most 16, got 5, for windows",
+            "windows:register.positions=17",
+            "register.positions of at most 16, got 17, for windows",
         ),
         ("transposes", "transpose:register.rows=8", "register.rows of 16, a vector's length, got 8, for transpose"),
         ("transforms", "fourier:register.radix=3", "register.radix a power of two from 2 to 16, got 3, for fourier"),

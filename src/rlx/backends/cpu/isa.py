@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlx import flags
 from rlx.codegen.simd.isa import Isa
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, did_you_mean
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -60,7 +60,8 @@ def widest() -> Isa:
 def forced(name: str, for_codegen_only: bool = False) -> Isa:
     """The ISA of this name. It must run on the host unless the code is only made, not run. Raises DeviceUnavailable."""
     if name not in LEVELS:
-        raise DeviceUnavailable(f"cpu: no ISA named {name!r}; expected one of {', '.join(LEVELS)}")
+        near = did_you_mean(name, LEVELS)
+        raise DeviceUnavailable(f"cpu: no ISA named {name!r}; expected one of {', '.join(LEVELS)}{near}")
     level = LEVELS[name]
     if for_codegen_only:
         return level.isa
