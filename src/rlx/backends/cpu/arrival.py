@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ class Arrival:
         self._lock = threading.Lock()
         self._is_quick = threading.Event()
         self._is_full = self._ended = False
-        self._thread = threading.Thread(target=self._work, args=(job,), name="rlx-tiers", daemon=True)
+        work = partial(self._work, job)
+        self._thread = threading.Thread(target=tiers.until_exit, args=(work,), name="rlx-tiers", daemon=True)
         self._thread.start()
 
     def now(self) -> CpuExecutable | None:

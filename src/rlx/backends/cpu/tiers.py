@@ -69,6 +69,15 @@ def unpack(data: bytes) -> tuple[Artifact, list[str], Isa]:
         raise ModelError(f"[cache] expected a program of the first tier, got {error}") from None
 
 
+def until_exit(work: Callable[[], None]) -> None:
+    """Does work of a thread that a process which ends does not wait for: it then starts no more threads."""
+    try:
+        work()
+    except RuntimeError:
+        if threading.main_thread().is_alive():
+            raise
+
+
 class Awaited:
     """Better code of a program that a thread waits for."""
 
@@ -93,7 +102,7 @@ class Promotion(Awaited):
     def __init__(self, artifact: Artifact, texts: Sequence[str], isa: Isa, key: str | None, take: Take) -> None:
         self._artifact, self._texts, self._isa = artifact, texts, isa
         self._key, self._take = key, take
-        super().__init__(threading.Thread(target=self._work, name="rlx-tiers", daemon=True))
+        super().__init__(threading.Thread(target=until_exit, args=(self._work,), name="rlx-tiers", daemon=True))
         self._thread.start()
 
     def _work(self) -> None:
