@@ -170,7 +170,7 @@ def test_an_axis_without_elements_has_no_extremum(device: str, name: str) -> Non
     graph.output(getattr(ops, name)(x * 2.0, axis=0), name="y")
     program = compiled(graph, device)
     assert program.run([np.ones((2, 3), np.float32)])[0].tolist() == [0, 0, 0]
-    with pytest.raises(rlx.InputError, match=r"\[run\] expected an axis with elements, got"):
+    with pytest.raises(rlx.InputError, match=rf"\[run\] ({name}: )?expected an axis with elements, got"):
         program.run([np.ones((0, 3), np.float32)])
     with pytest.raises(rlx.ShapeError, match=rf"\[{name}\] expected an axis with elements"):
         getattr(ops, name)(x[:, :0], axis=1)
