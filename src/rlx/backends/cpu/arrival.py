@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,9 +54,25 @@ class Arrival:
         self._lock = threading.Lock()
         self._is_quick = threading.Event()
         self._is_full = self._ended = False
-        work = partial(self._work, job)
+        self._temporary = "" if key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
+        work = partial(self._work, self._started(job))
         self._thread = threading.Thread(target=tiers.until_exit, args=(work,), name="rlx-tiers", daemon=True)
         self._thread.start()
+
+    @property
+    def _place(self) -> tuple[Path, str]:
+        """The folder of the cache, and the key there."""
+        return Path(self._temporary) if self._temporary else disk.folder(), self._key or "program"
+
+    def _started(self, job: bytes) -> Iterator[str]:
+        """What the other process will say, which goes on if this one ends; nothing where it cannot be started."""
+        try:
+            folder, key = self._place
+            disk.write(graph_key(key), job, folder)
+            return tiers.work_elsewhere(__name__, folder, graph_key(key), key)
+        except OSError as error:
+            logs.tell(logs.COMPILES, "compile", f"no other process compiles: {error}")
+            return iter(())
 
     def now(self) -> CpuExecutable | None:
         """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
@@ -80,13 +97,10 @@ class Arrival:
                     raise
             return self._made
 
-    def _work(self, job: bytes) -> None:
-        temporary = "" if self._key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
+    def _work(self, progress: Iterator[str]) -> None:
         try:
-            folder = Path(temporary) if temporary else disk.folder()
-            key = self._key or "program"
-            disk.write(graph_key(key), job, folder)
-            for said in tiers.work_elsewhere(__name__, folder, graph_key(key), key):
+            folder, key = self._place
+            for said in progress:
                 self._hear(said, folder, key)
             self._complete(folder, key)
         except (OSError, ModelError) as error:
@@ -94,8 +108,8 @@ class Arrival:
         finally:
             self._ended = True
             self._is_quick.set()
-            if temporary:
-                shutil.rmtree(temporary, ignore_errors=True)
+            if self._temporary:
+                shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _hear(self, said: str, folder: Path, key: str) -> None:
         """Takes the code of a tier."""

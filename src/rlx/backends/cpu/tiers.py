@@ -159,15 +159,20 @@ def writable() -> bool:
 
 
 def work_elsewhere(module: str, folder: Path, job: str, key: str) -> Iterator[str]:
-    """Has another process, whose program is a module, do a job, and gives what it says about its progress. Raises
-    OSError."""
+    """Has another process, whose program is a module, do a job, and gives what it says about its progress. It has
+    started when this returns. Raises OSError."""
     above = str(Path(__file__).parents[3])
     path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", module, str(folder), job, key],
         env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, start_new_session=True, text=True,
-    ) as process:  # fmt: skip
+    )  # fmt: skip
+    return _said_by(process)
+
+
+def _said_by(process: subprocess.Popen[str]) -> Iterator[str]:
+    with process:
         assert process.stdout is not None  # a pipe
         for line in process.stdout:
             yield line.strip()
