@@ -80,6 +80,8 @@ def convolution() -> Graph:
         (attention, "attention:register.queries=3"),
         (attention, "attention:register.keys=16,register.features=9"),
         (convolution, "winograd:register.tiles=3"),
+        (convolution, "winograd:thread.parts=2"),
+        (convolution, "winograd:thread.parts=3,thread.rows=1"),
         (convolution, "winograd:thread.rows=2,register.n=16"),
     ],
 )

@@ -32,6 +32,9 @@ TILES = 24
 """Tiles that a position should have: enough rows for the core, few enough for L2."""
 NEAR_BYTES = 3 << 20
 """Transformed weights up to this size are cheap to read again; larger ones want tiles enough to pay for it."""
+FEW_GROUPS, LEAST_PANELS = 1, 3
+"""Groups of tiles that threads cannot share, and panels of outputs that they then share instead. With two or more
+groups sharing gained nothing."""
 MANY_TILES = 9
 LEAST_CHANNELS = 16
 IMAGE, ROW, CHANNEL = 0, 1, 3
@@ -62,6 +65,11 @@ class ScheduledWinograd(WholePositions):
         """Rows of tiles of a position."""
         return self.schedule.static_tile("thread", "rows")
 
+    @property
+    def parts(self) -> int:
+        """Positions that share a group of tiles, each for some of the outputs."""
+        return self.schedule.static_tile("thread", "parts")
+
     def render(self, module: Module, stem: str, slots: int) -> str:
         return module.define(stem, lambda name: _WinogradWriter(module, name, self, slots).write())
 
@@ -86,9 +94,11 @@ def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
     """Rows of tiles that are transformed together, and a block of sums in registers."""
     conv = work.conv
     across, down = dims.ceildiv(conv.m, TILE), dims.ceildiv(conv.batch[1], TILE)
+    rows = max(1, -(-TILES // across)) if isinstance(across, int) and across else 1
     chosen = Schedule(
         tiles=(
-            Tile("thread", "rows", max(1, -(-TILES // across)) if isinstance(across, int) and across else 1),
+            Tile("thread", "rows", rows),
+            Tile("thread", "parts", _parts(dims.mul(conv.batch[0], dims.ceildiv(down, rows)), conv)),
             Tile("register", "tiles", isa.gemm_rows),
             Tile("register", "n", conv.packed),
         ),
@@ -101,9 +111,17 @@ def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
     tiles = dims.mul(across, group)
     padded = -(-conv.n // conv.packed) * conv.packed if isinstance(conv.n, int) else 0
     floats = dims.add(dims.mul(tiles, POINTS * POINTS * (_int(conv.k) + padded)), TILE * TILE * isa.lanes)
-    positions = dims.mul(conv.batch[0], dims.ceildiv(down, group))
-    weight = dims.mul(tiles, POINTS * POINTS * _int(conv.k) * padded // isa.lanes)
+    parts = chosen.static_tile("thread", "parts")
+    positions = dims.mul(dims.mul(conv.batch[0], dims.ceildiv(down, group)), parts)
+    weight = dims.mul(tiles, POINTS * POINTS * _int(conv.k) * padded // (isa.lanes * parts))
     return ScheduledWinograd(work, chosen, positions, weight, dims.mul(floats, 4))
+
+
+def _parts(groups: Dim, conv: Contraction) -> int:
+    """How many threads share a group of tiles, each for some of the outputs, where there are few groups. Each of them
+    transforms the inputs, which takes some hundredths of the time."""
+    panels = -(-_int(conv.n) // conv.packed)
+    return 2 if isinstance(groups, int) and groups <= FEW_GROUPS and panels >= LEAST_PANELS else 1
 
 
 def _int(dim: Dim) -> int:
@@ -143,6 +161,7 @@ class _WinogradWriter:
         f = self.f
         groups = f.ceil_divide(self.down, str(self.scheduled.group))
         self.body.push()
+        position = self._take_part(position)
         self.body.axes[IMAGE] = f.divide(position, groups)
         first = f.mul(f.remainder(position, groups), str(self.scheduled.group))
         rows = f.smin(str(self.scheduled.group), f.sub(self.down, first))
@@ -152,6 +171,18 @@ class _WinogradWriter:
         f.loop("0", tiles, 1, [], lambda tile, _: self._transform_output(first, tile))
         self.body.pop()
         return []
+
+    def _take_part(self, position: str) -> str:
+        """Notes which panels of outputs a position is for, and gives the number of its group of tiles."""
+        f, parts = self.f, self.scheduled.parts
+        if parts == 1:
+            self.first_panel, self.end_panel, self.end_output = "0", str(self.panels), str(self.outputs)
+            return position
+        each = -(-self.panels // parts)
+        self.first_panel = f.mul(f.remainder(position, str(parts)), str(each))
+        self.end_panel = f.smin(f.add(self.first_panel, str(each)), str(self.panels))
+        self.end_output = f.smin(f.mul(self.end_panel, str(self.conv.packed)), str(self.outputs))
+        return f.divide(position, str(parts))
 
     def _corner(self, first: str, tile: str) -> tuple[str, str]:
         """Row and column of a tile's first result."""
@@ -202,7 +233,7 @@ class _WinogradWriter:
             f.loop("0", count, 1, [], rows)
             return []
 
-        f.loop("0", str(self.panels), 1, [], panel)
+        f.loop(self.first_panel, self.end_panel, 1, [], panel)
         return []
 
     def _transform_output(self, first: str, tile: str) -> list[str]:
@@ -216,7 +247,7 @@ class _WinogradWriter:
             f.loop("0", str(TILE * TILE), 1, [], lambda number, _: self._finish(row, column, channel, number))
             return []
 
-        f.loop("0", str(self.outputs), self.lanes, [], vector)
+        f.loop(f.mul(self.first_panel, str(self.conv.packed)), self.end_output, self.lanes, [], vector)
         return []
 
     def _finish(self, row: str, column: str, channel: str, number: str) -> list[str]:
