@@ -17,6 +17,7 @@ import rlx
 from rlx.backends.cpu import elf, isa, jit
 from rlx.backends.cpu.artifact import from_bytes
 from rlx.backends.cpu.elf import Image, Unloadable
+from rlx.errors import CompileError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="objects of x86-64 on Linux"
@@ -170,3 +171,10 @@ assert count == 0
 def test_a_forked_process_shares_no_threads_with_its_parent(tmp_path: Path) -> None:
     environment = {**os.environ, "RLX_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=120, env=environment)
+
+
+def test_code_that_calls_what_nobody_has_is_refused() -> None:
+    """LLVM's loader would have it call address 0."""
+    text = "declare i64 @rlx_nobody()\ndefine i64 @rlx_calls() {\n  %v = call i64 @rlx_nobody()\n  ret i64 %v\n}\n"
+    with pytest.raises(CompileError, match="functions of this process, got 'rlx_nobody'"):
+        jit.Loaded(objects(text), isa.detect())

@@ -75,6 +75,14 @@ class _Part:
         return tables
 
 
+class MissingFunction(Unloadable):
+    """Code calls a function that the process does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the function {name!r}, which is not in this process")
+        self.name = name
+
+
 class Image:
     """Objects in memory, which lives as long as this; `forever` has it live as long as the process."""
 
@@ -184,7 +192,7 @@ def _in_process(name: str) -> int:
     try:
         return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
     except AttributeError:
-        raise Unloadable(f"the function {name!r}, which is not in this process") from None
+        raise MissingFunction(name) from None
 
 
 def _pages(size: int) -> int:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from rlx import logs
-from rlx.backends.cpu.elf import Image, Unloadable
+from rlx.backends.cpu.elf import Image, MissingFunction, Unloadable
 from rlx.backends.cpu.isa import host_arch
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import CompileError
@@ -141,6 +141,16 @@ def _written(machine: Any, module: Any) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+def _check_function(name: str) -> None:
+    """Raises CompileError for a function that LLVM has not either: its loader would call nothing, and crash."""
+    import llvmlite.binding as llvm
+
+    if not llvm.address_of_symbol(name):
+        raise CompileError(
+            f"[llvm] expected code that calls functions of this process, got {name!r}, which is not there"
+        )
+
+
 class Loaded:
     """Object files in executable memory; `address` gives their functions. The memory lives as long as this."""
 
@@ -149,6 +159,8 @@ class Loaded:
         try:
             self._image = Image(code)
         except Unloadable as why:
+            if isinstance(why, MissingFunction):
+                _check_function(why.name)
             logs.tell(logs.COMPILES, "llvm", f"LLVM loads the code, which has {why}")
             self._engine = self._by_llvm(code, isa)
 

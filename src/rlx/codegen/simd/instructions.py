@@ -92,6 +92,20 @@ class InstructionWriter:
             return names[0]
         return self.call("llvm.abs", kind, [kind, "i1"], [names[0], "false"])
 
+    def _copysign(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
+        """By bits. LLVM would take the sign from where it was computed, f64 perhaps, and call a function that nobody
+        has to bring it to f16."""
+        bits = 64 if register_type(dtype) == "double" else 32
+        whole = self.body.kind(f"i{bits}", self.vector)
+        size, sign = (self.f.value(f"bitcast {kind} {name} to {whole}") for name in names)
+        mask = self._all_lanes(f"i{bits}", str((1 << (bits - 1)) - 1))
+        top = self._all_lanes(f"i{bits}", str(-(1 << (bits - 1))))
+        size, sign = self.f.value(f"and {whole} {size}, {mask}"), self.f.value(f"and {whole} {sign}, {top}")
+        return self.f.value(f"bitcast {whole} {self.f.value(f'or {whole} {size}, {sign}')} to {kind}")
+
+    def _all_lanes(self, scalar: str, value: str) -> str:
+        return "<" + ", ".join([f"{scalar} {value}"] * self.body.lanes) + ">" if self.vector else value
+
     def _div(self, node: Expr, dtype: DType, kind: str, names: list[str]) -> str:
         if dtype.is_float:
             return self.f.value(f"fdiv {kind} {names[0]}, {names[1]}")
@@ -259,7 +273,7 @@ _ROUNDED = ("add", "sub", "mul", "div", "sqrt")
 do not depend on what is fused."""
 _COMPARE = ("eq", "ne", "lt", "le")
 _INTRINSIC = {
-    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven",
 }  # fmt: skip
 _LIBM = (
     {"abs": "fabs"}

@@ -178,26 +178,29 @@ def _moved_by_rows(work: Contraction, slot: int, part: _Part) -> Contraction | N
     step = store.offset.coefficient(work.m_axis)
     if others or work.a_slot == slot or work.b_slot == slot or step == 0:
         return None
-    for _, line_step, _ in part.axes[:-1]:
+    lines: list[tuple[Dim, Dim]] = []
+    for extent, line_step, _ in part.axes[:-1]:
         rows = dims.exact_div(line_step, step)
-        lines = None if rows is None else dims.exact_div(work.m, rows)
-        if rows is not None and lines is not None and rows != 1 and lines != 1:
-            return _moved_product(_in_lines(work, rows, lines), slot, part)
-    return None
+        if rows is None:
+            break
+        lines.append((extent, rows))
+    if not lines or lines[-1][1] == 1 or dims.product((*(extent for extent, _ in lines), lines[-1][1])) != work.m:
+        return None
+    return _moved_product(_in_lines(work, lines), slot, part)
 
 
-def _in_lines(work: Contraction, rows: Dim, lines: Dim) -> Contraction:
-    """The product with its rows in a batch of so many lines."""
-    axis = work.m_axis
-    places = {number: Linear(0, ((number + 1, 1),)) for number in range(axis + 1, len(work.extents()))}
-    places[axis] = Linear(0, ((axis, rows), (axis + 1, 1)))
+def _in_lines(work: Contraction, lines: list[tuple[Dim, Dim]]) -> Contraction:
+    """The product with its rows in a batch of images and lines: how many there are, and rows from one to the next."""
+    axis, more = work.m_axis, len(lines)
+    places = {number: Linear(0, ((number + more, 1),)) for number in range(axis + 1, len(work.extents()))}
+    places[axis] = Linear(0, (*((axis + at, rows) for at, (_, rows) in enumerate(lines)), (axis + more, 1)))
     epilogue = tuple(
         Store(s.slot, replaced_linear(s.offset, places), replaced_expr(s.body, places), s.per_element)
         for s in work.epilogue
     )
     return dataclasses.replace(
-        work, batch=(*work.batch, lines), m=rows, a=replaced_linear(work.a, places), b=replaced_linear(work.b, places),
-        epilogue=epilogue,
+        work, batch=(*work.batch, *(extent for extent, _ in lines)), m=lines[-1][1],
+        a=replaced_linear(work.a, places), b=replaced_linear(work.b, places), epilogue=epilogue,
     )  # fmt: skip
 
 
