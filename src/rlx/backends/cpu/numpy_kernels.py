@@ -92,9 +92,9 @@ def _columns(op: Conv, x: Array, w: Array, space: tuple[int, ...]) -> Array:
 
 def conv_transpose(op: ConvTranspose, x: Array, w: Array) -> Any:
     """One product for all taps; then each is added where its window lies."""
-    if not _are_f32(x, w) or op.groups != 1 or not x.size:
-        return NotImplemented
     shape = infer_shape(op, x, w)
+    if not _are_f32(x, w) or op.groups != 1 or not x.size or not math.prod(shape):
+        return NotImplemented
     full = [
         (d - 1) * s + (k - 1) * g + 1 for d, s, k, g in zip(x.shape[2:], op.strides, w.shape[2:], op.dilations)
     ]  # fmt: skip

@@ -264,6 +264,11 @@ class _GemmWriter:
             call_core(f, height, scheduled.rows, scheduled.vectors, tile, scheduled.form, scheduled.tail)
             return
         total = f.dim(dims.product(extent for extent, _ in scheduled.taps))
+        tail = scheduled.tail
+        if not total.isdigit() or total == "0":  # a sum of nothing is 0, which one call of no depth writes
+            has_terms = f.value(f"icmp sgt i64 {total}, 0")
+            tile = dataclasses.replace(tile, k=f.value(f"select i1 {has_terms}, i64 {tile.k}, i64 0"))
+            total, tail = f.smax(total, "1"), 0 if total == "0" else tail
         step = f.mul(f.dim(self._padded(scheduled.depth)), str(self.width))
 
         def one(tap: str, _: list[str]) -> list[str]:
@@ -277,7 +282,7 @@ class _GemmWriter:
                 b=f.offset(tile.b, scheduled.form.element, f.mul(tap, step)),
                 more=f.value(f"icmp ne i64 {tap}, 0"),
             )
-            call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, scheduled.tail)
+            call_core(f, height, scheduled.rows, scheduled.vectors, here, scheduled.form, tail)
             return []
 
         f.loop("0", total, 1, [], one)

@@ -110,12 +110,12 @@ class Operands(LeafPass):
         assert rewritten is not None  # it matched
         read = [node.attr.slot for node in ex.walk(list(work.bodies())) if node.kind == "load"]
         read += [work.a_slot, work.b_slot]
-        if (rewritten.a, rewritten.a_dtype) != (work.a, work.a_dtype):
+        if (rewritten.a, rewritten.a_dtype) != (_now(work, work.a, rewritten), work.a_dtype):
             axes = _order(work, work.a, True)
             place, kernels = self._copy(program, kernel, work.a_slot, work.a, axes, rewritten.a_dtype)
             copies += kernels
             rewritten = dataclasses.replace(rewritten, a_slot=_put(slots, place, work.a_slot, read))
-        if (rewritten.b, rewritten.b_dtype) != (work.b, work.b_dtype):
+        if (rewritten.b, rewritten.b_dtype) != (_now(work, work.b, rewritten), work.b_dtype):
             axes = _order(work, work.b, False)
             place, kernels = self._copy(program, kernel, work.b_slot, work.b, axes, rewritten.b_dtype)
             copies += kernels
@@ -153,6 +153,20 @@ def _put(slots: list[int], number: int, slot: int, read: list[int]) -> int:
         return slot
     slots.append(number)
     return len(slots) - 1
+
+
+def _now(work: Contraction, line: Linear, rewritten: Contraction) -> Linear | None:
+    """Where the elements of a side lie before any copy, by the axes of the rewritten product; None where its sum has
+    one axis, and no line goes along all that it had."""
+    if rewritten.taps == work.taps:
+        return line
+    step, inside = line.coefficient(work.k_axis), work.k
+    for axis, extent in reversed(list(zip(work.tap_axes, work.taps))):
+        if line.coefficient(axis) != dims.mul(step, inside):
+            return None
+        inside = dims.mul(inside, extent)
+    kept = [(axis, coefficient) for axis, coefficient in line.axes if axis <= work.n_axis]
+    return Linear(line.const, (*kept, (work.n_axis + 1, step)), line.others)
 
 
 def _order(work: Contraction, line: Linear, rows: bool) -> tuple[int, ...]:
