@@ -112,6 +112,16 @@ def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     np.testing.assert_array_equal(result, compiled.run([X])[0])
 
 
+def test_runs_of_much_work_wait_for_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_runs, "MOST_FLOPS", 0)
+    monkeypatch.setattr(InterpretedBound, "_in_numpy", lambda self, inputs: pytest.fail("in NumPy"))
+    compiled = Session("cpu").compile(net())
+    pending(compiled)
+    first = compiled.run([X])[0]
+    compiled.finish()
+    np.testing.assert_array_equal(compiled.run([X])[0], first)
+
+
 def test_without_another_process_the_code_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     compiled = Session("cpu", cache=False).compile(net())

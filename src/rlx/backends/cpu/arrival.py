@@ -30,8 +30,6 @@ from rlx.errors import ModelError
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
-LESS_URGENT = 5
-"""Priority of the other process while runs wait for its code."""
 GRAPH = b"rlx-graph\n"
 """What a job begins with that has a graph."""
 QUICK, FULL = "quick", "full"
@@ -182,8 +180,6 @@ def main(folder: Path, job: str, key: str) -> None:
 
 def _compile(job: bytes, folder: Path, key: str) -> None:
     """Writes both tiers of a graph, or the second alone where the first is not worth while."""
-    if hasattr(os, "nice"):
-        os.nice(LESS_URGENT)
     graph, isa, options = unpack_graph(job)
     artifact, texts = build.first_tier(graph, isa, options)
     if not texts:

@@ -19,6 +19,7 @@ from rlx.backends.cpu import build
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
 from rlx.codegen.simd.isa import Isa
+from rlx.ir import dim as dims
 from rlx.ir.check import Check
 from rlx.ir.literal import Array
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
+MOST_FLOPS = 3_000_000_000
+"""Of a run in NumPy that takes less time than the compile, whose process it slows down."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 
@@ -72,6 +75,19 @@ def _work(graph: Graph) -> int:
             work += _WORK_OF_KERNEL if isinstance(node.op, (Composite, Conv, DotGeneral)) else 1
         work += sum(map(_work, node.regions))
     return work
+
+
+def _flops(graph: Graph, binding: Mapping[str, int]) -> int:
+    """Of products and convolutions."""
+    from rlx.ops.convolution import Conv, ConvTranspose
+    from rlx.ops.linalg import DotGeneral, Matmul
+
+    total = 0
+    for node in graph.nodes:
+        if isinstance(node.op, (Conv, ConvTranspose, DotGeneral, Matmul)):
+            flops = node.op.cost(tuple(v.type for v in node.inputs), tuple(node.types)).flops
+            total += dims.evaluate(flops, binding)
+    return total
 
 
 class _CodeArrived(Exception):
@@ -181,9 +197,10 @@ class InterpretedBound(Bound):
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
+        self._waits = _flops(executable.graph, binding) > MOST_FLOPS
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
-        bound = self._compiled or self._now()
+        bound = self._compiled or (self._code() if self._waits else self._now())
         if bound is None:
             try:
                 return deliver(self._in_numpy(inputs), out)
