@@ -94,7 +94,13 @@ def _session(program: Program, device: str, cache: bool = False) -> Session:
     jit.OPTIMISATION_LEVEL = how.level
     isa = how.isa if device == "cpu" and how.isa in _isas() else None
     session = Session(
-        device, isa=isa, threads=how.threads, disable=how.disable, cache=cache, check_indices=not how.clamps
+        device,
+        isa=isa,
+        threads=how.threads,
+        disable=how.disable,
+        cache=cache,
+        check_indices=not how.clamps,
+        compile="before",
     )
     return session.with_options(replace(session.options, dispatch=_dispatch(how.common)))
 

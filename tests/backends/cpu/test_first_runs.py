@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -292,3 +293,17 @@ def test_a_process_that_ends_after_the_first_tier_has_its_second_made_here(monke
     compiled.finish()
     assert disk.read(str(executable._key)) and not disk.read(tiers.quick_key(str(executable._key)))
     np.testing.assert_array_equal(compiled.run([X])[0], quick)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_nobody(held: threading.Event) -> None:
+    """Its thread that would take the code is gone."""
+    compiled = Session("cpu").compile(net())
+    expected = compiled.run([X])[0]
+    child = os.fork()
+    if child == 0:
+        compiled.finish()
+        os._exit(0 if np.allclose(compiled.run([X])[0], expected, rtol=2e-5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    held.set()
+    compiled.finish()

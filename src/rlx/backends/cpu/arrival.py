@@ -19,19 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlx import disk, logs
+from rlx import disk, locks, logs
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, tiers
 from rlx.backends.cpu.artifact import from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.codegen.simd.isa import Isa
-from rlx.errors import ModelError
+from rlx.errors import ModelError, RlxError
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
 GRAPH = b"rlx-graph\n"
 """What a job begins with that has a graph."""
+WAIT_S = 0.2
+"""After which whoever waits for code looks whether anybody else still does."""
 QUICK, FULL = "quick", "full"
 """What the other process says when a tier is there."""
 
@@ -49,9 +51,9 @@ class Arrival:
         self.nbytes = len(job)
         self._made: CpuExecutable | None = None
         self._error: Exception | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._is_quick = threading.Event()
-        self._is_full = self._ended = False
+        self._is_full = False
         self._temporary = "" if key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
         work = partial(self._work, self._started(job))
         self._thread = threading.Thread(target=tiers.until_exit, args=(work,), name="rlx-tiers", daemon=True)
@@ -74,11 +76,12 @@ class Arrival:
 
     def now(self) -> CpuExecutable | None:
         """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
-        return self._made if self._made is not None or not self._ended else self._here()
+        return self._made if self._made is not None or self._thread.is_alive() else self._here()
 
     def wait(self) -> CpuExecutable:
         """As `now`, as soon as there is code."""
-        self._is_quick.wait()
+        while self._made is None and self._thread.is_alive():  # in a fork it is not, and nobody would set the event
+            self._is_quick.wait(WAIT_S)
         return self._made or self._here()
 
     def _here(self) -> CpuExecutable:
@@ -89,7 +92,8 @@ class Arrival:
             if self._made is None:
                 logs.tell(logs.COMPILES, "compile", f"compiled here, as no other process could: {self._graph.name!r}")
                 try:
-                    self._made = build.built(self._graph, self._isa, self._options, self._key)
+                    kept = build.from_disk(self._key, self._isa, self._options)
+                    self._made = kept or build.built(self._graph, self._isa, self._options, self._key)
                 except Exception as error:
                     self._error = error
                     raise
@@ -101,10 +105,9 @@ class Arrival:
             for said in progress:
                 self._hear(said, folder, key)
             self._complete(folder, key)
-        except (OSError, ModelError) as error:
+        except (OSError, RlxError) as error:
             logs.tell(logs.COMPILES, "compile", f"no code from another process: {error}")
         finally:
-            self._ended = True
             self._is_quick.set()
             if self._temporary:
                 shutil.rmtree(self._temporary, ignore_errors=True)
