@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -285,7 +286,11 @@ def summary(results: list[Result], pick_ms: list[float]) -> dict[str, float]:
         "worst regret where doubts are measured": max(blind, default=0.0),
         "regret of the default, mean": statistics.mean(usual) if usual else 0.0,
         "regret of the default, worst": max(usual, default=0.0),
-        "median error of priors": statistics.median(abs(r.prior - r.measured) / r.measured for r in results),
+        "median error of priors": statistics.median(
+            abs(r.prior - r.measured) / r.measured for r in results if math.isfinite(r.prior)
+        )
+        if any(math.isfinite(r.prior) for r in results)
+        else float("nan"),
         "median error of calibrations": statistics.median(abs(r.calibrated - r.measured) / r.measured for r in results),
         "median floor": statistics.median(r.floor for r in results),
         "pick ms": statistics.median(pick_ms) if pick_ms else 0.0,
