@@ -20,6 +20,7 @@ from rlx.codegen.simd.reductions import combine, identity_literal, join_lanes
 from rlx.codegen.simd.registers import Reg, Vector
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
@@ -248,7 +249,7 @@ class NestWriter:
     ) -> list[str]:
         if sequential:
             axis, *rest = sequential
-            extent = self.f.dim(self.nest.inner[axis - len(self.nest.outer)])
+            extent = self.f.dim(self._inner_extent(axis))
 
             def one(position: str, values: list[str]) -> list[str]:
                 self.body.push()
@@ -261,9 +262,9 @@ class NestWriter:
                 self.body.pop()
                 return reduced
 
-            if extent.isdigit() and int(extent) <= windows.LONGEST and vector_axis is None:
+            if vector_axis is None and windows.are_steps_written_out([self._inner_extent(n) for n in sequential]):
                 values = [value for _, value in carried]
-                for position in range(int(extent)):  # windows are short: no loop pays for them
+                for position in range(int(extent)):
                     values = one(str(position), values)
                 return values
             if not rest and vector_axis is None and any(self._rounds(n) for n in reduces):
@@ -272,6 +273,9 @@ class NestWriter:
         if vector_axis is None:
             return self._visit_parts(numbers, reduces, [v for _, v in carried], flat)
         return self._row_loop(numbers, reduces, vector_axis, carried, flat)
+
+    def _inner_extent(self, axis: int) -> Dim:
+        return self.nest.inner[axis - len(self.nest.outer)]
 
     def fetch_ahead(self, numbers: list[int], axis: int, position: str) -> None:
         """Brings what a later row of the columns side by side reads into the cache: rows lie far apart."""

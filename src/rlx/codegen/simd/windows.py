@@ -3,7 +3,7 @@ once. A depthwise convolution would otherwise load two vectors for each product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -16,6 +16,8 @@ from rlx.kernel.schedule.overrides import unfit
 
 LONGEST = 7
 """Steps along an inner axis that are written out one by one; longer axes are loops."""
+MOST_STEPS = 9
+"""Steps along several axes that are: of larger windows each row is a turn of a loop, as code takes time to compile."""
 LEAST_STEPS = 3
 """Of a window whose neighbours share anything worth while."""
 FEW_REGISTERS, MANY_REGISTERS = (4, 3, 2), (4, 7, 6, 5, 3, 2)
@@ -26,6 +28,13 @@ ENOUGH, MOST = 3, 16
 def is_written_out(nest: LoopNest) -> bool:
     """Whether all steps of a row are written out one by one."""
     return all(isinstance(extent, int) and extent <= LONGEST for extent in nest.inner)
+
+
+def are_steps_written_out(extents: Sequence[Dim]) -> bool:
+    """Whether the steps along an inner axis are written out, with all axes within it."""
+    if len(extents) > 1 and not (isinstance(steps := dims.product(extents), int) and steps <= MOST_STEPS):
+        return False
+    return all(isinstance(extent, int) and extent <= LONGEST for extent in extents)
 
 
 def are_in(nest: LoopNest) -> bool:
