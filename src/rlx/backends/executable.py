@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,8 +70,11 @@ class Bound(ABC):
 
     nbytes: int = 0
     shapes: tuple[tuple[int, ...], ...] | None = None
-    looks: ClassVar[bool] = False
-    """Whether its calls look at the limit of their thread's run themselves, every few milliseconds."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether its calls look at the limit of their thread's run themselves, every few milliseconds."""
+        return False
 
     @abstractmethod
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:

@@ -38,12 +38,14 @@ def evaluate(
     binding: Mapping[str, int],
     watch: Watch | None = None,
     kernels: Kernels | None = None,
+    between: Callable[[], None] | None = None,
 ) -> list[Array]:
-    """Runs the graph node by node and returns its outputs; `watch` sees every node's results.
+    """Runs the graph node by node and returns its outputs; `watch` sees every node's results, and `between` is called
+    before every node, also of conditionals and loops.
 
     Dims that the graph measures are bound as their nodes come. Raises InputError where one is out of bounds.
     """
-    return _Run(inputs, params, binding, kernels or {}).outputs(graph, _last_uses(graph), watch)
+    return _Run(inputs, params, binding, kernels or {}, between).outputs(graph, _last_uses(graph), watch)
 
 
 LastUses = dict[int, list[tuple[int, int]]]
@@ -67,15 +69,19 @@ class _Run:
     """What all nodes of a run are computed with."""
 
     def __init__(
-        self, inputs: Mapping[str, Array], params: Mapping[str, Array], binding: Mapping[str, int], kernels: Kernels
-    ) -> None:
+        self, inputs: Mapping[str, Array], params: Mapping[str, Array], binding: Mapping[str, int], kernels: Kernels,
+        between: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         self.inputs, self.params, self.binding, self.kernels = inputs, params, binding, kernels
+        self.between = between
 
     def outputs(self, graph: Graph, last_uses: LastUses, watch: Watch | None = None) -> list[Array]:
         """The outputs of a graph. Values are dropped behind their last use."""
         values: dict[tuple[int, int], Array] = {}
         for node in graph.nodes:
             interrupt.check()
+            if self.between is not None:
+                self.between()
             operands = [values[(id(v.node), v.index)] for v in node.inputs]
             results = self._node(node, operands)
             if isinstance(node.op, Measured):
@@ -124,5 +130,5 @@ class _Region:
         run = self._run
         self.graph.bind(run.binding)
         names = [v.name for v in self.graph.inputs]
-        inner = _Run(dict(zip(names, operands)), run.params, run.binding, run.kernels)
+        inner = _Run(dict(zip(names, operands)), run.params, run.binding, run.kernels, run.between)
         return inner.outputs(self.graph, self._last_uses)

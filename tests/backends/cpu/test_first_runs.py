@@ -36,6 +36,7 @@ def first_runs_in_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RLX_CACHE", "1")
     monkeypatch.setenv("RLX_TIERS", "1")
+    monkeypatch.setattr(arrival, "START_S", 0.0)
     CODE.clear()
 
 
@@ -253,8 +254,10 @@ def test_runs_with_a_limit_end(held: threading.Event) -> None:
         compiled.run([X], cancel=token)
     held.set()
     compiled.finish()
-    assert isinstance(compiled.program.ready([X])[0], InterpretedBound)
+    bound = compiled.program.ready([X])[0]
+    assert isinstance(bound, InterpretedBound) and not bound.looks
     compiled.run([X], timeout=60.0)
+    assert bound.looks  # its code is there
 
 
 def test_many_threads_see_one_way_or_the_other(held: threading.Event) -> None:
@@ -275,17 +278,19 @@ def test_many_threads_see_one_way_or_the_other(held: threading.Event) -> None:
 
 
 def test_a_process_that_ends_after_the_first_tier_has_its_second_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = tiers.work_elsewhere
+    progress = tiers.Worker.progress
 
-    def ends_early(module: str, folder: Path, job: str, key: str) -> Iterator[str]:
-        for said in work(module, folder, job, key):
+    def ends_early(worker: tiers.Worker) -> Iterator[str]:
+        key = worker.key
+        for said in progress(worker):
             if said == arrival.QUICK:
-                data = disk.read(tiers.quick_key(key), folder) or b""
+                data = disk.read(tiers.quick_key(key)) or b""
                 yield said
-        disk.remove(key, folder)
-        disk.write(tiers.quick_key(key), data, folder)
+        disk.remove(key)
+        disk.write(tiers.quick_key(key), data)
 
-    monkeypatch.setattr(tiers, "work_elsewhere", ends_early)
+    monkeypatch.setattr(tiers.Worker, "progress", ends_early)
+    monkeypatch.setattr(arrival, "START_S", 0.0)
     compiled = Session("cpu").compile(net())
     executable = pending(compiled)
     executable._arrival.wait()
@@ -307,3 +312,40 @@ def test_a_fork_waits_for_nobody(held: threading.Event) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     held.set()
     compiled.finish()
+
+
+def test_who_wants_code_at_once_makes_it_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process would still have to start."""
+    monkeypatch.setattr(arrival, "START_S", 60.0)
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    arriving, key = executable._arrival, str(executable._key)
+    compiled.finish()
+    arriving._thread.join(60)
+    assert not arriving._thread.is_alive() and disk.read(arrival.graph_key(key)) is None
+    np.testing.assert_allclose(compiled.run([X])[0], Session("reference").compile(net()).run([X])[0], rtol=2e-5)
+    assert disk.read(key)  # for the next start
+
+
+def test_a_run_in_a_loop_goes_on_in_the_code_that_arrives(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the nodes of its body too: a loop is one node."""
+    graph = Graph("loop")
+    step = Graph("step")
+    step.output(rlx.gelu(step.input("carried", (40,), "f32")))
+    start = graph.input("x", (40,), "f32")
+    graph.output(rlx.ops.scan(start, carried=1, sequences=0, length=1000, regions=(step,))[0], name="y")
+    compiled = Session("cpu").compile(graph)
+    executable = pending(compiled)
+    trips: list[int] = []
+
+    def slow(x: Array) -> Array:
+        trips.append(1)
+        held.set()
+        executable._arrival.wait()
+        return x
+
+    monkeypatch.setattr(rlx.ops.activation.Gelu, "reference", lambda self, x: slow(x))
+    compiled.run([X[0]])
+    assert len(trips) == 1

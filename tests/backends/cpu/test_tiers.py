@@ -173,7 +173,7 @@ def test_code_that_another_start_had_written_is_taken(monkeypatch: pytest.Monkey
     key = program.program.executable.loaded.key  # type: ignore[attr-defined]
     assert key is not None
     artifact = from_bytes(disk.read(key) or b"")
-    monkeypatch.setattr(tiers, "work_elsewhere", lambda module, folder, job, key: iter(()))
+    monkeypatch.setattr(tiers.Worker, "progress", lambda worker: iter(()))
     monkeypatch.setattr(jit, "emit_objects", None)  # nothing is compiled here
     taken: list[list[bytes]] = []
     promotion = tiers.Promotion(artifact, ["text"], detect(), key, taken.append)

@@ -13,9 +13,8 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,8 @@ GRAPH = b"rlx-graph\n"
 """What a job begins with that has a graph."""
 WAIT_S = 0.2
 """After which whoever waits for code looks whether anybody else still does."""
+START_S = 0.2
+"""That a process needs to start: whoever wants code sooner makes it more quickly here."""
 QUICK, FULL = "quick", "full"
 """What the other process says when a tier is there."""
 
@@ -55,8 +56,9 @@ class Arrival:
         self._is_quick = threading.Event()
         self._is_full = False
         self._temporary = "" if key and tiers.writable() else tempfile.mkdtemp(prefix=tiers.TEMPORARY)
-        work = partial(self._work, self._started(job))
-        self._thread = threading.Thread(target=tiers.until_exit, args=(work,), name="rlx-tiers", daemon=True)
+        self._worker = self._started(job)
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=tiers.until_exit, args=(self._work,), name="rlx-tiers", daemon=True)
         self._thread.start()
 
     @property
@@ -64,22 +66,25 @@ class Arrival:
         """The folder of the cache, and the key there."""
         return Path(self._temporary) if self._temporary else disk.folder(), self._key or "program"
 
-    def _started(self, job: bytes) -> Iterator[str]:
-        """What the other process will say, which goes on if this one ends; nothing where it cannot be started."""
+    def _started(self, job: bytes) -> tiers.Worker | None:
+        """The other process, which goes on if this one ends; None where it cannot be started."""
         try:
             folder, key = self._place
             disk.write(graph_key(key), job, folder)
-            return tiers.work_elsewhere(__name__, folder, graph_key(key), key)
+            return tiers.Worker(__name__, folder, graph_key(key), key)
         except OSError as error:
             logs.tell(logs.COMPILES, "compile", f"no other process compiles: {error}")
-            return iter(())
+            return None
 
     def now(self) -> CpuExecutable | None:
         """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
         return self._made if self._made is not None or self._thread.is_alive() else self._here()
 
     def wait(self) -> CpuExecutable:
-        """As `now`, as soon as there is code."""
+        """As `now`, as soon as there is code: made here if the other process has hardly begun."""
+        if self._worker is not None and self._made is None and time.monotonic() - self._began < START_S:
+            self._worker.stop()
+            return self._here()
         while self._made is None and self._thread.is_alive():  # in a fork it is not, and nobody would set the event
             self._is_quick.wait(WAIT_S)
         return self._made or self._here()
@@ -99,16 +104,17 @@ class Arrival:
                     raise
             return self._made
 
-    def _work(self, progress: Iterator[str]) -> None:
+    def _work(self) -> None:
+        folder, key = self._place
         try:
-            folder, key = self._place
-            for said in progress:
+            for said in self._worker.progress() if self._worker is not None else ():
                 self._hear(said, folder, key)
             self._complete(folder, key)
         except (OSError, RlxError) as error:
             logs.tell(logs.COMPILES, "compile", f"no code from another process: {error}")
         finally:
             self._is_quick.set()
+            disk.remove(graph_key(key), folder)  # it is still there if that process has failed
             if self._temporary:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 

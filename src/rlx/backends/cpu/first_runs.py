@@ -25,7 +25,7 @@ from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.arrival import Arrival
-    from rlx.ir.graph import Graph, Node
+    from rlx.ir.graph import Graph
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
@@ -208,6 +208,10 @@ class InterpretedBound(Bound):
                 bound = self._code()
         return bound(inputs, out)
 
+    @property
+    def looks(self) -> bool:
+        return self._compiled is not None and self._compiled.looks
+
     def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
         return self._code().profile(inputs)
 
@@ -229,14 +233,15 @@ class InterpretedBound(Bound):
 
         executable = self.executable
 
-        def stop(node: Node, results: tuple[Array, ...]) -> None:
+        def stop_for_code() -> None:
             if executable.now() is not None:
                 raise _CodeArrived
 
         named = dict(zip(self._names, inputs))
-        results = [
-            array.copy() for array in evaluate(executable.graph, named, executable.params, self._binding, stop, KERNELS)
-        ]
+        made = evaluate(
+            executable.graph, named, executable.params, self._binding, kernels=KERNELS, between=stop_for_code
+        )
+        results = [array.copy() for array in made]
         if executable.checks:
             look(results.pop().tolist(), self._most, executable.checks, self._binding)
         return results

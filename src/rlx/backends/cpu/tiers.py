@@ -121,7 +121,7 @@ class Promotion(Awaited):
             folder = Path(temporary) if temporary else disk.folder()
             key = self._key or "program"
             disk.write(quick_key(key), pack(self._artifact, self._texts, self._isa), folder)
-            for _ in work_elsewhere(__name__, folder, quick_key(key), key):
+            for _ in Worker(__name__, folder, quick_key(key), key).progress():
                 pass
             data = disk.read(key, folder)  # by that process, or by one that an earlier start has left behind
             return None if data is None else from_bytes(data).code
@@ -158,25 +158,31 @@ def writable() -> bool:
         return False
 
 
-def work_elsewhere(module: str, folder: Path, job: str, key: str) -> Iterator[str]:
-    """Has another process, whose program is a module, do a job, and gives what it says about its progress. It has
-    started when this returns. Raises OSError."""
-    above = str(Path(__file__).parents[3])
-    path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, str(folder), job, key],
-        env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, start_new_session=True, text=True,
-    )  # fmt: skip
-    return _said_by(process)
+class Worker:
+    """Another process, whose program is a module, at a job. It has started when this is made, and goes on if this
+    process ends. Raises OSError."""
 
+    def __init__(self, module: str, folder: Path, job: str, key: str) -> None:
+        self.key = key
+        above = str(Path(__file__).parents[3])
+        path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(folder), job, key],
+            env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True, text=True,
+        )  # fmt: skip
 
-def _said_by(process: subprocess.Popen[str]) -> Iterator[str]:
-    with process:
-        assert process.stdout is not None  # a pipe
-        for line in process.stdout:
-            yield line.strip()
-        process.wait()
+    def progress(self) -> Iterator[str]:
+        """What it says, until it ends."""
+        with self._process as process:
+            assert process.stdout is not None  # a pipe
+            for line in process.stdout:
+                yield line.strip()
+            process.wait()
+
+    def stop(self) -> None:
+        """Ends it, whatever it is doing."""
+        self._process.kill()
 
 
 # the other process
