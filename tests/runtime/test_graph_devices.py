@@ -60,7 +60,7 @@ def devices(*names: str, **more: object) -> GraphDevices:
     ("broken", "pattern"),
     [
         ("nodriver", "driver does not answer"), ("noops", "not today"), ("nocompile", "gave up"),
-        ("nomemory", "no memory for 12"), ("lost", "went away"), ("cuda", "no backend"),
+        ("nomemory", "no memory for 12"), ("lost", "went away"), ("rocm", "no backend"),
     ],
 )  # fmt: skip
 def test_a_chain_falls_back_wherever_a_device_fails(broken: str, pattern: str) -> None:
@@ -309,14 +309,14 @@ def test_a_device_that_the_policy_refuses_lacks_no_op(monkeypatch: pytest.Monkey
 
 
 def test_a_forced_device_that_is_not_here_leaves_others_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLX_FORCE_DEVICE", "cuda")
+    monkeypatch.setenv("RLX_FORCE_DEVICE", "rocm")
     monkeypatch.setenv("RLX_DEVICES", "cpu,noops")
     with pytest.raises(DeviceUnavailable, match=r"if it were not forced, it would run on: cpu(\n|$)"):
         GraphDevices.from_env(net()).resolve()
 
 
 def test_a_chain_without_a_device_is_an_error_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLX_DEVICE_CHAIN", "cuda,nodriver")
+    monkeypatch.setenv("RLX_DEVICE_CHAIN", "rocm,nodriver")
     for ask in (lambda: GraphDevices.from_env(net()).resolve(), lambda: GraphDevices.from_env(net()).run_resolved([X]),
                 lambda: rlx.Session().compile(net())):  # fmt: skip
         with pytest.raises(FallbackError, match="driver does not answer"):

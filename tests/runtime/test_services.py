@@ -284,12 +284,12 @@ def test_what_happens_is_logged() -> None:
 
 
 def test_a_chain_that_goes_on_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("cpu", "cuda"))
+    devices = rlx.GraphDevices(net(), rlx.DevicePolicy().only("cpu", "rocm"))
     with caplog.at_level("WARNING", logger="rlx"):
-        devices.run_chain({"x": X, "state": X[0]}, ["cuda", "cpu"])
+        devices.run_chain({"x": X, "state": X[0]}, ["rocm", "cpu"])
     (record,) = caplog.records
     assert record.name == "rlx.devices" and record.getMessage().startswith(
-        "cuda failed, the next of the chain is tried"
+        "rocm failed, the next of the chain is tried"
     )
 
 

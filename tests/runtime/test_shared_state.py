@@ -274,7 +274,7 @@ def test_a_model_goes_on_with_the_next_device_of_its_chain(
 ) -> None:
     """With the state as it was before the run that failed, with one warning, and for good."""
     expected = uninterrupted()
-    model = model_of(tmp_path, "cuda", "breaking", "noops", "cpu")
+    model = model_of(tmp_path, "rocm", "breaking", "noops", "cpu")
     assert model.device == "breaking"
     caplog.clear()
     for step in range(STEPS):
@@ -409,5 +409,5 @@ def test_a_chain_is_refused_that_names_nothing(tmp_path: Path) -> None:
         rlx.Session([])
     with pytest.raises(DeviceUnavailable, match="cpuu"):
         rlx.Session(["cpuu", "cpu"])
-    assert repr(rlx.Session(["cuda", "cpu"])) == "<Session on cuda, cpu>"
-    assert rlx.Session(["cuda", "cpu"]).compile(decoder()).device == "cpu"
+    assert repr(rlx.Session(["rocm", "cpu"])) == "<Session on rocm, cpu>"
+    assert rlx.Session(["rocm", "cpu"]).compile(decoder()).device == "cpu"

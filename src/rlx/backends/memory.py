@@ -74,6 +74,14 @@ class DeviceArray(ABC):
         return f"<{self.dtype.name}{list(self.shape)} on {self.device}>"
 
 
+class AdoptingPlace(ABC):
+    """A memory whose arrays of other libraries runs take without a copy."""
+
+    @abstractmethod
+    def adopt(self, value: Any) -> DeviceArray | None:
+        """An array of another library as one of ours, in the same memory; None for what does not lie here."""
+
+
 class HostArray(DeviceArray):
     """A NumPy array as an array on a device."""
 

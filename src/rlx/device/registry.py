@@ -12,6 +12,7 @@ from rlx.errors import DeviceUnavailable, RlxError
 
 BUILT_IN: dict[str, str] = {
     "cpu": "rlx.backends.cpu:CpuBackend",
+    "cuda": "rlx.backends.cuda:CudaBackend",
     "gpu": "rlx.backends.wgpu:GpuBackend",
     "vulkan": "rlx.backends.wgpu:VulkanBackend",
     "opengl": "rlx.backends.wgpu:OpenGlBackend",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.memory import DeviceArray
+from rlx.backends.memory import AdoptingPlace, DeviceArray
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
@@ -94,6 +94,7 @@ class Signature:
         return arrays
 
     def _checked(self, name: str, value: Any, of: TensorType) -> Any:
+        value = adopted(value, self.place)
         if isinstance(value, DeviceArray):
             if value.place is self.place and self.place is not None and value.dtype == of.dtype.numpy:
                 return value
@@ -276,6 +277,14 @@ def _as_array(where: str, kind: str, name: str, value: Any, of: TensorType) -> A
     )
 
 
+def adopted(value: Any, place: object) -> Any:
+    """An array of another library that lies in this memory as one of ours; anything else as it is."""
+    if isinstance(value, (np.ndarray, np.generic, DeviceArray, Typed)) or not isinstance(place, AdoptingPlace):
+        return value
+    array = place.adopt(value)
+    return value if array is None else array
+
+
 def check_param(name: str, array: Any, of: TensorType) -> Array:
     """A weight that fits its declaration; named dims are open. Raises InputError."""
     data = checked("set_param", "param", name, array, of, layout=_CONTIGUOUS)
@@ -289,6 +298,7 @@ def check_handle(name: str, array: Any, of: TensorType, place: object = None) ->
     """A copy, read-only, of an array that fits an input's declaration; named dims are open. One in the memory `place`
     is copied there. Raises InputError."""
     value: Array | DeviceArray
+    array = adopted(array, place)
     if isinstance(array, DeviceArray) and place is not None and array.place is place and array.dtype == of.dtype.numpy:
         value = array.copy()
     else:

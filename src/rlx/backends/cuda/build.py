@@ -1,21 +1,64 @@
-"""Turns a graph into the kernels that the CUDA C++ language can write: passes and lowering."""
+"""Turns a graph into kernels in CUDA C++: passes, lowering, one text per kernel, and the layout of a run's memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlx import flags
+from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
+from rlx.backends.simt_support import origin, refused
 from rlx.codegen.simt import contraction, irregular
-from rlx.codegen.simt.language.cuda import CUDA
+from rlx.codegen.simt.code import Shader
+from rlx.codegen.simt.language.cuda import CUDA, prelude
+from rlx.codegen.simt.module import CudaModule, cuda_module
+from rlx.errors import CompileError, UnsupportedOp
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
-from rlx.kernel.ir.program import Program
+from rlx.ir.rewriting import Context
+from rlx.ir.type import TensorType
+from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
+from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
+from rlx.passes.driver import Pass
 from rlx.passes.pipeline import layout, optimise, standard
+
+ALIGNMENT = 256
+"""Bytes between which buffers of a run start."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything of a compiled program but its weights and its machine code.
+
+    module   the text of each kernel, by the id of the kernel
+    memory   slots of the temporaries of `main`
+    """
+
+    outputs: tuple[TensorType, ...]
+    program: Program
+    module: CudaModule
+    memory: MemoryPlan
+
+    def shader(self, kernel: Kernel) -> Shader:
+        return self.module.shaders[id(kernel)]
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """What is compiled: whole texts by the names of the kernels in them."""
+        return {name: f"{prelude()}\n{text}\n" for name, text in self.module.kernels.items()}
 
 
 def program_of(graph: Graph) -> Program:
@@ -34,3 +77,91 @@ def kernel_passes() -> list[KernelPass]:
         LongReductions(FOR_WORKGROUPS),
         Pack(contraction.panels),
     ]
+
+
+def why_unsupported(dtype: DType) -> str | None:
+    """The reason why kernels cannot hold this dtype, or None."""
+    return "kernels in CUDA C++ have no complex numbers" if dtype.is_complex else None
+
+
+def _passes(options: Options) -> list[Pass]:
+    return [*standard(options.dispatch.claims(claim)), *layout()]
+
+
+def unsupported(graph: Graph) -> list[Unsupported]:
+    """Nodes of the graph that `build` would refuse, found by the same steps."""
+    ready, _ = optimise(graph, _passes(Options()))
+    reasons: dict[int, Unsupported] = {}
+    for node, reason in refused(ready, why_unsupported):
+        original = origin(graph, node)
+        reasons.setdefault(id(original), Unsupported(original, reason))
+    if not reasons:
+        try:
+            _render(ready, Context())
+        except (UnsupportedOp, CompileError) as error:
+            last = next(iter(graph.outputs.values())).node
+            reasons[id(last)] = Unsupported(last, str(error))
+    return list(reasons.values())
+
+
+def build(graph: Graph, options: Options) -> Plan:
+    """The plan of a graph. Raises UnsupportedOp, CompileError."""
+    disable = options.disable | frozenset(flags.disable())
+    ready, report = optimise(graph, _passes(options), disable)
+    lacking = refused(ready, why_unsupported)
+    if lacking:
+        refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
+        raise UnsupportedOp(f"[cuda] {refusals}")
+    plan = _render(ready, Context.after(report, disable))
+    if flags.debug() >= 3:
+        print(text_of(plan.program, lambda kernel: plan.shader(kernel).schedule))
+        print("\n".join(plan.module.kernels.values()))
+    return plan
+
+
+def _render(ready: Graph, context: Context) -> Plan:
+    program = to_kernels(ready, passes=kernel_passes(), context=context)
+    module = cuda_module([program])
+    memory = plan_temporaries(program, ready, context.enabled("memory-reuse"))
+    return Plan(tuple(v.type for v in ready.outputs.values()), program, module, memory)
+
+
+def plan_temporaries(program: Program, ready: Graph, reuse: bool) -> MemoryPlan:
+    """Slots of `main`'s temporaries, by live range."""
+    temps = {b.number for b in program.buffers if b.kind == "temp"} - program.static_buffers()
+    return plan_memory(program, program.main, temps, ready.bounds, reuse)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The memory of a run at one size, in bytes: where each buffer starts, and where inputs, outputs and the whole
+    end. Inputs come first, then outputs, so that each are moved in one go."""
+
+    start: Mapping[int, int]
+    inputs_end: int
+    outputs_end: int
+    nbytes: int
+
+
+def place_arena(program: Program, memory: MemoryPlan, binding: Mapping[str, int]) -> Arena:
+    """States are no part of it, and outputs that lie in a state's memory, or in that of an input."""
+    start: dict[int, int] = {}
+    end = 0
+
+    def place(numbers: Sequence[int], size: Dim) -> None:
+        nonlocal end
+        start.update(dict.fromkeys(numbers, end))
+        end += -(-dims.evaluate(size, binding) // ALIGNMENT) * ALIGNMENT
+
+    marks = []
+    for kind, numbers in (("input", program.inputs), ("output", program.outputs)):
+        for number in dict.fromkeys(numbers):
+            if program.buffers[number].kind == kind:
+                place([number], program.buffers[number].nbytes)
+        marks.append(end)
+    numbers_of_slot: list[list[int]] = [[] for _ in memory.sizes]
+    for number, slot in memory.slot_of.items():
+        numbers_of_slot[slot].append(number)
+    for numbers, size in zip(numbers_of_slot, memory.sizes):
+        place(numbers, size)
+    return Arena(start, marks[0], marks[1], end)

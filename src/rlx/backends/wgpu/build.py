@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from rlx import flags
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.simt_claims import claim
+from rlx.backends.simt_support import origin, refused
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
 from rlx.backends.wgpu.layout import (
     ARENA,
@@ -27,15 +28,13 @@ from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target, atomic_type, why_unsupported
 from rlx.errors import UnsupportedOp
 from rlx.ir.dtype import DType
-from rlx.ir.graph import Graph, Node
+from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.text import text_of
-from rlx.kernel.lower.lowering import untaken
-from rlx.kernel.lower.table import irregular_ops
 from rlx.kernel.passes.aliases import LegaliseAliases
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
@@ -45,7 +44,6 @@ from rlx.kernel.passes.memory import MemoryPlan
 from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
-from rlx.ops.control import Control
 from rlx.passes.driver import Pass
 from rlx.passes.pipeline import layout, optimise, standard
 
@@ -100,8 +98,8 @@ def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
     ready, _ = optimise(graph, _passes(Options()))
     reasons: dict[int, Unsupported] = {}
-    for node, reason in _refused(ready):
-        original = _origin(graph, node)
+    for node, reason in refused(ready, why_unsupported):
+        original = origin(graph, node)
         reasons.setdefault(id(original), Unsupported(original, reason))
     if not reasons:
         try:
@@ -119,9 +117,9 @@ def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) ->
     """
     disable = options.disable | frozenset(flags.disable())
     ready, report = optimise(graph, _passes(options), disable)
-    refused = _refused(ready)
-    if refused:
-        refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in refused)
+    lacking = refused(ready, why_unsupported)
+    if lacking:
+        refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
         raise UnsupportedOp(f"[wgpu] {refusals}")
     plan = _render(ready, Context.after(report, disable), limit, target)
     if not plan.program.symbols:
@@ -138,27 +136,6 @@ def computes_in(graph: Graph, dtype: DType) -> bool:
     values = (v for node in graph.nodes for v in (*node.inputs, *node.outputs))
     nested = (region for node in graph.nodes for region in node.regions)
     return any(v.dtype is dtype for v in values) or any(computes_in(region, dtype) for region in nested)
-
-
-def _refused(ready: Graph) -> list[tuple[Node, str]]:
-    """Nodes of an optimised graph that have no kernel, or dtypes that WGSL cannot hold; those with regions also stand
-    for what is refused in these."""
-    lacking = [node for node in untaken(ready, irregular_ops()) if not isinstance(node.op, Control)]
-    unsupported = [(node, "no kernel computes it") for node in lacking]
-    for node in ready.nodes:
-        reasons = [why_unsupported(t.dtype) for t in (*node.types, *(v.type for v in node.inputs))]
-        reasons += [reason for region in node.regions for _, reason in _refused(region)]
-        unsupported.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
-    return unsupported
-
-
-def _origin(graph: Graph, node: Node) -> Node:
-    """The node of the graph that a node of its optimised form came from."""
-    names = (node.source or node.name, node.name)
-    for original in graph.nodes:
-        if original.name in names or (original.source is not None and original.source in names):
-            return original
-    return next(iter(graph.outputs.values())).node
 
 
 def _render(ready: Graph, context: Context, limit: int, target: Target) -> Plan:

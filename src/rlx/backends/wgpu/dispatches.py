@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.wgpu.build import Step
+from rlx.backends.simt_unroll import Started
+from rlx.backends.wgpu.build import Plan, Step
 from rlx.backends.wgpu.device import Device, in_two_dimensions
 from rlx.codegen.scalar.int_ranges import overflows
 from rlx.codegen.simt.code import WORKGROUP, Shader
@@ -26,6 +27,11 @@ class Placed:
 
     step: Step
     starts: tuple[int, ...]
+
+
+def placed(plan: Plan, started: Started) -> Placed:
+    """What an unroller gave out, with the step of its kernel."""
+    return Placed(plan.by_kernel[id(started.kernel)], started.starts)
 
 
 class DispatchSequence:

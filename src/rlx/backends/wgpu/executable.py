@@ -12,15 +12,15 @@ import numpy as np
 
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver
 from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.backends.simt_unroll import Ask, Unroller, depends_on_data, nothing_to_ask
 from rlx.backends.wgpu.arrays import WgpuArray, from_stored, lies_as_host, words_of
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
-from rlx.backends.wgpu.dispatches import DispatchSequence, Placed, verify
+from rlx.backends.wgpu.dispatches import DispatchSequence, Placed, placed, verify
 from rlx.backends.wgpu.layout import Arena, place_arena, stored_bytes
 from rlx.backends.wgpu.timers import KernelTimer
-from rlx.backends.wgpu.unroll import Ask, Unroller, depends_on_data
-from rlx.backends.wgpu.weights import Weights, nothing_to_ask
-from rlx.codegen.simt.language.wgsl.types import WORD_BYTES
+from rlx.backends.wgpu.weights import Weights
+from rlx.codegen.simt.language.wgsl.types import WORD_BYTES, element_words
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -241,7 +241,8 @@ class WgpuBound(Bound):
 
     def _unroller(self, ask: Ask) -> Unroller:
         assert self._weights is not None  # `_ready` was called
-        return Unroller(self.plan, {**self.arena.start, **self._weights.start}, self.binding, ask)
+        starts = {**self.arena.start, **self._weights.start}
+        return Unroller(self.plan.program, starts, self.binding, element_words, ask)
 
     def _sequence(self, steps: Iterable[Placed]) -> DispatchSequence:
         return DispatchSequence(self.executable.device, steps, self.executable.pipelines, self._heaps(), self.binding)
@@ -319,7 +320,8 @@ class WgpuBound(Bound):
     def _all(self) -> DispatchSequence:
         """The whole program, of one without branches."""
         if self._whole is None:
-            self._whole = self._sequence(self._unroller(nothing_to_ask).go(self.plan.program.main))
+            all_started = self._unroller(nothing_to_ask).go(self.plan.program.main)
+            self._whole = self._sequence(placed(self.plan, started) for started in all_started)
         return self._whole
 
     def _array(self, output: _Output | None) -> WgpuArray:
@@ -367,7 +369,8 @@ class WgpuBound(Bound):
             with self._mapped(WORD_BYTES) as whole:
                 return bool(whole[0])  # a bool's word, or its byte where it lies as the host gave it
 
-        pending.extend(self._unroller(ask).go(plan.program.main))
+        for started in self._unroller(ask).go(plan.program.main):
+            pending.append(placed(plan, started))
         return self._kept(pending)
 
     def _kept(self, steps: Sequence[Placed]) -> DispatchSequence:

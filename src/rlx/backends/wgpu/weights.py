@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from rlx.backends.simt_unroll import Unroller
+from rlx.backends.simt_weights import affected
 from rlx.backends.wgpu.arrays import upload
 from rlx.backends.wgpu.build import Plan
 from rlx.backends.wgpu.device import Device, translated
-from rlx.backends.wgpu.dispatches import DispatchSequence
+from rlx.backends.wgpu.dispatches import DispatchSequence, placed
 from rlx.backends.wgpu.layout import aligned, stored_bytes
-from rlx.backends.wgpu.unroll import Unroller
+from rlx.codegen.simt.language.wgsl.types import element_words
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Kernel, storage_roots
-
-
-def nothing_to_ask(number: int, word: int) -> bool:
-    """For programs in which nothing depends on data."""
-    raise AssertionError(number, word)
 
 
 def _static_bytes(plan: Plan, number: int) -> int:
@@ -88,7 +85,7 @@ class Weights:
     def _update(self, old: Weights, pipelines: Mapping[str, Any], give_up: bool) -> None:
         """Only arrays that changed, and what is made of them."""
         changed = {number for number, array in self.arrays.items() if array is not old.arrays.get(number)}
-        kernels = self._affected(changed)
+        kernels = affected(self.plan.program, changed, lambda number: self.plan.heaps.of[number] in self._kept)
         heaps = {n: heap if give_up else self._heap(self.sizes[n]) for n, heap in old.heaps.items()}
         if not give_up:
             encoder = self.device.raw.create_command_encoder()
@@ -102,28 +99,6 @@ class Weights:
         dropped = {n for n in needed & self.arrays.keys() if of[n] not in self._kept}
         arrays = {n: self.arrays[n] for n in self.arrays if n in dropped or (n in changed and of.get(n) in heaps)}
         self._run(heaps, arrays, kernels, pipelines)
-
-    def _affected(self, changed: Collection[int]) -> list[Kernel]:
-        """The kernels of `prepare` behind these arrays, and those before whose results are not kept, or are written
-        over: a scatter into a copy needs the copy again."""
-        program, of = self.plan.program, self.plan.heaps.of
-
-        def roots(numbers: Collection[int]) -> set[int]:
-            return {root for number in numbers for root in storage_roots(program, number)}
-
-        dirty = roots(changed)
-        chosen: set[int] = set()
-        for kernel in program.prepare:
-            if not dirty.isdisjoint(roots(kernel.slots)):
-                chosen.add(id(kernel))
-                dirty |= roots(kernel.slots[: kernel.writes])
-        needed_slots: set[int] = set()
-        for kernel in reversed(program.prepare):
-            written = roots(kernel.slots[: kernel.writes])
-            if id(kernel) in chosen or not needed_slots.isdisjoint(written):
-                chosen.add(id(kernel))
-                needed_slots |= written | {n for n in roots(kernel.slots[kernel.writes :]) if of[n] not in self._kept}
-        return [kernel for kernel in program.prepare if id(kernel) in chosen]
 
     def _heap(self, size: int) -> Any:
         return self.device.buffer(size, "weights", "STORAGE", "COPY_SRC")
@@ -139,7 +114,8 @@ class Weights:
                 upload(device, heaps[heap], self.start[number] * plan.heaps.unit(heap), array)
                 self.moved += array.nbytes
         if kernels:
-            steps = Unroller(plan, self.start, {}, nothing_to_ask).go(kernels)
+            started = Unroller(plan.program, self.start, {}, element_words).go(kernels)
+            steps = [placed(plan, each) for each in started]
             sequence = DispatchSequence(device, steps, pipelines, heaps, {})
             encoder = device.raw.create_command_encoder()
             sequence.encode(encoder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -27,10 +29,17 @@ NVIDIA = NvidiaTarget(subgroups=True)
 
 @dataclass(frozen=True)
 class CudaModule:
-    """CUDA C++ of a program: the text, and for each kernel by its id the name of its function."""
+    """The kernels of programs: texts by the names of their functions, which are told by the text, without the prelude;
+    and for each kernel of a program, by its id, the name of its function and what a launch of it needs."""
 
-    text: str
+    kernels: dict[str, str]
     names: dict[int, str]
+    shaders: dict[int, Shader]
+
+    @property
+    def text(self) -> str:
+        """All of them as one text that NVRTC compiles."""
+        return "\n".join([prelude(), *self.kernels.values(), ""])
 
 
 def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
@@ -44,15 +53,23 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
 
 
 def cuda_module(programs: Iterable[Program]) -> CudaModule:
-    """The kernels of programs as one text that NVRTC compiles. Raises CompileError."""
+    """The kernels of programs. Equal ones share a function. Raises CompileError."""
     names: dict[int, str] = {}
+    shaders: dict[int, Shader] = {}
+    kernels: dict[str, str] = {}
     by_text: dict[str, str] = {}
-    texts: list[str] = []
     for program in programs:
         for kernel in leaves((*program.prepare, *program.main)):
-            text = cuda_kernel(program, kernel, "KERNEL").text
-            if text not in by_text:
-                by_text[text] = f"kernel{len(texts)}"
-                texts.append(text.replace("KERNEL(", f"{by_text[text]}(", 1))
-            names[id(kernel)] = by_text[text]
-    return CudaModule("\n".join([prelude(), *texts, ""]), names)
+            shader = cuda_kernel(program, kernel, "KERNEL")
+            if shader.text not in by_text:
+                digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
+                name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"
+                kernels[name] = shader.text.replace("KERNEL(", f"{name}(", 1)
+            names[id(kernel)] = by_text[shader.text]
+            shaders[id(kernel)] = shader
+    return CudaModule(kernels, names, shaders)
+
+
+def _stem(name: str) -> str:
+    """What of a kernel's name can be part of a function's."""
+    return re.sub(r"\W+", "_", name, flags=re.ASCII)[:40].strip("_") or "kernel"

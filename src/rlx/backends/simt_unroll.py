@@ -1,4 +1,5 @@
-"""Unrolls the control flow of a program: kernels in execution order, and where the buffers of each start.
+"""Unrolls the control flow of a program, for devices whose kernels the host starts: kernels in execution order, and
+where the buffers of each start.
 
 The host computes where each alias lies: rows of a loop's sequences and carried values are in other places in each trip.
 A loop of known length is therefore unrolled into dispatches that differ only in their records.
@@ -7,18 +8,30 @@ A loop of known length is therefore unrolled into dispatches that differ only in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rlx import interrupt
-from rlx.backends.wgpu.build import Plan, Step
-from rlx.backends.wgpu.dispatches import Placed
-from rlx.codegen.simt.language.wgsl.types import element_words
 from rlx.errors import InputError
 from rlx.ir import dim as dims
+from rlx.ir.dtype import DType
 from rlx.kernel.ir.control import Branch, Loop
-from rlx.kernel.ir.program import Kernel
+from rlx.kernel.ir.program import Kernel, Program
 
 Ask = Callable[[int, int], bool]
-"""Tells the bool in a buffer that starts at a word, after all steps that were given out have run."""
+"""Tells the bool in a buffer that starts at a place, after all kernels that were given out have run."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A kernel, and where the buffer in each of its slots starts."""
+
+    kernel: Kernel
+    starts: tuple[int, ...]
+
+
+def nothing_to_ask(number: int, place: int) -> bool:
+    """For programs in which nothing depends on data."""
+    raise AssertionError(number, place)
 
 
 def depends_on_data(kernels: Sequence[Kernel]) -> bool:
@@ -34,19 +47,23 @@ def depends_on_data(kernels: Sequence[Kernel]) -> bool:
 class Unroller:
     """One run through kernels.
 
-    starts   first words, or halves, of the buffers with memory of their own
+    starts   places of the buffers with memory of their own
+    units    how many places an element of a dtype takes
     """
 
-    def __init__(self, plan: Plan, starts: Mapping[int, int], binding: Mapping[str, int], ask: Ask) -> None:
-        self.program = plan.program
-        self.steps: Mapping[int, Step] = plan.by_kernel
+    def __init__(
+        self, program: Program, starts: Mapping[int, int], binding: Mapping[str, int], units: Callable[[DType], int],
+        ask: Ask = nothing_to_ask,
+    ) -> None:  # fmt: skip
+        self.program = program
         self.starts = starts
+        self.units = units
         self.binding = binding
         self.ask = ask
         self.moved: dict[int, int] = {}
 
     def start(self, number: int) -> int:
-        """The first word of a buffer."""
+        """The place of a buffer."""
         if number in self.moved:
             return self.moved[number]
         if number in self.program.aliases:
@@ -55,9 +72,9 @@ class Unroller:
         return self.starts[number]
 
     def _inside(self, base: int, element: int) -> int:
-        return self.start(base) + element * element_words(self.program.buffers[base].dtype)
+        return self.start(base) + element * self.units(self.program.buffers[base].dtype)
 
-    def go(self, kernels: Sequence[Kernel]) -> Iterator[Placed]:
+    def go(self, kernels: Sequence[Kernel]) -> Iterator[Started]:
         """Gives out what runs. Raises InputError where a region needs dims to be equal that are not."""
         for kernel in kernels:
             match kernel.work:
@@ -66,9 +83,9 @@ class Unroller:
                 case Loop():
                     yield from self._loop(kernel.work)
                 case _:
-                    yield Placed(self.steps[id(kernel)], tuple(self.start(n) for n in kernel.slots))
+                    yield Started(kernel, tuple(self.start(n) for n in kernel.slots))
 
-    def _branch(self, work: Branch) -> Iterator[Placed]:
+    def _branch(self, work: Branch) -> Iterator[Started]:
         yes = self.ask(work.predicate, self.start(work.predicate))
         for number in work.yes_checks if yes else work.no_checks:
             check = self.program.checks[number]
@@ -78,7 +95,7 @@ class Unroller:
         yield from self.go(work.yes if yes else work.no)
         self.moved = around
 
-    def _loop(self, work: Loop) -> Iterator[Placed]:
+    def _loop(self, work: Loop) -> Iterator[Started]:
         around = dict(self.moved)
         now = [self.start(c.start) for c in work.carried]
         ping_pong = [[self.start(n) for n in c.ping_pong] for c in work.carried]

@@ -1,0 +1,168 @@
+"""Arrays in the memory of a CUDA device, with their elements as on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cuda.device import Borrowed, Device, Memory
+from rlx.backends.cuda.dlpack import CUDA_DLPACK, capsule_of, described
+from rlx.backends.cuda.driver import LEGACY_STREAM
+from rlx.backends.memory import HOST_DLPACK, AdoptingPlace, DeviceArray
+from rlx.errors import InputError
+from rlx.ir import dtype as dtypes
+from rlx.ir.dtype import DType
+from rlx.ir.literal import Array
+
+
+class CudaArray(DeviceArray):
+    """An array from the start of a memory. What fills it was given to the device's stream, and may not be done yet."""
+
+    def __init__(self, owner: Device, dtype: DType, shape: tuple[int, ...], memory: Memory) -> None:
+        self.place = place_of(owner)
+        self.owner = owner
+        self.device = str(owner)
+        self.of = dtype
+        self.dtype = dtype.numpy
+        self.shape = shape
+        self.memory = memory
+
+    @staticmethod
+    def empty(owner: Device, dtype: DType, shape: tuple[int, ...], what: str) -> CudaArray:
+        """Call it within `Device.work`. Raises OutOfMemory."""
+        return CudaArray(owner, dtype, shape, owner.allocate(math.prod(shape) * dtype.itemsize, what))
+
+    @staticmethod
+    def of_host(owner: Device, array: Array, what: str = "an array") -> CudaArray:
+        """A copy of an array of the host."""
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        with owner.work("bind") as driver:
+            copied = CudaArray.empty(owner, dtypes.of(array.dtype), array.shape, what)
+            if array.nbytes:
+                driver.copy_in(copied.pointer, array.ctypes.data, array.nbytes, owner.stream)
+                driver.synchronise(owner.stream)  # the caller may change its array
+        return copied
+
+    @property
+    def pointer(self) -> int:
+        return self.memory.pointer
+
+    def numpy(self) -> Array:
+        return self._read(0, self.shape)
+
+    def read(self, index: tuple[int, ...]) -> Array:
+        rest = self.shape[len(index) :]
+        first = 0
+        for i, extent in zip(index, self.shape):
+            first = first * extent + i
+        return self._read(first * math.prod(rest), rest)
+
+    def _read(self, first: int, shape: tuple[int, ...]) -> Array:
+        result = np.empty(shape, self.dtype)
+        if result.nbytes:
+            with self.owner.work("run") as driver:
+                start = self.pointer + first * self.dtype.itemsize
+                driver.copy_out(result.ctypes.data, start, result.nbytes, self.owner.stream)
+                driver.synchronise(self.owner.stream)
+        return result
+
+    def copy(self) -> CudaArray:
+        with self.owner.work("run") as driver:
+            copy = CudaArray.empty(self.owner, self.of, self.shape, "a copy of an array")
+            if self.nbytes:
+                driver.copy(copy.pointer, self.pointer, self.nbytes, self.owner.stream)
+        return copy
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A capsule of this memory. `stream` is that of who takes it: it waits for ours; -1 says that it need not."""
+        wanted = options.get("dl_device")
+        if wanted is not None and tuple(wanted) == HOST_DLPACK:
+            return self.numpy().__dlpack__()
+        if wanted is not None and tuple(wanted) != self.__dlpack_device__():
+            raise BufferError(f"[dlpack] expected {self.device} or the host, got the device {wanted}")
+        array = self.copy() if options.get("copy") else self
+        with self.owner.work("run"):
+            stream = options.get("stream")
+            if stream != -1:
+                self.owner.let_wait(LEGACY_STREAM if stream is None else int(stream))
+        array.memory.shared = True
+        return capsule_of(self.of, self.shape, array.pointer if self.size else 0, self.owner.ordinal, array)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA_DLPACK, self.owner.ordinal
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What other libraries read the memory by. All that fills it is done: not all of them wait for a stream."""
+        if self.dtype.isbuiltin != 1:
+            raise AttributeError(f"[cuda] expected a dtype of NumPy, got {self.dtype}: DLPack hands it over")
+        with self.owner.work("run") as driver:
+            driver.synchronise(self.owner.stream)
+        self.memory.shared = True
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer if self.size else 0, False),
+            "strides": None, "version": 3,
+        }  # fmt: skip
+
+
+class CudaPlace(AdoptingPlace):
+    """The memory of a device, whose arrays of other libraries are taken as they are."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def adopt(self, value: Any) -> CudaArray | None:
+        """Raises InputError for an array with gaps, or of a dtype that there is not."""
+        if hasattr(value, "__dlpack_device__"):
+            if tuple(map(int, value.__dlpack_device__())) != (CUDA_DLPACK, self.device.ordinal):
+                return None
+            return self._of_dlpack(value)
+        interface = getattr(value, "__cuda_array_interface__", None)
+        return None if interface is None else self._of_interface(value, interface)
+
+    def _of_dlpack(self, value: Any) -> CudaArray:
+        for lazy in ("detach", "resolve_conj", "resolve_neg"):  # of torch: what it has noted beside the memory
+            value = getattr(value, lazy, lambda captured=value: captured)()
+        number = self.device.driver.stream_number(self.device.stream)
+        try:
+            capsule = value.__dlpack__(stream=number)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # what exporters raise, each its own
+            kind = type(value).__name__
+            raise InputError(f"[cuda] expected an array that DLPack hands over, got {kind}: {error}") from error
+        told = described(capsule)
+        return self._array(value, told.dtype, told.shape, told.strides, told.pointer)
+
+    def _of_interface(self, value: Any, interface: Mapping[str, Any]) -> CudaArray:
+        if interface.get("mask") is not None:
+            raise InputError("[cuda] expected an array without a mask, got one with it")
+        dtype, strides = dtypes.of(np.dtype(interface["typestr"])), interface.get("strides")
+        stream = interface.get("stream")
+        elements = None if strides is None else tuple(stride // dtype.itemsize for stride in strides)
+        with self.device.work("run") as driver:
+            if stream is None:
+                driver.synchronise_all()
+            else:
+                driver.synchronise(int(stream))
+        return self._array(value, dtype, tuple(interface["shape"]), elements, interface["data"][0])
+
+    def _array(
+        self, owner: Any, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, pointer: int
+    ) -> CudaArray:
+        expected = 1
+        for extent, stride in zip(reversed(shape), reversed(strides or ())):
+            if extent != 1 and stride != expected:
+                raise InputError(f"[cuda] expected an array without gaps, row by row, got {shape} in strides {strides}")
+            expected *= extent
+        return CudaArray(self.device, dtype, shape, Borrowed(self.device, pointer, expected * dtype.itemsize, owner))
+
+
+def place_of(device: Device) -> CudaPlace:
+    """The one place of a device."""
+    if device.place is None:
+        device.place = CudaPlace(device)
+    place = device.place
+    assert isinstance(place, CudaPlace)
+    return place

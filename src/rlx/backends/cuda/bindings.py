@@ -1,0 +1,193 @@
+"""The CUDA driver API through the package cuda-bindings."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda.driver import OUT_OF_MEMORY, CudaError, Driver
+from rlx.errors import DeviceUnavailable, MissingExtra
+
+EXTRA = "pip install 'rlx[cuda]'"
+KEEP_ALL = (1 << 64) - 1
+NON_BLOCKING = 1
+UNTIMED = 2
+EXTERNAL = 1
+"""Flags of streams, events and records, as numbers."""
+
+
+@cache
+def library() -> Any:
+    """The module of the driver's calls. Raises MissingExtra."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise MissingExtra(f"[device] the package cuda-bindings is needed ({error}): {EXTRA}") from None
+    return driver
+
+
+class BindingsDriver(Driver):
+    """The driver of this machine. Raises DeviceUnavailable, MissingExtra."""
+
+    def __init__(self) -> None:
+        self.cuda = library()
+        self.compiler = f"NVRTC {nvrtc.version()} {' '.join(nvrtc.OPTIONS)}"
+        try:
+            self._call("cuInit", 0)
+        except (CudaError, RuntimeError, OSError) as error:  # the package has errors of its own for a missing library
+            raise DeviceUnavailable(f"[device] the CUDA driver does not start: {error}") from error
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        code, *results = getattr(self.cuda, name)(*arguments)
+        if code:
+            raise CudaError(name, int(code), getattr(code, "name", str(code)))
+        return results[0] if len(results) == 1 else results
+
+    def version(self) -> str:
+        number = int(self._call("cuDriverGetVersion"))
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def device_count(self) -> int:
+        return int(self._call("cuDeviceGetCount"))
+
+    def _device(self, ordinal: int) -> Any:
+        return self._call("cuDeviceGet", ordinal)
+
+    def device_name(self, ordinal: int) -> str:
+        return str(self._call("cuDeviceGetName", 256, self._device(ordinal)).split(b"\0")[0].decode())
+
+    def architecture(self, ordinal: int) -> str:
+        kinds, device = self.cuda.CUdevice_attribute, self._device(ordinal)
+        major, minor = (
+            int(self._call("cuDeviceGetAttribute", kind, device))
+            for kind in (
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )  # fmt: skip
+        return f"sm_{major}{minor}" + "a" * (major >= 9)
+
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        return nvrtc.compile_cubin(source, architecture, f"{name}.cu")
+
+    def open(self, ordinal: int) -> Any:
+        context = self._call("cuDevicePrimaryCtxRetain", self._device(ordinal))
+        self.enter(context)
+        return context
+
+    def reset(self, ordinal: int) -> None:
+        self._call("cuDevicePrimaryCtxReset", self._device(ordinal))
+
+    def enter(self, context: Any) -> None:
+        self._call("cuCtxSetCurrent", context)
+
+    def memory(self) -> tuple[int, int]:
+        free, total = self._call("cuMemGetInfo")
+        return int(free), int(total)
+
+    def stream(self) -> Any:
+        return self._call("cuStreamCreate", NON_BLOCKING)
+
+    def stream_number(self, stream: Any) -> int:
+        return int(stream)
+
+    def synchronise(self, stream: Any) -> None:
+        self._call("cuStreamSynchronize", stream)
+
+    def synchronise_all(self) -> None:
+        self._call("cuCtxSynchronize")
+
+    def event(self, timed: bool = False) -> Any:
+        return self._call("cuEventCreate", 0 if timed else UNTIMED)
+
+    def record(self, event: Any, stream: Any) -> None:
+        """As an event that others than the graph may look at, where a graph is noted."""
+        status = self._call("cuStreamIsCapturing", stream)
+        noted = status != self.cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        self._call("cuEventRecordWithFlags", event, stream, EXTERNAL if noted else 0)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def wait_for(self, event: Any) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def elapsed_ns(self, first: Any, last: Any) -> float:
+        return float(self._call("cuEventElapsedTime", first, last)) * 1e6
+
+    def drop_event(self, event: Any) -> None:
+        self._call("cuEventDestroy", event)
+
+    def pool(self, ordinal: int) -> Any:
+        cuda = self.cuda
+        wanted = cuda.CUmemPoolProps()
+        wanted.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = ordinal
+        pool = self._call("cuMemPoolCreate", wanted)
+        threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self._call("cuMemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(KEEP_ALL))
+        return pool
+
+    def allocate(self, nbytes: int, pool: Any, stream: Any) -> int:
+        return int(self._call("cuMemAllocFromPoolAsync", nbytes, pool, stream))
+
+    def free(self, pointer: int, stream: Any) -> None:
+        self._call("cuMemFreeAsync", pointer, stream)
+
+    def trim(self, pool: Any) -> None:
+        self._call("cuMemPoolTrimTo", pool, 0)
+
+    def allocate_host(self, nbytes: int) -> int:
+        return int(self._call("cuMemHostAlloc", nbytes, 0))
+
+    def free_host(self, pointer: int) -> None:
+        self._call("cuMemFreeHost", pointer)
+
+    def copy_in(self, target: int, host: int, nbytes: int, stream: Any) -> None:
+        self._call("cuMemcpyHtoDAsync", target, host, nbytes, stream)
+
+    def copy_out(self, host: int, source: int, nbytes: int, stream: Any) -> None:
+        self._call("cuMemcpyDtoHAsync", host, source, nbytes, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        self._call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
+
+    def load(self, code: bytes) -> Any:
+        return self._call("cuModuleLoadData", code)
+
+    def unload(self, module: Any) -> None:
+        self._call("cuModuleUnload", module)
+
+    def function(self, module: Any, name: str) -> Any:
+        return self._call("cuModuleGetFunction", module, name.encode())
+
+    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
+        self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, stream, arguments, 0)
+
+    def begin_capture(self, stream: Any) -> None:
+        self._call("cuStreamBeginCapture", stream, self.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+    def end_capture(self, stream: Any) -> Any:
+        return self._call("cuStreamEndCapture", stream)
+
+    def instantiate(self, graph: Any) -> Any:
+        return self._call("cuGraphInstantiate", graph, 0)
+
+    def update(self, executable: Any, graph: Any) -> bool:
+        try:
+            self._call("cuGraphExecUpdate", executable, graph)
+        except CudaError as error:
+            if error.code == OUT_OF_MEMORY:
+                raise
+            return False
+        return True
+
+    def replay(self, executable: Any, stream: Any) -> None:
+        self._call("cuGraphLaunch", executable, stream)
+
+    def drop_graph(self, graph: Any) -> None:
+        self._call("cuGraphDestroy", graph)
+
+    def drop_executable(self, executable: Any) -> None:
+        self._call("cuGraphExecDestroy", executable)

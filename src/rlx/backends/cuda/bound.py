@@ -1,0 +1,338 @@
+"""A program at one size: its memory, its kernels in order, and the graphs that replay them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.backends.cuda.arrays import CudaArray
+from rlx.backends.cuda.build import place_arena
+from rlx.backends.cuda.device import Borrowed, Device, Memory, Pinned
+from rlx.backends.cuda.launches import Launch, launches
+from rlx.backends.cuda.replay import Replay
+from rlx.backends.cuda.slots import Slot
+from rlx.backends.cuda.timers import KernelTimer
+from rlx.backends.cuda.weights import Weights
+from rlx.backends.executable import Bound, KernelTime, deliver
+from rlx.backends.memory import DeviceArray, Where, on_host
+from rlx.backends.simt_unroll import Ask, Unroller, depends_on_data, nothing_to_ask
+from rlx.ir import dim as dims
+from rlx.ir.literal import Array
+from rlx.kernel.ir.program import Buffer
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.executable import CudaExecutable
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An input or output: its buffer, where it starts in the arena, its bytes and its shape."""
+
+    buffer: Buffer
+    start: int
+    size: int
+    shape: tuple[int, ...]
+
+    def view(self, staged: Array, first: int) -> Array:
+        """It in a block of the host that begins where this place of the arena does."""
+        at = self.start - first
+        return staged[at : at + self.size].view(self.buffer.dtype.numpy).reshape(self.shape)
+
+
+class CudaBound(Bound):
+    """The executable at one size, with an arena of its own, made at the first call."""
+
+    def __init__(self, executable: CudaExecutable, binding: Mapping[str, int]) -> None:
+        self.executable = executable
+        self.plan = executable.plan
+        self.binding = dict(binding)
+        program = self.plan.program
+        self.arena = place_arena(program, self.plan.memory, binding)
+        self.nbytes = self.arena.nbytes
+        self.shapes = tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in self.plan.outputs)
+        self.written = program.written_states()
+        self.inputs = [self._placed(n, None) for n in program.inputs]
+        self.outputs = [
+            None if i in self.written else self._placed(n, shape)
+            for i, (n, shape) in enumerate(zip(program.outputs, self.shapes))
+        ]
+        self.asks = depends_on_data(program.main)
+        self._memory: Memory | None = None
+        self._device: Device | None = None
+        self._spare: list[Slot] = []
+        """Staging for runs that overlap, of which none has it."""
+
+    def _placed(self, number: int, shape: tuple[int, ...] | None) -> Placed:
+        buffer = self.plan.program.buffers[number]
+        size = dims.evaluate(buffer.nbytes, self.binding)
+        flat = (size // buffer.dtype.itemsize,)
+        return Placed(buffer, self.arena.start.get(number, 0), size, flat if shape is None else shape)
+
+    # memory
+
+    def _ready(self, weights: Weights, inputs: Sequence[Any]) -> None:
+        """Memory, and what was made ready for it, which is made anew when weights or states have moved."""
+        device = self.executable.device
+        if self._memory is None or self._device is not device:
+            at = f" at {self.binding}" if self.binding else ""
+            self._memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
+            self._device = device
+            self._spare = []
+            self._incoming = Pinned(device, self.arena.inputs_end)
+            self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
+            self._answer = Pinned(device, 1)
+            self._replay = Replay(device)
+            self._starts: dict[int, int] = {}
+            self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Launch]] = {}
+            self._all: list[Launch] | None = None
+        base = self._memory.pointer
+        starts = {n: base + first for n, first in self.arena.start.items()}
+        starts |= {n: memory.pointer for n, memory in weights.memory.items()}
+        states = [(n, a) for n, a in zip(self.plan.program.inputs, inputs) if self._is_state(n)]
+        starts |= {n: array.pointer for n, array in states}
+        if starts != self._starts:
+            self._starts, self._pieces, self._all = starts, {}, None
+        self._weights = weights  # its memory is in use
+
+    def _is_state(self, number: int) -> bool:
+        return self.plan.program.buffers[number].kind == "state"
+
+    def _as_array(self, number: int, value: Any) -> Any:
+        """A value as a run takes it. A state that is no array on the device yet becomes one: what a run makes of it is
+        only in its results. Arrays of a device that was lost come through the host, or fail there."""
+        here = isinstance(value, CudaArray) and value.owner is self.executable.device
+        if here:
+            return value
+        if isinstance(value, DeviceArray):
+            value = value.numpy()
+        return CudaArray.of_host(self.executable.device, value) if self._is_state(number) else value
+
+    def _launches(self, ask: Ask) -> Iterator[Any]:
+        unroller = Unroller(self.plan.program, self._starts, self.binding, lambda dtype: dtype.itemsize, ask)
+        return unroller.go(self.plan.program.main)
+
+    def _whole(self) -> list[Launch]:
+        """The kernels of a program without questions."""
+        if self._all is None:
+            started = self._launches(nothing_to_ask)
+            self._all = launches(self.plan, self.executable.functions, started, self.binding)
+        return self._all
+
+    # runs
+
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
+        return deliver(on_host(self._run(["host"] * len(self.outputs), inputs)), out)
+
+    def deliver_to(
+        self, where: Sequence[Where], inputs: Sequence[Any], out: Sequence[Array | None] | None = None
+    ) -> list[Any]:
+        results = self._run(where, inputs)
+        if out is None:
+            return results
+        return [result if buffer is None else deliver([result], [buffer])[0] for result, buffer in zip(results, out)]
+
+    def _run(self, where: Sequence[Where], inputs: Sequence[Any], timer: KernelTimer | None = None) -> list[Any]:
+        self.executable.renew()
+        device = self.executable.device
+        inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        with device.work("weights"):
+            weights = self.executable.weights()
+        with device.work("run") as driver:
+            self._ready(weights, inputs)
+            arrays = {
+                i: CudaArray.empty(device, output.buffer.dtype, output.shape, f"the output {output.buffer.name!r}")
+                for i, (output, place) in enumerate(zip(self.outputs, where))
+                if output is not None and place == "device"
+            }
+            wanted = [o for o, place in zip(self.outputs, where) if o is not None and place == "host" and o.size]
+            self._stage(inputs)
+            self._run_kernels(inputs, bool(wanted), timer)
+            for i, array in arrays.items():
+                output = self.outputs[i]
+                if output is not None and output.size:
+                    driver.copy(array.pointer, self._at(output.start), output.size, device.stream)
+            borrowed = any(isinstance(a, CudaArray) and isinstance(a.memory, Borrowed) for a in inputs)
+            if wanted or borrowed or timer is not None or self._stages_any(inputs):
+                driver.synchronise(device.stream)
+            results = {**arrays, **self._downloaded(where)}
+        return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
+
+    def _stages_any(self, inputs: Sequence[Any]) -> bool:
+        """Whether inputs lie in the staging of the host, which the next run writes to."""
+        return any(placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs))
+
+    def _at(self, place: int) -> int:
+        assert self._memory is not None  # `_ready` was called
+        return self._memory.pointer + place
+
+    def _run_kernels(self, inputs: Sequence[Any], wants: bool, timer: KernelTimer | None) -> None:
+        """Copies of the host's inputs, kernels, and the copy of all outputs if the host wants any: one graph where
+        nothing depends on data."""
+        assert self._device is not None
+        device, driver = self._device, self._device.driver
+        blocks = self._blocks(inputs)
+        end = self.arena.outputs_end - self.arena.inputs_end
+
+        def move_in(stream: Any) -> None:
+            for first, size in blocks:
+                driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
+
+        def move_out(stream: Any) -> None:
+            if wants and end:
+                driver.copy_out(self._outgoing.pointer, self._at(self.arena.inputs_end), end, stream)
+
+        def kernels(given: Sequence[Launch], stream: Any) -> None:
+            for launch in given:
+                launch.on(driver, stream)
+
+        for array, placed in self._on_device(inputs):
+            driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
+        if timer is not None:
+            move_in(device.stream)
+            given = self._up_to_the_last_question(timer.run) if self.asks else self._whole()
+            timer.run(given)
+            move_out(device.stream)
+        elif self.asks:
+            move_in(device.stream)
+            kernels(self._up_to_the_last_question(lambda piece: kernels(piece, device.stream)), device.stream)
+            move_out(device.stream)
+        else:
+            whole = self._whole()
+
+            def everything(stream: Any) -> None:
+                move_in(stream)
+                kernels(whole, stream)
+                move_out(stream)
+
+            self._replay.run((tuple(blocks), wants), whole, everything)
+
+    def _up_to_the_last_question(self, run: Callable[[list[Launch]], None]) -> list[Launch]:
+        """Runs all that comes before the last branch or test of a loop, and gives what is left to run."""
+        assert self._device is not None
+        device, driver = self._device, self._device.driver
+        pending: list[Any] = []
+
+        def ask(_: int, pointer: int) -> bool:
+            run(self._kept(pending))
+            pending.clear()
+            driver.copy_out(self._answer.pointer, pointer, 1, device.stream)
+            driver.synchronise(device.stream)
+            return bool(self._answer.bytes[0])
+
+        pending.extend(self._launches(ask))
+        return self._kept(pending)
+
+    def _kept(self, started: Sequence[Any]) -> list[Launch]:
+        key = tuple((id(each.kernel), each.starts) for each in started)
+        if key not in self._pieces:
+            if len(self._pieces) >= MOST_PIECES:
+                self._pieces.pop(next(iter(self._pieces)))
+            self._pieces[key] = launches(self.plan, self.executable.functions, started, self.binding)
+        return self._pieces[key]
+
+    # inputs and results
+
+    def _staged(self, inputs: Sequence[Any]) -> Iterator[tuple[Placed, Array]]:
+        for placed, value in zip(self.inputs, inputs):
+            if placed.size and placed.buffer.kind != "state" and not isinstance(value, CudaArray):
+                yield placed, value
+
+    def _on_device(self, inputs: Sequence[Any]) -> Iterator[tuple[CudaArray, Placed]]:
+        for placed, value in zip(self.inputs, inputs):
+            if placed.size and placed.buffer.kind != "state" and isinstance(value, CudaArray):
+                yield value, placed
+
+    def _stage(self, inputs: Sequence[Any], staging: Pinned | None = None) -> None:
+        """Copies inputs of the host to where the device takes them from."""
+        block = (staging or self._incoming).bytes
+        for placed, value in self._staged(inputs):
+            np.copyto(placed.view(block, 0), np.reshape(value, -1))
+
+    def _blocks(self, inputs: Sequence[Any]) -> list[tuple[int, int]]:
+        """Parts of the arena that the host's inputs are in: neighbours are moved in one go."""
+        blocks: list[tuple[int, int]] = []
+        ends = sorted(placed.start for placed in self.inputs if placed.size and placed.buffer.kind != "state")
+        for placed, _ in self._staged(inputs):
+            if blocks and all(not blocks[-1][0] + blocks[-1][1] <= start < placed.start for start in ends):
+                first, _size = blocks.pop()
+                blocks.append((first, placed.start + placed.size - first))
+            else:
+                blocks.append((placed.start, placed.size))
+        return blocks
+
+    def _downloaded(self, where: Sequence[Where], staging: Pinned | None = None) -> dict[int, Array]:
+        """Results for the host by their places."""
+        block = (staging or self._outgoing).bytes
+        return {
+            i: output.view(block, self.arena.inputs_end).copy() if output.size else _empty(output)
+            for i, (output, place) in enumerate(zip(self.outputs, where))
+            if output is not None and place == "host"
+        }
+
+    # pipelined runs and profiles
+
+    def begin(self, inputs: Sequence[Any]) -> Callable[[], list[Array]] | None:
+        """Runs follow one another on the device, each with staging of its own: the next one's inputs come, and the
+        last one's results go, while kernels run."""
+        if self.asks or self.written:
+            return None
+        self.executable.renew()
+        device = self.executable.device
+        inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
+        where: list[Where] = ["host"] * len(self.outputs)
+        with device.work("weights"):
+            weights = self.executable.weights()
+        with device.work("run") as driver:
+            self._ready(weights, inputs)
+            slot = self._spare.pop() if self._spare else Slot(device, self.arena)
+            slot.held = inputs
+            self._stage(inputs, slot.incoming)
+            slot.bring(self._blocks(inputs), self._at(0))
+            for array, placed in self._on_device(inputs):
+                driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
+            whole = self._whole()
+
+            def kernels(stream: Any) -> None:
+                for launch in whole:
+                    launch.on(driver, stream)
+
+            self._replay.run("kernels", whole, kernels)
+            slot.fetch(self._at(self.arena.inputs_end))
+
+        def end() -> list[Array]:
+            with self._of_run(device):
+                slot.wait()
+            results = self._downloaded(where, slot.outgoing)
+            slot.held = ()
+            self._spare.append(slot)
+            return [results[i] for i in range(len(where))]
+
+        return end
+
+    @contextmanager
+    def _of_run(self, device: Device) -> Iterator[None]:
+        """Errors of a wait that holds nobody else up."""
+        with device.errors("run"):
+            device.driver.enter(device.context)
+            yield
+
+    def profile(self, inputs: Sequence[Array]) -> list[KernelTime]:
+        """The times of kernels on the device. What happens on the host in between is in no kernel's time."""
+        if not self.executable.timed:
+            return super().profile(inputs)
+        timer = KernelTimer(self.executable.device)
+        self._run(["host"] * len(self.outputs), inputs, timer)
+        with self.executable.device.work("run"):
+            return timer.times(self.plan.program.main)
+
+
+MOST_PIECES = 256
+"""Pieces of a program with branches that are kept ready."""
+
+
+def _empty(output: Placed) -> Array:
+    return np.zeros(output.shape, output.buffer.dtype.numpy)

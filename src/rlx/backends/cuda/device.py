@@ -1,0 +1,254 @@
+"""An open device: its context, streams and memory, and the driver's errors in rlx's words."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rlx import locks
+from rlx.backends.cuda import cubins
+from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CudaError, Driver
+from rlx.backends.failures import Step
+from rlx.errors import DeviceLost, DeviceUnavailable, DriverError, OutOfMemory
+from rlx.ir.literal import Array
+
+ALIGNMENT = 256
+"""Bytes between which memory starts, as the driver has it."""
+
+_drivers: dict[int, Driver] = {}
+_devices: dict[tuple[int, int], Device] = {}
+_opening = locks.lock()
+
+
+def driver() -> Driver:
+    """The driver, started once a process. Raises DeviceUnavailable, MissingExtra."""
+    with _opening:
+        return _driver()
+
+
+def _driver() -> Driver:
+    from rlx.backends.cuda.bindings import BindingsDriver
+
+    if os.getpid() not in _drivers:
+        if _drivers:
+            raise DeviceUnavailable(
+                "[device] expected a process that uses CUDA itself, got the fork of one that did: CUDA survives no "
+                "fork, multiprocessing's method spawn makes processes that have it"
+            )
+        _drivers[os.getpid()] = BindingsDriver()
+    return _drivers[os.getpid()]
+
+
+def open_device(ordinal: int) -> Device:
+    """The device, opened once a process, and anew where it was lost. Raises DeviceUnavailable, MissingExtra."""
+    with _opening:
+        started = _driver()
+        key = (os.getpid(), ordinal)
+        known = _devices.get(key)
+        if known is None or known.lost:
+            _devices[key] = _opened(started, ordinal, known is not None)
+        return _devices[key]
+
+
+def _opened(started: Driver, ordinal: int, was_lost: bool) -> Device:
+    try:
+        count = started.device_count()
+        if ordinal >= count:
+            raise DeviceUnavailable(f"[device] expected cuda:{ordinal}, got {count} devices of CUDA")
+        if was_lost:
+            started.reset(ordinal)
+        return Device(started, ordinal)
+    except CudaError as error:
+        raise DeviceUnavailable(f"[device] cuda:{ordinal} does not open: {error}") from error
+
+
+class Memory:
+    """Bytes on a device, given back when nobody has them.
+
+    shared   whether other libraries have had them, which may still read them on streams of theirs
+    """
+
+    def __init__(self, device: Device, pointer: int, nbytes: int) -> None:
+        self.device = device
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.shared = False
+
+    def __del__(self) -> None:
+        if self.shared:
+            self.device.later(self.device.driver.synchronise_all)
+        self.device.later(self.device.driver.free, self.pointer, self.device.stream)
+
+
+class Borrowed(Memory):
+    """Bytes that another library gives back, when its array has no user."""
+
+    def __init__(self, device: Device, pointer: int, nbytes: int, owner: Any) -> None:
+        super().__init__(device, pointer, nbytes)
+        self.owner = owner
+
+    def __del__(self) -> None:
+        self.owner = None
+
+
+class Pinned:
+    """Memory of the host that the device copies from and to by itself. Made within `Device.work`."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device = device
+        self.pointer = device.driver.allocate_host(max(nbytes, 1))
+        self.bytes: Array = np.ctypeslib.as_array((ctypes.c_uint8 * max(nbytes, 1)).from_address(self.pointer))
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self.device.later(self.device.driver.free_host, self.pointer)
+
+
+class Function:
+    """A loaded kernel."""
+
+    def __init__(self, device: Device, name: str, code: bytes) -> None:
+        self.device = device
+        self.module = device.driver.load(code)
+        self.handle = device.driver.function(self.module, name)
+
+    def __del__(self) -> None:
+        if hasattr(self, "module"):
+            self.device.later(self.device.driver.synchronise, self.device.stream)
+            self.device.later(self.device.driver.unload, self.module)
+
+
+class Device:
+    """An open device. Whoever gives it work does so within `work`: its stream is one, and so is the order of runs.
+
+    lost             why it works no more; empty while it does
+    place            what tells its memory from that of others (`arrays.place_of`)
+    stream           where kernels run
+    incoming, outgoing   streams of copies that go on beside kernels
+    dropped          calls that give back what nobody has any more, made at the next occasion
+    """
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.driver = driver
+        self.ordinal = ordinal
+        self.lock = locks.rlock()
+        self.lost = ""
+        self.place: object = None
+        self.dropped: deque[tuple[Any, ...]] = deque()
+        self.context = driver.open(ordinal)
+        self.name = driver.device_name(ordinal)
+        self.architecture = driver.architecture(ordinal)
+        self.stream, self.incoming, self.outgoing = (driver.stream() for _ in range(3))
+        self._event = driver.event()
+        self._pool = driver.pool(ordinal)
+        self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+
+    def __str__(self) -> str:
+        return f"cuda:{self.ordinal}" if self.ordinal else "cuda"
+
+    @contextmanager
+    def work(self, step: Step) -> Iterator[Driver]:
+        """The driver, for one thread at a time, with its errors as those of rlx. Raises DeviceLost, OutOfMemory,
+        DriverError."""
+        with self.lock:
+            if self.lost:
+                raise DeviceLost(f"[{step}] expected {self.name} to go on, got a device that was lost: {self.lost}")
+            with self.errors(step):
+                self.driver.enter(self.context)
+                self._give_back_dropped()
+                yield self.driver
+
+    @contextmanager
+    def errors(self, step: Step) -> Iterator[None]:
+        """Errors of the driver as those of rlx."""
+        try:
+            yield
+        except CudaError as error:
+            raise self._translated(error, step) from error
+
+    def _translated(self, error: CudaError, step: Step) -> DriverError | OutOfMemory:
+        if error.code in STICKY:
+            self.lost = str(error)
+            return DeviceLost(
+                f"[{step}] expected {self.name} to go on, got {error}: what was on it is lost, and a program that is "
+                f"loaded again has it anew"
+            )
+        if error.code == OUT_OF_MEMORY:
+            return OutOfMemory(f"[{step}] expected memory of {self.name}, got {error}")
+        return DriverError(f"[{step}] expected {self.name} to work, got {error}")
+
+    def later(self, *call: Any) -> None:
+        """Notes a call of the driver: none is made from where objects end, in any thread."""
+        self.dropped.append(call)
+
+    def _give_back_dropped(self) -> None:
+        while self.dropped:
+            function, *arguments = self.dropped.popleft()
+            function(*arguments)
+
+    def allocate(self, nbytes: int, what: str) -> Memory:
+        """Memory, for what it is named by. Call it within `work`. Raises OutOfMemory."""
+        size = max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+        try:
+            try:
+                pointer = self.driver.allocate(size, self._pool, self.stream)
+            except CudaError as error:
+                if error.code != OUT_OF_MEMORY:
+                    raise
+                self.trim()
+                pointer = self.driver.allocate(size, self._pool, self.stream)
+        except CudaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            free, total = self.driver.memory()
+            raise OutOfMemory(
+                f"[memory] expected {nbytes} bytes for {what} on {self.name}, got {free} free of {total}"
+            ) from error
+        return Memory(self, pointer, nbytes)
+
+    def trim(self) -> None:
+        """Gives memory that is in no use back to the device, for other processes. Call it within `work`."""
+        self._give_back_dropped()
+        self.driver.synchronise(self.stream)
+        self.driver.trim(self._pool)
+
+    def free_bytes(self) -> int:
+        with self.work("bind") as driver:
+            self.trim()
+            return driver.memory()[0]
+
+    def functions(self, codes: Sequence[tuple[str, bytes]]) -> list[Function]:
+        """Kernels, of which each has the name that its text has and its code; equal ones are loaded once."""
+        with self.work("compile"):
+            loaded = []
+            for name, code in codes:
+                function = self._functions.get(name)
+                if function is None:
+                    function = self._functions[name] = Function(self, name, code)
+                loaded.append(function)
+            return loaded
+
+    def compiled(self, kernels: Sequence[tuple[str, str]], cache: bool) -> list[bytes]:
+        """Machine code of kernels by name and text, from the cache on disk or compiled, as many at once as there are
+        processors. Raises CompileError."""
+
+        def code_of(kernel: tuple[str, str]) -> bytes:
+            return cubins.code_of(self.driver, self.architecture, kernel[0], kernel[1], cache)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            return list(pool.map(code_of, kernels))
+
+    # other libraries
+
+    def let_wait(self, stream: int) -> None:
+        """Has a stream of another library, by its number, wait for what was given to ours. Call it within `work`."""
+        self.driver.record(self._event, self.stream)
+        self.driver.wait(stream, self._event)

@@ -1,0 +1,182 @@
+"""The calls of the CUDA driver API that the backend makes, and what they fail with.
+
+`bindings.py` makes them by the package cuda-bindings. Tests have a driver that works on the processor. Handles are what
+a driver gives out; pointers are integers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+OUT_OF_MEMORY = 2
+STICKY = frozenset((46, 214, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
+"""Codes after which a context does nothing any more: faults of kernels, failed memory, a device that went away."""
+LEGACY_STREAM = 1
+"""The handle of the stream that libraries use which name none."""
+
+
+class CudaError(Exception):
+    """A call that failed: its name, the driver's code, and what the driver calls that."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call} gave {name} ({code})")
+        self.code = code
+
+
+class Driver(ABC):
+    """One driver. All methods raise CudaError.
+
+    compiler   what `compile` is, by version: a part of the keys of what is kept on disk
+    """
+
+    compiler: str
+
+    @abstractmethod
+    def version(self) -> str:
+        """The newest version of CUDA that it has."""
+
+    @abstractmethod
+    def device_count(self) -> int: ...
+
+    @abstractmethod
+    def device_name(self, ordinal: int) -> str: ...
+
+    @abstractmethod
+    def architecture(self, ordinal: int) -> str:
+        """What to compile for."""
+
+    @abstractmethod
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        """Machine code of a kernel of this name. Raises CompileError; calls from several threads run at once."""
+
+    # contexts
+
+    @abstractmethod
+    def open(self, ordinal: int) -> Any:
+        """The context of a device, which its other users in this process have too."""
+
+    @abstractmethod
+    def reset(self, ordinal: int) -> None:
+        """Ends the context of a device with all that is in it."""
+
+    @abstractmethod
+    def enter(self, context: Any) -> None:
+        """Makes a context that of the calling thread."""
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Free and all bytes of the device."""
+
+    # streams and events
+
+    @abstractmethod
+    def stream(self) -> Any:
+        """A stream that does not wait for the legacy one."""
+
+    @abstractmethod
+    def stream_number(self, stream: Any) -> int:
+        """A stream's handle as other libraries know it."""
+
+    @abstractmethod
+    def synchronise(self, stream: Any) -> None:
+        """Waits for what was given to a stream."""
+
+    @abstractmethod
+    def synchronise_all(self) -> None:
+        """Waits for what was given to all streams of the context."""
+
+    @abstractmethod
+    def event(self, timed: bool = False) -> Any: ...
+
+    @abstractmethod
+    def record(self, event: Any, stream: Any) -> None: ...
+
+    @abstractmethod
+    def wait(self, stream: Any, event: Any) -> None:
+        """Has a stream wait; it may be one that is known by its number."""
+
+    @abstractmethod
+    def wait_for(self, event: Any) -> None:
+        """Has the calling thread wait."""
+
+    @abstractmethod
+    def elapsed_ns(self, first: Any, last: Any) -> float: ...
+
+    @abstractmethod
+    def drop_event(self, event: Any) -> None: ...
+
+    # memory
+
+    @abstractmethod
+    def pool(self, ordinal: int) -> Any:
+        """Memory that keeps what is given back."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int, pool: Any, stream: Any) -> int: ...
+
+    @abstractmethod
+    def free(self, pointer: int, stream: Any) -> None: ...
+
+    @abstractmethod
+    def trim(self, pool: Any) -> None:
+        """Gives what a pool has left back to the device."""
+
+    @abstractmethod
+    def allocate_host(self, nbytes: int) -> int:
+        """Memory of the host that the device reads and writes by itself."""
+
+    @abstractmethod
+    def free_host(self, pointer: int) -> None: ...
+
+    @abstractmethod
+    def copy_in(self, target: int, host: int, nbytes: int, stream: Any) -> None: ...
+
+    @abstractmethod
+    def copy_out(self, host: int, source: int, nbytes: int, stream: Any) -> None: ...
+
+    @abstractmethod
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None: ...
+
+    # kernels
+
+    @abstractmethod
+    def load(self, code: bytes) -> Any:
+        """A module of what `compile` gave."""
+
+    @abstractmethod
+    def unload(self, module: Any) -> None: ...
+
+    @abstractmethod
+    def function(self, module: Any, name: str) -> Any: ...
+
+    @abstractmethod
+    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
+        """`arguments` points to pointers to a kernel's arguments, which are read before this returns."""
+
+    # graphs
+
+    @abstractmethod
+    def begin_capture(self, stream: Any) -> None:
+        """From now on a stream notes what it is given, instead of doing it."""
+
+    @abstractmethod
+    def end_capture(self, stream: Any) -> Any:
+        """What was noted."""
+
+    @abstractmethod
+    def instantiate(self, graph: Any) -> Any:
+        """Something that `replay` runs, made of what was noted."""
+
+    @abstractmethod
+    def update(self, executable: Any, graph: Any) -> bool:
+        """Has it run this instead; False where that is another row of kernels."""
+
+    @abstractmethod
+    def replay(self, executable: Any, stream: Any) -> None: ...
+
+    @abstractmethod
+    def drop_graph(self, graph: Any) -> None: ...
+
+    @abstractmethod
+    def drop_executable(self, executable: Any) -> None: ...

@@ -1,0 +1,64 @@
+"""Graphs of what a run does on the stream: noted at the second run, replayed from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from rlx.backends.cuda.device import Device
+from rlx.backends.cuda.launches import Launch
+
+
+class _Noted:
+    """A graph that can be launched, and the launches that it was made of; none before it was made."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.executable: Any = None
+        self.launches: Sequence[Launch] = ()
+        self.runs = 0
+
+    def note(self, launches: Sequence[Launch], run: Callable[[Any], None]) -> None:
+        """Takes a run down. A graph whose pointers alone are others is updated."""
+        driver, stream = self.device.driver, self.device.stream
+        driver.begin_capture(stream)
+        try:
+            run(stream)
+        finally:
+            graph = driver.end_capture(stream)
+        try:
+            if self.executable is None or not driver.update(self.executable, graph):
+                self._drop()
+                self.executable = driver.instantiate(graph)
+        finally:
+            driver.drop_graph(graph)
+        self.launches = launches
+
+    def _drop(self) -> None:
+        if self.executable is not None:
+            self.device.later(self.device.driver.synchronise, self.device.stream)
+            self.device.later(self.device.driver.drop_executable, self.executable)
+            self.executable = None
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+class Replay:
+    """The graphs of one program at one size, by what of it they do."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._noted: dict[Hashable, _Noted] = {}
+
+    def run(self, key: Hashable, launches: Sequence[Launch], run: Callable[[Any], None]) -> None:
+        """Does what `run` gives a stream: directly at first, as many programs run once. `launches` are what it is of:
+        where they are others than last time, the graph is another. Call it within `Device.work`."""
+        noted = self._noted.setdefault(key, _Noted(self.device))
+        noted.runs += 1
+        if noted.runs == 1:
+            run(self.device.stream)
+            return
+        if noted.launches is not launches:
+            noted.note(launches, run)
+        self.device.driver.replay(noted.executable, self.device.stream)

@@ -1,0 +1,376 @@
+"""A CUDA driver on the processor. Kernels are compiled as C++ (`tools.emulate_cuda`). What a stream is given is done
+when somebody waits for it and not before, so that code which relies on work that nobody waited for gets wrong results;
+memory is checked, and calls can be made to fail."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cuda.driver import LEGACY_STREAM, OUT_OF_MEMORY, STICKY, CudaError, Driver
+from tools.emulate_cuda import Emulator
+
+ILLEGAL_ADDRESS = 700
+POISON = 0xA5
+
+
+@dataclass
+class Operation:
+    """`kind` and `detail` tell graphs of the same shape; `detail` of kernels is the function."""
+
+    kind: str
+    do: Callable[[], None]
+    detail: Any = None
+
+
+@dataclass
+class Stream:
+    driver: EmulatedDriver
+    pending: deque[Operation] = field(default_factory=deque)
+    noted: list[Operation] | None = None
+
+    def give(self, operation: Operation) -> None:
+        if self.noted is not None:
+            self.noted.append(operation)
+        else:
+            self.pending.append(operation)
+
+    def drain(self) -> None:
+        while self.pending:
+            self.pending.popleft().do()
+
+
+@dataclass
+class Event:
+    stream: Stream | None = None
+    given: int = 0
+    reached: int = 0
+    at: int = 0
+
+
+@dataclass
+class Graph:
+    operations: list[Operation]
+
+    def shape(self) -> list[tuple[str, Any]]:
+        return [(each.kind, each.detail) for each in self.operations]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel: its library, its name, how many pointers it takes, and how many numbers."""
+
+    library: ctypes.CDLL
+    name: str
+    pointers: int
+    numbers: int
+
+
+class EmulatedDriver(Driver):
+    """capacity  bytes of the device
+    calls     names of all calls so far
+    blocks    allocations by where they start, with their bytes
+    """
+
+    compiler = "emulated"
+
+    def __init__(self, capacity: int = 1 << 28) -> None:
+        self.emulator = Emulator()
+        self.capacity = capacity
+        self.calls: list[str] = []
+        self.blocks: dict[int, Any] = {}
+        self.pinned: dict[int, Any] = {}
+        self.replayed: list[int] = []
+        self.clock = 0
+        self.broken = 0
+        self._failures: dict[str, list[int]] = {}
+        self._streams: list[Stream] = []
+        self._legacy = Stream(self)
+        self._compiled: dict[str, bytes] = {}
+
+    # failures
+
+    def fail(self, call: str, code: int, after: int = 0) -> None:
+        """Has a call fail: the first, or the one after so many."""
+        self._failures[call] = [*[0] * after, code]
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        codes = self._failures.get(name)
+        code = codes.pop(0) if codes else 0
+        if self.broken:
+            code = self.broken
+        if code in STICKY:
+            self.broken = code
+        if code:
+            raise CudaError(name, code, "INJECTED")
+
+    @contextmanager
+    def counted(self) -> Iterator[list[str]]:
+        """The calls that are made within."""
+        first = len(self.calls)
+        inside: list[str] = []
+        yield inside
+        inside.extend(self.calls[first:])
+
+    # devices
+
+    def version(self) -> str:
+        return "13.0"
+
+    def device_count(self) -> int:
+        return 1
+
+    def device_name(self, ordinal: int) -> str:
+        return "Emulated"
+
+    def architecture(self, ordinal: int) -> str:
+        return "C++"
+
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        self.calls.append("compile")
+        if source not in self._compiled:
+            head = re.search(rf"{name}\((.*?)\) {{", source, re.DOTALL)
+            assert head is not None, source
+            numbers = re.search(r"Record<(\d+)>", head[1])
+            assert numbers is not None
+            facts = {"name": name, "pointers": head[1].count("slot"), "numbers": int(numbers[1])}
+            self._compiled[source] = json.dumps(facts).encode() + b"\n" + self.emulator.compile(source, [name])
+        return self._compiled[source]
+
+    def open(self, ordinal: int) -> Any:
+        self._called("open")
+        return object()
+
+    def reset(self, ordinal: int) -> None:
+        self.calls.append("reset")
+        self.broken = 0
+        self.blocks.clear()
+        self._streams.clear()
+
+    def enter(self, context: Any) -> None:
+        self._called("enter")
+
+    def memory(self) -> tuple[int, int]:
+        return self.capacity - self.used, self.capacity
+
+    @property
+    def used(self) -> int:
+        return sum(raw.nbytes for raw in self.blocks.values())
+
+    # streams
+
+    def stream(self) -> Any:
+        stream = Stream(self)
+        self._streams.append(stream)
+        return stream
+
+    def stream_number(self, stream: Any) -> int:
+        return 1000 + self._streams.index(stream)
+
+    def _of(self, stream: Any) -> Stream:
+        if isinstance(stream, int):
+            return self._legacy if stream == LEGACY_STREAM else self._streams[stream - 1000]
+        assert isinstance(stream, Stream)
+        return stream
+
+    def synchronise(self, stream: Any) -> None:
+        self._called("synchronise")
+        assert self._of(stream).noted is None, "a wait while a graph is noted"
+        self._of(stream).drain()
+
+    def synchronise_all(self) -> None:
+        self._called("synchronise_all")
+        for stream in (*self._streams, self._legacy):
+            stream.drain()
+
+    def event(self, timed: bool = False) -> Any:
+        return Event()
+
+    def drop_event(self, event: Any) -> None:
+        self._called("drop_event")
+
+    def record(self, event: Any, stream: Any) -> None:
+        self._called("record")
+        event.stream, event.given = self._of(stream), event.given + 1
+        number = event.given
+
+        def reach() -> None:
+            self.clock += 1000
+            event.reached, event.at = max(event.reached, number), self.clock
+
+        event.stream.give(Operation("record", reach))
+
+    def wait(self, stream: Any, event: Any) -> None:
+        self._called("wait")
+        self._of(stream).give(Operation("wait", lambda number=event.given: self._until(event, number)))
+
+    def _until(self, event: Event, number: int) -> None:
+        while event.reached < number:
+            assert event.stream is not None and event.stream.pending, "an event that comes never"
+            event.stream.pending.popleft().do()
+
+    def wait_for(self, event: Any) -> None:
+        self._called("wait_for")
+        self._until(event, event.given)
+
+    def elapsed_ns(self, first: Any, last: Any) -> float:
+        self._called("elapsed_ns")
+        return float(last.at - first.at)
+
+    # memory
+
+    def pool(self, ordinal: int) -> Any:
+        return object()
+
+    def allocate(self, nbytes: int, pool: Any, stream: Any) -> int:
+        self._called("allocate")
+        assert self._of(stream).noted is None, "memory while a graph is noted"
+        if self.used + nbytes > self.capacity:
+            raise CudaError("allocate", OUT_OF_MEMORY, "OUT_OF_MEMORY")
+        pointer = self.emulator.buffer(nbytes).value
+        self.blocks[pointer] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
+        return pointer
+
+    def free(self, pointer: int, stream: Any) -> None:
+        self._called("free")
+
+        def free() -> None:
+            self.blocks.pop(pointer)[:] = POISON
+
+        self._of(stream).give(Operation("free", free))
+
+    def trim(self, pool: Any) -> None:
+        self._called("trim")
+
+    def allocate_host(self, nbytes: int) -> int:
+        self._called("allocate_host")
+        raw = np.full(nbytes, POISON, np.uint8)
+        self.pinned[raw.ctypes.data] = raw
+        return int(raw.ctypes.data)
+
+    def free_host(self, pointer: int) -> None:
+        self._called("free_host")
+        del self.pinned[pointer]
+
+    def _is_pinned(self, pointer: int) -> bool:
+        return any(start <= pointer < start + raw.nbytes for start, raw in self.pinned.items())
+
+    def _check(self, pointer: int, nbytes: int) -> None:
+        """Sticky errors come where addresses are no memory, as those of kernels do."""
+        if not any(start <= pointer and pointer + nbytes <= start + raw.nbytes for start, raw in self.blocks.items()):
+            self.broken = ILLEGAL_ADDRESS
+            raise CudaError("copy", ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS")
+
+    def copy_in(self, target: int, host: int, nbytes: int, stream: Any) -> None:
+        self._called("copy_in")
+        if self._is_pinned(host):
+            source: Callable[[], bytes] = lambda: ctypes.string_at(host, nbytes)  # noqa: E731
+        else:
+            assert self._of(stream).noted is None, "a copy of the host's own memory while a graph is noted"
+            data = ctypes.string_at(host, nbytes)
+            source = lambda: data  # noqa: E731
+
+        def do() -> None:
+            self._check(target, nbytes)
+            ctypes.memmove(target, source(), nbytes)
+
+        self._of(stream).give(Operation("copy_in", do))
+
+    def copy_out(self, host: int, source: int, nbytes: int, stream: Any) -> None:
+        self._called("copy_out")
+
+        def do() -> None:
+            self._check(source, nbytes)
+            ctypes.memmove(host, source, nbytes)
+
+        self._of(stream).give(Operation("copy_out", do))
+        if not self._is_pinned(host):
+            assert self._of(stream).noted is None, "a copy to the host's own memory while a graph is noted"
+            self._of(stream).drain()
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        self._called("copy")
+
+        def do() -> None:
+            self._check(target, nbytes)
+            self._check(source, nbytes)
+            ctypes.memmove(target, source, nbytes)
+
+        self._of(stream).give(Operation("copy", do))
+
+    # kernels
+
+    def load(self, code: bytes) -> Any:
+        self._called("load")
+        facts, _, library = code.partition(b"\n")
+        return {**json.loads(facts), "library": self.emulator.load(library)}
+
+    def unload(self, module: Any) -> None:
+        self._called("unload")
+
+    def function(self, module: Any, name: str) -> Any:
+        assert name == module["name"]
+        return Loaded(module["library"], name, module["pointers"], module["numbers"])
+
+    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
+        self._called("launch")
+        count = function.pointers + 1
+        places = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(arguments))
+        pointers = [ctypes.c_int64.from_address(int(place)).value for place in places[:-1]]
+        record = ctypes.string_at(int(places[-1]), 8 * function.numbers)
+
+        def do() -> None:
+            for pointer in pointers:
+                self._check(pointer, 0)
+            held = [*map(ctypes.c_int64, pointers), ctypes.create_string_buffer(record, len(record))]
+            self.emulator.launch(function.library, function.name, blocks, held)
+
+        self._of(stream).give(Operation("launch", do, function))
+
+    # graphs
+
+    def begin_capture(self, stream: Any) -> None:
+        self._called("begin_capture")
+        self._of(stream).noted = []
+
+    def end_capture(self, stream: Any) -> Any:
+        self._called("end_capture")
+        noted, self._of(stream).noted = self._of(stream).noted, None
+        assert noted is not None
+        return Graph(noted)
+
+    def instantiate(self, graph: Any) -> Any:
+        self._called("instantiate")
+        return Graph(list(graph.operations))
+
+    def update(self, executable: Any, graph: Any) -> bool:
+        self._called("update")
+        if executable.shape() != graph.shape():
+            return False
+        executable.operations = list(graph.operations)
+        return True
+
+    def replay(self, executable: Any, stream: Any) -> None:
+        self._called("replay")
+        operations = list(executable.operations)
+
+        def do() -> None:
+            for operation in operations:
+                operation.do()
+
+        self._of(stream).give(Operation("replay", do))
+
+    def drop_graph(self, graph: Any) -> None:
+        self._called("drop_graph")
+
+    def drop_executable(self, executable: Any) -> None:
+        self._called("drop_executable")
