@@ -4,21 +4,51 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from rlx.errors import ModelError
-from rlx.frontends.files import map_file
+from rlx.frontends.files import map_file, read_json
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_INDEX_BYTES = 1 << 26
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES: dict[str, DType] = {
     "BOOL": dtypes.bool_, "U8": dtypes.u8, "I8": dtypes.i8, "U16": dtypes.u16, "I16": dtypes.i16, "U32": dtypes.u32,
     "I32": dtypes.i32, "U64": dtypes.u64, "I64": dtypes.i64, "F16": dtypes.f16, "BF16": dtypes.bf16,
     "F32": dtypes.f32, "F64": dtypes.f64, "F8_E4M3": dtypes.f8e4m3, "F8_E5M2": dtypes.f8e5m2, "C64": dtypes.c64,
 }  # fmt: skip
+
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
+
+
+def read_folder(folder: Path) -> dict[str, Array]:
+    """The arrays of a checkpoint in one file, or in several that an index lists. Raises ModelError."""
+    if (folder / WHOLE).is_file():
+        return read(folder / WHOLE)
+    if not (folder / INDEX).is_file():
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pth", ".pt", ".gguf"))
+        actual = f"{others[0]!r}, which rlx does not open" if others else "a folder without it"
+        raise ModelError(f"[safetensors] expected weights in {WHOLE!r} or {INDEX!r}, got {actual}: {str(folder)!r}")
+    places = read_json(folder / INDEX, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise _wrong(folder / INDEX, "no weight_map")
+    arrays: dict[str, Array] = {}
+    for shard in dict.fromkeys(places.values()):
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise _wrong(folder / INDEX, f"{shard!r}, which is no file name in the folder")
+        if not (folder / shard).is_file():
+            raise _wrong(folder / INDEX, f"{shard!r}, which is not there")
+        part = read(folder / shard)
+        missing = [name for name, place in places.items() if place == shard and name not in part]
+        if missing:
+            raise _wrong(folder / shard, f"no tensor {missing[0]!r}, which {INDEX!r} places there")
+        arrays |= {name: array for name, array in part.items() if places.get(name) == shard}
+    return arrays
 
 
 def read(path: Path) -> dict[str, Array]:

@@ -17,7 +17,14 @@ def _bert(folder: Path, **options: Any) -> Imported:
     return bert.read(folder, **options)
 
 
-FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert}
+def _llama(folder: Path, **options: Any) -> Imported:
+    from rlx.models import llama
+
+    return llama.read(folder, **options)
+
+
+_DECODERS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text")
+FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert, **dict.fromkeys(_DECODERS, _llama)}
 """What reads the folder of a model, by its type."""
 
 
