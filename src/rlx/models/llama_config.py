@@ -222,17 +222,22 @@ def _refuse_others(keys: Keys) -> None:
         keys.neutral(name, value)
     if keys.get("quantization_config") is not None:
         raise keys.wrong("weights that are floats", {"quantization_config": keys.get("quantization_config")})
-    keys.skip(
-        "model_type", "architectures", "attention_dropout", "hidden_dropout", "initializer_range", "use_cache",
-        "pretraining_tp", "bos_token_id", "eos_token_id", "pad_token_id", "transformers_version", "torch_dtype",
-        "dtype", "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "pruned_heads",
-        "cache_implementation", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "rope_theta", "rope_scaling",
-        "rope_parameters", "rope_local_base_freq", "use_sliding_window", "sliding_window", "max_window_layers",
-        "sliding_window_pattern", "_sliding_window_pattern", "hidden_act", "hidden_activation", "layer_types",
-        "no_rope_layer_interval", "original_max_position_embeddings", "is_llama_config", "query_pre_attn_scalar",
-    )  # fmt: skip
+    keys.skip(*_READ_ELSEWHERE, *_WITHOUT_EFFECT)
 
 
+_READ_ELSEWHERE = (
+    "model_type", "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "use_sliding_window",
+    "sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern", "hidden_act",
+    "hidden_activation", "layer_types", "no_rope_layer_interval", "original_max_position_embeddings",
+    "query_pre_attn_scalar",
+)  # fmt: skip
+"""Keys that count for some families or layers alone."""
+_WITHOUT_EFFECT = (
+    "architectures", "attention_dropout", "hidden_dropout", "initializer_range", "use_cache", "pretraining_tp",
+    "bos_token_id", "eos_token_id", "pad_token_id", "transformers_version", "torch_dtype", "dtype", "output_attentions",
+    "output_hidden_states", "chunk_size_feed_forward", "pruned_heads", "cache_implementation", "_attn_implementation",
+    "_attn_implementation_autoset", "attn_implementation", "is_llama_config",
+)  # fmt: skip
 _GEMMA = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256}
 FAMILIES: dict[str, Family] = {
     family.name: family
