@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlx.errors import ModelError
 from rlx.frontends.files import map_file, read_json
@@ -53,6 +58,11 @@ def read_folder(folder: Path) -> dict[str, Array]:
 
 def read(path: Path) -> dict[str, Array]:
     """The arrays by name, as views of the mapped file. Raises ModelError."""
+    return read_all(path)[0]
+
+
+def read_all(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays by name, as views of the mapped file, and what is said of them. Raises ModelError."""
     data = map_file(path)
     size = int.from_bytes(data[:8].tobytes(), "little") if data.size >= 8 else -1
     if not 2 <= size <= min(MAX_HEADER_BYTES, data.size - 8):
@@ -63,14 +73,39 @@ def read(path: Path) -> dict[str, Array]:
         raise _wrong(path, f"a header that is no JSON object ({error})") from None
     if not isinstance(header, dict):
         raise _wrong(path, "a header that is no JSON object")
-    header.pop("__metadata__", None)
+    about = header.pop("__metadata__", {})
+    if not isinstance(about, dict) or not all(isinstance(text, str) for text in about.values()):
+        raise _wrong(path, "metadata that are no texts")
     body = data[8 + size :]
     arrays = {name: _array(path, name, entry, body) for name, entry in header.items()}
     spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     ends = [0, *(end for _, end in spans)]
     if any(begin != end for (begin, _), end in zip(spans, ends)) or ends[-1] != body.size:
         raise _wrong(path, "tensors that overlap or leave gaps")
-    return arrays
+    return arrays, about
+
+
+def write(path: Path, arrays: Mapping[str, Array], about: Mapping[str, str]) -> None:
+    """Writes arrays, and what is said of them. The file appears whole or not at all. Raises OSError."""
+    names = {dtype.numpy: name for name, dtype in _DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    end = 0
+    for name, array in arrays.items():
+        span = [end, end + array.nbytes]
+        header[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": span}
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

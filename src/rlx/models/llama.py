@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from rlx.errors import ModelError
-from rlx.frontends import safetensors
-from rlx.frontends.files import read_json
-from rlx.frontends.registry import Imported
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
@@ -40,17 +36,6 @@ CACHED = "cached"
 _NOT_READ = ("rotary_emb.inv_freq", "lm_head.weight")
 """Ends of names of tensors that a checkpoint may have beside what is read: what follows from the configuration, and the
 head of a model whose embeddings are tied."""
-
-
-def read(source: Path, keep_dtype: bool = True) -> Imported:
-    """The decoder in a folder, its weights mapped.
-
-    keep_dtype    False computes in f32 where weights are f16 or bf16, which stay that narrow in memory
-    Raises ModelError.
-    """
-    config = Config.of(read_json(source / "config.json"))
-    graph = decoder(config, safetensors.read_folder(source), keep_dtype)
-    return Imported(graph, config.family, {"folder": source.name, "config": str(config)})
 
 
 def decoder(config: Config, arrays: Mapping[str, Array], keep_dtype: bool = True, caches: bool = False) -> Graph:

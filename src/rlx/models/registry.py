@@ -18,13 +18,14 @@ def _bert(folder: Path, **options: Any) -> Imported:
 
 
 def _llama(folder: Path, **options: Any) -> Imported:
-    from rlx.models import llama
+    from rlx.models import generation
 
-    return llama.read(folder, **options)
+    return generation.read(folder, **options)
 
 
-_DECODERS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text")
-FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert, **dict.fromkeys(_DECODERS, _llama)}
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text")
+"""Types of decoders of the Llama kind."""
+FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert, **dict.fromkeys(DECODERS, _llama)}
 """What reads the folder of a model, by its type."""
 
 
