@@ -124,7 +124,7 @@ class Settings:
 
 
 def _is_whole(value: Any, least: int) -> bool:
-    return type(value) is not bool and isinstance(value, (int, np.integer)) and value >= least
+    return type(value) is not bool and isinstance(value, (int, np.integer)) and int(value) >= least
 
 
 def _is_number(value: Any, least: float, most: float) -> bool:
