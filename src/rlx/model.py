@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from rlx import collector, interrupt, locks, mapped
-from rlx.errors import ClosedError, InputError
+from rlx.errors import CapabilityError, ClosedError, InputError
 from rlx.frontends import foreign, onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from rlx.device.device import Device
     from rlx.ir.graph import Graph
     from rlx.ir.type import TensorType
+    from rlx.models.conversation import Conversation
+    from rlx.models.generation import Decoder, Piece, Prompt
+    from rlx.models.sampling import Choices
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
 
@@ -77,6 +80,7 @@ class Model:
 
     _chain: DeviceChain | None = None
     _imported: Imported | None = None
+    _decoder: Decoder | None = None
     _record: stored.Record | None = None
     _record_key: str | None = None
     _read: Callable[[], Imported] | None = None
@@ -193,6 +197,66 @@ class Model:
         """Runs the model with inputs and outputs by their names in the graph: elements of sequences each have one."""
         return self._run(inputs, lambda program: dict(zip(program.output_names, program.run(inputs))))
 
+    @property
+    def decoder(self) -> Decoder:
+        """What generates, of models that do. Raises CapabilityError for others."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
+            if self._decoder is None:
+                generator = None if self._imported is None else self._imported.generator
+                if generator is None:
+                    expected = f"a decoder, of a folder of {', '.join(families.DECODERS)}"
+                    raise CapabilityError(f"[generate] expected {expected}, got {self._about.name!r} ({self.format})")
+                self._decoder = generator.decoder(self._session, self.graph.data)
+            return self._decoder
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        **choices: Unpack[Choices],
+    ) -> Any:
+        """What a decoder says after a prompt: a `Generation`, with ids and text; of several prompts of equal length,
+        which are computed together, a list of them.
+
+        prompt    a text, ids of tokens, the messages of a chat ({"role": …, "content": …}), or a list of several
+        max_new_tokens   tokens at most; 256 if neither this nor generation_config.json says it
+        timeout, cancel  as in `run`, for the whole call
+        choices   temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, eos_token_id: as `Choices` explains.
+                  What is not said is as generation_config.json has it; without both, the likeliest token is taken
+
+        Raises InputError, also for more tokens than a context of the model holds, CapabilityError for models that
+        generate nothing, MissingExtra for text without a tokenizer's package, RunTimeout, RunCancelled.
+        """
+        return self.decoder.generate(prompt, max_new_tokens, timeout, cancel, choices)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        **choices: Unpack[Choices],
+    ) -> Iterator[Piece]:
+        """The same for one prompt, token by token: each piece is a token, and the text that is certain since it
+        came."""
+        return self.decoder.stream(prompt, max_new_tokens, timeout, cancel, choices)
+
+    def conversation(self, path: str | os.PathLike[str] | None = None) -> Conversation:
+        """A context that stays: `generate`, `stream` and `say` go on with what was said. `path` is of one that was
+        saved."""
+        from rlx.models.conversation import Conversation
+
+        conversation = Conversation(self.decoder)
+        if path is not None:
+            conversation.load(path)
+        return conversation
+
     def explain(self, inputs: Inputs | None = None) -> Explanation:
         """Predicts the time on each device for these inputs, and explains which is chosen."""
         if self._chain is not None:
@@ -281,6 +345,9 @@ class Model:
         self._closed = True
         with self._lock:
             compiled, self._devices = self._current, None
+            decoder, self._decoder = self._decoder, None
+        if decoder is not None:
+            decoder.close()
         if compiled is not None:
             compiled.close()
 
@@ -294,7 +361,7 @@ class Model:
         """Models can be pickled. The program is compiled again, for the same device, and has the rest of its chain.
         Raises ModelError if the file was written to."""
         mapped.check(self.graph.data.values())
-        absent = dict.fromkeys(("_lock", "_devices", "_record", "_record_key", "_chain"))
+        absent = dict.fromkeys(("_lock", "_devices", "_record", "_record_key", "_chain", "_decoder"))
         return {**vars(self), **absent, "_compiled": self._current}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -328,7 +395,8 @@ def load(
     **reader: Any,
 ) -> Model:
     """Opens a model: an ONNX file (a path, its bytes, an open file, an `onnx.ModelProto`), a file that rlx saved, or a
-    folder with a BERT encoder. Of other formats the error says what they are, and what converts them.
+    folder of Hugging Face with an encoder or a decoder. Of other formats the error says what they are, and what
+    converts them.
 
     `device` is a name, `auto`, or a list of devices: a chain, in which the model goes on if a device fails in a run.
     The options of `Session` and `read` are accepted; all others go to the reader of the format: `shapes`, `values`,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -85,6 +86,17 @@ def test_products_do_not_explode() -> None:
     factor = "(" + "+".join(f"x{i}" for i in range(40)) + ")"
     with pytest.raises(rlx.ShapeError, match="at most 4096 terms"):
         dims.parse("*".join([factor] * 15))
+
+
+@pytest.mark.parametrize("extreme", [dims.minimum, dims.maximum])
+def test_the_extreme_of_many_dims_nests_no_deeper_than_those_that_differ(extreme: Callable[[Dim, Dim], Dim]) -> None:
+    """As of the scratch memory of the kernels of a deep model, which repeats from layer to layer."""
+    few = [dims.mul(dims.symbol(name), 64) for name in NAMES]
+    total: Dim = few[0]
+    for dim in few * 100:
+        total = extreme(total, dim)
+    assert total == extreme(extreme(few[0], few[1]), few[2])
+    assert extreme(few[1], total) == total == extreme(total, total)
 
 
 def test_nested_functions_are_refused_before_they_are_too_deep() -> None:

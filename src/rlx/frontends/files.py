@@ -63,10 +63,12 @@ def flush_subnormals(array: Array) -> Array:
     return array
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
     """The object in a small file. Raises ModelError."""
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ModelError(f"[load] expected at most {MAX_CONFIG_BYTES} bytes, got more, in {path.name!r}")
+    if not path.is_file():
+        raise ModelError(f"[load] expected a regular file, got {str(path)!r}")
+    if path.stat().st_size > most_bytes:
+        raise ModelError(f"[load] expected at most {most_bytes} bytes, got more, in {path.name!r}")
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -34,6 +34,7 @@ class Imported:
     sequences   inputs and outputs that are lists of arrays, with the names that their elements have in the graph
     outputs     names of the outputs in order, where some of them are sequences
     files       all files that the program was made of, mapped; none where that is not told
+    generator   of models that generate text: makes what does of a session and weights (`models.generation.Source`)
     """
 
     graph: Graph
@@ -42,6 +43,7 @@ class Imported:
     sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     files: tuple[Array, ...] = ()
+    generator: Any = None
 
 
 LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "compile", "expert_budget", "mmap")

@@ -280,8 +280,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
     gap = add(a, mul(b, -1))
     if isinstance(gap, int):
         return a if gap <= 0 else b
-    left, right = sorted((a, b), key=str)
-    return _called("min", left, right)
+    return _extreme("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -292,8 +291,19 @@ def maximum(a: Dim, b: Dim) -> Dim:
         return b
     if b == 0 and _not_negative(a):
         return a
+    return _extreme("max", a, b)
+
+
+def _extreme(function: str, a: Dim, b: Dim) -> Dim:
+    """The least or the greatest of two dims. One that is among those of the other adds nothing, so that the extreme of
+    many dims of which few differ nests no deeper than these."""
+    parts_a, parts_b = _parts(function, a), _parts(function, b)
+    if all(part in parts_a for part in parts_b):
+        return a
+    if all(part in parts_b for part in parts_a):
+        return b
     left, right = sorted((a, b), key=str)
-    return _called("max", left, right)
+    return _called(function, left, right)
 
 
 def broadcast(a: Dim, b: Dim) -> Dim:
@@ -301,7 +311,7 @@ def broadcast(a: Dim, b: Dim) -> Dim:
 
     Dims that differ and are not 1 have no such dim: whoever asks for it sees to it that they do not come.
     """
-    parts = {*_broadcast_parts(a), *_broadcast_parts(b)} - {1}
+    parts = {*_parts("broadcast", a), *_parts("broadcast", b)} - {1}
     known = [part for part in parts if isinstance(part, int)]
     if len(known) > 1:
         raise ShapeError(f"expected dims that broadcast, got {a} against {b}")
@@ -313,13 +323,13 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     return result
 
 
-def _broadcast_parts(dim: Dim) -> list[Dim]:
-    """The dims that `broadcast` made a dim of; itself if it is none."""
+def _parts(function: str, dim: Dim) -> list[Dim]:
+    """The dims that a function of two, in any order and nesting, made a dim of; itself if it made none."""
     if isinstance(dim, Poly) and len(dim.terms) == 1:
         (monomial, coefficient), *_ = dim.terms
         call = monomial[0]
-        if len(monomial) == coefficient == 1 and isinstance(call, Call) and call.function == "broadcast":
-            return [*_broadcast_parts(call.left), *_broadcast_parts(call.right)]
+        if len(monomial) == coefficient == 1 and isinstance(call, Call) and call.function == function:
+            return [*_parts(function, call.left), *_parts(function, call.right)]
     return [dim]
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rlx.errors import ModelError
 from rlx.frontends.files import flush_subnormals
+from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ops.build import layer_norm
@@ -17,10 +18,19 @@ class Weights:
 
     keep_dtype   the graph computes in the dtype of the checkpoint; else narrower floats are widened to f32 where they
                  are used, and stay as narrow as they are in memory
+    family       of the model, for messages
     """
 
-    def __init__(self, graph: Graph, arrays: Mapping[str, Array], prefix: str = "", keep_dtype: bool = True) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        arrays: Mapping[str, Array],
+        prefix: str = "",
+        keep_dtype: bool = True,
+        family: str = "weights",
+    ) -> None:
         self.graph = graph
+        self._family = family
         self._arrays = arrays
         self._prefix = prefix
         self._keep_dtype = keep_dtype
@@ -30,14 +40,22 @@ class Weights:
         """The weight of this name. Raises ModelError if it is missing or has another shape."""
         if name not in self._made:
             array = self._arrays.get(self._prefix + name)
-            if array is None or array.shape != shape:
-                actual = "none" if array is None else f"shape {list(array.shape)}"
-                raise ModelError(f"[weights] expected {self._prefix + name!r} of shape {list(shape)}, got {actual}")
+            dtype = None if array is None else dtypes.of(array.dtype)
+            if array is None or array.shape != shape or dtype is None or not dtype.is_float:
+                actual = "no such tensor" if array is None else f"{dtype}{list(array.shape)}"
+                expected = f"floats of shape {list(shape)}"
+                raise ModelError(f"[{self._family}] expected {expected}, got {actual}, at {self._prefix + name!r}")
             data = flush_subnormals(array)
             weight = self.graph.param(name, data.shape, data.dtype, data)
             widens = not self._keep_dtype and weight.dtype.is_float and weight.dtype.bits < 32
             self._made[name] = weight.cast("f32") if widens else weight
         return self._made[name]
+
+    @property
+    def unused(self) -> list[str]:
+        """Names in the checkpoint of what nobody asked for."""
+        used = {self._prefix + name for name in self._made}
+        return [name for name in self._arrays if name not in used]
 
 
 @contextmanager

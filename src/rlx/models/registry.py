@@ -17,7 +17,15 @@ def _bert(folder: Path, **options: Any) -> Imported:
     return bert.read(folder, **options)
 
 
-FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert}
+def _llama(folder: Path, **options: Any) -> Imported:
+    from rlx.models import generation
+
+    return generation.read(folder, **options)
+
+
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text")
+"""Types of decoders of the Llama kind."""
+FAMILIES: dict[str, Callable[..., Imported]] = {"bert": _bert, **dict.fromkeys(DECODERS, _llama)}
 """What reads the folder of a model, by its type."""
 
 
