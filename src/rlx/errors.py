@@ -7,10 +7,13 @@ from typing import Any, ClassVar, TypeVar, cast
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
-    """A clause with the names that look like this one; empty if none does."""
+    """A clause with the names that look like this one, in any case of letters; empty if none does."""
     from difflib import get_close_matches  # few programs need it
 
-    close = get_close_matches(name, list(known), n=most)
+    by_small: dict[str, list[str]] = {}
+    for each in known:
+        by_small.setdefault(each.lower(), []).append(each)
+    close = [each for small in get_close_matches(name.lower(), by_small, n=most) for each in by_small[small]][:most]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

@@ -85,8 +85,15 @@ def _switch(text: str) -> bool:
     raise ValueError("expected 0 or 1")
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
+
+
 def _count(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 0:
         raise ValueError("expected a number that is not negative")
     return value
@@ -124,7 +131,9 @@ debug = _flag(
     "0 silent, 1 compiles, 2 passes and kernels, 3 generated code, 4 every rewrite: level of the loggers `rlx.*`",
 )
 check = _flag("RLX_CHECK", False, _switch, "1 runs the IR verifier after every pass")
-stop_at = _flag("RLX_STOP_AT", -1, int, "apply only the first n rewrites (bisects a miscompile); -1 applies all", True)
+stop_at = _flag(
+    "RLX_STOP_AT", -1, _whole, "apply only the first n rewrites (bisects a miscompile); -1 applies all", True
+)
 disable: Flag[tuple[str, ...]] = _flag(
     "RLX_DISABLE", (), _names, "comma list of passes or rewrites (`pass` or `pass/rewrite`) to switch off", True
 )

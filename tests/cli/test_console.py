@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.cli import console, main
+from rlx.cli import console, main, sizes
 from rlx.ir.graph import Graph
 from rlx.ir.serial import save_graph
 
@@ -87,14 +87,16 @@ def long_names(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "argv", [("run",), ("inspect",), ("profile", "--runs", "1"), ("profile", "--runs", "1", "--against-prediction"),
-             ("check",), ("explain", "--devices", "cpu")], ids=" ".join,
+             ("check",), ("explain", "--devices", "cpu"), ("explain",), ("devices",), ("env",), ("cache",)],
+    ids=" ".join,
 )  # fmt: skip
 def test_no_line_of_a_command_is_wider_than_the_terminal(tmp_path: Path, argv: tuple[str, ...]) -> None:
     long_names(tmp_path / "m.rlx")
     screen, remarks = Terminal(), Terminal()
     device = () if argv[0] in ("inspect", "explain") else ("--device", "cpu")
+    of_model = () if argv[0] in ("devices", "env", "cache") else (str(tmp_path / "m.rlx"), *device)
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(remarks):
-        assert main([argv[0], str(tmp_path / "m.rlx"), *argv[1:], *device]) == 0
+        assert main([*argv, *of_model]) == 0
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen.getvalue().splitlines()]
     assert lines and max(map(len, lines)) <= 80, max(lines, key=len)
     told = [line for line in remarks.getvalue().splitlines() if len(line) > 80]
@@ -112,6 +114,24 @@ def test_what_takes_long_is_said_once_where_no_terminal_is(
     with console.progress("thinking"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_search_for_sizes_is_said_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every command that makes up inputs searches, before it reads, compiles or runs anything."""
+    long_names(tmp_path / "m.rlx")
+    found = sizes._Search.found
+
+    def slowly(search: sizes._Search) -> sizes.Sizes:
+        time.sleep(0.5)
+        return found(search)
+
+    monkeypatch.setattr(console, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(sizes._Search, "found", slowly)
+    for command in ("run", "inspect", "check", "profile", "explain"):
+        assert main([command, str(tmp_path / "m.rlx")]) == 0
+        assert "looking for sizes …\n" in capsys.readouterr().err, command
 
 
 def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,9 @@ def test_attributes_are_brought_into_their_kind() -> None:
     slice_op = lookup("slice")(starts=[np.int64(0)], stops=["n"], steps=[1])
     assert slice_op == lookup("slice")(starts=(0,), stops=(rlx.Graph().input("x", ("n",)).shape[0],), steps=(1,))
     assert type(slice_op.starts[0]) is int  # type: ignore[attr-defined]
-    with pytest.raises(rlx.GraphError, match=r"\[softmax\] expected axis to be int, got 'last'"):
+    with pytest.raises(rlx.GraphError, match=r"\[softmax\] expected 'axis' to be int, got 'last'"):
         lookup("softmax")(axis="last")
-    with pytest.raises(rlx.GraphError, match=r"\[cast\] expected to to be DType"):
+    with pytest.raises(rlx.GraphError, match=r"\[cast\] expected 'to' to be DType"):
         lookup("cast")(to="f33")
 
 

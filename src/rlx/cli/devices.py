@@ -114,7 +114,9 @@ def explain_model(
     with progress("predicting"):
         explanation = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
     if page is not None:
-        page.write_text(explanation.html(), encoding="utf-8")
+        with progress("drawing"):
+            document = explanation.html()
+        page.write_text(document, encoding="utf-8")
     if as_json:
         emit_json(explanation.as_dict())
     else:

@@ -40,7 +40,8 @@ def inspect_model(path: Path, sizes: Sequence[str], as_json: bool, picture: Path
         report = {"model": str(path), "format": imported.format, "notes": imported.notes, **_told(graph, found.of)}
     report["unmet"] = found.unmet
     if picture is not None:
-        document = page(graph, path.name, found.of, lambda node: cost_of(node).flops, report["flops"])
+        with progress("drawing"):
+            document = page(graph, path.name, found.of, lambda node: cost_of(node).flops, report["flops"])
         picture.write_text(document, encoding="utf-8")
     if as_json:
         emit_json(report)
@@ -202,7 +203,7 @@ def _print(report: dict[str, Any], types: Mapping[str, Mapping[str, TensorType]]
             table("dims", ("name", "size", "here"), [(n, of, report["at"][n]) for n, of in report["dims"].items()])
         )
     console.print()
-    console.print(table(f"{report['nodes']} nodes", ("op", "count"), list(report["ops"].items()), right=(1,)))
+    console.print(table(_counted(report["nodes"], "node"), ("op", "count"), list(report["ops"].items()), right=(1,)))
     if report["bodies"]:
         bodies = [(b["body"], b["of"], b["nodes"], f"{b['flops']:,}", _most(b["ops"])) for b in report["bodies"]]
         console.print()

@@ -42,7 +42,9 @@ def profile_model(
         bad = check_nan(graph, inputs, session) if nan else None
         beside = compared(graph, inputs, session, profiled) if against else None
     if trace is not None:
-        profiled.save_trace(trace, predicted_kernels(graph, inputs, session, profiled), load_ns)
+        with progress("predicting kernels"):
+            predicted = predicted_kernels(graph, inputs, session, profiled)
+        profiled.save_trace(trace, predicted, load_ns)
     if as_json:
         document = {
             "device": profiled.device,

@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from rlx.cli.console import progress
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.expect import Equality
@@ -56,13 +57,14 @@ def fitting(graph: Graph, given: Mapping[str, int], scalars: Mapping[str, Array]
 
     scalars   values of inputs that are known by now; a conditional that depends on them alone takes one branch
     """
-    needs = _Needs()
-    _collect(graph, needs, {name: np.asarray(value) for name, value in scalars.items()}, certain=True)
-    known = set(graph.symbols)
-    needs.hard = [e for e in needs.hard if e.symbols <= known]
-    needs.soft = [e for e in needs.soft if e.symbols <= known]
-    needs.extents = {dim: None for dim in needs.extents if dims.symbols(dim) <= known}
-    return _Search(graph, needs, given).found()
+    with progress("looking for sizes"):
+        needs = _Needs()
+        _collect(graph, needs, {name: np.asarray(value) for name, value in scalars.items()}, certain=True)
+        known = set(graph.symbols)
+        needs.hard = [e for e in needs.hard if e.symbols <= known]
+        needs.soft = [e for e in needs.soft if e.symbols <= known]
+        needs.extents = {dim: None for dim in needs.extents if dims.symbols(dim) <= known}
+        return _Search(graph, needs, given).found()
 
 
 def _collect(graph: Graph, needs: _Needs, known: Mapping[str, Array], certain: bool) -> None:

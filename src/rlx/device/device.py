@@ -45,6 +45,12 @@ HELPERS: dict[str, Kind] = {
 """Kinds beside them: other ways to use the processor, and none."""
 
 _TOKENS = {alias: kind.name for kind in (*KINDS.values(), *HELPERS.values()) for alias in (kind.name, *kind.aliases)}
+_ELSEWHERE = {
+    "cpuexecutionprovider": "cpu", "cudaexecutionprovider": "cuda", "tensorrtexecutionprovider": "cuda",
+    "rocmexecutionprovider": "rocm", "migraphxexecutionprovider": "rocm", "dmlexecutionprovider": "directx",
+    "coremlexecutionprovider": "ane", "webgpuexecutionprovider": "webgpu", "mps": "metal",
+}  # fmt: skip
+"""What onnxruntime and torch call kinds of devices. They are told, not taken: there they mean whole lists of rules."""
 _FORM = re.compile(r"([a-z][a-z0-9_.-]*)(?::(\d{1,4}))?")
 
 
@@ -86,6 +92,8 @@ class Device:
             known = list(dict.fromkeys(["auto", *KINDS, *HELPERS, *others.values()]))
             kind_name = str(text).strip().lower().partition(":")[0]
             near = "" if not match or kind_name in _TOKENS else did_you_mean(kind_name, [*known, *_TOKENS])
+            if kind_name in _ELSEWHERE:
+                near = f"; here it is called {_ELSEWHERE[kind_name]!r}"
             among = "a device" if near else f"a device among {', '.join(known)}, or such as cuda:1"
             raise DeviceUnavailable(f"[device] expected {among}, got {text!r}{near}")
         return Device(kind, int(match[2] or 0))

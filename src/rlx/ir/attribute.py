@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlx.errors import GraphError, RlxError
+from rlx.errors import GraphError, RlxError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Literal
@@ -80,4 +80,6 @@ def convert(owner: str, name: str, annotation: str, how: Convert, value: Any) ->
     try:
         return how(value)
     except (TypeError, ValueError, OverflowError, RlxError):
-        raise GraphError(f"[{owner}] expected {name} to be {annotation}, got {value!r}") from None
+        named = annotation.startswith("DType") and isinstance(value, str)
+        near = did_you_mean(value, dtypes.NAMES, 3) if named else ""
+        raise GraphError(f"[{owner}] expected {name!r} to be {annotation}, got {value!r}{near}") from None

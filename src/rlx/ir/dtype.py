@@ -91,15 +91,19 @@ c128 = _make("c128", "complex", 128, np.complex128)
 _ALIASES = {
     "float": f32, "float32": f32, "float64": f64, "double": f64, "float16": f16, "half": f16, "bfloat16": bf16,
     "int8": i8, "int16": i16, "int32": i32, "int64": i64, "uint8": u8, "uint16": u16, "uint32": u32, "uint64": u64,
-    "complex64": c64, "complex128": c128, "int": i64,
+    "complex64": c64, "complex128": c128, "int": i64, "float8_e4m3fn": f8e4m3, "float8_e5m2": f8e5m2,
+    "float8_e4m3fnuz": f8e4m3fnuz, "float8_e5m2fnuz": f8e5m2fnuz, "float8_e8m0fnu": f8e8m0,
 }  # fmt: skip
+NAMES = (*ALL, *_ALIASES)
+_LIBRARIES = ("torch", "mlx.core")
+"""Modules of dtypes that print as their module and a usual name, and that NumPy does not know."""
 
 
 def parse(text: str) -> DType:
     """The dtype with this name or NumPy alias. Raises DTypeError."""
     dtype = ALL.get(text) or _ALIASES.get(text)
     if dtype is None:
-        near = did_you_mean(text, (*ALL, *_ALIASES), 3)
+        near = did_you_mean(text, NAMES, 3)
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {text!r}{near}")
     return dtype
 
@@ -110,11 +114,14 @@ def of(value: Any) -> DType:
         return value
     if isinstance(value, str) and (value in ALL or value in _ALIASES):
         return parse(value)
+    if type(value).__module__ in _LIBRARIES:  # their dtypes
+        return parse(str(value).rpartition(".")[2])
     try:
         numpy_dtype = np.dtype(value)
     except TypeError:
-        near = did_you_mean(value, (*ALL, *_ALIASES), 3) if isinstance(value, str) else ""
-        raise DTypeError(f"expected a dtype, got {value!r}{near}") from None
+        near = did_you_mean(value, NAMES, 3) if isinstance(value, str) else ""
+        among = "a dtype" if near else f"one of {', '.join(ALL)}"
+        raise DTypeError(f"expected {among}, got {value!r}{near}") from None
     dtype = _FROM_NUMPY.get(numpy_dtype) or _FROM_NUMPY.get(numpy_dtype.newbyteorder("="))
     if dtype is None:
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {numpy_dtype}")

@@ -156,8 +156,11 @@ class Graph:
 
     def output(self, *values: Value, name: str | None = None, **named: Value) -> None:
         """Declares results, named by `name`, by keyword, or after their values."""
-        pairs = [(name if name and len(values) == 1 else v.name, v) for v in values] + list(named.items())
+        pairs = [(name if name and len(values) == 1 else getattr(v, "name", ""), v) for v in values]
+        pairs += named.items()
         for key, value in pairs:
+            if not isinstance(value, Value):
+                raise GraphError(f"[output] expected a value of the graph {self.name!r}, got {value!r}")
             if value.graph is not self:
                 raise GraphError(f"[output] expected a value of the graph {self.name!r}, got {value!r} of another")
             while key in self.outputs:
@@ -423,7 +426,8 @@ def call(
     if model is None:
         kinds = ", ".join(type(argument).__name__ for argument in arguments) or "none"
         needed = f" ({', '.join(names)})" if names else ""
-        raise GraphError(f"[{name}] expected a value of a graph among the operands{needed}, got {kinds}")
+        made = "graph.input and graph.constant make one, and rlx.jit compiles functions of arrays"
+        raise GraphError(f"[{name}] expected a value of a graph among the operands{needed}, got {kinds}: {made}")
     if name == "select":
         model = next((o for o in arguments[1:] if isinstance(o, Value)), model)
     values = tuple(as_value(model, operand) for operand in arguments)

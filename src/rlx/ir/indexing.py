@@ -72,6 +72,8 @@ def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
 
 def _slice_of(key: Any, extent: Dim) -> tuple[Dim, Dim, int]:
     if not isinstance(key, slice):
+        if isinstance(key, (str, bool)) or not (isinstance(key, dims.Poly) or hasattr(key, "__index__")):
+            raise ShapeError(f"[index] expected ints, dims, slices, None or ..., got {key!r}")
         at = dims.of(key)
         if isinstance(at, int) and at < 0:
             at = dims.add(extent, at)

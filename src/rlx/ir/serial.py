@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rlx import disk
 from rlx.errors import ModelError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -46,15 +46,8 @@ Json = dict[str, Any]
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Writes graph, constants and data of params. The file appears whole or not at all. Raises OSError."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write_graph(graph, file)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with disk.written_whole(path) as file:
+        write_graph(graph, file)
 
 
 def write_graph(graph: Graph, file: BinaryIO, with_data: bool = True) -> None:

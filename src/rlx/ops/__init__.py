@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from rlx.errors import did_you_mean
 from rlx.ir.concrete import NUMPY_CALLS
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
@@ -111,9 +111,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
             return functions.lenient(getattr(module, name))  # type: ignore[no-any-return]
     if name in numpy_names.SAME:
         return functions.function(numpy_names.SAME[name], name)  # type: ignore[no-any-return]
-    close = get_close_matches(name, names(), n=3)
-    meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise AttributeError(f"rlx.ops has no op {name!r}{meant}")
+    raise AttributeError(f"rlx.ops has no op {name!r}{did_you_mean(name, names(), 3)}")
 
 
 def __dir__() -> list[str]:

@@ -76,6 +76,8 @@ def lenient(plain: Function) -> Function:
     def build(*arguments: Any, **keywords: Any) -> Any:
         own = _respelled(name, accepted, keywords)
         for each, argument in (*zip(accepted, arguments), *own.items()):
+            if _is_sequence(accepted.get(each)) and (isinstance(argument, str) or not hasattr(argument, "__iter__")):
+                raise GraphError(f"[{name}] expected {each!r} to be {accepted[each].annotation}, got {argument!r}")
             if each in values and not isinstance(argument, Value):
                 raise GraphError(f"[{name}] expected a value of a graph as {each}, got {type(argument).__name__}")
         try:
@@ -94,6 +96,10 @@ def lenient(plain: Function) -> Function:
             raise
 
     return build
+
+
+def _is_sequence(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and str(parameter.annotation).startswith(("Sequence[", "tuple["))
 
 
 def _call(cls: type[Op], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Value | tuple[Value, ...]:

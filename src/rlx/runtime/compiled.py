@@ -420,7 +420,7 @@ class CompiledGraph:
         if positional:
             names = self.input_names
             if len(positional) > len(names) or any(name in named for name in names[: len(positional)]):
-                actual = f"{len(positional)} by position and {list(named)}"
+                actual = f"{len(positional)} by position" + (f" and {list(named)} by name" if named else "")
                 raise InputError(f"[run] expected each of the inputs {list(names)} once, got {actual}")
             inputs = {**dict(zip(names, positional)), **named}
         return dict(zip(self.output_names, self.run(inputs, **limits)))

@@ -15,11 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from rlx import mapped
+from rlx import disk, mapped
 from rlx.backends.base import Backend, Options
 from rlx.backends.checked import with_checks
 from rlx.backends.executable import Executable
@@ -58,17 +57,10 @@ def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
     ).encode()  # fmt: skip
     header += b" " * (-len(header) % ALIGN)
     start = MAGIC + len(header).to_bytes(8, "little") + bytes(8) + bytes.fromhex(_digest(header))
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(start + header + code + bytes(-len(code) % ALIGN))
-            file.writelines(saved_state.chunks(mode))
-            write_graph(graph, file)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with disk.written_whole(path) as file:
+        file.write(start + header + code + bytes(-len(code) % ALIGN))
+        file.writelines(saved_state.chunks(mode))
+        write_graph(graph, file)
 
 
 def _with_weights(program: Program) -> Graph:

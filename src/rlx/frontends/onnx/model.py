@@ -59,7 +59,10 @@ class ModelFile:
         else:
             self.folder = Folder(source.parent)
             self.data = map_file(source)
-        self.lifted = lift(self.data.data) if self.data.size else Lifted()
+        try:
+            self.lifted = lift(self.data.data) if self.data.size else Lifted()
+        except ModelError as error:
+            raise ModelError(f"{error}, in {self.label}") from None
         self.proto = _parse(self.lifted.skeleton, self.label)
         self.lifted.skeleton = b""
         self.opsets = opsets_of(self.proto.opset_import)
