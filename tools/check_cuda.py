@@ -31,7 +31,6 @@ from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.module import CudaModule, cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dim as dims
@@ -119,11 +118,11 @@ class Driver:
     def free(self, pointer: ctypes.c_uint64) -> None:
         self("cuMemFree_v2", pointer)
 
-    def launch(self, module: ctypes.c_void_p, name: str, blocks: int, arguments: Sequence[object]) -> None:
+    def launch(self, module: ctypes.c_void_p, name: str, blocks: int, lanes: int, arguments: Sequence[object]) -> None:
         function = ctypes.c_void_p()
         self("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
-        self("cuLaunchKernel", function, blocks, 1, 1, WORKGROUP, 1, 1, 0, None, pointers, None)
+        self("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, None, pointers, None)
         self("cuCtxSynchronize")
 
 
@@ -164,14 +163,14 @@ def _launch(
 ) -> None:  # fmt: skip
     shader = cuda_kernel(item.program, kernel, name)
     positions = int(dims.evaluate(shader.positions, item.binding))
-    blocks = positions if shader.team else -(-positions // WORKGROUP)
+    blocks = positions if shader.team else -(-positions // shader.lanes)
     numbers = [int(dims.evaluate(number, item.binding)) for number in shader.numbers]
     rounds: Sequence[tuple[int, ...]] = [()]
     if shader.rounds is not None:
         rounds = shader.rounds.of(int(dims.evaluate(shader.rounds.extent, item.binding)))
     for brought in rounds if blocks else ():
         record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
-        driver.launch(module, name, blocks, [*(memory[n] for n in kernel.slots), record])
+        driver.launch(module, name, blocks, shader.lanes, [*(memory[n] for n in kernel.slots), record])
 
 
 def main() -> int:

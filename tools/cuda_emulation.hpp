@@ -17,7 +17,8 @@
 
 namespace emulation {
 
-constexpr unsigned lanes = LANES, warp = 32;
+constexpr unsigned warp = 32;
+inline unsigned lanes;
 constexpr size_t stack_bytes = 256 << 10;
 
 constexpr int ended = 0, pausing = -1;
@@ -34,7 +35,7 @@ struct Index {
 };
 
 inline ucontext_t scheduler;
-inline std::vector<Lane> block(lanes);
+inline std::vector<Lane> block;
 inline void (*body)();
 
 }  // namespace emulation
@@ -54,12 +55,29 @@ inline void enter() {
   wait_at(ended);
 }
 
-// Gives a turn to each lane that waits at a place.
-inline void go_on(int place, bool backwards) {
-  for (unsigned turn = 0; turn < lanes; turn++) {
-    threadIdx.x = backwards ? lanes - 1 - turn : turn;
+// Where lanes wait for the others of their warp at a line.
+inline int of_warp(int line) {
+  return pausing - line;
+}
+
+// Gives a turn to each of some lanes that waits at a place.
+inline void go_on(int place, bool backwards, unsigned first = 0, unsigned count = lanes) {
+  for (unsigned turn = 0; turn < count; turn++) {
+    threadIdx.x = first + (backwards ? count - 1 - turn : turn);
     if (block[threadIdx.x].waits_at == place) swapcontext(&scheduler, &block[threadIdx.x].context);
   }
+}
+
+// Where all lanes from one on wait that have not ended; `pausing` if not all at one place.
+inline int common_place(unsigned first, unsigned count) {
+  int place = ended;
+  for (unsigned lane = first; lane < first + count; lane++) {
+    const int waits = block[lane].waits_at;
+    if (waits == ended) continue;
+    if (place != ended && waits != place) return pausing;
+    place = waits;
+  }
+  return place;
 }
 
 // Runs a block; false where its lanes wait for one another at different places. Every other block takes its lanes in
@@ -74,19 +92,21 @@ inline bool run_block(unsigned number) {
     lane.waits_at = pausing;
     makecontext(&lane.context, enter, 0);
   }
-  for (int place = pausing; place != ended;) {
-    go_on(place, number % 2);
-    place = ended;
-    bool together = true;
-    for (const Lane& lane : block) {
-      if (lane.waits_at == ended) continue;
-      if (lane.waits_at == pausing) place = pausing;
-      if (place == ended) place = lane.waits_at;
-      together &= lane.waits_at == place;
+  for (;;) {
+    go_on(pausing, number % 2);
+    bool paused = false, together = false;
+    for (const Lane& lane : block) paused |= lane.waits_at == pausing;
+    for (unsigned first = 0; first < lanes && !paused; first += warp) {
+      const int place = common_place(first, warp);
+      if (place < pausing) go_on(place, number % 2, first, warp);
+      together |= place < pausing;
     }
-    if (place != pausing && !together) return false;
+    if (paused || together) continue;
+    const int place = common_place(0, lanes);
+    if (place == ended) return true;
+    if (place < ended) return false;
+    go_on(place, number % 2);
   }
-  return true;
 }
 
 template <class T>
@@ -94,10 +114,10 @@ T exchanged(int line, T value, unsigned mask) {
   static_assert(sizeof(T) <= sizeof(block[0].given));
   const unsigned own = threadIdx.x;
   memcpy(&block[own].given, &value, sizeof value);
-  wait_at(line);
+  wait_at(of_warp(line));
   T other;
   memcpy(&other, &block[own / warp * warp + (own % warp ^ mask)].given, sizeof other);
-  wait_at(line);
+  wait_at(of_warp(line));
   return other;
 }
 
@@ -108,7 +128,9 @@ void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<n
 
 // Runs a kernel, whose arguments are pointed to; true if all of its blocks ended.
 template <auto kernel, class... Parameters>
-bool launch(void (*)(Parameters...), unsigned blocks, void** given) {
+bool launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, void** given) {
+  lanes = lanes_of_a_block;
+  block.resize(lanes);
   static void** arguments;
   arguments = given;
   body = [] { call(kernel, arguments, std::index_sequence_for<Parameters...>{}); };

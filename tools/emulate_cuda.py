@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rlx.codegen.simt.code import WORKGROUP
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.ir.literal import Array
 
 COMPILER = "g++"
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-shared", "-fPIC")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+MATRIX = Path(__file__).with_name("cuda_matrix_emulation.hpp")
 ALIGNMENT = 256
 """Bytes to which GPUs align memory."""
 
@@ -45,16 +45,16 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        kernels = text.replace(prelude(), prelude(ptx=False))
+        kernels = text.replace(prelude(), f"{prelude(ptx=False)}\n{MATRIX.read_text()}")
         assert kernels != text
         entries = "\n".join(
-            f'extern "C" bool run_{name}(unsigned blocks, void** arguments) '
-            f"{{ return emulation::launch<{name}>({name}, blocks, arguments); }}"
+            f'extern "C" bool run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
+            f"{{ return emulation::launch<{name}>({name}, lanes, blocks, arguments); }}"
             for name in sorted(set(names))
         )
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            source.write_text(f"#define LANES {WORKGROUP}\n{HEADER.read_text()}\n{kernels}\n{entries}\n")
+            source.write_text(f"{HEADER.read_text()}\n{kernels}\n{entries}\n")
             subprocess.run([COMPILER, *OPTIONS, str(source), "-o", str(library)], check=True)
             return library.read_bytes()
 
@@ -80,9 +80,11 @@ class Emulator:
     def free(self, pointer: ctypes.c_uint64) -> None:
         del self._memory[pointer.value]
 
-    def launch(self, module: ctypes.CDLL, name: str, blocks: int, arguments: Sequence[object]) -> None:
+    def launch(self, module: ctypes.CDLL, name: str, blocks: int, lanes: int, arguments: Sequence[object]) -> None:
         """Runs a kernel. Raises AssertionError where lanes of a block wait for one another in vain."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
         run = module[f"run_{name}"]
         run.restype = ctypes.c_bool
-        assert run(ctypes.c_uint(blocks), pointers), f"{name}: lanes of a block wait at different places"
+        assert run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers), (
+            f"{name}: lanes of a block wait at different places"
+        )

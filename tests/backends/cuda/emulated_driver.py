@@ -332,7 +332,7 @@ class EmulatedDriver(Driver):
             for pointer in pointers:
                 self._check(pointer, 0)
             held = [*map(ctypes.c_int64, pointers), ctypes.create_string_buffer(record, len(record))]
-            self.emulator.launch(function.library, function.name, blocks, held)
+            self.emulator.launch(function.library, function.name, blocks, lanes, held)
 
         self._of(stream).give(Operation("launch", do, function))
 

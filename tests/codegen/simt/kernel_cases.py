@@ -69,6 +69,26 @@ def _products(graph: Graph) -> None:
     graph.output(ops.conv(picture, window, strides=(1, 2), dilations=(1, 1), low=(1, 1), high=(1, 1)))
 
 
+def _teams(dtype: str) -> Callable[[Graph], None]:
+    """Products that workgroups share: of packed weights and of two values of a run, of runs along k that end anywhere;
+    few rows of long sums, and rows that do not begin at multiples of 16 bytes; windows."""
+
+    def build(graph: Graph) -> None:
+        x, y = graph.input("x", ("n", 72), dtype), graph.input("y", (2, "n", 200), dtype)
+        bias = _weight(graph, "bias", (130,)).cast(dtype)
+        graph.output(ops.relu(x @ _weight(graph, "w", (72, 130)).cast(dtype) + bias))
+        graph.output(y @ graph.input("z", (2, 40, 200), dtype).transpose(0, 2, 1))
+        several = _weight(graph, "several", (2, 200, 24)).cast(dtype)
+        graph.output(y @ several)
+        shifted = ops.slice(graph.input("flat", (1 + 3 * 1024,), dtype), starts=(1,), stops=(1 + 3 * 1024,))
+        graph.output(shifted.reshape(3, 1024) @ _weight(graph, "long", (1024, 50)).cast(dtype))
+        picture, window = graph.input("picture", (2, 9, 11, 16), dtype), _weight(graph, "window", (20, 16, 3, 3))
+        moved = picture.transpose(0, 3, 1, 2)
+        graph.output(ops.conv(moved, window.cast(dtype), strides=(1, 2), dilations=(1, 1), low=(0, 0), high=(0, 0)))
+
+    return build
+
+
 def _attention(
     q: Shape, k: Shape, value_features: int, dtype: str = "f32", mask: str = "", **attributes: object
 ) -> Callable[[Graph], None]:
@@ -121,6 +141,11 @@ def kernel_cases() -> Iterator[KernelCase]:
     cases: list[tuple[str, Callable[[Graph], None], dict[str, int], Tolerance]] = [
         ("products", _products, {"n": 37}, Tolerance(64, scale=8)),
         ("products", _products, {"n": 4}, Tolerance(64, scale=8)),
+        *(
+            (f"teams {dtype}", _teams(dtype), {"n": n}, Tolerance(64, scale=8))
+            for dtype in ("f32", "f16", "bf16")
+            for n in (37, 1)
+        ),
         ("sorted", _sorted, {}, Tolerance(0)),
         ("reduced", _reduced, {}, Tolerance(64, scale=4)),
         ("turned", turned, {}, Tolerance(4)),

@@ -15,6 +15,7 @@ from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cuda_kernel, cuda_module
 from rlx.errors import CompileError, RlxError
@@ -58,13 +59,33 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
 
 
 def test_products_are_blocks_in_registers() -> None:
-    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests."""
+    """Of workgroups where rows are pieces of 16 bytes; sums of f64, which no quad holds, are plain nests."""
     graph = Graph("product")
-    x = graph.input("x", ("n", 64))
-    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"))
+    x, odd = graph.input("x", ("n", 64)), graph.input("odd", ("n", 63))
+    graph.output(x @ graph.param("w", (64, 300)), odd @ graph.param("u", (63, 300)))
+    graph.output(x.cast("f64") @ graph.param("v", (64, 300), "f64"))
     module = cuda_module([program_of(graph)])
     assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) == 1
     assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
+    assert len(re.findall(r"float4 partial\[\d+\] = \{\};", module.text)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
+    """Few rows share the sum among more warps than many do; panels are read by whole warps."""
+    lanes = []
+    for rows in (1, 16, 4096):
+        graph = Graph("product")
+        graph.output(graph.input("x", (rows, 512), dtype) @ graph.param("w", (512, 384), dtype))
+        program = program_of(graph)
+        module = cuda_module([program])
+        (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
+        text = module.kernels[module.names[id(kernel)]]
+        assert f"mma_{dtype}(sums[0][0]" in text and (kernel.work.packed, kernel.work.group) == (8, 32)
+        schedule = module.shaders[id(kernel)].schedule
+        assert schedule.mma == (16, 8, 16)
+        lanes.append(team_contraction.layout_of(kernel.work).warps[2])
+    assert lanes[0] >= lanes[1] > lanes[2] == 1
 
 
 @needs_nvrtc

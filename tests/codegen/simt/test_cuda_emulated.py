@@ -57,7 +57,7 @@ def test_a_sample_of_op_cases(first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["scattered", "sums", "sorted", "reduced", "turned", "products", "one query", "halves"]
+    "kind", ["scattered", "sums", "sorted", "reduced", "turned", "products", "one query", "halves", "teams"]
 )
 def test_kernels_of_many_blocks(kind: str) -> None:
     check([case for case in kernel_cases() if kind in str(case)])
@@ -135,7 +135,7 @@ def launch(text: str, name: str, blocks: int, *arrays: Array) -> None:
     pointers = [emulator.buffer(array.nbytes) for array in arrays]
     for pointer, array in zip(pointers, arrays):
         emulator.upload(pointer, array)
-    emulator.launch(loaded, name, blocks, [*pointers, (ctypes.c_longlong * 1)()])
+    emulator.launch(loaded, name, blocks, WORKGROUP, [*pointers, (ctypes.c_longlong * 1)()])
     for pointer, array in zip(pointers, arrays):
         emulator.download(array, pointer)
 

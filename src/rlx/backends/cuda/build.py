@@ -11,7 +11,7 @@ from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import origin, refused
-from rlx.codegen.simt import contraction, irregular
+from rlx.codegen.simt import contraction, irregular, team_contraction
 from rlx.codegen.simt.code import Shader
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
@@ -22,6 +22,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
+from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
@@ -67,6 +68,11 @@ def program_of(graph: Graph) -> Program:
     return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
 
 
+def _panels(work: Contraction) -> tuple[int, int]:
+    width, group = team_contraction.panels(work)
+    return (width, group) if width else contraction.panels(work)
+
+
 def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
@@ -75,7 +81,7 @@ def kernel_passes() -> list[KernelPass]:
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
-        Pack(contraction.panels),
+        Pack(_panels, batched=True),
     ]
 
 

@@ -12,7 +12,7 @@ from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Function
 from rlx.backends.cuda.driver import Driver
 from rlx.backends.simt_unroll import Started
-from rlx.codegen.simt.code import WORKGROUP, Shader
+from rlx.codegen.simt.code import Shader
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -29,11 +29,12 @@ class Launch:
     kernel: Kernel
     function: Function
     blocks: int
+    lanes: int
     arguments: int
     held: tuple[Array, Array]
 
     def on(self, driver: Driver, stream: Any) -> None:
-        driver.launch(self.function.handle, self.blocks, WORKGROUP, self.arguments, stream)
+        driver.launch(self.function.handle, self.blocks, self.lanes, self.arguments, stream)
 
 
 def launches(
@@ -46,7 +47,7 @@ def launches(
         kernel = each.kernel
         shader = plan.shader(kernel)
         positions = dims.evaluate(shader.positions, binding)
-        blocks = positions if shader.team else -(-positions // WORKGROUP)
+        blocks = positions if shader.team else -(-positions // shader.lanes)
         if blocks > MOST_BLOCKS:
             raise UnsupportedOp(
                 f"[{kernel.name}] expected at most {MOST_BLOCKS} blocks, got {blocks} for {dict(binding)}, "
@@ -55,7 +56,7 @@ def launches(
         numbers = [dims.evaluate(d, binding) for d in shader.numbers]
         function = functions[plan.module.names[id(kernel)]]
         for brought in _rounds(shader, binding) if blocks else ():
-            made.append(_launch(kernel, function, blocks, each.starts, [*brought, *numbers]))
+            made.append(_launch(kernel, function, blocks, shader.lanes, each.starts, [*brought, *numbers]))
     return made
 
 
@@ -65,11 +66,11 @@ def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, .
 
 
 def _launch(
-    kernel: Kernel, function: Function, blocks: int, starts: Sequence[int], record: Sequence[int]
-) -> Launch:  # fmt: skip
+    kernel: Kernel, function: Function, blocks: int, lanes: int, starts: Sequence[int], record: Sequence[int]
+) -> Launch:
     """The record is the last argument, which has at least one number."""
     values = np.zeros(len(starts) + max(len(record), 1), np.int64)
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
     values[len(starts) : len(starts) + len(record)] = record
     places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)
-    return Launch(kernel, function, blocks, places.ctypes.data, (values, places))
+    return Launch(kernel, function, blocks, lanes, places.ctypes.data, (values, places))

@@ -24,7 +24,7 @@ class Slot:
     """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
     record tells. `packed` is the form of its elements (WGSL's `types.py`); `quads` is the number of a second, read-only
     binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics, and
-    `native` tells that it is of f16."""
+    `native` tells that it is of f16, `aligned` that it begins at a multiple of 16 bytes."""
 
     dtype: DType
     storage: int
@@ -32,6 +32,7 @@ class Slot:
     quads: int | None = None
     atomic: str = ""
     native: bool = False
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Shader:
     numbers      the record's last entries: dims, each as an i32
     positions    how many outer positions there are
     team         whether a workgroup takes a position; else each of its WORKGROUP invocations takes one
+    lanes        invocations of a workgroup
     iterations   how many times an invocation goes through loops, at most
     rounds       where the work is dispatched several times, in rounds that depend on a dim
     schedule     how the work is spread over lanes, where it is tiled
@@ -76,6 +78,7 @@ class Shader:
     checks: tuple[Check, ...] = ()
     rounds: Rounds | None = None
     schedule: Schedule = UNTILED
+    lanes: int = WORKGROUP
 
     @property
     def record_words(self) -> int:

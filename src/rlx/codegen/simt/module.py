@@ -12,6 +12,7 @@ from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
+from rlx.ir import dim as dims
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -24,7 +25,8 @@ class NvidiaTarget(Target):
         return 32
 
 
-NVIDIA = NvidiaTarget(subgroups=True)
+ALIGNMENT = 16
+NVIDIA = NvidiaTarget(subgroups=True, teams=True)
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,19 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
     dtypes = [program.buffers[number].dtype for number in kernel.slots]
     if any(dtype.is_complex for dtype in dtypes):
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
-    slots = [Slot(dtype, storage) for storage, dtype in enumerate(dtypes)]
+    aligned = [_is_aligned(program, number) for number in kernel.slots]
+    slots = [Slot(dtype, storage, aligned=aligned[storage]) for storage, dtype in enumerate(dtypes)]
     bindings = bindings_of(dtypes, kernel.writes)
     return render(kernel, slots, bindings, name, NVIDIA, CUDA)
+
+
+def _is_aligned(program: Program, number: int) -> bool:
+    """Whether a buffer begins at a multiple of 16 bytes, as all memory of devices does."""
+    if number not in program.aliases:
+        return True
+    base, first = program.aliases[number]
+    step = dims.mul(first, program.buffers[number].dtype.itemsize)
+    return dims.exact_div(step, ALIGNMENT) is not None and _is_aligned(program, base)
 
 
 def cuda_module(programs: Iterable[Program]) -> CudaModule:

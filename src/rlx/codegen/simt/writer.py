@@ -24,6 +24,7 @@ class Writer(ABC):
 
     rounds: Rounds | None = None
     schedule: Schedule = UNTILED
+    lanes: int = WORKGROUP
 
     def __init__(
         self,
@@ -47,11 +48,12 @@ class Writer(ABC):
     def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
         place(self.body, self.grid)
         iterations = self.write()
-        text = self.language.assemble(self.code, self.record, bindings, name, 1 if self.team else WORKGROUP)
+        positions = 1 if self.team else self.lanes
+        text = self.language.assemble(self.code, self.record, bindings, name, positions, self.lanes)
         checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
-            iterations, checks, self.rounds, self.schedule,
+            iterations, checks, self.rounds, self.schedule, self.lanes,
         )  # fmt: skip
 
 

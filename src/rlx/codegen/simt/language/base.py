@@ -192,6 +192,7 @@ class Language(ABC):
 
     @abstractmethod
     def assemble(
-        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
-    ) -> str:
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
+        lanes: int = WORKGROUP,
+    ) -> str:  # fmt: skip
         """The whole text around a kernel's lines."""

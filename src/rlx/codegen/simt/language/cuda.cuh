@@ -5,6 +5,25 @@ struct Record {
   long long dims[count];
 };
 
+// Sixteen bytes, from an address that is a multiple of them or of an element's size.
+struct alignas(16) Piece {
+  unsigned x, y, z, w;
+};
+
+template <bool aligned, class T>
+__device__ __forceinline__ Piece piece_at(const T* place) {
+  if (aligned) return *(const Piece*)place;
+  union { T elements[16 / sizeof(T)]; Piece piece; } made;
+  for (int i = 0; i < 16 / sizeof(T); i++) made.elements[i] = place[i];
+  return made.piece;
+}
+
+template <bool aligned>
+__device__ __forceinline__ float4 quad_at(const float* place) {
+  if (aligned) return *(const float4*)place;
+  return float4{place[0], place[1], place[2], place[3]};
+}
+
 // Lanes that exchange values: a warp.
 constexpr unsigned subgroup_size = 32;
 

@@ -284,8 +284,9 @@ class Cuda(Language):
     # the whole
 
     def assemble(
-        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
-    ) -> str:
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
+        lanes: int = WORKGROUP,
+    ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         position = f"({INDEX})blockIdx.x"
         if positions_a_group > 1:
@@ -296,7 +297,7 @@ class Cuda(Language):
         ]
         count = max(record.rounds + len(record.numbers), 1)
         lines = [
-            f'extern "C" __global__ void __launch_bounds__({WORKGROUP})',
+            f'extern "C" __global__ void __launch_bounds__({lanes})',
             f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
             f"  const {INDEX} position = {position};",
             "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
@@ -315,12 +316,16 @@ def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
     return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
 
 
+PTX = ("cuda_halves.cuh", "cuda_matrix.cuh")
+"""Texts with instructions of PTX."""
+
+
 @cache
 def prelude(ptx: bool = True) -> str:
     """Device functions that kernels call: `cuda.cuh`, and conversions of small floats, of halves by instructions of
-    PTX or, for other compilers, without."""
+    PTX, and products of matrix units; for other compilers neither."""
     folder = files("rlx.codegen.simt.language")
-    parts = [(folder / "cuda.cuh").read_text(), (folder / "cuda_halves.cuh").read_text() if ptx else ""]
+    parts = [(folder / "cuda.cuh").read_text(), *((folder / name).read_text() for name in PTX if ptx)]
     return "\n".join([*parts, *(_conversions(dtype, ptx) for dtype in SMALL_FLOATS)])
 
 

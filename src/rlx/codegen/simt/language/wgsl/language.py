@@ -151,8 +151,9 @@ class Wgsl(Language):
         return f"subgroupShuffleXor({reg.name}, {mask})"
 
     def assemble(
-        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int
-    ) -> str:
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
+        lanes: int = WORKGROUP,
+    ) -> str:  # fmt: skip
         from rlx.codegen.simt.language.wgsl.shader import assemble  # its library is itself written in this language
 
         return assemble(code, record, bindings, name, positions_a_group)

@@ -29,11 +29,13 @@ class Target:
     halves      f16 in memory and in conversions
     subgroups   exchange between neighbouring lanes without workgroup memory
     software    processors do the work: a few rows of updates, each in order, keep them busy
+    teams       workgroups may be of many lanes, and have matrix units: CUDA C++
     """
 
     halves: bool = False
     subgroups: bool = False
     software: bool = False
+    teams: bool = False
 
     @property
     def square(self) -> int:

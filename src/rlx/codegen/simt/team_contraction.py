@@ -1,0 +1,379 @@
+"""Contractions of a workgroup: warps share its tile, and the sum over k where there are few tiles.
+
+Operands come straight from memory, 16 bytes a lane; what warps read twice, caches have. 16-bit floats are multiplied
+by matrix units: a lane's 16 bytes are eight neighbours along k, of which it takes the pairs that an instruction wants
+from it. That permutes k, alike on both sides. Numbers of f32 are multiplied by fused multiply-adds, four rows or eight
+by four columns a lane, and each BLOCK of products is added up on its own, as one long chain would lose digits.
+
+The sums meet in workgroup memory, from which the results are finished and written row by row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.writer import Writer
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear, contiguous
+from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.schedule import Schedule, Tile
+
+HALVES = (dtypes.f16, dtypes.bf16)
+WARP = 32
+LEAST = 16
+"""Elements along k that are worth while."""
+SHARED_BYTES = 48 << 10
+MOST_LANES = 512
+REGISTERS = 65536
+"""Of a multiprocessor."""
+MULTIPROCESSORS = 128
+"""Of GPUs of the larger kind."""
+BLOCK = 64
+"""Products of f32 that are added up on their own."""
+UNKNOWN = 64
+"""What a dim is taken for that only a run tells."""
+PAD = 8
+"""Floats behind each row of sums, so that rows begin in different banks."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a workgroup computes its tile.
+
+    rows, columns    of a warp's tile
+    warps            along m, n and k
+    """
+
+    rows: int
+    columns: int
+    warps: tuple[int, int, int]
+
+    @property
+    def lanes(self) -> int:
+        m, n, k = self.warps
+        return WARP * m * n * k
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the workgroup."""
+        return self.rows * self.warps[0], self.columns * self.warps[1]
+
+    @property
+    def shared_bytes(self) -> int:
+        rows, columns = self.tile
+        return 4 * self.warps[2] * rows * (columns + PAD)
+
+
+def takes(work: Contraction) -> bool:
+    """Whether a workgroup can compute it: rows that are contiguous along k, and as long as pieces of 16 bytes are."""
+    if work.a_dtype is not work.b_dtype or work.a_dtype not in (*HALVES, dtypes.f32) or not work.dtype.is_float:
+        return False
+    if work.dtype is dtypes.f64 or not _has_pieces(work):
+        return False
+    if work.packed:
+        return (work.packed, work.group) == _panels(work)
+    return work.a_dtype in HALVES and work.b.coefficient(work.k_axis) == 1
+
+
+def panels(work: Contraction) -> tuple[int, int]:
+    """Width of panels for the static right side of a contraction that a workgroup computes, and of groups; 0 for
+    none."""
+    width, group = _panels(work)
+    return (width, group) if takes(dataclasses.replace(work, packed=width, group=group)) else (0, 1)
+
+
+def _panels(work: Contraction) -> tuple[int, int]:
+    return (8, 32) if work.a_dtype in HALVES else (32, 1)
+
+
+def _has_pieces(work: Contraction) -> bool:
+    """Whether rows of a are pieces of 16 bytes."""
+    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % _piece(work) == 0
+    return fits and work.a.coefficient(work.k_axis) == 1
+
+
+def _piece(work: Contraction) -> int:
+    """Elements of 16 bytes."""
+    return 16 // work.a_dtype.itemsize
+
+
+def _is_aligned(side: Linear, work: Contraction) -> bool:
+    """Whether all runs along k begin at multiples of 16 bytes."""
+    strides = [side.const, *(c for n, c in side.axes if n != work.k_axis), *(c for _, c in side.others)]
+    return all(dims.exact_div(c, _piece(work)) is not None for c in strides)
+
+
+def layout_of(work: Contraction) -> Layout:
+    """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
+    operands."""
+    return min(_layouts(work), key=lambda layout: (_cost(work, layout), layout.lanes))
+
+
+def _layouts(work: Contraction) -> list[Layout]:
+    halves = work.a_dtype in HALVES
+    m = _value(work.m)
+    tiles = [(16 * i, 8 * j) for i in (1, 2, 4) for j in (1, 2, 3, 4, 6, 8)] if halves else [(16, 32), (32, 32)]
+    found = []
+    for rows, columns in tiles:
+        for warps in [(i, j, k) for i in (1, 2, 4, 8) for j in (1, 2, 3, 4) for k in (1, 2, 4, 8, 12)]:
+            layout = Layout(rows, columns, warps)
+            covers = rows * (warps[0] - 1) < m and columns * (warps[1] - 1) < _value(work.n)
+            if covers and 128 <= layout.lanes <= MOST_LANES and layout.shared_bytes <= SHARED_BYTES:
+                found.append(layout)
+    return found
+
+
+def _value(dim: Dim) -> int:
+    """A dim, or what it may be."""
+    return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols(dim), UNKNOWN)))
+
+
+def _cost(work: Contraction, layout: Layout) -> float:
+    """Clocks, roughly. The numbers are fitted to what layouts took on an H200: a step along k takes a warp 160 clocks
+    where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache and 40 from the common one."""
+    m, n, k = _value(work.m), _value(work.n), _value(dims.product((*work.taps, work.k)))
+    rows, columns = layout.tile
+    blocks = _value(dims.product(work.batch)) * -(-m // rows) * -(-n // columns)
+    halves = work.a_dtype in HALVES
+    accumulators = layout.rows * layout.columns // WARP
+    registers = 40 + (1 if halves else 2) * accumulators + layout.rows + layout.columns
+    resident = max(1, min(2048 // layout.lanes, REGISTERS // (registers * layout.lanes), 16))
+    itemsize = work.a_dtype.itemsize
+    warps = layout.lanes // WARP
+    loaded = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
+    multiplied = rows * columns * k / (1024 if halves else 128)
+    fetched = (rows + columns) * k * itemsize / 40
+    busy = -(-blocks // MULTIPROCESSORS) * max(loaded / 96, multiplied, fetched)
+    rounds = -(-blocks // (MULTIPROCESSORS * resident))
+    steps = -(-k // (32 * layout.warps[2]))
+    finish = 400 + rows * columns * layout.warps[2] / layout.lanes * 8
+    return max(busy, rounds * steps * (160.0 if halves else 500.0)) + rounds * finish + warps
+
+
+class TeamContraction(Writer):
+    """The shader of a contraction that a workgroup computes."""
+
+    def __init__(self, work: Contraction, slots: Sequence[Slot], language: Language) -> None:
+        self.work = work
+        self.layout = layout_of(work)
+        rows, columns = self.layout.tile
+        grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
+        super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
+        self.lanes = self.layout.lanes
+        warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
+        self.schedule = Schedule(
+            (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
+            spaces=(("a", "global"), ("b", "panels" if work.packed else "global"), ("sum", "register")),
+            mma=(16, 8, 16) if self.halves else None,
+        )
+
+    @cached_property
+    def halves(self) -> bool:
+        return self.work.a_dtype in HALVES
+
+    def write(self) -> Dim:
+        """Everything of one tile."""
+        work, code = self.work, self.code
+        rows, columns = self.layout.tile
+        self.top = code.let(f"{self.body.axes[work.m_axis]} * {self.language.index(rows)}", "top")
+        self.left = code.let(f"{self.body.axes[work.n_axis]} * {self.language.index(columns)}", "left")
+        along_m, _, along_k = self.layout.warps
+        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        code.emit(f"const int part = warp % {along_k};")
+        code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
+        code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
+        if self.halves:
+            self._matrix_sums()
+        else:
+            self._plain_sums()
+        code.emit(self.language.barrier())
+        self._finish()
+        steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
+        return dims.add(steps, rows * columns)
+
+    # where operands lie
+
+    def _rows(self, count: int, row_of: str) -> list[str]:
+        """Offsets of the rows of a that a lane reads: `row_of` is the first, in the warp's tile, `count` in steps."""
+        step = self.layout.rows // count
+        return [self._a_offset(f"{row_of} + {i * step}") for i in range(count)]
+
+    def _a_offset(self, row: str) -> str:
+        work, code = self.work, self.code
+        last = f"{self.record.dim(work.m)} - {self.language.index(1)}"
+        self.body.axes[work.m_axis] = code.let(f"min({self.top} + warp_row + {row}, {last})", "row")
+        return self.body.fresh_offset(self._outside(work.a))
+
+    def _outside(self, line: Linear) -> Linear:
+        inside = (*self.work.tap_axes, self.work.k_axis)
+        return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
+
+    def _piece(self, slot: int, line: Linear, at: str) -> str:
+        """The 16 bytes of a side at an offset in elements."""
+        aligned = self.body.slots[slot].aligned and _is_aligned(line, self.work)
+        return f"{'piece' if self.halves else 'quad'}_at<{str(aligned).lower()}>(slot{slot} + {at})"
+
+    def _panel(self, first: str, width: int) -> str:
+        """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
+        work, index = self.work, self.language.index
+        count = index(-(-_static(work.n) // width))
+        depth = -(-_static(work.k) // work.group) * work.group * width
+        size = self.record.dim(dims.mul(dims.product(work.taps), depth))
+        start = self.body.fresh_offset(work.b)
+        panel = f"min(({self.left} + warp_column + {first}) / {index(width)}, {count} - {index(1)})"
+        return f"{start} + {panel} * {size}"
+
+    def _taps(self, loops: ExitStack) -> tuple[str, str]:
+        """Loops over the window, and what they add to the offsets of both sides."""
+        work, body = self.work, self.body
+        for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
+            name = f"tap{i}"
+            body.axes[axis] = name
+            head = self.language.loop(name, self.language.index(0), self.record.dim(extent))
+            loops.enter_context(self.code.block(head))
+        if not work.taps:
+            return "", ""
+        a = " + " + self._tap_offset(work.a)
+        if not work.packed:
+            return a, " + " + self._tap_offset(work.b)
+        depth = -(-_static(work.k) // work.group) * work.group * work.packed
+        steps = tuple(dims.mul(c, depth) for c in contiguous(work.taps))
+        return a, " + " + body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))
+
+    def _tap_offset(self, line: Linear) -> str:
+        return self.body.fresh_offset(Linear(0, tuple((n, c) for n, c in line.axes if n in self.work.tap_axes)))
+
+    # sums
+
+    def _matrix_sums(self) -> None:
+        """16 bytes of each row and column at a time: two steps of the matrix units."""
+        work, code, layout = self.work, self.code, self.layout
+        m_tiles, n_tiles = layout.rows // 16, layout.columns // 8
+        k = _static(work.k)
+        a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")]
+        code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
+        b = [code.let(self._column(j), "b") for j in range(n_tiles)]
+        with ExitStack() as loops:
+            a_tap, b_tap = self._taps(loops)
+            code.emit(f"#pragma unroll {4 if m_tiles * n_tiles <= 8 else 2}")
+            loops.enter_context(
+                code.block(f"for (int chunk = part; chunk < {-(-k // 32)}; chunk += {layout.warps[2]})")
+            )
+            code.emit("const int along = chunk * 32 + own % 4 * 8;")
+            guard, none = (f"along < {k} ? ", " : Piece{}") if k % 32 else ("", "")
+            rows = [self._piece(work.a_slot, work.a, f"{at} + along{a_tap}") for at in a]
+            left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
+            if work.packed:
+                columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
+                right = [code.let(column, "right") for column in columns]
+            else:
+                columns = [self._piece(work.b_slot, work.b, f"{at} + along{b_tap}") for at in b]
+                right = [code.let(f"{guard}{column}{none}", "right") for column in columns]
+            for i in range(m_tiles):
+                for j in range(n_tiles):
+                    self._multiply(f"sums[{i}][{j}]", left[2 * i], left[2 * i + 1], right[j])
+        self._declare()
+        for i in range(m_tiles):
+            for j in range(n_tiles):
+                for number in range(4):
+                    row = f"warp_row + {16 * i + 8 * (number // 2)} + own / 4"
+                    column = f"warp_column + {8 * j + number % 2} + own % 4 * 2"
+                    self._put(row, column, f"sums[{i}][{j}][{number}]")
+
+    def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
+        """What four lanes have of eight rows each, high and low, and of eight columns: 32 steps along k."""
+        for x, y in ("xy", "zw"):
+            left = ", ".join(f"{rows}.{pair}" for pair in (x, y) for rows in (high, low))
+            self.code.emit(f"mma_{self.work.a_dtype}({sums}, {left}, {right}.{x}, {right}.{y});")
+
+    def _column(self, number: int) -> str:
+        """Where a lane begins in the columns of its tile of this number."""
+        work, code = self.work, self.code
+        if work.packed:
+            return self._panel(str(8 * number), 8)
+        last = f"{self.record.dim(work.n)} - {self.language.index(1)}"
+        column = f"min({self.left} + warp_column + {8 * number} + own / 4, {last})"
+        self.body.axes[work.n_axis] = code.let(column, "column")
+        return self.body.fresh_offset(self._outside(work.b))
+
+    def _plain_sums(self) -> None:
+        """Four steps of k at a time: a quad of each row, and four columns at each step."""
+        work, code, layout = self.work, self.code, self.layout
+        count = layout.rows // 4
+        k = _static(work.k)
+        a = [code.let(at, "a") for at in self._rows(count, "own / 8")]
+        b = code.let(f"{self._panel('0', 32)} + own % 8 * 4", "b")
+        code.emit(f"float4 sums[{count}] = {{}};")
+        with ExitStack() as loops:
+            a_tap, b_tap = self._taps(loops)
+            blocks = f"for (int block = part * {BLOCK}; block < {k}; block += {layout.warps[2] * BLOCK})"
+            loops.enter_context(code.block(blocks))
+            code.emit(f"float4 partial[{count}] = {{}};")
+            stop = f"block + {BLOCK}" if k % BLOCK == 0 else f"min(block + {BLOCK}, {k})"
+            code.emit("#pragma unroll 4")
+            with code.block(f"for (int along = block; along < {stop}; along += 4)"):
+                left = [code.let(self._piece(work.a_slot, work.a, f"{at} + along{a_tap}"), "left") for at in a]
+                steps = [f"{b} + (along + {i}) * 32{b_tap}" for i in range(4)]
+                right = [code.let(self._piece(work.b_slot, work.b, step), "right") for step in steps]
+                for quad, component in zip(right, "xyzw"):
+                    for i in range(count):
+                        code.emit(f"partial[{i}] = quad_fma({left[i]}.{component}, {quad}, partial[{i}]);")
+            for i in range(count):
+                code.emit(f"sums[{i}] = sums[{i}] + partial[{i}];")
+        self._declare()
+        for i in range(count):
+            for number, component in enumerate("xyzw"):
+                row, column = f"warp_row + {4 * i} + own / 8", f"warp_column + {number} + own % 8 * 4"
+                self._put(row, column, f"sums[{i}].{component}")
+
+    # results
+
+    def _declare(self) -> None:
+        rows, columns = self.layout.tile
+        self.language.shared_variable(self.code, "shared_sums", "float", self.layout.warps[2] * rows * (columns + PAD))
+
+    def _put(self, row: str, column: str, value: str) -> None:
+        rows, columns = self.layout.tile
+        self.code.emit(f"shared_sums[(part * {rows} + {row}) * {columns + PAD} + {column}] = {value};")
+
+    def _finish(self) -> None:
+        """Each result by one lane, neighbours by neighbours."""
+        work, code, body, language = self.work, self.code, self.body, self.language
+        rows, columns = self.layout.tile
+        with body.scope(language.loop("e", language.lane_index(), language.index(rows * columns), self.lanes)):
+            row = code.let(f"(int)e / {columns}", "row")
+            column = code.let(f"(int)e % {columns}", "column")
+            body.axes[work.m_axis] = code.let(f"{self.top} + {row}", "at")
+            body.axes[work.n_axis] = code.let(f"{self.left} + {column}", "at")
+            m, n = self.record.dim(work.m), self.record.dim(work.n)
+            with body.scope(f"if ({body.axes[work.m_axis]} < {m} && {body.axes[work.n_axis]} < {n})"):
+                places = [f"shared_sums[({part} * {rows} + {row}) * {columns + PAD} + {column}]"
+                          for part in range(self.layout.warps[2])]  # fmt: skip
+                total = code.let(language.rounded(work.dtype, " + ".join(places)))
+                body.accumulated = Reg(total, work.dtype, False)
+                for stage in nests.legal_stages(work.epilogue):
+                    assert isinstance(stage, Store)  # of a contraction
+                    body.store(stage.slot, stage.offset, body.gen(stage.body))
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # asked by `takes`
+    return dim
+
+
+def render(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, language: Language
+) -> Shader:
+    """The shader of a contraction that a workgroup `takes`."""
+    return TeamContraction(work, slots, language).shader(bindings, name)
