@@ -96,10 +96,25 @@ def run(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     seed: Seed = 0,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="Text that a decoder goes on with; what it says is streamed.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a message, and the answer is generated.")] = False,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Tokens to generate at most.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 takes the likeliest tokens; others are drawn by --seed.")
+    ] = None,
     json: Json = False,
     wide: Wide = False,
 ) -> None:
-    """Runs a model once and shows its outputs."""
+    """Runs a model once and shows its outputs, or what a decoder says after a prompt."""
+    if prompt is not None:
+        from rlx.cli.generate import generate_text
+
+        generate_text(model, prompt, chat, max_new_tokens, temperature, device, threads, seed, json)
+        return
     from rlx.cli.run import run_model
 
     run_model(model, input, output, device, dim, threads, seed, json)
