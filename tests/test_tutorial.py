@@ -1,4 +1,4 @@
-"""The tutorial's blocks run in order, in a process of their own: they register an op."""
+"""The blocks of the tutorial on adding things run in order, in a process of their own: they register an op."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[1] / "docs" / "design" / "tutorial.md"
 
 
 def test_the_tutorial_runs() -> None:

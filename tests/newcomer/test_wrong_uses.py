@@ -261,3 +261,19 @@ def test_what_is_taken_is_taken() -> None:
     """The other side of it: what the same people try, and what works."""
     for source in (model("Relu"), io.BytesIO(model("Relu")), onnx.load_from_string(model("Relu"))):
         assert rlx.load(source, device="CPU")(X)["y"].shape == (2, 4)
+
+
+def test_methods_of_values_take_the_names_of_torch_too() -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", (2, 1, 4))
+    for name in ("sum", "prod", "mean", "var", "std", "max", "min", "all", "any"):
+        method = getattr(x, name)
+        assert method(dim=1, keepdim=True).shape == method(axis=1, keepdims=True).shape == (2, 1, 4)
+        assert method(axes=(0, 2)).shape == (1,)
+    assert x.squeeze(dim=1).shape == (2, 4)
+    with pytest.raises(rlx.GraphError, match=r"\[sum\] expected axis once, got it as axis and as dim"):
+        x.sum(axis=1, dim=1)  # type: ignore[call-arg]
+    with pytest.raises(rlx.GraphError, match=r"\[mean\] expected the arguments axis, keepdims, got 'keepdms'.*'keepdims'"):
+        x.mean(keepdms=True)  # type: ignore[call-arg]
+    with pytest.raises(rlx.GraphError, match=r"\[astype\] expected the arguments dtype: missing a required argument"):
+        x.astype()  # type: ignore[call-arg]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from rlx.errors import GraphError, ShapeError
+from rlx.ir.spelling import lenient_method
 
 if TYPE_CHECKING:
     from rlx.ir.dim import Dim
@@ -28,48 +29,59 @@ class ArrayMethods:
         """The number of elements."""
         return _of(self).type.size
 
+    @lenient_method
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """The sum over axes, in this dtype; of bools, how many hold (i64)."""
         x = _of(self)
         return _reduced(x.cast("i64") if x.dtype.kind == "bool" else x, "sum", axis, keepdims)
 
+    @lenient_method
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """The product over axes, in this dtype."""
         return _reduced(_of(self), "prod", axis, keepdims)
 
+    @lenient_method
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """The mean over axes, in this dtype: integers divide towards zero."""
         return _reduced(_of(self), "mean", axis, keepdims)
 
+    @lenient_method
     def var(self, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Value:
         """The mean squared distance from the mean; `ddof` is taken off the number of elements: 1 for a sample."""
         return _reduced(_of(self), "variance", axis, keepdims, correction=ddof)
 
+    @lenient_method
     def std(self, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Value:
         """The square root of `var`."""
         x = _of(self)
         return x.graph.build("sqrt", x.var(axis, keepdims, ddof))
 
+    @lenient_method
     def max(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """The greatest over axes; NaN if any is NaN."""
         return _reduced(_of(self), "max", axis, keepdims)
 
+    @lenient_method
     def min(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """The least over axes; NaN if any is NaN."""
         return _reduced(_of(self), "min", axis, keepdims)
 
+    @lenient_method
     def all(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """Whether all are true, or not zero."""
         return _reduced(_truth(_of(self)), "all", axis, keepdims)
 
+    @lenient_method
     def any(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """Whether one is true, or not zero."""
         return _reduced(_truth(_of(self)), "any", axis, keepdims)
 
+    @lenient_method
     def astype(self, dtype: Any) -> Value:
         """This value in another dtype; itself if it has it."""
         return _of(self).cast(dtype)
 
+    @lenient_method
     def clip(self, min: Any = None, max: Any = None) -> Value:
         """This value within bounds; None is no bound."""
         x = _of(self)
@@ -80,6 +92,7 @@ class ArrayMethods:
         """All elements along one axis."""
         return _of(self).reshape(-1)
 
+    @lenient_method
     def squeeze(self, axis: Axes = None) -> Value:
         """Without these axes of 1; without all that are known to be 1 if none are given. Raises ShapeError."""
         x = _of(self)
@@ -88,6 +101,7 @@ class ArrayMethods:
             x.graph.equal(x.shape[i], 1, f"[squeeze] expected axis {i} of {x.type} to be 1")
         return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in at))
 
+    @lenient_method
     def swapaxes(self, axis1: int, axis2: int) -> Value:
         """With two axes exchanged. Raises ShapeError."""
         x = _of(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import ANY_NUMBER, Elementwise, Op, lookup
+from rlx.ir.spelling import respelled
 
 ValueLike = Value | Array | np.generic | bool | int | float | complex | Dim
 """An operand: arrays become constants, Python's numbers and dims take the dtype of the other operands."""
@@ -31,16 +32,6 @@ DTypeLike = DType | str | type[Any] | np.dtype[Any]
 Function = Callable[..., Any]
 Ease = Callable[[list[Any], dict[str, Any]], None]
 """Changes operands and attributes of a call from what people write to what the op wants."""
-
-_SPELLINGS = {
-    "axis": ("axis", "axes"),
-    "axes": ("axes", "axis", "permutation"),
-    "dim": ("axis", "axes"),
-    "dims": ("axes", "permutation"),
-    "keepdim": ("keepdims",),
-}
-"""Names of attributes in NumPy and torch, and what they may be called here."""
-
 
 def function_name(op_name: str) -> str:
     """What the function of an op is called: the op's name, with an underscore where Python has that word."""
@@ -74,7 +65,7 @@ def lenient(plain: Function) -> Function:
 
     @functools.wraps(plain)
     def build(*arguments: Any, **keywords: Any) -> Any:
-        own = _respelled(name, accepted, keywords)
+        own = respelled(name, accepted, keywords)
         for each, argument in (*zip(accepted, arguments), *own.items()):
             if _is_sequence(accepted.get(each)) and (isinstance(argument, str) or not hasattr(argument, "__iter__")):
                 raise GraphError(f"[{name}] expected {each!r} to be {accepted[each].annotation}, got {argument!r}")
@@ -104,31 +95,13 @@ def _is_sequence(parameter: inspect.Parameter | None) -> bool:
 
 def _call(cls: type[Op], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Value | tuple[Value, ...]:
     regions = keywords.pop("regions", ()) if cls.regions else ()
-    operands, attributes = _bound(cls, arguments, _respelled(cls.name, cls.attribute_names, keywords))
+    operands, attributes = _bound(cls, arguments, respelled(cls.name, cls.attribute_names, keywords))
     for name in ("axis", "axes"):
         if name in attributes and name in cls.attribute_names:
             attributes[name] = _axis_or_axes(cls, name, attributes[name])
     if cls.name in _EASED:
         _EASED[cls.name](operands, attributes)
     return call(cls.name, *operands, regions=regions, **attributes)
-
-
-def _spelled(name: str, accepted: Container[str]) -> str:
-    if name in accepted or name not in _SPELLINGS:
-        return name
-    return next((own for own in _SPELLINGS[name] if own in accepted), name)
-
-
-def _respelled(owner: str, accepted: Container[str], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Arguments under the names that they have here. Raises GraphError for one that comes under two."""
-    own: dict[str, Any] = {}
-    for name, value in keywords.items():
-        known = _spelled(name, accepted)
-        if known in own:
-            both = " and as ".join(n for n in keywords if _spelled(n, accepted) == known)
-            raise GraphError(f"[{owner}] expected {known} once, got it as {both}")
-        own[known] = value
-    return own
 
 
 def _axis_or_axes(cls: type[Op], name: str, value: Any) -> Any:
