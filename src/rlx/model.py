@@ -391,6 +391,7 @@ def load(
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
     expert_budget: int | None = None,
+    precision: Literal["f32", "f16", "bf16"] = "f32",
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
@@ -405,7 +406,7 @@ def load(
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
-        expert_budget=expert_budget,
+        expert_budget=expert_budget, precision=precision,
     )  # fmt: skip
     of = None
     if not mmap and isinstance(source, (str, os.PathLike)):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlx.cost.prior import Traits
     from rlx.ir.graph import Graph, Node
     from rlx.passes.driver import Pass
+    from rlx.passes.precision import Policy
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Options:
     """How to compile. `disable` holds names of passes or rewrites (`pass`, `pass/rewrite`) to leave out; `profile` adds
     what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped. `tiered`
     has quick code run until better code is there, where a backend makes both. Backends that hold experts in part hold
-    `expert_budget` of each weight, or as many as it says by name."""
+    `expert_budget` of each weight, or as many as it says by name. `precision` is what products compute in
+    (`passes.precision`)."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -43,6 +45,13 @@ class Options:
     check_indices: bool = True
     tiered: bool = False
     expert_budget: int | tuple[tuple[str, int], ...] | None = None
+    precision: str = "f32"
+
+    def policy(self) -> Policy | None:
+        """Which nodes compute in another dtype than the graph says."""
+        from rlx.passes.precision import policy_of
+
+        return policy_of(self.precision)
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,7 @@ class Backend(ABC):
         """What graphs go through before they are compiled."""
         from rlx.passes.pipeline import layout, standard
 
-        return [*standard(options.dispatch.claims(self.claim)), *layout()]
+        return [*standard(options.dispatch.claims(self.claim), options.policy()), *layout()]
 
     def legalise(self, graph: Graph, options: Options) -> Graph:
         """The graph as this backend compiles it: simplified, and composites that it does not claim decomposed."""

@@ -23,7 +23,7 @@ def key(
     devices   those that may be chosen, as far as the policy says
     """
     parts = [disk.source_digest(), program, repr(sorted(binding.items())), repr(expected_runs), repr(policy)]
-    parts += [repr(sorted(options.disable)), repr((options.threads, options.isa, options.dispatch))]
+    parts += [repr(sorted(options.disable)), repr((options.threads, options.isa, options.dispatch, options.precision))]
     for device in devices:
         known = calibration.known(device)
         latest = max((sample.when_s for sample in observed.of(device).samples.values()), default=0.0)

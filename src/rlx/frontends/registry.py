@@ -46,7 +46,18 @@ class Imported:
     generator: Any = None
 
 
-LOADING = ("device", "disable", "threads", "isa", "cache", "check_indices", "compile", "expert_budget", "mmap")
+LOADING = (
+    "device",
+    "disable",
+    "threads",
+    "isa",
+    "cache",
+    "check_indices",
+    "compile",
+    "expert_budget",
+    "precision",
+    "mmap",
+)
 """Options of loading, whatever the format: what a wrong name may have meant."""
 
 

@@ -1,15 +1,49 @@
-"""The precision policy: which nodes compute in another dtype than they are written in. The default changes nothing."""
+"""The precision policy: which nodes compute in another dtype than they are written in. The default changes nothing.
+
+With `f16` or `bf16` products, convolutions and attention of f32 take their operands in that dtype and add up in f32,
+as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
+prepared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.errors import DTypeError
+from rlx.errors import DTypeError, OptionError, did_you_mean
+from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ops import build
+from rlx.ops.contraction import Einsum
+from rlx.ops.convolution import Conv, ConvTranspose
+from rlx.ops.experts import GroupedMatmul
+from rlx.ops.linalg import DotGeneral, Matmul
+from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Policy = Callable[[Node], DType | None]
+MODES = ("f32", "f16", "bf16")
+MULTIPLIED = (DotGeneral, Matmul, Einsum, Conv, ConvTranspose, GroupedMatmul, Attention)
+"""Ops that do almost all of the arithmetic."""
+LEAST_MASK = -65504.0
+"""The least number of f16. What masks add to scores is far below that often, and would be -inf, which sums to NaN where
+nothing else is in a row."""
+
+
+def policy_of(mode: str) -> Policy | None:
+    """The policy of a precision mode; None for f32, which computes as the graph says. Raises OptionError."""
+    if mode not in MODES:
+        near = did_you_mean(str(mode), MODES)
+        raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
+    if mode == "f32":
+        return None
+    target = dtypes.f16 if mode == "f16" else dtypes.bf16
+
+    def narrow(node: Node) -> DType | None:
+        floats = {v.dtype for v in node.inputs if v.dtype.is_float}
+        return target if isinstance(node.op, MULTIPLIED) and floats == {dtypes.f32} else None
+
+    return narrow
 
 
 class Precision(Pass):
@@ -33,6 +67,9 @@ class Precision(Pass):
             if not target.is_float:
                 raise DTypeError(f"[precision] expected a float dtype for node {node.name!r}, got {target}")
             operands = [rebuild[v] for v in node.inputs]
+            if isinstance(node.op, Attention) and target is dtypes.f16 and len(operands) > 3:
+                mask = operands[3]
+                operands[3] = mask if mask.dtype.kind == "bool" else build.maximum(mask, LEAST_MASK)
             first = len(rebuild.new.nodes)
             outputs = rebuild.new.add(node.op, *(v.cast(target) if v.dtype.is_float else v for v in operands))
             results = outputs if isinstance(outputs, tuple) else (outputs,)

@@ -51,6 +51,7 @@ def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
             "device": program.device, "profile": compiler.options.profile if compiler else False, "facts": facts,
             "check_indices": compiler.options.check_indices if compiler else True,
             "loop_trips": most_trips(compiler.backend) if compiler else 0,
+            "precision": compiler.options.precision if compiler else "f32",
             "code_bytes": len(code), "code_digest": _digest(code), "graph_digest": fingerprint(graph),
             "kept": saved_state.described(mode, program),
         }
@@ -77,7 +78,7 @@ def load(path: str | os.PathLike[str], recompile: bool, threads: int | None, mma
     with mapped.trusting(mmap):
         file = _File(path)
     backend, ordinal = registry.backend(file.device)
-    options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices)
+    options = Options(threads=threads, profile=file.profile, check_indices=file.check_indices, precision=file.precision)
     compiler = Compiler(file.device, backend, options, ordinal)
     reason = file.damage or backend.code_mismatch(file.facts, options)
     graph = file.graph()
@@ -113,6 +114,7 @@ class _File:
             self.profile = bool(header["profile"])
             self.check_indices = bool(header["check_indices"])
             self.loop_trips = int(header["loop_trips"])
+            self.precision = str(header.get("precision", "f32"))
             self.facts = {str(key): str(value) for key, value in header["facts"].items()}
             self.graph_digest = str(header["graph_digest"])
             size = int(header["code_bytes"])

@@ -65,7 +65,7 @@ class CoremlBackend(Backend):
         from rlx.passes.hoist import Hoist
         from rlx.passes.pipeline import standard
 
-        return [*standard(options.dispatch.claims(self.claim)), Hoist()]
+        return [*standard(options.dispatch.claims(self.claim), options.policy()), Hoist()]
 
     def launches(self, graph: Graph, options: Options, binding: Mapping[str, int]) -> Launches:
         return Launches(1)  # of the model, which Core ML spreads over its units

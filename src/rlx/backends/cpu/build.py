@@ -110,7 +110,7 @@ def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
     from rlx.ir.fingerprint import fingerprint
 
     parts = [
-        f"{options.profile} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",
+        f"{options.profile} {options.precision} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",
         fingerprint(graph), isa.name, isa.cpu, isa.features,
         rlx.__version__, disk.source_digest(), llvmlite.__version__,
     ]  # fmt: skip
@@ -222,7 +222,7 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     from rlx.passes.pipeline import layout, optimise, standard
 
     disable = options.disable | frozenset(flags.disable())
-    ready = [*standard(options.dispatch.claims(claims.claim)), *layout()]
+    ready = [*standard(options.dispatch.claims(claims.claim), options.policy()), *layout()]
     optimised, report = optimise(graph, ready, disable)
     if clock is not None:
         clock.lap("passes")

@@ -55,7 +55,7 @@ def executable_of(graph: Graph, isa: Isa, options: Options) -> Executable:
 def worth(graph: Graph, options: Options) -> bool:
     """Whether the first runs of a graph should not wait for its code."""
     plain = options.dispatch == Options().dispatch and not graph.states and not graph.given
-    return plain and _work(graph) >= LEAST_WORK and _compiles(graph)
+    return plain and options.precision == "f32" and _work(graph) >= LEAST_WORK and _compiles(graph)
 
 
 def _compiles(graph: Graph) -> bool:

@@ -91,7 +91,7 @@ class Plan:
 
 
 def _passes(options: Options) -> list[Pass]:
-    return [*standard(options.dispatch.claims(claim)), *layout()]
+    return [*standard(options.dispatch.claims(claim), options.policy()), *layout()]
 
 
 def unsupported(graph: Graph) -> list[Unsupported]:
