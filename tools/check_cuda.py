@@ -31,7 +31,7 @@ from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt.module import CudaModule, cuda_kernel, cuda_module
+from rlx.codegen.simt.module import CudaModule, cuda_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -130,7 +130,7 @@ Machine = Driver | Emulator
 """What runs kernels."""
 
 
-def run(driver: Machine, module: Any, names: dict[int, str], item: Lowered) -> list[Array]:
+def run(driver: Machine, loaded: Any, module: CudaModule, item: Lowered) -> list[Array]:
     """The results of a case."""
     program, binding, graph = item.program, item.binding, item.case.graph()
     arrays = {n: np.ascontiguousarray(a) for n, a in zip(program.inputs, item.case.arrays)} | program.constants
@@ -146,7 +146,7 @@ def run(driver: Machine, module: Any, names: dict[int, str], item: Lowered) -> l
     for number, array in arrays.items():
         driver.upload(memory[number], np.ascontiguousarray(array))
     for kernel in (*program.prepare, *program.main):
-        _launch(driver, module, names[id(kernel)], item, kernel, memory)
+        _launch(driver, loaded, module, item, kernel, memory)
     results = []
     for number, value in zip(program.outputs, graph.outputs.values()):
         array = np.empty([int(dims.evaluate(d, binding)) for d in value.shape], value.dtype.numpy)
@@ -158,10 +158,11 @@ def run(driver: Machine, module: Any, names: dict[int, str], item: Lowered) -> l
 
 
 def _launch(
-    driver: Machine, module: Any, name: str, item: Lowered, kernel: Kernel,
+    driver: Machine, loaded: Any, module: CudaModule, item: Lowered, kernel: Kernel,
     memory: dict[int, ctypes.c_uint64],
 ) -> None:  # fmt: skip
-    shader = cuda_kernel(item.program, kernel, name)
+    variant = module.variant(kernel, item.binding)
+    shader = variant.shader
     positions = int(dims.evaluate(shader.positions, item.binding))
     blocks = positions if shader.team else -(-positions // shader.lanes)
     numbers = [int(dims.evaluate(number, item.binding)) for number in shader.numbers]
@@ -170,7 +171,7 @@ def _launch(
         rounds = shader.rounds.of(int(dims.evaluate(shader.rounds.extent, item.binding)))
     for brought in rounds if blocks else ():
         record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
-        driver.launch(module, name, blocks, shader.lanes, [*(memory[n] for n in kernel.slots), record])
+        driver.launch(loaded, variant.name, blocks, shader.lanes, [*(memory[n] for n in kernel.slots), record])
 
 
 def main() -> int:
@@ -197,7 +198,7 @@ def main() -> int:
         start = time.perf_counter()
         with ThreadPoolExecutor(given.jobs) as pool:
             cubins = list(pool.map(lambda m, to=architecture: nvrtc.compile_cubin(m.text, to), modules))
-        kernels = sum(len(set(module.names.values())) for module in modules)
+        kernels = sum(len(module.kernels) for module in modules)
         seconds = time.perf_counter() - start
         print(f"{architecture}: {kernels} kernels, {sum(map(len, cubins))} bytes, {seconds:.0f} s", flush=True)
     return 0
@@ -205,7 +206,7 @@ def main() -> int:
 
 def _run_all(driver: Machine, groups: list[list[Lowered]], modules: list[CudaModule], jobs: int) -> int:
     with ThreadPoolExecutor(jobs) as pool:
-        compiled = pool.map(lambda module: driver.compile(module.text, module.names.values()), modules)
+        compiled = pool.map(lambda module: driver.compile(module.text, module.kernels), modules)
         return _judged(driver, zip(groups, modules, compiled))
 
 
@@ -219,7 +220,7 @@ def _judged(driver: Machine, compiled: Iterable[tuple[list[Lowered], CudaModule,
                 left_out += 1
                 continue
             try:
-                for result, expected in zip(run(driver, loaded, module.names, item), item.case.reference()):
+                for result, expected in zip(run(driver, loaded, module, item), item.case.reference()):
                     assert_close(result, expected, item.tolerance)
                 right += 1
             except (AssertionError, CompileError) as error:

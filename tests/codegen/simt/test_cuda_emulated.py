@@ -45,9 +45,9 @@ def check(cases: Sequence[Case | KernelCase]) -> None:
     items = [item for item in items if not any(kernel.work.owns_kernels for kernel in item.program.main)]
     assert items
     module = cuda_module(item.program for item in items)
-    loaded = emulator.load(emulator.compile(module.text, module.names.values()))
+    loaded = emulator.load(emulator.compile(module.text, module.kernels))
     for item in items:
-        for result, expected in zip(run(emulator, loaded, module.names, item), item.case.reference(), strict=True):
+        for result, expected in zip(run(emulator, loaded, module, item), item.case.reference(), strict=True):
             assert_close(result, expected, item.tolerance)
 
 
@@ -109,8 +109,8 @@ def test_sums_of_floats_are_the_same_in_any_order() -> None:
         assert isinstance(item, Lowered)
         module = cuda_module([item.program])
         emulator = Emulator()
-        loaded = emulator.load(emulator.compile(module.text, module.names.values()))
-        results.append(run(emulator, loaded, module.names, item)[0].tobytes())
+        loaded = emulator.load(emulator.compile(module.text, module.kernels))
+        results.append(run(emulator, loaded, module, item)[0].tobytes())
     assert results[0] == results[1] != bytes(28)
 
 

@@ -12,7 +12,6 @@ from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import origin, refused
 from rlx.codegen.simt import contraction, irregular, team_contraction
-from rlx.codegen.simt.code import Shader
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
 from rlx.errors import CompileError, UnsupportedOp
@@ -23,7 +22,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.contraction import Contraction
-from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
@@ -52,9 +51,6 @@ class Plan:
     program: Program
     module: CudaModule
     memory: MemoryPlan
-
-    def shader(self, kernel: Kernel) -> Shader:
-        return self.module.shaders[id(kernel)]
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -120,7 +116,7 @@ def build(graph: Graph, options: Options) -> Plan:
         raise UnsupportedOp(f"[cuda] {refusals}")
     plan = _render(ready, Context.after(report, disable))
     if flags.debug() >= 3:
-        print(text_of(plan.program, lambda kernel: plan.shader(kernel).schedule))
+        print(text_of(plan.program, lambda kernel: plan.module.variants[id(kernel)][0].shader.schedule))
         print("\n".join(plan.module.kernels.values()))
     return plan
 

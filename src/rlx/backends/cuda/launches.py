@@ -45,7 +45,8 @@ def launches(
     made = []
     for each in started:
         kernel = each.kernel
-        shader = plan.shader(kernel)
+        variant = plan.module.variant(kernel, binding)
+        shader = variant.shader
         positions = dims.evaluate(shader.positions, binding)
         blocks = positions if shader.team else -(-positions // shader.lanes)
         if blocks > MOST_BLOCKS:
@@ -54,7 +55,7 @@ def launches(
                 f"at nodes {', '.join(kernel.sources)}"
             )
         numbers = [dims.evaluate(d, binding) for d in shader.numbers]
-        function = functions[plan.module.names[id(kernel)]]
+        function = functions[variant.name]
         for brought in _rounds(shader, binding) if blocks else ():
             made.append(_launch(kernel, function, blocks, shader.lanes, each.starts, [*brought, *numbers]))
     return made

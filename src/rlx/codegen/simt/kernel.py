@@ -31,7 +31,7 @@ def render(
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
-            return team_contraction.render(work, slots, bindings, name, language)
+            return team_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work:
             return contraction.render(work, slots, bindings, name, target, language)
         case (

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -30,13 +33,30 @@ NVIDIA = NvidiaTarget(subgroups=True, teams=True)
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A function that does what a kernel does, and what a launch of it needs: the best one for at most so many rows."""
+
+    name: str
+    shader: Shader
+    rows: Dim = 0
+    most_rows: int | None = None
+
+
+@dataclass(frozen=True)
 class CudaModule:
     """The kernels of programs: texts by the names of their functions, which are told by the text, without the prelude;
-    and for each kernel of a program, by its id, the name of its function and what a launch of it needs."""
+    and for each kernel of a program, by its id, its variants."""
 
     kernels: dict[str, str]
-    names: dict[int, str]
-    shaders: dict[int, Shader]
+    variants: dict[int, tuple[Variant, ...]]
+
+    def variant(self, kernel: Kernel, binding: Mapping[str, int]) -> Variant:
+        """The one for these dims."""
+        variants = self.variants[id(kernel)]
+        for each in variants[:-1]:
+            if each.most_rows is not None and dims.evaluate(each.rows, binding) <= each.most_rows:
+                return each
+        return variants[-1]
 
     @property
     def text(self) -> str:
@@ -44,7 +64,7 @@ class CudaModule:
         return "\n".join([prelude(), *self.kernels.values(), ""])
 
 
-def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
+def cuda_kernel(program: Program, kernel: Kernel, name: str, target: NvidiaTarget = NVIDIA) -> Shader:
     """One kernel in CUDA C++, without the prelude. Raises CompileError."""
     dtypes = [program.buffers[number].dtype for number in kernel.slots]
     if any(dtype.is_complex for dtype in dtypes):
@@ -52,7 +72,7 @@ def cuda_kernel(program: Program, kernel: Kernel, name: str) -> Shader:
     aligned = [_is_aligned(program, number) for number in kernel.slots]
     slots = [Slot(dtype, storage, aligned=aligned[storage]) for storage, dtype in enumerate(dtypes)]
     bindings = bindings_of(dtypes, kernel.writes)
-    return render(kernel, slots, bindings, name, NVIDIA, CUDA)
+    return render(kernel, slots, bindings, name, target, CUDA)
 
 
 def _is_aligned(program: Program, number: int) -> bool:
@@ -66,20 +86,32 @@ def _is_aligned(program: Program, number: int) -> bool:
 
 def cuda_module(programs: Iterable[Program]) -> CudaModule:
     """The kernels of programs. Equal ones share a function. Raises CompileError."""
-    names: dict[int, str] = {}
-    shaders: dict[int, Shader] = {}
+    variants: dict[int, tuple[Variant, ...]] = {}
     kernels: dict[str, str] = {}
     by_text: dict[str, str] = {}
     for program in programs:
         for kernel in leaves((*program.prepare, *program.main)):
-            shader = cuda_kernel(program, kernel, "KERNEL")
-            if shader.text not in by_text:
-                digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
-                name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"
-                kernels[name] = shader.text.replace("KERNEL(", f"{name}(", 1)
-            names[id(kernel)] = by_text[shader.text]
-            shaders[id(kernel)] = shader
-    return CudaModule(kernels, names, shaders)
+            made = []
+            for rows, most, guess in _guesses(kernel):
+                shader = cuda_kernel(program, kernel, "KERNEL", replace(NVIDIA, rows=guess))
+                if shader.text not in by_text:
+                    digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
+                    name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"
+                    kernels[name] = shader.text.replace("KERNEL(", f"{name}(", 1)
+                made.append(Variant(by_text[shader.text], shader, rows, most))
+            variants[id(kernel)] = tuple(made)
+    return CudaModule(kernels, variants)
+
+
+def _guesses(kernel: Kernel) -> Iterator[tuple[Dim, int | None, int]]:
+    """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
+    work = kernel.work
+    rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
+    if isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
+        for most, guess in team_contraction.GUESSES:
+            yield rows, most, guess
+    else:
+        yield rows, None, NVIDIA.rows
 
 
 def _stem(name: str) -> str:

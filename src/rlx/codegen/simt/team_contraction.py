@@ -11,6 +11,7 @@ The sums meet in workgroup memory, from which the results are finished and writt
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from functools import cached_property
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
@@ -41,8 +43,8 @@ MULTIPROCESSORS = 128
 """Of GPUs of the larger kind."""
 BLOCK = 64
 """Products of f32 that are added up on their own."""
-UNKNOWN = 64
-"""What a dim is taken for that only a run tells."""
+GUESSES = ((32, 16), (512, 128), (None, 4096))
+"""Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -114,37 +116,52 @@ def _is_aligned(side: Linear, work: Contraction) -> bool:
     return all(dims.exact_div(c, _piece(work)) is not None for c in strides)
 
 
-def layout_of(work: Contraction) -> Layout:
+def rows_of(work: Contraction) -> Dim:
+    """Rows of all matrices of the left side."""
+    return dims.mul(dims.product(work.batch), work.m)
+
+
+def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
     """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
-    operands."""
-    return min(_layouts(work), key=lambda layout: (_cost(work, layout), layout.lanes))
+    operands. Dims of rows that only a run tells are taken to make so many `rows`."""
+    known = _with_rows(work, rows)
+    return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
+
+
+def _with_rows(work: Contraction, rows: int) -> Contraction:
+    m = max(work.m, 1) if isinstance(work.m, int) else rows
+    known = math.prod(d for d in work.batch if isinstance(d, int))
+    batch = (known, 1 if all(isinstance(d, int) for d in work.batch) else max(1, rows // max(known * m, 1)))
+    n = max(work.n, 1) if isinstance(work.n, int) else rows
+    return dataclasses.replace(work, batch=batch, m=m, n=n)
 
 
 def _layouts(work: Contraction) -> list[Layout]:
+    """Those that a workgroup can have, for a contraction of known dims."""
     halves = work.a_dtype in HALVES
-    m = _value(work.m)
+    m = _static(work.m)
     tiles = [(16 * i, 8 * j) for i in (1, 2, 4) for j in (1, 2, 3, 4, 6, 8)] if halves else [(16, 32), (32, 32)]
     found = []
     for rows, columns in tiles:
         for warps in [(i, j, k) for i in (1, 2, 4, 8) for j in (1, 2, 3, 4) for k in (1, 2, 4, 8, 12)]:
             layout = Layout(rows, columns, warps)
-            covers = rows * (warps[0] - 1) < m and columns * (warps[1] - 1) < _value(work.n)
+            covers = rows * (warps[0] - 1) < m and columns * (warps[1] - 1) < _static(work.n)
             if covers and 128 <= layout.lanes <= MOST_LANES and layout.shared_bytes <= SHARED_BYTES:
                 found.append(layout)
     return found
 
 
-def _value(dim: Dim) -> int:
-    """A dim, or what it may be."""
-    return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols(dim), UNKNOWN)))
-
-
 def _cost(work: Contraction, layout: Layout) -> float:
     """Clocks, roughly. The numbers are fitted to what layouts took on an H200: a step along k takes a warp 160 clocks
     where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache and 40 from the common one."""
-    m, n, k = _value(work.m), _value(work.n), _value(dims.product((*work.taps, work.k)))
+    m, n, k = _static(work.m), _static(work.n), _static(work.k)
+    taps = _static(dims.product(work.taps)) if all(isinstance(d, int) for d in work.taps) else 1
+    depth = 32 if work.a_dtype in HALVES else BLOCK
+    turns = -(-k // depth)
+    steps = taps * -(-turns // layout.warps[2]) * depth // 32
+    k *= taps
     rows, columns = layout.tile
-    blocks = _value(dims.product(work.batch)) * -(-m // rows) * -(-n // columns)
+    blocks = _static(dims.product(work.batch)) * -(-m // rows) * -(-n // columns)
     halves = work.a_dtype in HALVES
     accumulators = layout.rows * layout.columns // WARP
     registers = 40 + (1 if halves else 2) * accumulators + layout.rows + layout.columns
@@ -156,7 +173,6 @@ def _cost(work: Contraction, layout: Layout) -> float:
     fetched = (rows + columns) * k * itemsize / 40
     busy = -(-blocks // MULTIPROCESSORS) * max(loaded / 96, multiplied, fetched)
     rounds = -(-blocks // (MULTIPROCESSORS * resident))
-    steps = -(-k // (32 * layout.warps[2]))
     finish = 400 + rows * columns * layout.warps[2] / layout.lanes * 8
     return max(busy, rounds * steps * (160.0 if halves else 500.0)) + rounds * finish + warps
 
@@ -164,9 +180,9 @@ def _cost(work: Contraction, layout: Layout) -> float:
 class TeamContraction(Writer):
     """The shader of a contraction that a workgroup computes."""
 
-    def __init__(self, work: Contraction, slots: Sequence[Slot], language: Language) -> None:
+    def __init__(self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int) -> None:
         self.work = work
-        self.layout = layout_of(work)
+        self.layout = layout_of(work, rows_guess)
         rows, columns = self.layout.tile
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
@@ -373,7 +389,7 @@ def _static(dim: Dim) -> int:
 
 
 def render(
-    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, language: Language
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
 ) -> Shader:
     """The shader of a contraction that a workgroup `takes`."""
-    return TeamContraction(work, slots, language).shader(bindings, name)
+    return TeamContraction(work, slots, language, target.rows).shader(bindings, name)

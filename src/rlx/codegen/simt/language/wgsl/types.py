@@ -30,12 +30,14 @@ class Target:
     subgroups   exchange between neighbouring lanes without workgroup memory
     software    processors do the work: a few rows of updates, each in order, keep them busy
     teams       workgroups may be of many lanes, and have matrix units: CUDA C++
+    rows        what products are laid out for, where only a run tells how many rows they have
     """
 
     halves: bool = False
     subgroups: bool = False
     software: bool = False
     teams: bool = False
+    rows: int = 4096
 
     @property
     def square(self) -> int:
