@@ -23,6 +23,8 @@ from rlx.ops.transcendental import Exp, Pow
 from rlx.passes.driver import Rules
 from rlx.passes.pattern import Const, Found, Is, Var, Where
 
+MOVES = (Transpose, Reshape, Slice)
+"""Ops that change no element."""
 rules = Rules("simplify")
 x, y, c = Var("x"), Var("y"), Var("c")
 
@@ -58,6 +60,28 @@ rules.add(
     lambda x, root: x.cast(root.dtype),
     when=lambda x, inner: holds_exactly(x.dtype, inner.dtype) and x.dtype.kind == inner.dtype.kind,
 )
+
+
+def _is_cast_to(value: Value, dtype: DType) -> bool:
+    """Whether all that reads a value is its cast to a dtype, or moves it and then that is."""
+    if any(value == output for output in value.graph.outputs.values()):
+        return False
+    return all(
+        user.types[0].dtype is dtype if isinstance(user.op, Cast)
+        else isinstance(user.op, MOVES) and _is_cast_to(Value(user, 0), dtype)
+        for user in value.graph.uses(value)
+    )  # fmt: skip
+
+
+@rules.rule("narrow-before-moves", Is(Cast, Is(MOVES, x, name="moved")),
+            when=lambda x, root: x.dtype.is_float and root.dtype.is_float and root.dtype.bits < x.dtype.bits
+            and _is_cast_to(x, root.dtype))  # fmt: skip
+def narrow_first(x: Value, moved: Value, root: Value, graph: Graph) -> Value:
+    """Fewer bytes move, and what makes the elements can write them as they are wanted."""
+    result = graph.add(moved.op, x.cast(root.dtype))
+    assert isinstance(result, Value)
+    return result
+
 
 # arithmetic
 
