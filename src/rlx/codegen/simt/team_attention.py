@@ -1,0 +1,221 @@
+"""Attention of 16-bit floats on matrix units: a workgroup has a tile of queries of a head, its warps share the keys.
+
+A warp makes the scores of 16 queries and 16 keys at a time, takes softmax as the keys come, and multiplies the powers,
+each as the sum of two 16-bit floats, with the values; its lanes have them where the next product wants them. What the
+warps have for the queries meets in workgroup memory, each shrunk to the greatest score of all.
+Source: Dao 2023, arXiv:2307.08691.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.codegen.simt.attention import FEATURE, HEAD, PLACE, AttentionWriter
+from rlx.codegen.simt.code import Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.registers import Reg
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.schedule.schedule import Schedule, Tile
+
+HALVES = (dtypes.f16, dtypes.bf16)
+TILE = 16
+"""Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
+WARPS = 4
+MOST_FEATURES = 128
+"""Of a query and of a value, which a lane has 16th parts of in registers."""
+
+
+def takes(work: FusedAttention) -> bool:
+    """Whether matrix units can compute it: features that are neighbours, in pieces of 16 bytes."""
+    features, values = work.features, work.value_features
+    fits = features % 8 == 0 and values % 8 == 0 and max(features, values) <= MOST_FEATURES
+    near = all(line.coefficient(FEATURE) == 1 for _, line in (work.q, work.k))
+    return work.dtype in HALVES and fits and near
+
+
+class TeamAttention(AttentionWriter):
+    """Positions are (batch, head, tile of queries), each a workgroup's."""
+
+    def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language) -> None:
+        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
+        super().__init__(work, slots, grid, (*grid, work.keys), team=True, language=language)
+        self.lanes = 32 * WARPS
+        self.chunks = -(-work.features // 32)
+        self.columns = work.value_features // 8
+        self.schedule = Schedule(
+            (Tile("workgroup", "queries", TILE), Tile("thread", "keys", TILE)),
+            spaces=(("q", "register"), ("k", "global"), ("v", "global"), ("scores", "register")),
+            mma=(16, 8, 16),
+        )
+
+    def write(self) -> Dim:
+        work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
+        head, queries = axes[HEAD], self.record.dim(self.work.queries)
+        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        first = code.let(f"{axes[PLACE]} * {index(TILE)}", "first")
+        rows = [code.let(f"min({first} + own / 4 + {8 * i}, {queries} - {index(1)})", "row") for i in range(2)]
+        masks = self._queries(rows)
+        axes[HEAD] = code.let(f"{head} / {index(work.repeat)}", "head")
+        k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
+        code.emit(f"float mixed[{self.columns}][4] = {{}};")
+        tops = [self.variable("top", self.least) for _ in rows]
+        totals = [self.variable("total", self.zero) for _ in rows]
+        low, stop = self.span(first, code.let(f"min({first} + {index(TILE)}, {queries}) - {index(1)}", "last"))
+        start = code.fresh("start")
+        head_of_loop = f"for (auto {start} = {low} + warp * {TILE}; {start} < {stop}; {start} += {TILE * WARPS})"
+        with self.body.scope(head_of_loop):
+            self._scores(k, start, stop)
+            axes[HEAD] = head
+            self._admit(rows, masks, start, stop)
+            shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
+            self._mix(v, start, stop, shrunk)
+        axes[HEAD] = head
+        self._join(first, tops, totals)
+        steps = dims.ceildiv(work.keys, TILE * WARPS)
+        return dims.add(steps, TILE * work.value_features // self.lanes + 2)
+
+    def _queries(self, rows: Sequence[str]) -> list[str]:
+        """Brings both rows of a lane to registers; where their masks begin."""
+        work, code = self.work, self.code
+        masks = []
+        for row, name in zip(rows, ("high", "low")):
+            self.body.axes[PLACE] = row
+            at = self.start(work.q[1], FEATURE)
+            code.emit(f"Piece {name}[{self.chunks}];")
+            for chunk in range(self.chunks):
+                code.emit(f"{name}[{chunk}] = {self._piece(work.q, at, chunk, work.features)};")
+            masks.append(self.start(work.mask[1], 3) if work.mask is not None else "")
+        return masks
+
+    def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
+        """The lane's eight of 32 features, zeros behind the last."""
+        slot, line = operand
+        strides = [line.const, *(c for n, c in line.axes if n != FEATURE), *(c for _, c in line.others)]
+        aligned = self.body.slots[slot].aligned and all(dims.exact_div(c, 8) is not None for c in strides)
+        place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {32 * chunk} + own % 4 * 8)"
+        ragged = 32 * (chunk + 1) > features
+        return f"{32 * chunk} + own % 4 * 8 < {features} ? {place} : Piece{{}}" if ragged else place
+
+    def _scores(self, k: str, start: str, stop: str) -> None:
+        """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
+        work, code = self.work, self.code
+        step = self.record.dim(work.k[1].coefficient(PLACE))
+        code.emit("float scores[2][4] = {};")
+        for half in range(2):
+            key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - {self.language.index(1)})", "key")
+            at = code.let(f"{k} + {key} * {step}", "at")
+            for chunk in range(self.chunks):
+                right = code.let(self._piece(work.k, at, chunk, work.features), "right")
+                for x, y in ("xy", "zw"):
+                    left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
+                    code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
+
+    def _admit(self, rows: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
+        """Scales the scores, and puts what takes the place of those that do not count."""
+        for half in range(2):
+            for number in range(4):
+                score = f"scores[{half}][{number}]"
+                self.code.emit(f"{score} = {score} * {self.number(self.work.scale)};")
+                key = self.code.let(f"{start} + {8 * half + number % 2} + own % 4 * 2", "key")
+                inside = self.code.let(f"min({key}, {stop} - {self.language.index(1)})", "key")
+                row = number // 2
+                self.mask(rows[row], masks[row], score, inside)
+                self.code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
+
+    def _powers(self, row: int, top: str, total: str) -> str:
+        """Makes exp(score - greatest so far) of a row's scores, and gives what all before must be multiplied with."""
+        code = self.code
+        scores = [f"scores[{half}][{2 * row + i}]" for half in range(2) for i in range(2)]
+        greatest = self.variable("greatest", top)
+        for score in scores:
+            self.raise_to(greatest, score)
+        for mask in ("1", "2"):
+            other = code.let(self.language.from_neighbour(Reg(greatest, dtypes.f32, False), mask), "other")
+            self.raise_to(greatest, other)
+        shift = self.shift(greatest)
+        shrink = self.exp(f"{top} - {shift}")
+        code.emit(f"{top} = {greatest};")
+        for score in scores:
+            code.emit(f"{score} = {self.exp(f'{score} - {shift}')};")
+        code.emit(f"{total} = {self.language.fma(total, shrink, ' + '.join(scores))};")
+        return shrink
+
+    def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str]) -> None:
+        """Adds the values, each by its power."""
+        work, code, dtype = self.work, self.code, self.work.dtype
+        slot, line = work.v
+        left = self._parts()
+        step, along = self.record.dim(line.coefficient(PLACE)), self.record.dim(line.coefficient(FEATURE))
+        keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
+        last = f"{stop} - {self.language.index(1)}"
+        places = [code.let(f"slot{slot} + {v} + min({key}, {last}) * {step} + own / 4 * {along}", "at") for key in keys]
+        there = [code.let(f"{key} < {stop}", "there") for key in keys]
+        for column in range(self.columns):
+            for number in range(4):
+                code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
+            values = [f"({inside} ? (unsigned){at}[{8 * column} * {along}] : 0u)" for inside, at in zip(there, places)]
+            right = [code.let(f"{values[2 * half]} | {values[2 * half + 1]} << 16", "right") for half in range(2)]
+            for part in left:
+                code.emit(f"mma_{dtype}(mixed[{column}], {', '.join(part)}, {', '.join(right)});")
+
+    def _parts(self) -> tuple[list[str], list[str]]:
+        """The powers as sums of two 16-bit floats: one alone would cost as much as the rounding of the result."""
+        code, dtype = self.code, self.work.dtype
+        parts: tuple[list[str], list[str]] = [], []
+        for pair in [(half, i) for half in range(2) for i in (0, 2)]:
+            scores = [f"scores[{pair[0]}][{pair[1] + i}]" for i in range(2)]
+            bits = [code.let(f"encode_{dtype}({score})", "bits") for score in scores]
+            rest = [f"encode_{dtype}({score} - decode_{dtype}({near}))" for score, near in zip(scores, bits)]
+            parts[0].append(code.let(f"{bits[0]} | {bits[1]} << 16", "powers"))
+            parts[1].append(code.let(f"{rest[0]} | {rest[1]} << 16", "rest"))
+        return parts
+
+    def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
+        """What the warps have for each query and feature, by one lane."""
+        work, code, body, index = self.work, self.code, self.body, self.language.index
+        width = work.value_features + 2
+        self.floats("shared_mixed", WARPS * TILE * width)
+        for row in range(2):
+            for mask in ("1", "2"):
+                other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
+                code.emit(f"{totals[row]} = {totals[row]} + {other};")
+            begin = code.let(f"(warp * {TILE} + own / 4 + {8 * row}) * {width}", "at")
+            for column in range(self.columns):
+                for i in range(2):
+                    place = f"{begin} + {8 * column + i} + own % 4 * 2"
+                    code.emit(f"shared_mixed[{place}] = mixed[{column}][{2 * row + i}];")
+            code.emit(f"shared_mixed[{begin} + {width - 2}] = {tops[row]};")
+            code.emit(f"shared_mixed[{begin} + {width - 1}] = {totals[row]};")
+        code.emit(self.language.barrier())
+        item = code.fresh("e")
+        count = index(TILE * work.value_features)
+        with body.scope(self.language.loop(item, self.language.lane_index(), count, self.lanes)):
+            query = code.let(f"{item} / {index(work.value_features)}", "row")
+            feature = code.let(f"{item} % {index(work.value_features)}", "feature")
+            with body.scope(f"if ({first} + {query} < {self.record.dim(work.queries)})"):
+                self._finish(first, query, feature, width)
+
+    def _finish(self, first: str, row: str, feature: str, width: int) -> None:
+        """Divides by the sum of powers, and stores."""
+        work, code, body = self.work, self.code, self.body
+        starts = [code.let(f"({number * TILE} + {row}) * {width}", "at") for number in range(WARPS)]
+        top = self.variable("top", self.number(-math.inf))
+        for at in starts:
+            self.raise_to(top, f"shared_mixed[{at} + {width - 2}]")
+        shift = self.shift(top)
+        weights = [self.exp(f"shared_mixed[{at} + {width - 2}] - {shift}") for at in starts]
+        sums = [
+            code.let(" + ".join(f"{weight} * shared_mixed[{at} + {what}]" for weight, at in zip(weights, starts)))
+            for what in (feature, width - 1)
+        ]
+        total = self.whole(sums[1])
+        slot, line = work.out
+        body.axes[PLACE] = code.let(f"{first} + {row}", "row")
+        place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
+        value = code.let(self.language.rounded(work.dtype, f"{sums[0]} / {total}"))
+        body.store_at(slot, place, Reg(value, work.dtype, False))
