@@ -45,6 +45,7 @@ def shows(name: str) -> Callable[[Make], Make]:
 GRAPHS.update({
     "simplify/cast-to-same": lambda g: ops.cast(f32(g), to="f32"),
     "simplify/cast-of-exact-cast": lambda g: ops.cast(ops.cast(f32(g), to="f64"), to="f32"),
+    "simplify/narrow-before-moves": lambda g: ops.cast(ops.exp(f32(g)).T, to="f16"),
     "simplify/multiply-by-one": lambda g: f32(g) * 1.0,
     "simplify/divide-by-one": lambda g: f32(g) / 1.0,
     "simplify/add-negative-zero": lambda g: f32(g) + -0.0,

@@ -21,6 +21,7 @@ from rlx.passes.driver import Context, Pass, Rules, run_passes
 from rlx.passes.fold import Fold
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.pattern import Const, Is, Var
+from rlx.passes.pipeline import optimise
 from rlx.passes.precision import Precision
 from support import assert_close, run_on
 
@@ -294,3 +295,23 @@ def test_patterns_capture_and_compare() -> None:
     root = twice + twice
     assert not list(Is(add, Is(ops.transcendental.Exp, a, once=True), b).find(root, {}))
     assert next(Is(ops.shape.Transpose, a, permutation=Var("p")).find(x[None].T, {}))["p"] == (1, 0)
+
+
+def test_numbers_are_narrowed_before_they_move_where_all_that_read_them_want_them_narrow() -> None:
+    graph = Graph("parts")
+    joined = ops.exp(graph.input("x", ("n", 12), "f32"))
+    parts = [joined[:, 4 * i : 4 * i + 4].reshape(graph.inputs[0].shape[0], 2, 2).transpose(1, 0, 2) for i in range(3)]
+    graph.output(*(ops.cast(part, to="f16") for part in parts))
+    ready, _ = optimise(graph)
+    casts = [node for node in ready.nodes if node.op.name == "cast"]
+    assert len(casts) == 1 and casts[0].inputs[0].node.op.name == "exp"
+
+
+def test_numbers_stay_wide_where_anything_reads_them_wide() -> None:
+    for keep in ("output", "sum"):
+        graph = Graph("kept")
+        wide = ops.exp(graph.input("x", (8, 12), "f32"))
+        graph.output(ops.cast(wide[:, :4], to="f16"), ops.reduce_sum(wide, axes=(0,)) if keep == "sum" else wide)
+        ready, _ = optimise(graph)
+        (cast,) = [node for node in ready.nodes if node.op.name == "cast"]
+        assert cast.inputs[0].node.op.name == "slice"
