@@ -23,7 +23,9 @@ LINE = re.compile(
     r"^(?P<net>\S+) (?P<threads>\d+)t +error \S+ +rlx (?P<rlx>[\d.]+) ms +onnxruntime (?P<onnxruntime>[\d.]+|-)"
     r" +openvino (?P<openvino>[\d.]+|-)", re.MULTILINE,
 )  # fmt: skip
-CASE = re.compile(r"^.{30} (?P<device>cpu|xla|vulkan) +[\d.]+ +(?P<predicted>[\d.]+) +(?P<measured>[\d.]+) ", re.MULTILINE)
+CASE = re.compile(
+    r"^.{30} (?P<device>cpu|xla|vulkan) +[\d.]+ +(?P<predicted>[\d.]+) +(?P<measured>[\d.]+) ", re.MULTILINE
+)
 
 
 def source_of(file: Path) -> str:

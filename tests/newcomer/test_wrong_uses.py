@@ -273,7 +273,7 @@ def test_methods_of_values_take_the_names_of_torch_too() -> None:
     assert x.squeeze(dim=1).shape == (2, 4)
     with pytest.raises(rlx.GraphError, match=r"\[sum\] expected axis once, got it as axis and as dim"):
         x.sum(axis=1, dim=1)  # type: ignore[call-arg]
-    with pytest.raises(rlx.GraphError, match=r"\[mean\] expected the arguments axis, keepdims, got 'keepdms'.*'keepdims'"):
+    with pytest.raises(rlx.GraphError, match=r"\[mean\] .* axis, keepdims, got 'keepdms'.*'keepdims'"):
         x.mean(keepdms=True)  # type: ignore[call-arg]
     with pytest.raises(rlx.GraphError, match=r"\[astype\] expected the arguments dtype: missing a required argument"):
         x.astype()  # type: ignore[call-arg]

@@ -33,6 +33,7 @@ Function = Callable[..., Any]
 Ease = Callable[[list[Any], dict[str, Any]], None]
 """Changes operands and attributes of a call from what people write to what the op wants."""
 
+
 def function_name(op_name: str) -> str:
     """What the function of an op is called: the op's name, with an underscore where Python has that word."""
     return f"{op_name}_" if keyword.iskeyword(op_name) else op_name
