@@ -33,7 +33,9 @@ def test_an_explanation_has_the_name_of_the_file(tmp_path: Path, capsys: pytest.
     save_graph(graph, tmp_path / "tagger.rlx")
     page = tmp_path / "page.html"
     assert main(["explain", str(tmp_path / "tagger.rlx"), "--devices", "cpu", "--html", str(page)]) == 0
-    assert capsys.readouterr().out.startswith("tagger.rlx runs on cpu") and "main_graph" not in page.read_text()
+    told = capsys.readouterr().out
+    assert told.startswith("tagger.rlx runs on cpu") and "On cpu: 1 node native" in told
+    assert "main_graph" not in page.read_text()
 
 
 def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,7 +179,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", r"got the empty file '.*m\.onnx'"),
     "truncated": (model("Relu")[:-10], r"the file is truncated, in m\.onnx"),
     "damaged": (model("Relu")[:20] + b"\xff" * 10 + model("Relu")[30:], r"m\.onnx, which is damaged or none"),
-    "foreign": (b"GGUF" + bytes(60), r"m\.onnx', a GGUF file of llama\.cpp: rlx reads no GGUF yet: export"),
+    "foreign": (b"GGUF" + bytes(60), r"m\.onnx', a GGUF file of llama\.cpp: rlx reads no GGUF yet: load the folder"),
 }
 
 
