@@ -232,7 +232,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         except PermissionError as error:
             print(error)
         """
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # which pytest made
         folder.chmod(folder.stat().st_mode | 0o011)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RLX_CACHE": "0"}
     command = [sys.executable, "-c", textwrap.dedent(script), str(path), str(tmp_path / "other.onnx")]
