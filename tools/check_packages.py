@@ -1,9 +1,10 @@
-"""Builds the wheel and the source distribution, installs each into an empty environment, and tries it there.
+"""Builds the source distribution, a wheel of it, and tries the wheel in empty environments.
 
     python -m tools.check_packages [--python python3.12,python3.13]
 
-Without `--python` the interpreter that runs this is used. All that lies under `src/rlx` must be in both, and a graph
-must compile and run with nothing but what the package requires.
+All that lies under `src/rlx` must be in it, and a graph must compile and run with nothing but what the package
+requires: once on each interpreter with the newest versions of that, and once, on this one, with the least that
+`pyproject.toml` admits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +39,11 @@ for device in ("reference", "cpu"):
     (y,) = rlx.Session(device).compile(graph).run([np.ones((5, 4), "f4")])
     wanted = y if wanted is None else wanted
     assert np.allclose(y, wanted, atol=1e-6)
+from rlx.ir import dtype
 from rlx.ir.serial import save_graph
+for each in dtype.ALL.values():
+    if not each.is_complex:
+        np.zeros(2, each.numpy).astype(dtype.bf16.numpy)  # which older packages of narrow dtypes do not know
 save_graph(graph, "net.rlx")
 """
 
@@ -56,44 +62,41 @@ def environment(folder: Path, interpreter: str) -> Path:
     return next(place for place in (folder / "bin" / "python", folder / "Scripts" / "python.exe") if place.exists())
 
 
-def built(folder: Path) -> list[Path]:
-    """The source distribution, and a wheel that is made of it, as an index gets them."""
+def built(folder: Path) -> Path:
+    """A wheel that is made of the source distribution, as an index gets them."""
     python = environment(folder / "builder", sys.executable)
     run(python, "-m", "pip", "install", "--quiet", "hatchling")
     run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
     (source,) = folder.glob("*.tar.gz")
     run("tar", "-xzf", source, "-C", folder)
-    run(
-        python,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        "wheel",
-        "-d",
-        folder,
-        cwd=folder / source.name.removesuffix(".tar.gz"),
-    )
-    return [*folder.glob("*.whl"), source]
+    unpacked = folder / source.name.removesuffix(".tar.gz")
+    run(python, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=unpacked)
+    (wheel,) = folder.glob("*.whl")
+    print(f"{source.name}: {source.stat().st_size / 1e6:.2f} MB, {wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB")
+    return wheel
 
 
-def tried(package: Path, interpreter: str, folder: Path, listing: Path) -> None:
-    """Installs a package and runs the trial in a folder that is not the project's."""
-    place = Path(tempfile.mkdtemp(dir=folder)) / "environment"
+def least() -> str:
+    """Constraints for pip: the least version of each package that is required."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return "\n".join(line.replace(">=", "==") for line in project["dependencies"])
+
+
+def tried(wheel: Path, interpreter: str, listing: Path, place: Path, constraints: Path | None = None) -> None:
+    """Installs the wheel and runs the trial in a folder that is not the project's."""
     python = environment(place, interpreter)
     start = time.monotonic()
-    run(python, "-m", "pip", "install", "--quiet", package)
+    bounds = ("--constraint", constraints) if constraints else ()
+    run(python, "-m", "pip", "install", "--quiet", wheel, *bounds)
     seconds = time.monotonic() - start
     run(python, "-I", "-c", TRIAL, listing, cwd=place)
     command = python.parent / f"rlx{python.suffix}"
-    assert run(command, "--version").startswith("rlx ")
+    assert run(command, "--version").startswith("rlx ") and "--device" in run(command, "run", "--help")
     assert "y" in run(command, "run", "net.rlx", "--device", "cpu", cwd=place)
     megabytes = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
     version = run(python, "-c", "import platform; print(platform.python_version())").strip()
-    print(
-        f"{package.name} ({package.stat().st_size / 1e6:.2f} MB) works on Python {version}: {megabytes:.0f} MB", end=""
-    )
-    print(f" with all that it requires, installed in {seconds:.0f} s")
+    versions = "the least versions" if constraints else "the newest versions"
+    print(f"works on Python {version} with {versions}: {megabytes:.0f} MB, installed in {seconds:.0f} s")
 
 
 def main() -> None:
@@ -107,10 +110,12 @@ def main() -> None:
         folder = Path(name)
         listing = folder / "files"
         listing.write_text("\n".join(str(p.relative_to(source)) for p in files))
-        wheel, archive = built(folder)
-        for interpreter in interpreters:
-            tried(wheel, interpreter, folder, listing)
-        tried(archive, interpreters[0], folder, listing)
+        constraints = folder / "constraints"
+        constraints.write_text(least())
+        wheel = built(folder)
+        for number, interpreter in enumerate(interpreters):
+            tried(wheel, interpreter, listing, folder / f"newest-{number}")
+        tried(wheel, sys.executable, listing, folder / "least", constraints)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import rlx
 from rlx.cli import console, main, sizes
@@ -101,6 +102,26 @@ def test_no_line_of_a_command_is_wider_than_the_terminal(tmp_path: Path, argv: t
     assert lines and max(map(len, lines)) <= 80, max(lines, key=len)
     told = [line for line in remarks.getvalue().splitlines() if len(line) > 80]
     assert all(len(line.split()) == 1 for line in told), "only a word that is longer than a line goes beyond it"
+
+
+def test_a_refusal_breaks_at_words_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own lines stay; where it goes to a file or a pipe, so do long ones."""
+    declared = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
+    nodes = [
+        helper.make_node("Twist", ["x"], [f"v{i}"], name=f"/encoder/layer.{i}/Twist", domain="d") for i in range(2)
+    ]
+    nodes.append(helper.make_node("Add", ["v0", "v1"], ["y"]))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    made = helper.make_model(helper.make_graph(nodes, "g", declared[:1], declared[1:]), opset_imports=opsets)
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    screen, pipe = Terminal(), io.StringIO()
+    for stream in (screen, pipe):
+        with contextlib.redirect_stderr(stream):
+            assert main(["run", str(tmp_path / "m.onnx")]) == 1
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80 and screen.getvalue().split() == pipe.getvalue().split()
+    assert sum(line.startswith("  node '/encoder/") for line in lines) == 2
+    assert len(lines) > pipe.getvalue().count("\n") == 3
 
 
 def test_what_takes_long_is_said_once_where_no_terminal_is(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import rlx
 from rlx.cli import main
 from rlx.device import calibration, observed, registry
 from rlx.device.device import Device
+from rlx.ir.serial import save_graph
 
 NULL = Device("null", 1)
 
@@ -23,6 +25,17 @@ def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
     assert main(["devices", "--only", "null:1", "--json", *argv]) == 0
     report: dict[str, object] = json.loads(capsys.readouterr().out)["devices"][0]
     return report
+
+
+def test_an_explanation_has_the_name_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = rlx.Graph("main_graph")
+    graph.output(rlx.exp(graph.input("x", (4,))), name="y")
+    save_graph(graph, tmp_path / "tagger.rlx")
+    page = tmp_path / "page.html"
+    assert main(["explain", str(tmp_path / "tagger.rlx"), "--devices", "cpu", "--html", str(page)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("tagger.rlx runs on cpu") and "On cpu: 1 node native" in told
+    assert "main_graph" not in page.read_text()
 
 
 def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,7 +179,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", r"got the empty file '.*m\.onnx'"),
     "truncated": (model("Relu")[:-10], r"the file is truncated, in m\.onnx"),
     "damaged": (model("Relu")[:20] + b"\xff" * 10 + model("Relu")[30:], r"m\.onnx, which is damaged or none"),
-    "foreign": (b"GGUF" + bytes(60), r"m\.onnx', a GGUF file of llama\.cpp: rlx reads no GGUF yet: export"),
+    "foreign": (b"GGUF" + bytes(60), r"m\.onnx', a GGUF file of llama\.cpp: rlx reads no GGUF yet: load the folder"),
 }
 
 
@@ -232,7 +232,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         except PermissionError as error:
             print(error)
         """
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # which pytest made
         folder.chmod(folder.stat().st_mode | 0o011)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RLX_CACHE": "0"}
     command = [sys.executable, "-c", textwrap.dedent(script), str(path), str(tmp_path / "other.onnx")]
@@ -273,9 +273,7 @@ def test_methods_of_values_take_the_names_of_torch_too() -> None:
     assert x.squeeze(dim=1).shape == (2, 4)
     with pytest.raises(rlx.GraphError, match=r"\[sum\] expected axis once, got it as axis and as dim"):
         x.sum(axis=1, dim=1)  # type: ignore[call-arg]
-    with pytest.raises(
-        rlx.GraphError, match=r"\[mean\] expected the arguments axis, keepdims, got 'keepdms'.*'keepdims'"
-    ):
+    with pytest.raises(rlx.GraphError, match=r"\[mean\] .* axis, keepdims, got 'keepdms'.*'keepdims'"):
         x.mean(keepdms=True)  # type: ignore[call-arg]
     with pytest.raises(rlx.GraphError, match=r"\[astype\] expected the arguments dtype: missing a required argument"):
         x.astype()  # type: ignore[call-arg]

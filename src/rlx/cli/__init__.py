@@ -24,7 +24,9 @@ def _tell(
     line: object = None,
 ) -> None:
     """A warning in one line, without the place in rlx that it comes from."""
-    print(f"rlx: {message}", file=sys.stderr)
+    from rlx.cli.console import say
+
+    say(f"rlx: {message}")
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -47,7 +49,9 @@ def _main(argv: Sequence[str] | None) -> int:
     except (RlxError, OSError, MemoryError) as error:
         if loud:
             raise
+        from rlx.cli.console import say  # brings NumPy, which `--version` does without
+
         code = f" ({error.code})" if isinstance(error, RlxError) else ""
-        print(f"rlx: {type(error).__name__}: {error}{code}", file=sys.stderr)
+        say(f"rlx: {type(error).__name__}: {error}{code}")
         return 1
     return 0

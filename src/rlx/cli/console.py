@@ -52,8 +52,14 @@ def say(text: str) -> None:
     """A remark on stderr, for people; stdout stays what was asked for. In a terminal lines end at words."""
     if sys.stderr.isatty() and not _wide:
         width = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(_wrapped(line, width) for line in text.splitlines())
     print(text, file=sys.stderr, flush=True)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line, or several, each begun a little to the right of the first."""
+    behind = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)
 
 
 def emit_json(document: Any) -> None:

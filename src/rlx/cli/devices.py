@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def explain_model(
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
     with progress("predicting"):
-        explanation = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
+        found = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
+    explanation = replace(found, graph=path.name)  # exporters call all graphs alike
     if page is not None:
         with progress("drawing"):
             document = explanation.html()

@@ -184,7 +184,8 @@ def _wrapped(text: str, first: str = "", other: str = "  ") -> list[str]:
 
 
 def _counts(ops: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} nodes {fate}" for fate, count in sorted(ops.items())) or "no nodes"
+    told = (f"{count} node{'' if count == 1 else 's'} {fate}" for fate, count in sorted(ops.items()))
+    return ", ".join(told) or "no nodes"
 
 
 def _time(ns: float) -> str:

@@ -33,7 +33,10 @@ class Foreign:
 _EXPORT = 'torch.onnx.export(model, args, "model.onnx", dynamo=True)'
 _ORIGINAL = "no converter leads back from it: export the model that it was made of to ONNX"
 
-GGUF = Foreign("a GGUF file of llama.cpp", "rlx reads no GGUF yet: export the model to ONNX, or to a folder of BERT")
+GGUF = Foreign(
+    "a GGUF file of llama.cpp",
+    "rlx reads no GGUF yet: load the folder of Hugging Face that it was made of, or an export to ONNX",
+)
 GGML = Foreign("a GGML file of an old llama.cpp", GGUF.line)
 TORCHSCRIPT = Foreign(
     "a TorchScript program", "torch.onnx.export(torch.jit.load('PATH'), args, 'model.onnx', dynamo=False) converts it"
