@@ -297,12 +297,10 @@ def maximum(a: Dim, b: Dim) -> Dim:
 def _extreme(function: str, a: Dim, b: Dim) -> Dim:
     """The least or the greatest of two dims. One that is among those of the other adds nothing, so that the extreme of
     many dims of which few differ nests no deeper than these."""
-    parts_a, parts_b = _parts(function, a), _parts(function, b)
-    if all(part in parts_a for part in parts_b):
-        return a
-    if all(part in parts_b for part in parts_a):
-        return b
     left, right = sorted((a, b), key=str)
+    for whole, other in ((left, right), (right, left)):
+        if set(_parts(function, other)) <= set(_parts(function, whole)):
+            return whole
     return _called(function, left, right)
 
 
@@ -404,12 +402,8 @@ def substitute(dim: Dim, replacements: Mapping[str, Dim]) -> Dim:
 
 
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
-    "floordiv": floordiv,
-    "mod": mod,
-    "min": minimum,
-    "max": maximum,
-    "broadcast": broadcast,
-}
+    "floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "broadcast": broadcast,
+}  # fmt: skip
 
 
 def _rebuilt(dim: Dim, named: Callable[[str], Dim], functions: Mapping[str, Callable[[Dim, Dim], Dim]]) -> Dim:
@@ -466,12 +460,9 @@ def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
         case "min":
             highs = [high for high in (left[1], right[1]) if high is not None]
             return min(left[0], right[0]), min(highs) if highs else None
-        case "max":
+        case "max" | "broadcast" as function:
             high = None if left[1] is None or right[1] is None else max(left[1], right[1])
-            return max(left[0], right[0]), high
-        case "broadcast":
-            high = None if left[1] is None or right[1] is None else max(left[1], right[1])
-            return min(left[0], right[0]), high
+            return (max if function == "max" else min)(left[0], right[0]), high
         case "mod" if right[0] > 0:
             return 0, None if right[1] is None else right[1] - 1
         case "floordiv" if right[0] == right[1] and right[0] > 0 and left[0] > -(1 << 60):
