@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from models.decoder_reference import CONFIGS, weights, write_folder
 from rlx import flags
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,24 @@ def test_the_page_on_jit_runs_and_its_links_exist(tmp_path: Path) -> None:
     page.write_text("\n".join(blocks), encoding="utf-8")
     exec(compile(page.read_text(encoding="utf-8"), str(page), "exec"), {"__name__": "page"})
     assert set(re.findall(r"RLX_[A-Z_]+", text)) <= flags.FLAGS.keys()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_the_page_on_decoders_runs_and_its_links_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small model of the same form."""
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    text = (ROOT / "docs" / "decoders.md").read_text(encoding="utf-8")
+    folder = write_folder(tmp_path / "SmolLM2-135M-Instruct", CONFIGS["llama-tied"], weights(CONFIGS["llama-tied"]))
+    words = {word: i for i, word in enumerate(["?", *(f"w{i}" for i in range(39))])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile("\n".join(blocks), "decoders.md", "exec"), {})
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / "docs" / target).exists(), target
 

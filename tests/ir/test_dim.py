@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -86,6 +89,47 @@ def test_products_do_not_explode() -> None:
     factor = "(" + "+".join(f"x{i}" for i in range(40)) + ")"
     with pytest.raises(rlx.ShapeError, match="at most 4096 terms"):
         dims.parse("*".join([factor] * 15))
+
+
+def test_threads_read_dims_at_once() -> None:
+    """CPython's own parser mixes up how deep threads are if memory is collected meanwhile."""
+    errors: list[BaseException] = []
+
+    class Noisy:
+        def __del__(self) -> None:
+            sum(range(50))
+
+    def read(number: int) -> None:
+        try:
+            for i in range(1500):
+                noisy = Noisy()
+                noisy.itself = noisy  # type: ignore[attr-defined]  # a circle, which the collector finds
+                assert str(dims.parse(f"(a{number}+{i})*(b+2)+min(a,b)"))
+        except BaseException as error:
+            errors.append(error)
+
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(10)
+    try:
+        threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
+    assert not errors
+
+
+@pytest.mark.parametrize("text", [
+    "", "1 2", "a b", "a+", "*a", "(a", "a)", "min(a)", "min(a,b,c)", "a**2", "a/2", "1.5", "a.b", "f(a,b)", "-",
+    "min(", "((((a", "a,b", "(" * 3000 + "a",
+])  # fmt: skip
+def test_what_is_no_dim_is_refused(text: str) -> None:
+    with pytest.raises(ShapeError):
+        dims.parse(text)
 
 
 @pytest.mark.parametrize("extreme", [dims.minimum, dims.maximum])

@@ -79,6 +79,15 @@ def test_logits_step_by_step(name: str) -> None:
         assert scaled_error(context.feed(IDS[:, at : at + 1]), expected[:, at]) < 1e-4
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.devices("reference", "gpu", "vulkan", "opengl", "webgpu", "xla", "mlx")
+def test_logits_step_by_step_on_other_devices(name: str, device: str) -> None:
+    context = context_of(name, device)
+    expected = logits(CONFIGS[name], weights(CONFIGS[name]), IDS)
+    for start, end in ((0, 9), (9, 10), (10, 11), (11, 14)):
+        assert scaled_error(context.feed(IDS[:, start:end]), expected[:, end - 1]) < 1e-4
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2"])
 def test_narrow_weights(name: str) -> None:
     """bf16 has 8 digits in base 2; wider activations are as exact as f32 on the weights that there are."""

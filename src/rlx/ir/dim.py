@@ -7,7 +7,7 @@ asks whether a dim is known. Symbols stand for integers ≥ 0.
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -162,9 +162,7 @@ def symbol(name: str) -> Dim:
 
 
 def add(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return _sum(a, b)
+    return a + b if isinstance(a, int) and isinstance(b, int) else _sum(a, b)
 
 
 @lru_cache(MOST_KEPT)
@@ -278,9 +276,7 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 def minimum(a: Dim, b: Dim) -> Dim:
     gap = add(a, mul(b, -1))
-    if isinstance(gap, int):
-        return a if gap <= 0 else b
-    return _extreme("min", a, b)
+    return (a if gap <= 0 else b) if isinstance(gap, int) else _extreme("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -297,12 +293,10 @@ def maximum(a: Dim, b: Dim) -> Dim:
 def _extreme(function: str, a: Dim, b: Dim) -> Dim:
     """The least or the greatest of two dims. One that is among those of the other adds nothing, so that the extreme of
     many dims of which few differ nests no deeper than these."""
-    parts_a, parts_b = _parts(function, a), _parts(function, b)
-    if all(part in parts_a for part in parts_b):
-        return a
-    if all(part in parts_b for part in parts_a):
-        return b
     left, right = sorted((a, b), key=str)
+    for whole, other in ((left, right), (right, left)):
+        if set(_parts(function, other)) <= set(_parts(function, whole)):
+            return whole
     return _called(function, left, right)
 
 
@@ -325,10 +319,8 @@ def broadcast(a: Dim, b: Dim) -> Dim:
 
 def _parts(function: str, dim: Dim) -> list[Dim]:
     """The dims that a function of two, in any order and nesting, made a dim of; itself if it made none."""
-    if isinstance(dim, Poly) and len(dim.terms) == 1:
-        (monomial, coefficient), *_ = dim.terms
-        call = monomial[0]
-        if len(monomial) == coefficient == 1 and isinstance(call, Call) and call.function == function:
+    match dim:
+        case Poly(terms=(((Call() as call,), 1),)) if call.function == function:
             return [*_parts(function, call.left), *_parts(function, call.right)]
     return [dim]
 
@@ -404,12 +396,8 @@ def substitute(dim: Dim, replacements: Mapping[str, Dim]) -> Dim:
 
 
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
-    "floordiv": floordiv,
-    "mod": mod,
-    "min": minimum,
-    "max": maximum,
-    "broadcast": broadcast,
-}
+    "floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "broadcast": broadcast,
+}  # fmt: skip
 
 
 def _rebuilt(dim: Dim, named: Callable[[str], Dim], functions: Mapping[str, Callable[[Dim, Dim], Dim]]) -> Dim:
@@ -466,12 +454,9 @@ def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
         case "min":
             highs = [high for high in (left[1], right[1]) if high is not None]
             return min(left[0], right[0]), min(highs) if highs else None
-        case "max":
+        case "max" | "broadcast" as function:
             high = None if left[1] is None or right[1] is None else max(left[1], right[1])
-            return max(left[0], right[0]), high
-        case "broadcast":
-            high = None if left[1] is None or right[1] is None else max(left[1], right[1])
-            return min(left[0], right[0]), high
+            return (max if function == "max" else min)(left[0], right[0]), high
         case "mod" if right[0] > 0:
             return 0, None if right[1] is None else right[1] - 1
         case "floordiv" if right[0] == right[1] and right[0] > 0 and left[0] > -(1 << 60):
@@ -482,47 +467,52 @@ def _factor_bounds(factor: Factor, known: Bounds) -> tuple[int, int | None]:
     return -(1 << 62), None
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
-    ast.Add: add,
-    ast.Sub: lambda a, b: add(a, mul(b, -1)),
-    ast.Mult: mul,
-    ast.FloorDiv: floordiv,
-    ast.Mod: mod,
-}
+_OPERATORS: dict[str, tuple[int, Callable[[Dim, Dim], Dim]]] = {
+    "+": (1, add), "-": (1, lambda a, b: add(a, mul(b, -1))), "*": (2, mul), "//": (2, floordiv), "%": (2, mod),
+}  # fmt: skip
+_TOKENS = re.compile(r"\s*([0-9]+|[^\W\d]\w*|//|.)", re.DOTALL)
 
 
+@lru_cache(MOST_KEPT)
 def parse(text: str) -> Dim:
-    """Reads what `str` of a dim prints, and every expression of that form. Raises ShapeError."""
+    """Reads what `str` of a dim prints, and every expression of that form. Raises ShapeError.
+
+    CPython's parser would do, but is not safe when several threads use it (SystemError: recursion depth mismatch).
+    """
     if len(text) > 4096:
         raise ShapeError("expected a dim of at most 4096 characters")
     try:
-        return _read(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, RecursionError, ValueError) as error:
+        return _read(["", *reversed(_TOKENS.findall(text.strip()))], 0, "")
+    except (RecursionError, ValueError) as error:
         raise ShapeError(f"expected a dim such as 4, batch or 2*seq+1, got {text!r} ({error})") from None
 
 
-def _read(node: ast.expr) -> Dim:
-    match node:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            return symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return mul(_read(operand), -1)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
-            return _OPERATORS[type(operator)](_read(left), _read(right))
-        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in NAMED:
-            return _FUNCTIONS[name](_read(left), _read(right))
-    raise ValueError("only + - * // % min max broadcast of integers and names")
+def _read(tokens: list[str], least: int, end: str | None = None) -> Dim:
+    """What stands before an operator that binds no stronger than `least`; the next token is the last of the list."""
+    dim = _operand(tokens)
+    while (strength := _OPERATORS.get(tokens[-1], (0, add))[0]) > least:
+        dim = _OPERATORS[tokens.pop()][1](dim, _read(tokens, strength))
+    if end is not None and tokens.pop() != end:
+        raise ValueError("only + - * // % min max broadcast of integers and names")
+    return dim
+
+
+def _operand(tokens: list[str]) -> Dim:
+    token = tokens.pop()
+    if token == "-":
+        return mul(_operand(tokens), -1)
+    if token == "(":
+        return _read(tokens, 0, ")")
+    if token in NAMED and tokens[-1] == "(":
+        tokens.pop()
+        return _FUNCTIONS[token](_read(tokens, 0, ","), _read(tokens, 0, ")"))
+    return int(token) if token.isdecimal() else symbol(token)
 
 
 def of(value: object) -> Dim:
     """A Dim of an int, a dim, or text. Raises ShapeError."""
-    if isinstance(value, Poly):
-        return value
-    if isinstance(value, str):
-        return parse(value)
+    if isinstance(value, (Poly, str)):
+        return parse(value) if isinstance(value, str) else value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ShapeError(f"expected an int or a name as a dim, got {value!r}")
-    number = value.__index__()
-    return int(number)
+    return int(value.__index__())

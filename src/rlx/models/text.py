@@ -39,7 +39,7 @@ class Text:
             ) from None
         settings = folder / "tokenizer_config.json"
         self._settings = read_json(settings) if settings.is_file() else {}
-        self._folder = folder
+        self.folder = folder
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The tokens of a text, with those that begin every text if `special`."""
@@ -59,13 +59,13 @@ class Text:
         return self.encode(self._rendered(messages), special=False)
 
     def _rendered(self, messages: Messages) -> str:
-        jinja2 = _jinja()
         tokens = {
             name: _plain(self._settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
+        template = self._template
         try:
-            text: str = self._template.render(messages=messages, add_generation_prompt=True, **tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            text: str = template.render(messages=messages, add_generation_prompt=True, **tokens)
+        except Exception as error:  # a template may raise anything
             raise InputError(f"[generate] expected messages that the chat template takes, got {error}") from None
         return text
 
@@ -83,7 +83,7 @@ class Text:
             raise ModelError(f"[generate] expected a chat template, got what does not parse: {error}") from None
 
     def _template_text(self) -> str:
-        file = self._folder / "chat_template.jinja"
+        file = self.folder / "chat_template.jinja"
         if file.is_file() and file.stat().st_size <= MAX_TEMPLATE_BYTES:
             return file.read_text("utf-8")
         template = self._settings.get("chat_template")
@@ -91,7 +91,7 @@ class Text:
             named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
             template = named.get("default")
         if not isinstance(template, str):
-            raise ModelError(f"[generate] expected a model with a chat template, got none in {str(self._folder)!r}")
+            raise ModelError(f"[generate] expected a model with a chat template, got none in {str(self.folder)!r}")
         return template
 
 
@@ -133,7 +133,7 @@ class TextStream:
         self._ids.append(token)
         known = self._text.decode(self._ids[self._first : self._read])
         now = self._text.decode(self._ids[self._first :])
-        if now.endswith(_UNFINISHED):  # a character of several tokens
+        if len(now) == len(known) or now.endswith(_UNFINISHED):  # a special token, a character of several tokens
             return ""
         self._first, self._read = self._read, len(self._ids)
         return self._certain(now[len(known) :])

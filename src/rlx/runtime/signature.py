@@ -187,27 +187,27 @@ class _Solver:
     """Named dims out of shapes: plain names first, then polynomials in one unknown, then everything is checked."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[str, Dim, int]] = []  # where, what was declared, what came
+        self.pairs: dict[tuple[Dim, int], str] = {}  # what was declared and came, and where first
         self.found: dict[str, int] = {}
         self.origin: dict[str, str] = {}
 
     def take(self, kind: str, name: str, of: TensorType, shape: tuple[int, ...]) -> None:
-        actual = f"{of.dtype}[{', '.join(map(str, shape))}]"
         if len(shape) != of.rank:
-            raise InputError(
-                f"[run] expected {kind} {name!r} of {of} (rank {of.rank}), got {actual} (rank {len(shape)})"
-            )
+            actual = f"{of.dtype}[{', '.join(map(str, shape))}] (rank {len(shape)})"
+            raise InputError(f"[run] expected {kind} {name!r} of {of} (rank {of.rank}), got {actual}")
         for axis, (declared, size) in enumerate(zip(of.shape, shape)):
             if isinstance(declared, Poly):
-                self.pairs.append((f"{kind} {name!r} axis {axis}", declared, size))
+                if (declared, size) not in self.pairs:
+                    self.pairs[declared, size] = f"{kind} {name!r} axis {axis}"
             elif declared != size:
+                actual = f"{of.dtype}[{', '.join(map(str, shape))}]"
                 raise InputError(f"[run] expected {kind} {name!r} of {of}, got {actual}: axis {axis} is {size}")
 
     def solve(self) -> dict[str, int]:
         for plain in (True, False):
-            for where, declared, size in self.pairs:
+            for (declared, size), where in self.pairs.items():
                 self._learn(where, declared, size, plain)
-        for where, declared, size in self.pairs:
+        for (declared, size), where in self.pairs.items():
             if dims.symbols(declared) <= self.found.keys() and dims.evaluate(declared, self.found) != size:
                 name = str(declared)
                 expected = dims.evaluate(declared, self.found)
