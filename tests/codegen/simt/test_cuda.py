@@ -57,14 +57,17 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
 
 
-def test_products_are_blocks_in_registers() -> None:
-    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests."""
+def test_products_are_quads_in_registers() -> None:
+    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests, and sums that are too short
+    for slices are blocks of one lane each."""
     graph = Graph("product")
     x = graph.input("x", ("n", 64))
-    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"))
+    short = graph.input("short", ("n", 8)) @ graph.param("u", (8, 300))
+    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"), short)
     module = cuda_module([program_of(graph)])
-    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) == 1
+    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) >= 2
     assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
+    assert len(re.findall(r"\[.*\] = total0\.x;", module.text)) == 1
 
 
 @needs_nvrtc

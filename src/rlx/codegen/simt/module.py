@@ -23,6 +23,10 @@ class NvidiaTarget(Target):
     def square(self) -> int:
         return 32
 
+    @property
+    def shares_sums(self) -> bool:
+        return True
+
 
 NVIDIA = NvidiaTarget(subgroups=True)
 
