@@ -20,6 +20,7 @@ def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     """How many there are."""
     monkeypatch.setattr(sliced, "FEW_BLOCKS", request.param[0])
     monkeypatch.setattr(sliced, "MANY_BLOCKS", request.param[1])
+    monkeypatch.setattr(sliced, "TILED_BLOCKS", request.param[1])
     return {FEW: 16, SEVERAL: 4, MANY: 1}[request.param]
 
 
@@ -62,7 +63,12 @@ def test_convolutions(slices: int, driver: EmulatedDriver) -> None:
     np.testing.assert_array_equal(result, np.einsum("bcpk,ock->bop", windows, w))
 
 
-@pytest.mark.parametrize(("blocks", "number"), [(1, 16), (8191, 16), (8192, 4), (65535, 4), (65536, 1), (1 << 24, 1)])
-def test_few_blocks_have_many_slices(blocks: int, number: int) -> None:
-    several, many = sliced.how_many(blocks)
-    assert {(0, 0): 16, (1, 0): 4, (1, 1): 1}[several, many] == number  # type: ignore[index]
+@pytest.mark.parametrize(
+    ("blocks", "is_tiled", "several", "many"),
+    [
+        (1, False, 0, 0), (8191, False, 0, 0), (8192, False, 1, 0), (65535, False, 1, 0), (65536, False, 1, 1),
+        (8192, True, 1, 0), (16383, True, 1, 0), (16384, True, 1, 1),
+    ],
+)  # fmt: skip
+def test_few_blocks_have_many_slices(blocks: int, is_tiled: bool, several: int, many: int) -> None:
+    assert sliced.how_many(blocks, is_tiled) == (several, many)

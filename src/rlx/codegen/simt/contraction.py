@@ -185,30 +185,32 @@ class Blocked:
                 code.emit(f"total{i} = total{i} + part{i};")
 
     def products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
-        code, work = self.code, self.work
-        with code.block(self.loop_over_k(low, high)):
-            step = self.record.dim(work.a.coefficient(work.k_axis))
-            left = [self.body.load_at(work.a_slot, f"({at} + k * {step})").name for at in a]
-            right = self._right(b)
-            for i, factor in enumerate(left):
-                code.emit(f"{into}{i} = {self.language.quad_fma(factor, right, f'{into}{i}')};")
+        with self.code.block(self.language.loop("k", low, high)):
+            self.multiply(into, self.operands("k", a, b))
+
+    def operands(self, k: str, a: list[str], b: list[str]) -> tuple[list[str], str]:
+        """An element of each row of a, and a quad of b, at a step of k."""
+        step = self.record.dim(self.work.a.coefficient(self.work.k_axis))
+        left = [self.body.load_at(self.work.a_slot, f"({at} + {k} * {step})").name for at in a]
+        return left, self._right(k, b)
+
+    def multiply(self, into: str, operands: tuple[list[str], str]) -> None:
+        left, right = operands
+        for i, factor in enumerate(left):
+            self.code.emit(f"{into}{i} = {self.language.quad_fma(factor, right, f'{into}{i}')};")
 
     def load_within(self, slot: int, offset: str, guard: str) -> str:
         """The element of a slot as an f32, 0 where the guard is false."""
         return self.language.load(self.body, slot, offset, Reg(guard, dtypes.bool_, False)).name
 
-    def loop_over_k(self, low: str, high: str) -> str:
-        """The head of the innermost loop."""
-        return self.language.loop("k", low, high)
-
-    def _right(self, b: list[str]) -> str:
+    def _right(self, k: str, b: list[str]) -> str:
         """Four neighbouring columns of b at k."""
         code, work = self.code, self.work
         if work.packed:
             step = self.language.index(work.packed // COLUMNS)
-            return code.let(self.language.load_quad(self.body, work.b_slot, f"{b[0]} + k * {step}"))
+            return code.let(self.language.load_quad(self.body, work.b_slot, f"{b[0]} + {k} * {step}"))
         step = self.record.dim(work.b.coefficient(work.k_axis))
-        columns = [self.body.load_at(work.b_slot, f"({at} + k * {step})").name for at in b]
+        columns = [self.body.load_at(work.b_slot, f"({at} + {k} * {step})").name for at in b]
         return code.let(self.language.quad(columns))
 
     def _epilogue(self, first_row: str, first_column: str) -> None:

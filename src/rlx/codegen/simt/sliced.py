@@ -27,11 +27,14 @@ SOME_SLICES = 4
 FEW_BLOCKS = 1 << 13
 """With no fewer blocks there are some slices,"""
 MANY_BLOCKS = 1 << 16
-"""and with no fewer than these one: they keep all lanes of a GPU busy."""
+"""and with no fewer than these one: they keep all lanes of a GPU busy;"""
+TILED_BLOCKS = 1 << 14
+"""or with no fewer than these, where tiles can take their place."""
 LEAST_K = 16
 """Shorter sums have no slices."""
 STEPS = 8
-"""Of a loop over k written out, so that as many loads are under way."""
+"""Of a loop over k that are written out, so that as many loads are under way: compilers move none before the test
+whether its step is there."""
 
 
 def takes(work: Contraction, target: Target) -> bool:
@@ -48,8 +51,9 @@ class Sliced(Blocked):
         work, code, record, index = self.work, self.code, self.record, self.language.index
         quads = dims.ceildiv(work.n, COLUMNS)
         rows = dims.ceildiv(work.m, self.rows)
-        several, many = how_many(dims.product((*work.batch, rows, quads)))
-        self.tiles = many if tiled.takes(work) else 0
+        is_tiled = tiled.takes(work)
+        several, many = how_many(dims.product((*work.batch, rows, quads)), is_tiled)
+        self.tiles = many if is_tiled else 0
         number = dims.add(MOST_SLICES, _choice(several, SOME_SLICES - MOST_SLICES, many, 1 - SOME_SLICES))
         groups = _among(several, many, [dims.ceildiv(quads, WORKGROUP // n) for n in (MOST_SLICES, SOME_SLICES, 1)])
         if self.tiles != 0:
@@ -134,13 +138,22 @@ class Sliced(Blocked):
             for i in range(self.rows):
                 code.emit(language.mutable(f"part{i}", language.quad()))
             code.emit(language.let("stop", f"min(start + {stride}, {extent})"))
-            language.unroll(code, STEPS)
-            self.products("part", f"start + {self.slice}", "stop", a, b)
+            self._slice_of_products("part", f"start + {self.slice}", "stop", a, b)
             for i in range(self.rows):
                 code.emit(f"total{i} = total{i} + part{i};")
 
-    def loop_over_k(self, low: str, high: str) -> str:
-        return self.language.loop_while("k", low, f"k < {high}", f"k + {self.slices}")
+    def _slice_of_products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
+        """Every so many-th step: some at once, whose loads are all under way before the first product, and the rest."""
+        code, language, index = self.code, self.language, self.language.index
+        code.emit(language.mutable("done", low))
+        last, following = (f"k + {index(count)} * {self.slices}" for count in (STEPS - 1, STEPS))
+        with code.block(language.loop_while("k", "done", f"{last} < {high}", following)):
+            steps = [code.let(f"k + {index(number)} * {self.slices}", "step") for number in range(STEPS)]
+            for operands in [self.operands(step, a, b) for step in steps]:
+                self.multiply(into, operands)
+            code.emit(f"done = {following};")
+        with code.block(language.loop_while("k", "done", f"k < {high}", f"k + {self.slices}")):
+            self.multiply(into, self.operands("k", a, b))
 
     def _join(self, first_row: str, first_column: str, rows: str, shift: str) -> None:
         """Adds up the slices of each result, and stores what the epilogue makes of it."""
@@ -167,9 +180,10 @@ class Sliced(Blocked):
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
 
 
-def how_many(blocks: Dim) -> tuple[Dim, Dim]:
+def how_many(blocks: Dim, is_tiled: bool) -> tuple[Dim, Dim]:
     """Whether there are several, and whether there are many, as 1 or 0."""
-    return dims.minimum(dims.floordiv(blocks, FEW_BLOCKS), 1), dims.minimum(dims.floordiv(blocks, MANY_BLOCKS), 1)
+    many = TILED_BLOCKS if is_tiled else MANY_BLOCKS
+    return dims.minimum(dims.floordiv(blocks, FEW_BLOCKS), 1), dims.minimum(dims.floordiv(blocks, many), 1)
 
 
 def _choice(several: Dim, of_several: int, many: Dim, of_many: int) -> Dim:
