@@ -14,6 +14,16 @@ from rlx.backends.size_buckets import SizeBuckets, bucket, rungs
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, call
 from rlx.runtime.compiled import CompiledGraph
+from support import backend, why_absent
+
+
+@pytest.fixture(autouse=True)
+def compiles_sizes(request: pytest.FixtureRequest) -> None:
+    """Tests name the devices that they are for: where all sizes have one program, there is nothing to test."""
+    mark = request.node.get_closest_marker("devices")
+    name = request.node.callspec.params["device"] if mark is not None else ""
+    if mark is not None and name not in mark.args and not why_absent(name) and not backend(name).compiles_sizes:
+        pytest.skip(f"{name} takes all sizes with one program")
 
 
 @pytest.mark.devices("xla", "mlx")

@@ -192,6 +192,8 @@ def test_only_a_program_compiled_for_it_can_be_profiled() -> None:
 
 @pytest.mark.devices("ane")
 def test_a_device_that_tells_no_times_says_so(device: str) -> None:
+    if device in PROFILED:
+        pytest.skip(f"{device} tells times")
     with pytest.raises(ProfileError, match="on a device that can time its kernels"):
         profile(net(), [X], rlx.Session(device))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 
 import numpy as np
@@ -78,3 +79,10 @@ def recurrent() -> Graph:
     zero = graph.constant(np.zeros(3, np.float32))
     graph.output(*ops.scan(zero, x, carried=1, sequences=1, length="n", regions=(step,)))
     return graph
+
+
+def settle(executable: CudaExecutable) -> None:
+    """Has everything done that was given to the device, and given back what nobody has."""
+    gc.collect()
+    with executable.device.work("run") as driver:
+        driver.synchronise(executable.device.stream)

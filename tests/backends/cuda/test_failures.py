@@ -15,7 +15,7 @@ from rlx.errors import DeviceLost, DeviceUnavailable, DriverError, OutOfMemory
 from rlx.ir import dtype as dtypes
 
 from .emulated_driver import ILLEGAL_ADDRESS, EmulatedDriver
-from .graphs import BIAS, W, dense, expected, ready, x_of
+from .graphs import BIAS, W, dense, expected, ready, settle, x_of
 
 INVALID = 1
 
@@ -81,6 +81,7 @@ def test_a_kernel_that_reads_what_is_no_memory_loses_the_device(driver: Emulated
     executable = ready()
     bound = executable.bind({"n": 3})
     bound([x_of(3)])
+    settle(executable)
     for pointer in list(driver.blocks):
         del driver.blocks[pointer]
     with pytest.raises(DeviceLost, match="ILLEGAL_ADDRESS"):

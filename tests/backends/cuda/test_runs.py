@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from rlx.errors import InputError, ProfileError
 from rlx.ir.graph import Graph
 
 from .emulated_driver import EmulatedDriver
-from .graphs import BIAS, W, cache, compiled, dense, doubling, expected, ready, recurrent, x_of
+from .graphs import BIAS, W, cache, compiled, dense, doubling, expected, ready, recurrent, settle, x_of
 
 AROUND = {"enter", "free", "drop_executable", "synchronise"}
 """Calls that may stand around what a run does."""
@@ -73,8 +71,10 @@ def test_clones_share_memory_until_one_gets_other_weights(driver: EmulatedDriver
     bound([x_of(3)])
     clone = executable.clone()
     other = clone.bind({"n": 3})
+    settle(executable)
     used = driver.used
     same(other([x_of(3)]), expected(x_of(3)))
+    settle(executable)
     assert clone.weights().memory == executable.weights().memory
     assert driver.used - used == -(-other.nbytes // 256) * 256
     clone.set_params({"bias": BIAS * 0})
@@ -90,9 +90,7 @@ def test_memory_comes_back(driver: EmulatedDriver) -> None:
     executable.bind({"n": 3})([x_of(3)])
 
     def used() -> int:
-        gc.collect()
-        with executable.device.work("run"):
-            executable.device.driver.synchronise(executable.device.stream)
+        settle(executable)
         return driver.used
 
     before, pinned = used(), len(driver.pinned)

@@ -58,15 +58,18 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
 
 
-def test_products_are_blocks_in_registers() -> None:
-    """Of workgroups where rows are pieces of 16 bytes; sums of f64, which no quad holds, are plain nests."""
+def test_products_are_quads_in_registers() -> None:
+    """Of packed weights, read as quads; sums of f64, which no quad holds, are plain nests, and sums that are too short
+    for slices are blocks of one lane each."""
     graph = Graph("product")
     x, odd = graph.input("x", ("n", 64)), graph.input("odd", ("n", 63))
-    graph.output(x @ graph.param("w", (64, 300)), odd @ graph.param("u", (63, 300)))
-    graph.output(x.cast("f64") @ graph.param("v", (64, 300), "f64"))
+    short = graph.input("short", ("n", 8)) @ graph.param("u", (8, 300))
+    graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"), short)
+    graph.output(odd @ graph.param("t", (63, 300)))
     module = cuda_module([program_of(graph)])
-    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) == 1
+    assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) >= 2
     assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
+    assert len(re.findall(r"\[.*\] = total0\.x;", module.text)) == 1
     assert re.search(r"float4 partial\[\d+\] = \{\};", module.text)
 
 

@@ -60,6 +60,7 @@ class CudaBound(Bound):
             None if i in self.written else self._placed(n, shape)
             for i, (n, shape) in enumerate(zip(program.outputs, self.shapes))
         ]
+        self._states = [(at, n) for at, n in enumerate(program.inputs) if self._is_state(n)]
         self.asks = depends_on_data(program.main)
         self._memory: Memory | None = None
         self._device: Device | None = None
@@ -79,24 +80,26 @@ class CudaBound(Bound):
         device = self.executable.device
         if self._memory is None or self._device is not device:
             at = f" at {self.binding}" if self.binding else ""
-            self._memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
-            self._device = device
+            memory = device.allocate(self.arena.nbytes, f"the buffers of a run{at}")
             self._spare = []
             self._incoming = Pinned(device, self.arena.inputs_end)
             self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
             self._answer = Pinned(device, 1)
             self._replay = Replay(device)
             self._starts: dict[int, int] = {}
+            self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
             self._pieces: dict[tuple[tuple[int, tuple[int, ...]], ...], list[Launch]] = {}
             self._all: list[Launch] | None = None
+            self._memory, self._device = memory, device
+        states = tuple((n, inputs[at].pointer) for at, n in self._states)
+        if self._all_from == (weights, states):
+            return
         base = self._memory.pointer
-        starts = {n: base + first for n, first in self.arena.start.items()}
-        starts |= {n: memory.pointer for n, memory in weights.memory.items()}
-        states = [(n, a) for n, a in zip(self.plan.program.inputs, inputs) if self._is_state(n)]
-        starts |= {n: array.pointer for n, array in states}
-        if starts != self._starts:
-            self._starts, self._pieces, self._all = starts, {}, None
-        self._weights = weights  # its memory is in use
+        self._starts = {n: base + first for n, first in self.arena.start.items()}
+        self._starts |= {n: memory.pointer for n, memory in weights.memory.items()}
+        self._starts |= dict(states)
+        self._pieces, self._all = {}, None
+        self._all_from = weights, states  # these weights' memory is in use
 
     def _is_state(self, number: int) -> bool:
         return self.plan.program.buffers[number].kind == "state"
@@ -139,10 +142,8 @@ class CudaBound(Bound):
         self.executable.renew()
         device = self.executable.device
         inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
-        with device.work("weights"):
-            weights = self.executable.weights()
         with device.work("run") as driver:
-            self._ready(weights, inputs)
+            self._ready(self.executable.weights(), inputs)
             arrays = {
                 i: CudaArray.empty(device, output.buffer.dtype, output.shape, f"the output {output.buffer.name!r}")
                 for i, (output, place) in enumerate(zip(self.outputs, where))
@@ -284,10 +285,8 @@ class CudaBound(Bound):
         device = self.executable.device
         inputs = [self._as_array(n, a) for n, a in zip(self.plan.program.inputs, inputs)]
         where: list[Where] = ["host"] * len(self.outputs)
-        with device.work("weights"):
-            weights = self.executable.weights()
         with device.work("run") as driver:
-            self._ready(weights, inputs)
+            self._ready(self.executable.weights(), inputs)
             slot = self._spare.pop() if self._spare else Slot(device, self.arena)
             slot.held = inputs
             self._stage(inputs, slot.incoming)

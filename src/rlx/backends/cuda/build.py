@@ -37,6 +37,8 @@ from rlx.passes.pipeline import layout, optimise, standard
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
+LEAST_SCORES = 1 << 19
+"""Of attention whose queries have lanes of their own: those of one sentence leave most of a GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
-        SplitKv(),
+        SplitKv(LEAST_SCORES),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),

@@ -67,7 +67,8 @@ def _opened(started: Driver, ordinal: int, was_lost: bool) -> Device:
             started.reset(ordinal)
         return Device(started, ordinal)
     except CudaError as error:
-        raise DeviceUnavailable(f"[device] cuda:{ordinal} does not open: {error}") from error
+        again = ": after a fault of a kernel the driver opens no device in the same process" if was_lost else ""
+        raise DeviceUnavailable(f"[device] cuda:{ordinal} does not open: {error}{again}") from error
 
 
 class Memory:
@@ -178,8 +179,8 @@ class Device:
         if error.code in STICKY:
             self.lost = str(error)
             return DeviceLost(
-                f"[{step}] expected {self.name} to go on, got {error}: what was on it is lost, and a program that is "
-                f"loaded again has it anew"
+                f"[{step}] expected {self.name} to go on, got {error}: what was on it is lost, and a driver that does "
+                f"not open it again in this process does so in a new one"
             )
         if error.code == OUT_OF_MEMORY:
             return OutOfMemory(f"[{step}] expected memory of {self.name}, got {error}")

@@ -60,7 +60,8 @@ class CudaExecutable(Executable):
             if missing:
                 raise InputError(f"[run] expected params to be set, got none for {', '.join(missing)}")
             arrays = {n: self._params[name] for n, name in names.items()} | program.constants
-            self._weights = Weights.of(self.plan, self.device, arrays, reserved, self.functions, self._weights)
+            with self.device.work("weights"):
+                self._weights = Weights.of(self.plan, self.device, arrays, reserved, self.functions, self._weights)
             self._dirty = False
         return self._weights
 

@@ -6,7 +6,7 @@ same. Lanes lie along n, so that they read neighbouring columns of b and the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
@@ -66,10 +66,12 @@ def render(
     """The shader of a contraction: in registers where its sums fit in quads of f32, else as a plain nest."""
     if not work.dtype.is_float or work.dtype is dtypes.f64:
         return nests.render(work.as_nest(), slots, bindings, name, target, language)
-    return _Blocked(work, slots, bindings, name, language).render()
+    return Blocked(work, slots, bindings, name, language).render()
 
 
-class _Blocked:
+class Blocked:
+    """A contraction in the making, whose invocations have a block of results each."""
+
     def __init__(
         self, work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, language: Language
     ) -> None:
@@ -90,10 +92,10 @@ class _Blocked:
         place(self.body, grid)
         first_row = code.let(f"{self.body.axes[work.m_axis]} * {index(self.rows)}", "row")
         first_column = code.let(f"{self.body.axes[work.n_axis]} * {index(COLUMNS)}", "column")
-        rows = [self._inside(first_row, i, work.m, self.rows) for i in range(self.rows)]
-        a = [self._a_offset(row) for row in rows]
-        b = self._b_offsets(first_column)
-        self._sum(a, b)
+        rows = [self.inside(first_row, i, work.m, self.rows) for i in range(self.rows)]
+        a = [self.a_offset(row) for row in rows]
+        b = self.b_offsets(first_column)
+        self.sum(a, b)
         self._epilogue(first_row, first_column)
         extents = (*work.batch, work.m, work.n)
         checks = (Check(tuple(self.body.indices), extents),) if self.body.indices else ()
@@ -107,14 +109,14 @@ class _Blocked:
             schedule=self.schedule,
         )  # fmt: skip
 
-    def _inside(self, first: str, step: int, extent: Dim, block: int) -> str:
+    def inside(self, first: str, step: int, extent: Dim, block: int) -> str:
         """A row or column of the block; behind the end the last one stands in, and its results are dropped."""
         index = self.language.index
         if isinstance(extent, int) and extent % block == 0:
             return self.code.let(f"{first} + {index(step)}")
         return self.code.let(f"min({first} + {index(step)}, {self.record.dim(extent)} - {index(1)})")
 
-    def _a_offset(self, row: str) -> str:
+    def a_offset(self, row: str) -> str:
         """Offset of a row of a, at tap 0 and k = 0."""
         self.body.axes[self.work.m_axis] = row
         return self.body.fresh_offset(self._outside(self.work.a))
@@ -124,7 +126,7 @@ class _Blocked:
         inside = (*self.work.tap_axes, self.work.k_axis)
         return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
 
-    def _b_offsets(self, first_column: str) -> list[str]:
+    def b_offsets(self, first_column: str) -> list[str]:
         """Offsets of b's columns at tap 0 and k = 0, or of the quad of a packed panel."""
         work, code, index = self.work, self.code, self.language.index
         if work.packed:
@@ -134,15 +136,19 @@ class _Blocked:
             return [code.let(f"({panel} * {depth} + {first_column} % {width}) / {index(COLUMNS)}", "at")]
         offsets = []
         for i in range(COLUMNS):
-            self.body.axes[work.n_axis] = self._inside(first_column, i, work.n, COLUMNS)
+            self.body.axes[work.n_axis] = self.inside(first_column, i, work.n, COLUMNS)
             offsets.append(self.body.fresh_offset(self._outside(work.b)))
         return offsets
 
-    def _sum(self, a: list[str], b: list[str]) -> None:
+    def sum(self, a: list[str], b: list[str]) -> None:
         """Σ over taps and k into total0 … total3, one quad a row."""
-        code, work, language = self.code, self.work, self.language
         for i in range(self.rows):
-            code.emit(language.mutable(f"total{i}", language.quad()))
+            self.code.emit(self.language.mutable(f"total{i}", self.language.quad()))
+        self.sum_with(self.blocks, a, b)
+
+    def sum_with(self, products: Callable[[list[str], list[str]], None], a: list[str], b: list[str]) -> None:
+        """Has the products at each tap written."""
+        code, work, language = self.code, self.work, self.language
         with ExitStack() as loops:
             for i, (axis, extent) in enumerate(zip(work.tap_axes, work.taps)):
                 name = f"tap{i}"
@@ -151,7 +157,7 @@ class _Blocked:
             if work.taps:
                 a = [self._at_tap(work.a, at) for at in a]
                 b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
-            self._blocks(a, b)
+            products(a, b)
 
     def _at_tap(self, line: Linear, at: str) -> str:
         steps = tuple((n, c) for n, c in line.axes if n in self.work.tap_axes)
@@ -163,38 +169,48 @@ class _Blocked:
         steps = contiguous((*work.taps, work.k, work.packed // 4))[: len(work.taps)]
         return self.code.let(f"{at} + {self.body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))}", "at")
 
-    def _blocks(self, a: list[str], b: list[str]) -> None:
+    def blocks(self, a: list[str], b: list[str]) -> None:
         """Products over k, so many at a time added up on their own."""
         code, work, language = self.code, self.work, self.language
         extent = self.record.dim(work.k)
         if isinstance(work.k, int) and work.k <= self.block and not work.taps:
-            self._products("total", language.index(0), extent, a, b)
+            self.products("total", language.index(0), extent, a, b)
             return
         with code.block(language.loop("start", language.index(0), extent, self.block)):
             for i in range(self.rows):
                 code.emit(language.mutable(f"part{i}", language.quad()))
             code.emit(language.let("stop", f"min(start + {language.index(self.block)}, {extent})"))
-            self._products("part", "start", "stop", a, b)
+            self.products("part", "start", "stop", a, b)
             for i in range(self.rows):
                 code.emit(f"total{i} = total{i} + part{i};")
 
-    def _products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
-        code, work = self.code, self.work
-        with code.block(self.language.loop("k", low, high)):
-            step = self.record.dim(work.a.coefficient(work.k_axis))
-            left = [self.body.load_at(work.a_slot, f"({at} + k * {step})").name for at in a]
-            right = self._right(b)
-            for i, factor in enumerate(left):
-                code.emit(f"{into}{i} = {self.language.quad_fma(factor, right, f'{into}{i}')};")
+    def products(self, into: str, low: str, high: str, a: list[str], b: list[str]) -> None:
+        with self.code.block(self.language.loop("k", low, high)):
+            self.multiply(into, self.operands("k", a, b))
 
-    def _right(self, b: list[str]) -> str:
+    def operands(self, k: str, a: list[str], b: list[str]) -> tuple[list[str], str]:
+        """An element of each row of a, and a quad of b, at a step of k."""
+        step = self.record.dim(self.work.a.coefficient(self.work.k_axis))
+        left = [self.body.load_at(self.work.a_slot, f"({at} + {k} * {step})").name for at in a]
+        return left, self._right(k, b)
+
+    def multiply(self, into: str, operands: tuple[list[str], str]) -> None:
+        left, right = operands
+        for i, factor in enumerate(left):
+            self.code.emit(f"{into}{i} = {self.language.quad_fma(factor, right, f'{into}{i}')};")
+
+    def load_within(self, slot: int, offset: str, guard: str) -> str:
+        """The element of a slot as an f32, 0 where the guard is false."""
+        return self.language.load(self.body, slot, offset, Reg(guard, dtypes.bool_, False)).name
+
+    def _right(self, k: str, b: list[str]) -> str:
         """Four neighbouring columns of b at k."""
         code, work = self.code, self.work
         if work.packed:
             step = self.language.index(work.packed // COLUMNS)
-            return code.let(self.language.load_quad(self.body, work.b_slot, f"{b[0]} + k * {step}"))
+            return code.let(self.language.load_quad(self.body, work.b_slot, f"{b[0]} + {k} * {step}"))
         step = self.record.dim(work.b.coefficient(work.k_axis))
-        columns = [self.body.load_at(work.b_slot, f"({at} + k * {step})").name for at in b]
+        columns = [self.body.load_at(work.b_slot, f"({at} + {k} * {step})").name for at in b]
         return code.let(self.language.quad(columns))
 
     def _epilogue(self, first_row: str, first_column: str) -> None:

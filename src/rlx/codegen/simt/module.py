@@ -27,6 +27,10 @@ class NvidiaTarget(Target):
     def square(self) -> int:
         return 32
 
+    @property
+    def shares_sums(self) -> bool:
+        return True
+
 
 ALIGNMENT = 16
 NVIDIA = NvidiaTarget(subgroups=True, teams=True)

@@ -87,19 +87,25 @@ def part_length(work: FusedAttention) -> int:
 
 class SplitKv(LeafPass):
     """Makes parts of attention that has few queries; where only a run knows how many, the run takes one way or the
-    other."""
+    other.
+
+    least_scores   fewer of these, over all heads, count as few queries too: a device has lanes for more
+    """
 
     name = "split-kv"
 
+    def __init__(self, least_scores: int = 0) -> None:
+        self.least_scores = least_scores
+
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
-        return "few-queries" if isinstance(work, FusedAttention) and _few(work) != 0 else None
+        return "few-queries" if isinstance(work, FusedAttention) and self._few(work) != 0 else None
 
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         """The kernel itself for many queries, two others for few: those of these that may be needed."""
         work = kernel.work
         assert isinstance(work, FusedAttention)
-        few = _few(work)
+        few = self._few(work)
         split = dataclasses.replace(work, live=few)
         rows = dims.product((few, work.batch, work.heads, work.queries))
         size = dims.product((rows, parts_of(work), part_length(work)))
@@ -113,7 +119,10 @@ class SplitKv(LeafPass):
             kernels.insert(0, dataclasses.replace(kernel, work=dataclasses.replace(work, live=many)))
         return [dataclasses.replace(each, sources=kernel.sources) for each in kernels]
 
-
-def _few(work: FusedAttention) -> Dim:
-    """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
-    return dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
+    def _few(self, work: FusedAttention) -> Dim:
+        """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
+        few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
+        if not self.least_scores:
+            return few
+        scores = dims.product((work.batch, work.heads, work.queries, work.keys))
+        return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, self.least_scores), -1)), 0))

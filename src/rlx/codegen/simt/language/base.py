@@ -89,6 +89,9 @@ class Language(ABC):
         """The head of a loop whose variable goes from a first value to a following one while a condition holds."""
         return f"for ({self.mutable(name, first)} {condition}; {name} = {following})"
 
+    def unroll(self, code: Code, count: int) -> None:  # noqa: B027  # most cannot
+        """Asks for so many steps of the loop that comes next to be written out, where compilers may be asked."""
+
     @abstractmethod
     def select(self, condition: str, yes: str, no: str) -> str:
         """One of two values."""
@@ -131,6 +134,10 @@ class Language(ABC):
     @abstractmethod
     def quad_fma(self, factor: str, quad: str, addend: str) -> str:
         """A quad by a float, and another quad added, rounded once."""
+
+    def floats_of(self, quads: str) -> str:
+        """An array of quads as one of floats, in languages that have another view of memory."""
+        raise NotImplementedError
 
     # memory
 

@@ -117,6 +117,9 @@ class Cuda(Language):
     def array_of(self, name: str, element: str, values: Sequence[str]) -> str:
         return f"{element} {name}[{len(values)}] = {{{', '.join(values)}}};"
 
+    def unroll(self, code: Code, count: int) -> None:
+        code.emit(f"#pragma unroll {count}")
+
     def select(self, condition: str, yes: str, no: str) -> str:
         return f"({condition} ? {yes} : {no})"
 
@@ -209,6 +212,9 @@ class Cuda(Language):
 
     def quad_fma(self, factor: str, quad: str, addend: str) -> str:
         return f"quad_fma({factor}, {quad}, {addend})"
+
+    def floats_of(self, quads: str) -> str:
+        return f"((float*){quads})"
 
     # memory
 

@@ -44,6 +44,11 @@ class Target:
         """Side of the squares that maps which transpose take through workgroup memory, at most; 1 is none."""
         return 1
 
+    @property
+    def shares_sums(self) -> bool:
+        """Whether lanes of a workgroup share the sums of products that have few results."""
+        return False
+
     def is_native(self, dtype: DType) -> bool:
         """Whether elements lie as halves."""
         return self.halves and dtype is dtypes.f16
