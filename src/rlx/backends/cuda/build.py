@@ -11,7 +11,7 @@ from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import origin, refused
-from rlx.codegen.simt import contraction, irregular, team_contraction
+from rlx.codegen.simt import contraction, irregular, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
 from rlx.errors import CompileError, UnsupportedOp
@@ -21,6 +21,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
@@ -66,16 +67,24 @@ def program_of(graph: Graph) -> Program:
     return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
 
 
+def _least_scores(work: FusedAttention) -> int:
+    """Matrix units take the keys of a few queries apart themselves."""
+    return 0 if team_attention.takes(work) else LEAST_SCORES
+
+
 def _panels(work: Contraction) -> tuple[int, int]:
+    """Of weights that a batch has one of for each, only matrix units find the panels."""
     width, group = team_contraction.panels(work)
-    return (width, group) if width else contraction.panels(work)
+    if width or any(number < len(work.batch) for number, _ in work.b.axes):
+        return width, group
+    return contraction.panels(work)
 
 
 def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
-        SplitKv(LEAST_SCORES),
+        SplitKv(_least_scores),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),

@@ -1,10 +1,8 @@
-"""Contractions of a workgroup: warps share its tile, and the sum over k where there are few tiles.
+"""Contractions of 16-bit floats on matrix units, with sums of f32: warps of a workgroup share its tile, and the sum
+over k where there are few tiles.
 
-Operands come straight from memory, 16 bytes a lane; what warps read twice, caches have. 16-bit floats are multiplied
-by matrix units: a lane's 16 bytes are eight neighbours along k, of which it takes the pairs that an instruction wants
-from it. That permutes k, alike on both sides. Numbers of f32 are multiplied by fused multiply-adds, four rows or eight
-by four columns a lane, and each BLOCK of products is added up on its own, as one long chain would lose digits.
-
+Operands come straight from memory, 16 bytes a lane; what warps read twice, caches have. A lane's 16 bytes are eight
+neighbours along k, of which it takes the pairs that an instruction wants from it. That permutes k, alike on both sides.
 The sums meet in workgroup memory, from which the results are finished and written row by row.
 """
 
@@ -15,7 +13,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.code import Binding, Shader, Slot
@@ -41,8 +38,12 @@ REGISTERS = 65536
 """Of a multiprocessor."""
 MULTIPROCESSORS = 128
 """Of GPUs of the larger kind."""
-BLOCK = 64
-"""Products of f32 that are added up on their own."""
+MANY_ROWS = 512
+"""From here on warps of a tile have rows of their own, and each all of the sum."""
+CHUNK = 32
+"""Elements along k that four lanes have of a row."""
+PANELS = (8, CHUNK)
+"""Width and groups of panels: what a warp reads at once."""
 GUESSES = ((32, 16), (512, 128), (None, 4096))
 """Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
 PAD = 8
@@ -79,24 +80,17 @@ class Layout:
 
 def takes(work: Contraction) -> bool:
     """Whether a workgroup can compute it: rows that are contiguous along k, and as long as pieces of 16 bytes are."""
-    if work.a_dtype is not work.b_dtype or work.a_dtype not in (*HALVES, dtypes.f32) or not work.dtype.is_float:
+    if work.a_dtype not in HALVES or work.a_dtype is not work.b_dtype or not work.dtype.is_float:
         return False
     if work.dtype is dtypes.f64 or not _has_pieces(work):
         return False
-    if work.packed:
-        return (work.packed, work.group) == _panels(work)
-    return work.a_dtype in HALVES and work.b.coefficient(work.k_axis) == 1
+    return (work.packed, work.group) == PANELS if work.packed else work.b.coefficient(work.k_axis) == 1
 
 
 def panels(work: Contraction) -> tuple[int, int]:
     """Width of panels for the static right side of a contraction that a workgroup computes, and of groups; 0 for
     none."""
-    width, group = _panels(work)
-    return (width, group) if takes(dataclasses.replace(work, packed=width, group=group)) else (0, 1)
-
-
-def _panels(work: Contraction) -> tuple[int, int]:
-    return (8, 32) if work.a_dtype in HALVES else (32, 1)
+    return PANELS if takes(dataclasses.replace(work, packed=PANELS[0], group=PANELS[1])) else (0, 1)
 
 
 def _has_pieces(work: Contraction) -> bool:
@@ -138,12 +132,13 @@ def _with_rows(work: Contraction, rows: int) -> Contraction:
 
 def _layouts(work: Contraction) -> list[Layout]:
     """Those that a workgroup can have, for a contraction of known dims."""
-    halves = work.a_dtype in HALVES
     m = _static(work.m)
-    tiles = [(16 * i, 8 * j) for i in (1, 2, 4) for j in (1, 2, 3, 4, 6, 8)] if halves else [(16, 32), (32, 32)]
+    tiles = [(16 * i, 8 * j) for i in (1, 2, 4) for j in (1, 2, 3, 4, 6, 8)]
+    splits = [(i, j, k) for i in (1, 2, 4, 8) for j in (1, 2, 3, 4) for k in (1, 2, 4, 8, 12)]
+    splits = splits if m < MANY_ROWS else [(4, 1, 1), (2, 2, 1)]
     found = []
     for rows, columns in tiles:
-        for warps in [(i, j, k) for i in (1, 2, 4, 8) for j in (1, 2, 3, 4) for k in (1, 2, 4, 8, 12)]:
+        for warps in splits:
             layout = Layout(rows, columns, warps)
             covers = rows * (warps[0] - 1) < m and columns * (warps[1] - 1) < _static(work.n)
             if covers and 128 <= layout.lanes <= MOST_LANES and layout.shared_bytes <= SHARED_BYTES:
@@ -156,25 +151,22 @@ def _cost(work: Contraction, layout: Layout) -> float:
     where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache and 40 from the common one."""
     m, n, k = _static(work.m), _static(work.n), _static(work.k)
     taps = _static(dims.product(work.taps)) if all(isinstance(d, int) for d in work.taps) else 1
-    depth = 32 if work.a_dtype in HALVES else BLOCK
-    turns = -(-k // depth)
-    steps = taps * -(-turns // layout.warps[2]) * depth // 32
+    steps = taps * -(-k // (CHUNK * layout.warps[2]))
     k *= taps
     rows, columns = layout.tile
     blocks = _static(dims.product(work.batch)) * -(-m // rows) * -(-n // columns)
-    halves = work.a_dtype in HALVES
     accumulators = layout.rows * layout.columns // WARP
-    registers = 40 + (1 if halves else 2) * accumulators + layout.rows + layout.columns
+    registers = 40 + accumulators + layout.rows + layout.columns
     resident = max(1, min(2048 // layout.lanes, REGISTERS // (registers * layout.lanes), 16))
     itemsize = work.a_dtype.itemsize
     warps = layout.lanes // WARP
     loaded = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
-    multiplied = rows * columns * k / (1024 if halves else 128)
+    multiplied = rows * columns * k / 1024
     fetched = (rows + columns) * k * itemsize / 40
     busy = -(-blocks // MULTIPROCESSORS) * max(loaded / 96, multiplied, fetched)
     rounds = -(-blocks // (MULTIPROCESSORS * resident))
     finish = 400 + rows * columns * layout.warps[2] / layout.lanes * 8
-    return max(busy, rounds * steps * (160.0 if halves else 500.0)) + rounds * finish + warps
+    return max(busy, rounds * steps * 160.0) + rounds * finish + warps
 
 
 class TeamContraction(Writer):
@@ -191,12 +183,8 @@ class TeamContraction(Writer):
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
             spaces=(("a", "global"), ("b", "panels" if work.packed else "global"), ("sum", "register")),
-            mma=(16, 8, 16) if self.halves else None,
+            mma=(16, 8, 16),
         )
-
-    @cached_property
-    def halves(self) -> bool:
-        return self.work.a_dtype in HALVES
 
     def write(self) -> Dim:
         """Everything of one tile."""
@@ -209,10 +197,7 @@ class TeamContraction(Writer):
         code.emit(f"const int part = warp % {along_k};")
         code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
         code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
-        if self.halves:
-            self._matrix_sums()
-        else:
-            self._plain_sums()
+        self._sums()
         code.emit(self.language.barrier())
         self._finish()
         steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
@@ -238,7 +223,7 @@ class TeamContraction(Writer):
     def _piece(self, slot: int, line: Linear, at: str) -> str:
         """The 16 bytes of a side at an offset in elements."""
         aligned = self.body.slots[slot].aligned and _is_aligned(line, self.work)
-        return f"{'piece' if self.halves else 'quad'}_at<{str(aligned).lower()}>(slot{slot} + {at})"
+        return f"piece_at<{str(aligned).lower()}>(slot{slot} + {at})"
 
     def _panel(self, first: str, width: int) -> str:
         """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
@@ -272,7 +257,7 @@ class TeamContraction(Writer):
 
     # sums
 
-    def _matrix_sums(self) -> None:
+    def _sums(self) -> None:
         """16 bytes of each row and column at a time: two steps of the matrix units."""
         work, code, layout = self.work, self.code, self.layout
         m_tiles, n_tiles = layout.rows // 16, layout.columns // 8
@@ -322,36 +307,6 @@ class TeamContraction(Writer):
         column = f"min({self.left} + warp_column + {8 * number} + own / 4, {last})"
         self.body.axes[work.n_axis] = code.let(column, "column")
         return self.body.fresh_offset(self._outside(work.b))
-
-    def _plain_sums(self) -> None:
-        """Four steps of k at a time: a quad of each row, and four columns at each step."""
-        work, code, layout = self.work, self.code, self.layout
-        count = layout.rows // 4
-        k = _static(work.k)
-        a = [code.let(at, "a") for at in self._rows(count, "own / 8")]
-        b = code.let(f"{self._panel('0', 32)} + own % 8 * 4", "b")
-        code.emit(f"float4 sums[{count}] = {{}};")
-        with ExitStack() as loops:
-            a_tap, b_tap = self._taps(loops)
-            blocks = f"for (int block = part * {BLOCK}; block < {k}; block += {layout.warps[2] * BLOCK})"
-            loops.enter_context(code.block(blocks))
-            code.emit(f"float4 partial[{count}] = {{}};")
-            stop = f"block + {BLOCK}" if k % BLOCK == 0 else f"min(block + {BLOCK}, {k})"
-            code.emit("#pragma unroll 4")
-            with code.block(f"for (int along = block; along < {stop}; along += 4)"):
-                left = [code.let(self._piece(work.a_slot, work.a, f"{at} + along{a_tap}"), "left") for at in a]
-                steps = [f"{b} + (along + {i}) * 32{b_tap}" for i in range(4)]
-                right = [code.let(self._piece(work.b_slot, work.b, step), "right") for step in steps]
-                for quad, component in zip(right, "xyzw"):
-                    for i in range(count):
-                        code.emit(f"partial[{i}] = quad_fma({left[i]}.{component}, {quad}, partial[{i}]);")
-            for i in range(count):
-                code.emit(f"sums[{i}] = sums[{i}] + partial[{i}];")
-        self._declare()
-        for i in range(count):
-            for number, component in enumerate("xyzw"):
-                row, column = f"warp_row + {4 * i} + own / 8", f"warp_column + {number} + own % 8 * 4"
-                self._put(row, column, f"sums[{i}].{component}")
 
     # results
 

@@ -7,6 +7,7 @@ to the greatest of all scores, and added. Source: Dao et al. 2023, "Flash-Decodi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from rlx.errors import RlxError
 from rlx.ir import dim as dims
@@ -89,12 +90,12 @@ class SplitKv(LeafPass):
     """Makes parts of attention that has few queries; where only a run knows how many, the run takes one way or the
     other.
 
-    least_scores   fewer of these, over all heads, count as few queries too: a device has lanes for more
+    least_scores   of an attention. Fewer of them, over all heads, count as few queries too: a device has lanes for more
     """
 
     name = "split-kv"
 
-    def __init__(self, least_scores: int = 0) -> None:
+    def __init__(self, least_scores: Callable[[FusedAttention], int] = lambda work: 0) -> None:
         self.least_scores = least_scores
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
@@ -122,7 +123,8 @@ class SplitKv(LeafPass):
     def _few(self, work: FusedAttention) -> Dim:
         """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
         few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
-        if not self.least_scores:
+        least = self.least_scores(work)
+        if not least:
             return few
         scores = dims.product((work.batch, work.heads, work.queries, work.keys))
-        return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, self.least_scores), -1)), 0))
+        return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, least), -1)), 0))

@@ -18,12 +18,6 @@ __device__ __forceinline__ Piece piece_at(const T* place) {
   return made.piece;
 }
 
-template <bool aligned>
-__device__ __forceinline__ float4 quad_at(const float* place) {
-  if (aligned) return *(const float4*)place;
-  return float4{place[0], place[1], place[2], place[3]};
-}
-
 // Lanes that exchange values: a warp.
 constexpr unsigned subgroup_size = 32;
 
