@@ -153,7 +153,7 @@ def test_what_people_write(call: Callable[[Graph, Value, Value], Value], expecte
         ),
         (
             lambda g, x, w: rlx.zeros((2, 3), "f32"),
-            "[full] expected the graph that it belongs to as the first argument",
+            "[zeros] expected the graph that it belongs to as the first argument, got (2, 3)",
         ),
         (lambda g, x, w: rlx.zeros((2, 3)), "[zeros] expected the arguments graph, shape, dtype: missing"),
         (

@@ -118,7 +118,7 @@ def of(value: Any) -> DType:
         return parse(str(value).rpartition(".")[2])
     try:
         numpy_dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError):
         near = did_you_mean(value, NAMES, 3) if isinstance(value, str) else ""
         among = "a dtype" if near else f"one of {', '.join(ALL)}"
         raise DTypeError(f"expected {among}, got {value!r}{near}") from None

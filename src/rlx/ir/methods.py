@@ -125,7 +125,7 @@ def axes_of(axis: Axes, rank: int, name: str) -> tuple[int, ...]:
     """The axes that NumPy means: one, several, or all. Raises ShapeError, GraphError."""
     if axis is None:
         return tuple(range(rank))
-    if hasattr(axis, "__index__"):
+    if _is_index(axis):
         return (_axis(axis, rank, name),)
     if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
         raise GraphError(f"[{name}] expected an axis, several or None, got {axis!r}")
@@ -135,8 +135,13 @@ def axes_of(axis: Axes, rank: int, name: str) -> tuple[int, ...]:
     return several
 
 
+def _is_index(axis: Any) -> bool:
+    """Arrays of several elements have `__index__` too, and raise there."""
+    return hasattr(axis, "__index__") and getattr(axis, "ndim", 0) == 0
+
+
 def _axis(axis: Any, rank: int, name: str) -> int:
-    if not hasattr(axis, "__index__"):
+    if not _is_index(axis):
         raise GraphError(f"[{name}] expected an int as the axis, got {axis!r}")
     at: int = axis.__index__()
     if not -rank <= at < rank:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expect
@@ -161,6 +162,8 @@ def mixture(x: Value, shares: Value, experts: Value, gate: Value, up: Value, dow
     gate, up  like x [experts, width, inner]; down [experts, inner, width]
     Source: Mixtral, arXiv 2401.04088, equation 2.
     """
+    if (x.rank, experts.rank) != (2, 2):
+        raise ShapeError(f"[mixture] expected x and experts of rank 2, got {x.type} and {experts.type}")
     tokens, k = experts.shape
     width = x.shape[1]
     flat = experts.reshape((dims.mul(tokens, k),))

@@ -23,6 +23,7 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import ANY_NUMBER, Elementwise, Op, lookup
 from rlx.ir.spelling import respelled
+from rlx.ops import arguments as arguments_of
 
 ValueLike = Value | Array | np.generic | bool | int | float | complex | Dim
 """An operand: arrays become constants, Python's numbers and dims take the dtype of the other operands."""
@@ -61,19 +62,25 @@ def lenient(plain: Function) -> Function:
     """A function that is no op of its own, which takes other names of its arguments too, and whose errors of calls are
     those of rlx."""
     accepted = inspect.signature(plain).parameters
-    values = [each for each, parameter in accepted.items() if parameter.annotation == "Value"]
+    annotations = {each: str(parameter.annotation) for each, parameter in accepted.items()}
+    values = [each for each, annotation in annotations.items() if annotation == "Value"]
     name = plain.__name__
 
     @functools.wraps(plain)
     def build(*arguments: Any, **keywords: Any) -> Any:
         own = respelled(name, accepted, keywords)
         for each, argument in (*zip(accepted, arguments), *own.items()):
-            if _is_sequence(accepted.get(each)) and (isinstance(argument, str) or not hasattr(argument, "__iter__")):
-                raise GraphError(f"[{name}] expected {each!r} to be {accepted[each].annotation}, got {argument!r}")
             if each in values and not isinstance(argument, Value):
                 raise GraphError(f"[{name}] expected a value of a graph as {each}, got {type(argument).__name__}")
+            if annotations.get(each) == "Graph":
+                _check_graph(name, plain, argument, arguments, own)
+            elif each in accepted and not arguments_of.kind(annotations[each])(argument):
+                got = arguments_of.shown(argument)
+                raise GraphError(f"[{name}] expected {each!r} to be {annotations[each]}, got {got}")
+        own = {each: arguments_of.whole(annotations.get(each, ""), value) for each, value in own.items()}
+        positional = [arguments_of.whole(annotations[each], value) for each, value in zip(accepted, arguments)]
         try:
-            return plain(*arguments, **own)
+            return plain(*positional, *arguments[len(positional) :], **own)
         except RlxError:
             raise
         except TypeError:
@@ -90,18 +97,37 @@ def lenient(plain: Function) -> Function:
     return build
 
 
-def _is_sequence(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and str(parameter.annotation).startswith(("Sequence[", "tuple["))
+def _check_graph(
+    name: str, plain: Function, argument: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """Raises GraphError for something else than a graph; where arguments are missing, the call says so instead."""
+    if isinstance(argument, Graph):
+        return
+    try:
+        inspect.signature(plain).bind(*arguments, **keywords)
+    except TypeError:
+        return
+    got = arguments_of.shown(argument)
+    raise GraphError(f"[{name}] expected the graph that it belongs to as the first argument, got {got}")
 
 
 def _call(cls: type[Op], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Value | tuple[Value, ...]:
     regions = keywords.pop("regions", ()) if cls.regions else ()
+    if not arguments_of.kind("Sequence[Graph]")(regions):
+        raise GraphError(f"[{cls.name}] expected 'regions' to be Sequence[Graph], got {arguments_of.shown(regions)}")
     operands, attributes = _bound(cls, arguments, respelled(cls.name, cls.attribute_names, keywords))
     for name in ("axis", "axes"):
         if name in attributes and name in cls.attribute_names:
             attributes[name] = _axis_or_axes(cls, name, attributes[name])
     if cls.name in _EASED:
-        _EASED[cls.name](operands, attributes)
+        try:
+            _EASED[cls.name](operands, attributes)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, RlxError):
+                raise
+            wanted = ", ".join(f"{name}: {kind}" for name, kind, _ in cls.fields if name in attributes)
+            got = ", ".join(f"{name}={arguments_of.shown(value)}" for name, value in attributes.items())
+            raise GraphError(f"[{cls.name}] expected {wanted}, got {got}") from error
     return call(cls.name, *operands, regions=regions, **attributes)
 
 

@@ -128,8 +128,6 @@ def cat(values: Sequence[Value], axis: int = 0) -> Value:
 
 def full(graph: Graph, shape: Dim | Iterable[Dim | str], value: Value | Scalar, dtype: Any = "f32") -> Value:
     """A value of this shape that is the same number everywhere, known now or a value of one element."""
-    if not isinstance(graph, Graph):
-        raise GraphError(f"[full] expected the graph that it belongs to as the first argument, got {graph!r}")
     sizes = (shape,) if isinstance(shape, (int, Dim, str)) else shape
     filled = value.cast(dtype) if isinstance(value, Value) else graph.constant(value, dtype)
     return build.broadcast_to(filled, shape=tuple(dims.of(size) for size in sizes))
@@ -162,8 +160,6 @@ def ones_like(x: Value, dtype: Any = None) -> Value:
 
 def arange(graph: Graph, start: Dim, stop: Dim | None = None, step: int = 1, dtype: Any = "i64") -> Value:
     """start, start + step, … below stop (above it for steps below 0); from 0 to `start` if that is all there is."""
-    if not isinstance(graph, Graph):
-        raise GraphError(f"[arange] expected the graph that it belongs to as the first argument, got {graph!r}")
     if not isinstance(step, int) or step == 0:
         raise ShapeError(f"[arange] expected a whole step that is not 0, got {step!r}")
     first, last = (0, dims.of(start)) if stop is None else (dims.of(start), dims.of(stop))
@@ -234,9 +230,11 @@ def true_divide(x: Value | Scalar, y: Value | Scalar) -> Value:
 
 def floor_divide(x: Value | Scalar, y: Value | Scalar) -> Value:
     """The greatest integer that is not above x / y; integers by zero give 0."""
-    if not isinstance(x, Value) and not isinstance(y, Value):
-        raise GraphError(f"[floor_divide] expected a value of a graph, got {x!r} and {y!r}")
-    return x // y  # type: ignore[return-value, operator]  # one of them is a value
+    if isinstance(x, Value):
+        return x // y
+    if isinstance(y, Value):
+        return y.__rfloordiv__(x)  # an array in front of `//` would ask for this function again
+    raise GraphError(f"[floor_divide] expected a value of a graph, got {x!r} and {y!r}")
 
 
 def _spatial(x: Value, name: str, what: str, given: int | Sequence[int]) -> tuple[int, ...]:
