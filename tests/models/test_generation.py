@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -189,6 +190,20 @@ def test_generation_config_is_respected_and_overridden(folder: Path, tmp_path: P
         (tmp_path / "generation_config.json").write_text(json.dumps(wrong))
         with pytest.raises(ModelError, match=next(iter(wrong))):
             rlx.load(tmp_path, device="cpu").generate(PROMPT)
+
+
+@pytest.mark.parametrize("device", ["auto", ["cpu", "reference"], "reference"])
+def test_other_ways_to_name_devices(folder: Path, device: Any) -> None:
+    model = rlx.load(folder, device=device)
+    assert model.generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
+    talk = model.conversation()
+    assert talk.generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
+
+
+def test_models_can_be_pickled(folder: Path) -> None:
+    model = rlx.load(folder, device="cpu")
+    model.generate(PROMPT, 2)
+    assert pickle.loads(pickle.dumps(model)).generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
 
 
 def test_models_that_generate_nothing_say_so() -> None:
