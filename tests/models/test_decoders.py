@@ -173,6 +173,8 @@ def test_names_without_the_prefix_of_the_head(tmp_path: Path) -> None:
         ({"num_attention_heads": 5}, "num_key_value_heads"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 7}, "head_dim"),
+        ({"head_dim": 1 << 30}, "head_dim"),
+        ({"max_position_embeddings": 1 << 40}, "max_position_embeddings"),
         ({"vocab_size": -1}, "vocab_size"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"hidden_act": "snake"}, "hidden_act"),
