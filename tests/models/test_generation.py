@@ -17,7 +17,7 @@ import pytest
 import rlx
 from models.decoder_reference import CONFIGS, logits, weights, write_folder
 from rlx.cli import main
-from rlx.errors import CapabilityError, ClosedError, InputError, ModelError, RunCancelled, RunTimeout
+from rlx.errors import CapabilityError, ClosedError, DeviceLost, InputError, ModelError, RunCancelled, RunTimeout
 from rlx.models.context import CHUNK, FIRST_CAPACITY
 from rlx.models.sampling import Sampler, Settings
 from rlx.models.text import TextStream
@@ -253,6 +253,22 @@ def test_what_fails_changes_no_conversation(model: rlx.Model) -> None:
         with pytest.raises(InputError):
             call()
     assert talk.ids == before
+    assert talk.generate([8], 5, **ENDLESS).ids == expected_ids(5, [*before, 8])
+
+
+def test_what_a_device_lost_is_computed_again(model: rlx.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = model.conversation()
+    talk.generate(PROMPT, 4, **ENDLESS)
+    before, program = list(talk.ids), talk._context.program
+
+    def fail(*_: Any) -> None:
+        raise DeviceLost("[run] expected a device that answers, got none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "run", fail)
+        with pytest.raises(DeviceLost):
+            talk.generate([8], 5, **ENDLESS)
+    assert talk.ids == before and talk._context.length == 0
     assert talk.generate([8], 5, **ENDLESS).ids == expected_ids(5, [*before, 8])
 
 
