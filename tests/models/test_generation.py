@@ -346,6 +346,20 @@ def test_templates_reach_nothing_outside(speaking: rlx.Model) -> None:
             fresh.generate([{"role": "user", "content": "w1"}])
 
 
+@pytest.mark.parametrize("template, words", [
+    ("{% for m in messages %}{% generation %}w1 {{ m.content }}{% endgeneration %} {% endfor %}", "w1 w5"),
+    ("{%- for m in messages -%}{%- generation -%} w1 {%- endgeneration -%}{%- break -%}{%- endfor -%}", "w1"),
+    ("{% if tools is not none or documents %}w2{% else %}w1{% endif %}", "w1"),
+    ("{{ '<end>' | tojson }}", '"<end>"'),
+    ("{{ strftime_now('w9') }}{{ '\n' }}{{ bos_token }}{{ eos_token }}", "w9\n<end>"),
+])  # fmt: skip
+def test_what_templates_use(speaking: rlx.Model, template: str, words: str) -> None:
+    pytest.importorskip("jinja2")
+    text = speaking.decoder.text
+    (text.folder / "chat_template.jinja").write_text(template)
+    assert text.rendered([{"role": "user", "content": "w5"}]).strip() == words
+
+
 class _Bytes:
     """A tokenizer whose tokens are bytes."""
 
@@ -408,6 +422,19 @@ def test_tokens_are_drawn_by_their_probability(choices: dict[str, Any]) -> None:
     expected /= expected.sum()
     actual = shares(Settings(seed=7, **choices), seen)
     assert np.abs(actual - expected).max() < 0.04 and set(np.flatnonzero(actual)) <= set(np.flatnonzero(expected))
+
+
+@pytest.mark.parametrize("top_p, spread", [(0.3, 5.0), (0.9, 5.0), (0.9, 0.1), (0.999, 0.1)])
+def test_the_likeliest_of_many_tokens(top_p: float, spread: float) -> None:
+    """Sharp and flat distributions: few tokens, and more than are sorted at first."""
+    scores = np.random.default_rng(3).standard_normal(3000).astype(np.float32) * np.float32(spread)
+    shares = np.exp(scores.astype(np.float64))
+    shares /= shares.sum()
+    order = np.argsort(-shares)
+    kept = set(order[np.cumsum(shares[order]) - shares[order] < top_p].tolist())
+    settings = Settings(temperature=1.0, top_p=top_p, seed=1)
+    drawn = {Sampler(settings, (), scores.size, row).choose(scores) for row in range(400)}
+    assert drawn <= kept and len(drawn) > min(len(kept), 400) / 5
 
 
 def test_zero_temperature_takes_the_first_of_the_likeliest() -> None:
