@@ -173,6 +173,8 @@ def test_names_without_the_prefix_of_the_head(tmp_path: Path) -> None:
         ({"num_attention_heads": 5}, "num_key_value_heads"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 7}, "head_dim"),
+        ({"head_dim": 1 << 30}, "head_dim"),
+        ({"max_position_embeddings": 1 << 40}, "max_position_embeddings"),
         ({"vocab_size": -1}, "vocab_size"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"hidden_act": "snake"}, "hidden_act"),
@@ -200,10 +202,61 @@ def test_configurations_that_are_refused_by_name(change: dict[str, Any], words: 
         Config.of({**CONFIGS["llama"], **change})
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 1 << 70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["type", "factor"]), inner),
+    max_leaves=4,
+)
+KEYS_READ = sorted({key for config in CONFIGS.values() for key in config} - {"model_type"} | {"layer_types"})
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(CONFIGS)), key=st.sampled_from(KEYS_READ), value=JSON)
+def test_any_value_of_a_key_is_taken_or_refused_by_name(name: str, key: str, value: Any) -> None:
+    try:
+        config = Config.of({**CONFIGS[name], key: value})
+    except ModelError as error:
+        assert len(str(error)) < 400
+        return
+    assert config.heads % config.kv_heads == 0 and len(config.layers) <= 1024
+
+
 def test_keys_without_effect_are_taken() -> None:
     more = {"torch_dtype": "bfloat16", "_name_or_path": "x", "pretraining_tp": 1, "rope_scaling": None, "moe": False,
             "attention_dropout": 0.1, "unsloth_fixed": True}  # fmt: skip
     assert Config.of({**CONFIGS["llama"], **more}) == Config.of(CONFIGS["llama"])
+
+
+def layers(**config: Any) -> list[tuple[int | None, float | None]]:
+    """Of each layer the window, and how far a token turns the second pair."""
+    made = Config.of({**CONFIGS["llama"], **config}).layers
+    return [(layer.window, None if layer.rope is None else round(layer.rope.angles[1] ** -4)) for layer in made]
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({"model_type": "llama"}, [(None, 10_000)] * 4),
+        ({"model_type": "llama", "rope_theta": 500.0}, [(None, 500)] * 4),
+        ({"model_type": "mistral", "sliding_window": None}, [(None, 10_000)] * 4),
+        ({"model_type": "mistral", "sliding_window": 7}, [(7, 10_000)] * 4),
+        ({"model_type": "mistral", "sliding_window": 64}, [(None, 10_000)] * 4),  # of all 64 that there can be
+        ({"model_type": "qwen2", "sliding_window": 7}, [(None, 10_000)] * 4),
+        ({"model_type": "qwen2", "sliding_window": 7, "use_sliding_window": True}, [(None, 10_000)] * 4),
+        ({"model_type": "qwen3", "head_dim": 8, "sliding_window": 7, "use_sliding_window": True,
+          "max_window_layers": 0}, [(7, 10_000)] * 4),
+        ({"model_type": "smollm3", "no_rope_layer_interval": 2}, [(None, 2_000_000), (None, None)] * 2),
+        ({"model_type": "smollm3", "no_rope_layers": [0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 9},
+         [(9, None), (None, 2_000_000), (None, 2_000_000), (9, None)]),
+        ({"model_type": "gemma2", "head_dim": 8, "sliding_window": 7}, [(7, 10_000), (None, 10_000)] * 2),
+        ({"model_type": "gemma3_text", "head_dim": 8, "sliding_window": 7, "rope_theta": 300.0,
+          "rope_local_base_freq": 200.0, "sliding_window_pattern": 2}, [(7, 200), (None, 300)] * 2),
+        ({"model_type": "gemma3_text", "head_dim": 8, "sliding_window": 7, "layer_types":
+          ["full_attention", *["sliding_attention"] * 3]}, [(None, 1_000_000), *[(7, 10_000)] * 3]),
+    ],
+)  # fmt: skip
+def test_windows_and_rotary_positions_of_layers(config: dict[str, Any], expected: list[Any]) -> None:
+    assert layers(**config) == expected
 
 
 Arrays = dict[str, Any]

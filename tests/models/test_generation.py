@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 import rlx
 from models.decoder_reference import CONFIGS, logits, weights, write_folder
 from rlx.cli import main
-from rlx.errors import CapabilityError, ClosedError, InputError, ModelError, RunCancelled, RunTimeout
+from rlx.errors import CapabilityError, ClosedError, DeviceLost, InputError, ModelError, RunCancelled, RunTimeout
 from rlx.models.context import CHUNK, FIRST_CAPACITY
 from rlx.models.sampling import Sampler, Settings
 from rlx.models.text import TextStream
@@ -191,6 +192,20 @@ def test_generation_config_is_respected_and_overridden(folder: Path, tmp_path: P
             rlx.load(tmp_path, device="cpu").generate(PROMPT)
 
 
+@pytest.mark.parametrize("device", ["auto", ["cpu", "reference"], "reference"])
+def test_other_ways_to_name_devices(folder: Path, device: Any) -> None:
+    model = rlx.load(folder, device=device)
+    assert model.generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
+    talk = model.conversation()
+    assert talk.generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
+
+
+def test_models_can_be_pickled(folder: Path) -> None:
+    model = rlx.load(folder, device="cpu")
+    model.generate(PROMPT, 2)
+    assert pickle.loads(pickle.dumps(model)).generate(PROMPT, 6, **ENDLESS).ids == expected_ids(6)
+
+
 def test_models_that_generate_nothing_say_so() -> None:
     graph = rlx.Graph("plain")
     graph.output(graph.input("x", (2,)) * 2.0, name="y")
@@ -238,6 +253,22 @@ def test_what_fails_changes_no_conversation(model: rlx.Model) -> None:
         with pytest.raises(InputError):
             call()
     assert talk.ids == before
+    assert talk.generate([8], 5, **ENDLESS).ids == expected_ids(5, [*before, 8])
+
+
+def test_what_a_device_lost_is_computed_again(model: rlx.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = model.conversation()
+    talk.generate(PROMPT, 4, **ENDLESS)
+    before, program = list(talk.ids), talk._context.program
+
+    def fail(*_: Any) -> None:
+        raise DeviceLost("[run] expected a device that answers, got none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "run", fail)
+        with pytest.raises(DeviceLost):
+            talk.generate([8], 5, **ENDLESS)
+    assert talk.ids == before and talk._context.length == 0
     assert talk.generate([8], 5, **ENDLESS).ids == expected_ids(5, [*before, 8])
 
 
@@ -315,6 +346,20 @@ def test_templates_reach_nothing_outside(speaking: rlx.Model) -> None:
             fresh.generate([{"role": "user", "content": "w1"}])
 
 
+@pytest.mark.parametrize("template, words", [
+    ("{% for m in messages %}{% generation %}w1 {{ m.content }}{% endgeneration %} {% endfor %}", "w1 w5"),
+    ("{%- for m in messages -%}{%- generation -%} w1 {%- endgeneration -%}{%- break -%}{%- endfor -%}", "w1"),
+    ("{% if tools is not none or documents %}w2{% else %}w1{% endif %}", "w1"),
+    ("{{ '<end>' | tojson }}", '"<end>"'),
+    ("{{ strftime_now('w9') }}{{ '\n' }}{{ bos_token }}{{ eos_token }}", "w9\n<end>"),
+])  # fmt: skip
+def test_what_templates_use(speaking: rlx.Model, template: str, words: str) -> None:
+    pytest.importorskip("jinja2")
+    text = speaking.decoder.text
+    (text.folder / "chat_template.jinja").write_text(template)
+    assert text.rendered([{"role": "user", "content": "w5"}]).strip() == words
+
+
 class _Bytes:
     """A tokenizer whose tokens are bytes."""
 
@@ -377,6 +422,19 @@ def test_tokens_are_drawn_by_their_probability(choices: dict[str, Any]) -> None:
     expected /= expected.sum()
     actual = shares(Settings(seed=7, **choices), seen)
     assert np.abs(actual - expected).max() < 0.04 and set(np.flatnonzero(actual)) <= set(np.flatnonzero(expected))
+
+
+@pytest.mark.parametrize("top_p, spread", [(0.3, 5.0), (0.9, 5.0), (0.9, 0.1), (0.999, 0.1)])
+def test_the_likeliest_of_many_tokens(top_p: float, spread: float) -> None:
+    """Sharp and flat distributions: few tokens, and more than are sorted at first."""
+    scores = np.random.default_rng(3).standard_normal(3000).astype(np.float32) * np.float32(spread)
+    shares = np.exp(scores.astype(np.float64))
+    shares /= shares.sum()
+    order = np.argsort(-shares)
+    kept = set(order[np.cumsum(shares[order]) - shares[order] < top_p].tolist())
+    settings = Settings(temperature=1.0, top_p=top_p, seed=1)
+    drawn = {Sampler(settings, (), scores.size, row).choose(scores) for row in range(400)}
+    assert drawn <= kept and len(drawn) > min(len(kept), 400) / 5
 
 
 def test_zero_temperature_takes_the_first_of_the_likeliest() -> None:

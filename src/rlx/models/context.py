@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlx import interrupt
-from rlx.errors import InputError
+from rlx.errors import DriverError, InputError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
@@ -42,8 +42,8 @@ class Context:
     def feed(self, ids: Array) -> Array:
         """The logits that follow the last of these tokens, i64[batch, n], which come behind those so far.
 
-        After an error the context is as it was before. Raises InputError for more tokens than a context can hold, and
-        RunTimeout or RunCancelled within this thread's limit.
+        After an error the context is as it was before, or empty if the device failed. Raises InputError for more tokens
+        than a context can hold, and RunTimeout or RunCancelled within this thread's limit.
         """
         batch, count = ids.shape
         if self.length + count > self.limit:
@@ -59,8 +59,10 @@ class Context:
                 chunk = np.ascontiguousarray(ids[:, start : start + CHUNK])
                 (logits,) = self.program.run({"input_ids": chunk, CACHED: self._counts[: self.length]})
                 self.length += chunk.shape[1]
-        except BaseException:
+        except BaseException as error:
             self.length = min(before, self.length)
+            if isinstance(error, DriverError):  # the device may have the states no more
+                self.forget()
             raise
         return logits
 

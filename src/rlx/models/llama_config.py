@@ -10,6 +10,8 @@ from rlx.models.config_keys import Keys
 from rlx.models.rope import Rope, rope_of
 
 MAX_LAYERS = 1024
+MAX_HEAD_SIZE = 1 << 16
+MAX_POSITIONS = 1 << 26
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -99,10 +101,10 @@ class Family:
             raise keys.wrong("num_key_value_heads that divide num_attention_heads", [kv_heads, heads])
         if keys.get("head_dim", default("head_dim")) is None and hidden % heads:
             raise keys.wrong("num_attention_heads that divide hidden_size, or a head_dim", [heads, hidden])
-        head_size = keys.whole("head_dim", default("head_dim", hidden // heads))
+        head_size = keys.whole("head_dim", default("head_dim", hidden // heads), most=MAX_HEAD_SIZE)
         if head_size % 2:
             raise keys.wrong("an even head_dim", head_size)
-        positions = keys.whole("max_position_embeddings", default("max_position_embeddings", 2048))
+        positions = keys.whole("max_position_embeddings", default("max_position_embeddings", 2048), most=MAX_POSITIONS)
         bias = self.has_attention_bias and keys.flag("attention_bias", False)
         keys.neutral("attention_bias", bias)
         mlp_bias = self.has_mlp_bias and keys.flag("mlp_bias", False)

@@ -15,6 +15,7 @@ from rlx.models.config_keys import Keys
 
 USUAL_NEW_TOKENS = 256
 """At most, where neither a caller nor a file says how many."""
+SORTED_FIRST = 512
 _NEUTRAL = {
     "num_beams": 1, "num_return_sequences": 1, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_length": 0,
@@ -166,12 +167,21 @@ class Sampler:
         if 0 < settings.top_k < logits.size:
             ids = np.argpartition(logits, -settings.top_k)[-settings.top_k :]
         scores = logits[ids].astype(np.float64)
-        order = np.argsort(-scores, kind="stable")  # the likeliest first
-        ids, scores = ids[order], scores[order]
-        shares = np.exp((scores - scores[0]) / settings.temperature)
+        shares = np.exp((scores - scores.max()) / settings.temperature)
         shares /= shares.sum()
-        before = np.cumsum(shares) - shares
-        kept = (before < settings.top_p) & (shares >= settings.min_p * shares[0])
-        ids, shares = ids[kept], shares[kept]
-        at = np.searchsorted(np.cumsum(shares), self._random.random() * shares.sum(), side="right")
-        return int(ids[min(at, ids.size - 1)])
+        kept = _likeliest(shares, settings.top_p) if settings.top_p < 1 else np.arange(ids.size)
+        kept = kept[shares[kept] >= settings.min_p * shares.max()]
+        ends = np.cumsum(shares[kept])
+        at = np.searchsorted(ends, self._random.random() * ends[-1], side="right")
+        return int(ids[kept[min(at, kept.size - 1)]])
+
+
+def _likeliest(shares: Array, share: float) -> Array:
+    """Where the fewest numbers stand that come to this share together. Of many, few are sorted if these are enough."""
+    few = np.arange(shares.size)
+    if shares.size > SORTED_FIRST:
+        first = np.argpartition(shares, -SORTED_FIRST)[-SORTED_FIRST:]
+        few = first if shares[first].sum() >= share else few
+    few = few[np.argsort(-shares[few], kind="stable")]
+    before = np.cumsum(shares[few]) - shares[few]
+    return np.asarray(few[before < share])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,15 +59,18 @@ class Text:
         for message in messages:
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise InputError(f"[generate] expected messages of 'role' and 'content', got {message!r}")
-        return self.encode(self._rendered(messages), special=False)
+        return self.encode(self.rendered(messages), special=False)
 
-    def _rendered(self, messages: Messages) -> str:
+    def rendered(self, messages: Messages) -> str:
+        """The text of a conversation, as the model's template gives it. Raises InputError, ModelError."""
         tokens = {
             name: _plain(self._settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
         template = self._template
         try:
-            text: str = template.render(messages=messages, add_generation_prompt=True, **tokens)
+            text: str = template.render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens
+            )
         except Exception as error:  # a template may raise anything
             raise InputError(f"[generate] expected messages that the chat template takes, got {error}") from None
         return text
@@ -75,10 +81,14 @@ class Text:
         jinja2 = _jinja()
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _refuse
+        options = {"trim_blocks": True, "lstrip_blocks": True, "extensions": ["jinja2.ext.loopcontrols"]}
+        environment = ImmutableSandboxedEnvironment(**options)
+        environment.globals.update(raise_exception=_refuse, strftime_now=time.strftime)
+        environment.filters["tojson"] = _json
+        # These tags mark for training what the model said.
+        text = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 if true \2%}", self._template_text())
         try:
-            return environment.from_string(self._template_text())
+            return environment.from_string(re.sub(r"\{%(-?)\s*endgeneration\s*(-?)%\}", r"{%\1 endif \2%}", text))
         except jinja2.TemplateError as error:
             raise ModelError(f"[generate] expected a chat template, got what does not parse: {error}") from None
 
@@ -105,6 +115,11 @@ def _jinja() -> Any:
 
 def _refuse(message: str) -> str:
     raise ValueError(message)
+
+
+def _json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """What templates expect of the filter `tojson`: jinja's own escapes what HTML would take for tags."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _plain(token: Any) -> str:
