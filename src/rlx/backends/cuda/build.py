@@ -11,7 +11,7 @@ from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import origin, refused
-from rlx.codegen.simt import contraction, irregular, team_contraction
+from rlx.codegen.simt import contraction, irregular, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
 from rlx.errors import CompileError, UnsupportedOp
@@ -75,7 +75,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
-        SplitKv(LEAST_SCORES),
+        SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
