@@ -42,7 +42,7 @@ def test_what_has_no_kernel_is_refused_with_its_node() -> None:
     graph = Graph("complex")
     x = graph.input("x", (4,), "c64")
     graph.output(x + x)
-    (refused,) = CudaBackend().unsupported(graph)
-    assert refused.node.op.name == "add" and "complex" in refused.reason
+    refused = {each.node.op.name: each.reason for each in CudaBackend().unsupported(graph)}
+    assert "complex" in refused["add"]
     with pytest.raises(UnsupportedOp, match="add"):
         build.build(graph, Options())
