@@ -1,4 +1,5 @@
-"""Products whose sums lanes share: with as many slices as few, several and many blocks have."""
+"""Products whose sums lanes share, with as many slices as few, several and many blocks have. Their rows are no pieces
+of 16 bytes, as those of `team_contraction.py` are."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.codegen.simt import sliced
+from rlx.codegen.simt import sliced, tiled
 from rlx.ir.graph import Graph
 
 from .emulated_driver import EmulatedDriver
@@ -31,14 +32,15 @@ def whole(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 def test_products_with_weights_and_of_inputs(slices: int, driver: EmulatedDriver) -> None:
     graph = Graph("products")
-    x, y = graph.input("x", ("n", 1100)), graph.input("y", (2, 19, "n"))
-    graph.output(x @ graph.param("w", (1100, 70)) + graph.param("bias", (70,)))
+    x, y = graph.input("x", ("n", 1101)), graph.input("y", (2, 19, "n"))
+    graph.output(x @ graph.param("w", (1101, 70)) + graph.param("bias", (70,)))
     graph.output(ops.matmul(y, x[:, :21]))
-    w, bias = whole((1100, 70), 1), whole((70,), 2)
+    w, bias = whole((1101, 70), 1), whole((70,), 2)
     executable = compiled(graph, {"w": w, "bias": bias})
-    assert len({id(k) for k in executable.plan.program.main}) == 2
+    variants = [executable.plan.module.variants[id(kernel)] for kernel in executable.plan.program.main]
+    assert any(tiled.SHARED in executable.plan.module.kernels[each.name] for row in variants for each in row)
     for n in (17, 3, 1):
-        x_given, y_given = whole((n, 1100), n), whole((2, 19, n), n + 1)
+        x_given, y_given = whole((n, 1101), n), whole((2, 19, n), n + 1)
         results = executable.bind({"n": n})([x_given, y_given])
         np.testing.assert_array_equal(results[0], x_given @ w + bias)
         np.testing.assert_array_equal(results[1], y_given @ x_given[:, :21])
@@ -48,15 +50,15 @@ def test_convolutions(slices: int, driver: EmulatedDriver) -> None:
     graph = Graph("convolution")
     graph.output(
         ops.conv(
-            graph.input("x", (2, 24, 7)),
-            graph.param("w", (10, 24, 3)),
+            graph.input("x", (2, 25, 7)),
+            graph.param("w", (10, 25, 3)),
             strides=(1,),
             dilations=(1,),
             low=(1,),
             high=(1,),
         )
     )
-    x, w = whole((2, 24, 7), 1), whole((10, 24, 3), 2)
+    x, w = whole((2, 25, 7), 1), whole((10, 25, 3), 2)
     (result,) = compiled(graph, {"w": w}).bind({})([x])
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=2)

@@ -21,7 +21,6 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
-from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
@@ -67,11 +66,6 @@ def program_of(graph: Graph) -> Program:
     return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
 
 
-def _least_scores(work: FusedAttention) -> int:
-    """Matrix units take the keys of a few queries apart themselves."""
-    return 0 if team_attention.takes(work) else LEAST_SCORES
-
-
 def _panels(work: Contraction) -> tuple[int, int]:
     """Of weights that a batch has one of for each, only matrix units find the panels."""
     width, group = team_contraction.panels(work)
@@ -84,7 +78,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
-        SplitKv(_least_scores),
+        SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),

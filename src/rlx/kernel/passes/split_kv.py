@@ -90,13 +90,17 @@ class SplitKv(LeafPass):
     """Makes parts of attention that has few queries; where only a run knows how many, the run takes one way or the
     other.
 
-    least_scores   of an attention. Fewer of them, over all heads, count as few queries too: a device has lanes for more
+    least_scores   fewer of these, over all heads, count as few queries too: a device has lanes for more
+    keeps_busy     tells of attention that keeps a device busy with fewer
     """
 
     name = "split-kv"
 
-    def __init__(self, least_scores: Callable[[FusedAttention], int] = lambda work: 0) -> None:
+    def __init__(
+        self, least_scores: int = 0, keeps_busy: Callable[[FusedAttention], bool] = lambda work: False
+    ) -> None:
         self.least_scores = least_scores
+        self.keeps_busy = keeps_busy
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
@@ -123,8 +127,7 @@ class SplitKv(LeafPass):
     def _few(self, work: FusedAttention) -> Dim:
         """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
         few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
-        least = self.least_scores(work)
-        if not least:
+        if not self.least_scores or self.keeps_busy(work):
             return few
         scores = dims.product((work.batch, work.heads, work.queries, work.keys))
-        return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, least), -1)), 0))
+        return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, self.least_scores), -1)), 0))

@@ -1,0 +1,48 @@
+"""Which kernels a graph becomes: what only this backend decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.cuda import CudaBackend, build
+from rlx.backends.cuda.build import program_of
+from rlx.errors import UnsupportedOp
+from rlx.ir.graph import Graph
+from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+
+
+def attention(queries: int | str, keys: int | str, dtype: str) -> list[type]:
+    """The kinds of work of attention of 12 heads."""
+    graph = Graph("attention")
+    q = graph.input("q", (1, 12, queries, 32), dtype)
+    k, v = (graph.input(name, (1, 12, keys, 32), dtype) for name in "kv")
+    graph.output(ops.attention(q, k, v))
+    return [type(kernel.work) for kernel in program_of(graph).main]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "dtype", "kinds"),
+    [
+        (128, 128, "f32", [SplitKvPartial, SplitKvCombine]),
+        (512, 512, "f32", [FusedAttention]),
+        ("n", "n", "f32", [FusedAttention, SplitKvPartial, SplitKvCombine]),
+        (128, 128, "f16", [FusedAttention]),  # matrix units, with a workgroup for each 16 queries
+        (4, 512, "f16", [SplitKvPartial, SplitKvCombine]),
+    ],
+)
+def test_attention_is_spread_over_keys_where_scores_are_few(
+    queries: int | str, keys: int | str, dtype: str, kinds: list[type]
+) -> None:
+    assert attention(queries, keys, dtype) == kinds
+
+
+def test_what_has_no_kernel_is_refused_with_its_node() -> None:
+    graph = Graph("complex")
+    x = graph.input("x", (4,), "c64")
+    graph.output(x + x)
+    refused = {each.node.op.name: each.reason for each in CudaBackend().unsupported(graph)}
+    assert "complex" in refused["add"]
+    with pytest.raises(UnsupportedOp, match="add"):
+        build.build(graph, Options())
