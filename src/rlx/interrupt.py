@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import numbers
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -88,8 +89,8 @@ def limit() -> Limit | None:
 def limited(timeout: float | None, cancel: CancelToken | None = None) -> Iterator[None]:
     """What runs in here, in this thread, has so much time, and may be cancelled. Raises InputError for a time that is
     not positive, RunCancelled for a token that was cancelled before."""
-    if timeout is not None and not timeout > 0:
-        raise InputError(f"[run] expected a timeout of more than 0 s, got {timeout}")
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
+        raise InputError(f"[run] expected a timeout of more than 0 s, got {timeout!r}")
     if cancel is not None and not isinstance(cancel, CancelToken):
         raise InputError(f"[run] expected a CancelToken as cancel, got {type(cancel).__name__}")
     if cancel is not None and cancel.cancelled:

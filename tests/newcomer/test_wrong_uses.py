@@ -112,6 +112,29 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
     "split by a number": (
         "rlx.split(x, 3)", rlx.GraphError, r"\[split\] expected 'sizes' to be Sequence\[Dim\], got 3",
     ),
+    "shape of text": (
+        "graph.input('s', 'abc')", rlx.ShapeError, r"a shape such as \('n', 4\), got 'abc': .* is \('abc',\)",
+    ),
+    "shape of an int": ("graph.input('s', 2)", rlx.ShapeError, r"a shape such as \('n', 4\), got 2: .* is \(2,\)"),
+    "weights in a list": (
+        "graph.param('p', (2,), data=[1, 2])", rlx.GraphError, r"'p', got list: np\.asarray\(…, 'float32'\)",
+    ),
+    "ragged constant": ("graph.constant([[1], [2, 3]])", rlx.GraphError, r"\[constant\] expected an array"),
+    "model for a graph": (
+        "rlx.Session('cpu').compile(model)", rlx.GraphError, "a rlx.Graph, got Model: rlx.load opens",
+    ),
+    "path for a graph": (
+        "rlx.Session('cpu').compile('m.onnx')", rlx.GraphError, "a rlx.Graph, got str: rlx.load opens",
+    ),
+    "device that is a number": ("rlx.Session(3)", rlx.OptionError, "name of a device, or a list of names, got 3"),
+    "threads of text": ("rlx.Session('cpu', threads='two')", rlx.OptionError, "a number of threads, .*, got 'two'"),
+    "threads below none": (
+        "rlx.load(bytes_of_a_model, threads=-1)", rlx.OptionError, "a number of threads, .*, got -1",
+    ),
+    "timeout of text": ("model.compiled.run([X], timeout='soon')", rlx.InputError, "more than 0 s, got 'soon'"),
+    "outputs that are a number": (
+        "model.compiled.run([X], outputs=3)", rlx.InputError, r"outputs among \['y'\], got 3",
+    ),
     "index of text": (
         "x['first']", rlx.ShapeError, r"\[index\] expected ints, dims, slices, None or \.\.\., got 'first'",
     ),

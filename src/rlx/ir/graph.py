@@ -132,6 +132,11 @@ class Graph:
         """A weight; `data` is kept beside the graph until a compiled graph takes it."""
         declared = TensorType.of(shape, dtype)
         if data is not None:
+            if not (hasattr(data, "shape") and hasattr(data, "dtype")):
+                wanted = f"np.asarray(…, {declared.dtype.numpy.name!r}) makes one"
+                raise GraphError(
+                    f"[param] expected an array as the data of {name!r}, got {type(data).__name__}: {wanted}"
+                )
             if data.shape != declared.shape or dtypes.of(data.dtype) is not declared.dtype:
                 actual = f"{dtypes.of(data.dtype)}{list(data.shape)}"
                 raise ShapeError(f"[param] expected data of {declared}, got {actual}, at node {name!r}")
@@ -147,7 +152,10 @@ class Graph:
 
     def constant(self, array: Any, dtype: Any = None, name: str | None = None) -> Value:
         """A constant of the array's dtype, or of `dtype`."""
-        read = np.asarray(array)
+        try:
+            read = np.asarray(array)
+        except ValueError as error:
+            raise GraphError(f"[constant] expected an array, or what NumPy makes one of: {error}") from None
         if dtype is not None:
             read = read.astype(dtypes.of(dtype).numpy)
         value = self.add(Constant(Literal(read)), name=name)

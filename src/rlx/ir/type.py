@@ -29,6 +29,8 @@ class TensorType:
     @staticmethod
     def of(shape: Iterable[object], dtype: Any) -> TensorType:
         """From ints and names. Raises ShapeError for a negative dim or a rank over 64, DTypeError."""
+        if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+            raise ShapeError(f"expected a shape such as ('n', 4), got {shape!r}: one of one axis is ({shape!r},)")
         read = tuple(dims.of(dim) for dim in shape)
         if len(read) > MAX_RANK:
             raise ShapeError(f"expected a rank of at most {MAX_RANK}, got {len(read)}")

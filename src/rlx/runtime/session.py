@@ -64,7 +64,7 @@ class Session:
         isa = isa or flags.cpu_isa()
         self.options = Options(
             disable=frozenset([disable] if isinstance(disable, str) else disable) | frozenset(flags.disable()),
-            threads=threads or flags.num_threads() or None,
+            threads=_checked_threads(threads) or flags.num_threads() or None,
             isa=None if isa == "auto" else isa,
             cache=flags.cache() if cache is None else cache,
             check_indices=flags.check_indices() if check_indices is None else check_indices,
@@ -99,6 +99,9 @@ class Session:
 
         Raises UnsupportedOp that names every node that the device does not support, DeviceUnavailable, CompileError.
         """
+        if not hasattr(graph, "outputs") or not hasattr(graph, "nodes"):  # its class is not imported for this
+            made = "rlx.load opens models, which compile themselves, and rlx.jit compiles functions"
+            raise GraphError(f"[session] expected a rlx.Graph, got {type(graph).__name__}: {made}")
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
         if self.device == AUTO:
@@ -179,6 +182,12 @@ class Session:
 AUTO = "auto"
 
 
+def _checked_threads(threads: int | None) -> int | None:
+    if threads is not None and (type(threads) is not int or threads < 0):
+        raise OptionError(f"[session] expected a number of threads, or 0 or None for all, got {threads!r}")
+    return threads
+
+
 def _checked_budget(budget: int | None) -> int | None:
     if budget is not None and (type(budget) is not int or budget < 1):
         raise OptionError(f"[session] expected an expert_budget of at least 1, got {budget!r}")
@@ -192,6 +201,8 @@ def _follows_chain(policy: DevicePolicy) -> bool:
 def _parsed(devices: Sequence[str | Device]) -> tuple[Device, ...]:
     from rlx.device import registry
 
+    if not isinstance(devices, Sequence):
+        raise OptionError(f"[session] expected the name of a device, or a list of names, got {devices!r}")
     parsed = tuple(dict.fromkeys(registry.parse(device) for device in devices))
     if not parsed:
         raise OptionError("[session] expected a device, or a list of at least one, got an empty list")

@@ -316,6 +316,8 @@ def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
     """Positions of outputs. Raises InputError on an unknown name."""
     if isinstance(outputs, Mapping):  # in the order of onnxruntime
         raise InputError("[run] expected names of outputs, got a mapping: run(inputs, outputs) has the inputs first")
+    if not isinstance(outputs, Iterable):
+        raise InputError(f"[run] expected names of outputs among {list(known)}, got {outputs!r}")
     chosen = [outputs] if isinstance(outputs, str) else list(outputs)
     unknown = [name for name in chosen if name not in known]
     if unknown:
