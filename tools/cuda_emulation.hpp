@@ -1,6 +1,8 @@
 // What CUDA C++ has beyond C++17, as far as kernels use it: a block's lanes are coroutines that take turns at barriers.
 
 #include <cmath>
+#include <csetjmp>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
@@ -126,18 +128,36 @@ void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<n
   kernel(*(std::remove_const_t<Parameters>*)arguments[numbers]...);
 }
 
-// Runs a kernel, whose arguments are pointed to; true if all of its blocks ended.
+constexpr int done = 0, in_vain = 1, outside = 2;
+
+inline sigjmp_buf before_a_fault;
+
+inline void leave(int) {
+  siglongjmp(before_a_fault, 1);
+}
+
+// Runs a kernel, whose arguments are pointed to: `in_vain` if lanes of a block wait for one another at different places,
+// `outside` if one reads or writes where no memory is.
 template <auto kernel, class... Parameters>
-bool launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, void** given) {
+int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, void** given) {
   lanes = lanes_of_a_block;
   block.resize(lanes);
   static void** arguments;
   arguments = given;
   body = [] { call(kernel, arguments, std::index_sequence_for<Parameters...>{}); };
-  for (unsigned number = 0; number < blocks; number++) {
-    if (!run_block(number)) return false;
+  struct sigaction own = {}, others;
+  own.sa_handler = leave;
+  sigaction(SIGSEGV, &own, &others);
+  volatile int result = done;
+  if (sigsetjmp(before_a_fault, 1)) {
+    result = outside;
+  } else {
+    for (unsigned number = 0; number < blocks && result == done; number++) {
+      if (!run_block(number)) result = in_vain;
+    }
   }
-  return true;
+  sigaction(SIGSEGV, &others, nullptr);
+  return result;
 }
 
 template <class To, class From>

@@ -1,20 +1,20 @@
 """Runs kernels in CUDA C++ on the processor, compiled as C++: finds wrong kernels where there is no GPU.
 
-The lanes of a block take turns, one goes on until it waits for the others. So what real lanes do at once, and the order
-in which memory changes for them, is not tested; whether indices, arithmetic, atomics and exchanges are right is.
+The lanes of a block take turns, one goes on until it waits for the others; behind each buffer there is no memory. What
+real lanes do at once, and the order in which memory changes for them, is not tested; whether indices, arithmetic,
+atomics and exchanges are right is.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.ir.literal import Array
@@ -23,8 +23,12 @@ COMPILER = "g++"
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-shared", "-fPIC")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 MATRIX = Path(__file__).with_name("cuda_matrix_emulation.hpp")
-ALIGNMENT = 256
-"""Bytes to which GPUs align memory."""
+ALIGNMENT = 16
+"""Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
+NOTHING = 0
+"""That a page lets nobody do."""
+WRONG = ("", "lanes of a block wait at different places", "it reads or writes behind its memory, or in none")
+LIBC = ctypes.CDLL(None)
 
 
 def why_absent() -> str:
@@ -41,14 +45,14 @@ class Emulator:
     architecture = "C++"
 
     def __init__(self) -> None:
-        self._memory: dict[int, Array] = {}
+        self._memory: dict[int, mmap.mmap] = {}
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
         kernels = text.replace(prelude(), f"{prelude(ptx=False)}\n{MATRIX.read_text()}")
         assert kernels != text
         entries = "\n".join(
-            f'extern "C" bool run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
+            f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
             f"{{ return emulation::launch<{name}>({name}, lanes, blocks, arguments); }}"
             for name in sorted(set(names))
         )
@@ -65,10 +69,15 @@ class Emulator:
             return ctypes.CDLL(file.name)
 
     def buffer(self, nbytes: int) -> ctypes.c_uint64:
-        """Memory that holds what nobody expects."""
-        raw = np.full(max(nbytes, 16) + ALIGNMENT, 0xA5, np.uint8)
-        start = -(-raw.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self._memory[start] = raw
+        """Memory that holds what nobody expects, and behind which there is none."""
+        size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        end = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        mapping = mmap.mmap(-1, end + mmap.PAGESIZE)
+        first = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        assert LIBC.mprotect(ctypes.c_void_p(first + end), mmap.PAGESIZE, NOTHING) == 0
+        ctypes.memset(first, 0xA5, end)
+        start = first + end - size
+        self._memory[start] = mapping
         return ctypes.c_uint64(start)
 
     def upload(self, pointer: ctypes.c_uint64, array: Array) -> None:
@@ -84,7 +93,5 @@ class Emulator:
         """Runs a kernel. Raises AssertionError where lanes of a block wait for one another in vain."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
         run = module[f"run_{name}"]
-        run.restype = ctypes.c_bool
-        assert run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers), (
-            f"{name}: lanes of a block wait at different places"
-        )
+        wrong = WRONG[run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers)]
+        assert not wrong, f"{name}: {wrong}"

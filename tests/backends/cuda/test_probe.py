@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,6 +87,9 @@ def test_packages_that_are_missing(machine: Path, monkeypatch: pytest.MonkeyPatc
     assert "cuda-bindings is not installed: pip install 'rlx[cuda]'" in probe.probe().reason
 
 
-def test_a_look_loads_nothing(machine: Path) -> None:
-    probe.probe()
-    assert not any(name.startswith("cuda.bindings") for name in sys.modules)
+def test_a_look_loads_nothing() -> None:
+    look = "import sys; from rlx.backends.cuda import probe; probe.probe(); print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
+    assert "rlx.backends.cuda.probe" in done.stdout
+    assert not any(name.startswith(("cuda.", "numpy")) for name in done.stdout.split())

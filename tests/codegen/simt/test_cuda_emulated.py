@@ -152,6 +152,13 @@ def test_lanes_that_wait_in_vain_are_found() -> None:
         launch(prelude() + text % "__syncthreads();", "f", 3, counter)
 
 
+def test_kernels_that_leave_their_memory_are_found() -> None:
+    text = 'extern "C" __global__ void f(int* p, const Record<1> record) {\n  p[%s] += threadIdx.x;\n}\n'
+    launch(prelude() + text % "threadIdx.x % 4", "f", 1, np.zeros(4, np.int32))
+    with pytest.raises(AssertionError, match="f: it reads or writes behind its memory"):
+        launch(prelude() + text % "threadIdx.x % 5", "f", 1, np.zeros(4, np.int32))
+
+
 def test_what_is_no_cpp_is_refused() -> None:
     with pytest.raises(subprocess.CalledProcessError):
         Emulator().compile(prelude() + "nothing", ["f"])

@@ -111,8 +111,9 @@ class AttentionWriter(Writer):
         parts = []
         for i in range(4):
             feature = self.code.let(f"{quad} * {index(4)} + {index(i)}", "feature")
-            part = self.body.load_at(slot, f"({at} + {feature} * {step})").name
             ragged = features % 4 != 0 and i >= features % 4
+            near = f"min({feature}, {index(features - 1)})" if ragged else feature
+            part = self.body.load_at(slot, f"({at} + {near} * {step})").name
             inside = f"{feature} < {index(features)}"
             parts.append(self.language.select(inside, part, self.zero) if ragged else part)
         return self.language.quad(parts)
@@ -144,7 +145,9 @@ class AttentionWriter(Writer):
             code.emit(f"{score} = {self.body.through(lambda x: legal(ex.apply('tanh', x / cap) * cap), reg).name};")
         if work.mask is not None:
             slot, line, dtype = work.mask
-            at = f"({mask} + {key} * {record.dim(line.coefficient(KEY))})"
+            last = f"{record.dim(work.keys)} - {self.language.index(1)}"
+            there = f"min({key}, {last})"  # what is behind counts for nothing
+            at = f"({mask} + {there} * {record.dim(line.coefficient(KEY))})"
             element = self.body.load_at(slot, at).name
             admitted = select(element, score, fill) if dtype is dtypes.bool_ else f"{score} + {element}"
             code.emit(f"{score} = {admitted};")

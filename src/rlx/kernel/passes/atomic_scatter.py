@@ -159,7 +159,7 @@ class _Spread:
         outer = tuple(extent if number in read else 1 for number, extent in enumerate(work.outer))
         winners = self._temp(counted_in, "winners")
         find = Scatter(outer, work.inner, where, work.guard, position, "max", True)
-        won = apply("eq", load(len(self.kernel.slots), where, counted_in), position)
+        won = apply("eq", load(len(self.kernel.slots), where, counted_in, work.guard), position)
         write = Scatter((*work.outer, *work.inner), (), work.offset, apply("and", work.guard, won), work.body, None)
         return [
             self._map("none", (winners,), const(-1, counted_in)),
