@@ -95,10 +95,10 @@ class Noise:
         if off is not None:
             signs = self.signs.choice([-self.scale, self.scale], size=result.shape)
             perturbed = np.where(np.isfinite(wide), wide + signs * off, wide)
-            # what is nearly a simple number may be just that, which comparisons see
+            # what is nearly a simple number may be just that, which comparisons see; what is one, may be off
             simple = np.round(wide * 8) / 8
             in_reach = np.abs(simple - wide) <= off * abs(self.scale) + strayed
-            nearly = in_reach & (self.random.random(result.shape) < self.simple)
+            nearly = in_reach & (simple != wide) & (self.random.random(result.shape) < self.simple)
             result = np.where(nearly, simple, perturbed).astype(result.dtype)
         return result if anything is None else self._anything(anything, result)
 
