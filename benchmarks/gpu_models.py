@@ -1,6 +1,6 @@
 """Encoders on a GPU, in rlx and in torch, with the same random weights: ms a call, and how far results are from f64.
 
-    python -m benchmarks.gpu_models [--only NAME] [--devices cuda] [--compile] [--kernels]
+    python -m benchmarks.gpu_models [--only NAME] [--device cuda] [--compile] [--kernels]
 
 Each call gives inputs that lie on the device and waits for results there (`call`), or begins and ends with NumPy
 (`numpy`). torch runs eagerly and as a CUDA graph of the same calls, and with --compile by

@@ -315,3 +315,14 @@ def test_numbers_stay_wide_where_anything_reads_them_wide() -> None:
         ready, _ = optimise(graph)
         (cast,) = [node for node in ready.nodes if node.op.name == "cast"]
         assert cast.inputs[0].node.op.name == "slice"
+
+
+def test_chains_of_moves_may_be_long() -> None:
+    graph = Graph("long")
+    x = ops.exp(graph.input("x", (2, 3, 4), "f32"))
+    moved = x
+    for _ in range(1500):
+        moved = moved.transpose(1, 2, 0)[:, :, ::1]
+        moved = ops.slice(moved, starts=(0, 0, 0), stops=moved.shape, steps=(1, 1, 1)).transpose(0, 2, 1)
+    graph.output(ops.cast(moved, to="f16"), ops.cast(x, to="f16"))
+    optimise(graph)

@@ -64,13 +64,18 @@ rules.add(
 
 def _is_cast_to(value: Value, dtype: DType) -> bool:
     """Whether all that reads a value is its cast to a dtype, or moves it and then that is."""
-    if any(value == output for output in value.graph.outputs.values()):
-        return False
-    return all(
-        user.types[0].dtype is dtype if isinstance(user.op, Cast)
-        else isinstance(user.op, MOVES) and _is_cast_to(Value(user, 0), dtype)
-        for user in value.graph.uses(value)
-    )  # fmt: skip
+    outputs = set(value.graph.outputs.values())
+    moved = [value]
+    while moved:
+        each = moved.pop()
+        if each in outputs:
+            return False
+        for user in each.graph.uses(each):
+            if isinstance(user.op, MOVES):
+                moved.append(Value(user, 0))
+            elif not (isinstance(user.op, Cast) and user.types[0].dtype is dtype):
+                return False
+    return True
 
 
 @rules.rule("narrow-before-moves", Is(Cast, Is(MOVES, x, name="moved")),

@@ -164,6 +164,7 @@ class Worker:
 
     def __init__(self, module: str, folder: Path, job: str, key: str) -> None:
         self.key = key
+        self._owner = os.getpid()
         above = str(Path(__file__).parents[3])
         path = os.pathsep.join([above, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
@@ -181,8 +182,9 @@ class Worker:
             process.wait()
 
     def stop(self) -> None:
-        """Ends it, whatever it is doing."""
-        self._process.kill()
+        """Ends it, whatever it is doing; in a fork it goes on, for the process that has started it."""
+        if self._owner == os.getpid():
+            self._process.kill()
 
 
 # the other process
