@@ -13,7 +13,7 @@ from rlx.errors import OptionError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.passes.driver import Context
-from rlx.passes.precision import Precision, policy_of
+from rlx.passes.precision import MODES, Precision, policy_of
 from rlx.runtime.compiled import CompiledGraph, load_compiled
 from rlx.runtime.session import Session
 from support import why_absent
@@ -121,6 +121,15 @@ def test_modes_share_no_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     np.testing.assert_array_equal(results[0], results[4])
     np.testing.assert_array_equal(results[1], results[3])
     assert np.any(results[0] != results[1]) and np.any(results[1] != results[2])
+
+
+def test_what_was_measured_in_one_mode_tells_nothing_of_another() -> None:
+    from rlx.backends.base import Options
+    from rlx.device.choice import Chooser
+    from rlx.device.policy import DevicePolicy
+
+    keys = {Chooser(net(), DevicePolicy(), Options(precision=mode)).key({"n": 3}).text for mode in MODES}
+    assert len(keys) == len(MODES)
 
 
 def test_a_mode_that_there_is_not_is_told_at_once() -> None:

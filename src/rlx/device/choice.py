@@ -127,7 +127,8 @@ class Chooser:
 
     def __init__(self, graph: Graph, policy: DevicePolicy, options: Options) -> None:
         self.graph, self.policy, self.options = graph, policy, options
-        self.program = fingerprint(graph)
+        narrow = "" if options.precision == "f32" else f"@{options.precision}"  # what it takes tells nothing of f32
+        self.program = fingerprint(graph) + narrow
         self._estimators: dict[tuple[Device, float], Estimator] = {}
         self._viable: list[tuple[Device, str]] | None = None
         self._sizes: dict[tuple[tuple[str, int], ...], None] = {}  # in the order in which they came
