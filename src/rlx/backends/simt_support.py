@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from rlx.backends.base import Unsupported
+from rlx.errors import CompileError, UnsupportedOp
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.kernel.lower.lowering import untaken
 from rlx.kernel.lower.table import irregular_ops
 from rlx.ops.control import Control
+from rlx.passes.driver import Pass
+from rlx.passes.pipeline import optimise
 
 
 def refused(ready: Graph, why_unsupported: Callable[[DType], str | None]) -> list[tuple[Node, str]]:
@@ -21,6 +25,27 @@ def refused(ready: Graph, why_unsupported: Callable[[DType], str | None]) -> lis
         reasons += [reason for region in node.regions for _, reason in refused(region, why_unsupported)]
         unsupported.extend((node, reason) for reason in dict.fromkeys(reasons) if reason is not None)
     return unsupported
+
+
+def unsupported(
+    graph: Graph,
+    passes: Sequence[Pass],
+    why_unsupported: Callable[[DType], str | None],
+    render: Callable[[Graph], object],
+) -> list[Unsupported]:
+    """Nodes of a graph that have no kernel once it has gone through `passes`, or that `render` refuses."""
+    ready, _ = optimise(graph, passes)
+    reasons: dict[int, Unsupported] = {}
+    for node, reason in refused(ready, why_unsupported):
+        original = origin(graph, node)
+        reasons.setdefault(id(original), Unsupported(original, reason))
+    if not reasons:
+        try:
+            render(ready)
+        except (UnsupportedOp, CompileError) as error:
+            last = next(iter(graph.outputs.values())).node
+            reasons[id(last)] = Unsupported(last, str(error))
+    return list(reasons.values())
 
 
 def origin(graph: Graph, node: Node) -> Node:

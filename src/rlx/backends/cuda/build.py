@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlx import flags
+from rlx.backends import simt_support
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.simt_claims import claim
-from rlx.backends.simt_support import origin, refused
+from rlx.backends.simt_support import refused
 from rlx.codegen.simt import contraction, irregular, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
-from rlx.errors import CompileError, UnsupportedOp
+from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
@@ -97,18 +98,7 @@ def _passes(options: Options) -> list[Pass]:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    ready, _ = optimise(graph, _passes(Options()))
-    reasons: dict[int, Unsupported] = {}
-    for node, reason in refused(ready, why_unsupported):
-        original = origin(graph, node)
-        reasons.setdefault(id(original), Unsupported(original, reason))
-    if not reasons:
-        try:
-            _render(ready, Context())
-        except (UnsupportedOp, CompileError) as error:
-            last = next(iter(graph.outputs.values())).node
-            reasons[id(last)] = Unsupported(last, str(error))
-    return list(reasons.values())
+    return simt_support.unsupported(graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context()))
 
 
 def build(graph: Graph, options: Options) -> Plan:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from rlx import flags
+from rlx.backends import simt_support
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.simt_claims import claim
-from rlx.backends.simt_support import origin, refused
+from rlx.backends.simt_support import refused
 from rlx.backends.wgpu.device import PORTABLE_BINDING, STORAGE_BUFFERS
 from rlx.backends.wgpu.layout import (
     ARENA,
@@ -96,18 +97,9 @@ def _passes(options: Options) -> list[Pass]:
 
 def unsupported(graph: Graph) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    ready, _ = optimise(graph, _passes(Options()))
-    reasons: dict[int, Unsupported] = {}
-    for node, reason in refused(ready, why_unsupported):
-        original = origin(graph, node)
-        reasons.setdefault(id(original), Unsupported(original, reason))
-    if not reasons:
-        try:
-            _render(ready, Context(), PORTABLE_BINDING, PLAIN)
-        except UnsupportedOp as error:
-            last = next(iter(graph.outputs.values())).node
-            reasons[id(last)] = Unsupported(last, str(error))
-    return list(reasons.values())
+    return simt_support.unsupported(
+        graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context(), PORTABLE_BINDING, PLAIN)
+    )
 
 
 def build(graph: Graph, options: Options, limit: int, target: Target = PLAIN) -> Plan:
