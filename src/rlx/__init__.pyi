@@ -599,6 +599,7 @@ def scatter_elements(
     updates: _ValueLike,
     axis: int = 0,
     combine: str | None = None,
+    distinct: bool = False,
 ) -> Value: ...
 def scatter_nd(
     x: _ValueLike,

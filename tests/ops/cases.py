@@ -200,6 +200,10 @@ def _scatter_elements(name: str) -> Iterator[Case]:
     at = np.array([[0, 2, 0], [1, -1, 9]])
     for combine in (None, "add", "mul", "min", "max"):
         yield case(name, str(combine), array((2, 4)), at, array((2, 3), seed=5), axis=1, combine=combine)
+    shuffled = np.random.default_rng(0).permutation(900)[None, :, None].repeat(2, 0).repeat(3, 2)
+    for combine in (None, "add"):
+        x, updates = array((2, 700, 3)), array((2, 900, 3), seed=5)
+        yield case(name, f"distinct-{combine}", x, shuffled, updates, axis=1, combine=combine, distinct=True)
 
 
 @specimen("scatter_nd")

@@ -224,10 +224,13 @@ class ScatterElements(_Scatter):
     """out[…, indices[…, i, …], …] takes updates[…, i, …] along `axis`; the rest is x.
 
     x [...], indices int [...] of the same rank, updates like x, of the shape of indices
+
+    distinct   no two indices along `axis` that lie inside are the same, so that updates may go side by side
     """
 
     axis: int = 0
     combine: str | None = None
+    distinct: bool = False
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         self._check(x, updates)

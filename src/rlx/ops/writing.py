@@ -84,7 +84,7 @@ class UpdateSlice(Composite):
         count = build.iota(graph, shape=(rows.shape[at],), dtype="i64", axis=0)
         shape = tuple(d if i == at else 1 for i, d in enumerate(rows.shape))
         places = (build.select(fits, first, outside) + count).reshape(shape)
-        return build.scatter_elements(x, build.broadcast_to(places, shape=rows.shape), rows, axis=at)
+        return build.scatter_elements(x, build.broadcast_to(places, shape=rows.shape), rows, axis=at, distinct=True)
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> Cost:
         whole, rows = (dims.mul(of.size, 2 * of.dtype.itemsize) for of in inputs[:2])

@@ -52,14 +52,18 @@ def lower_scatter(context: LoweringContext, group: Group) -> None:
 def _elements(
     context: LoweringContext, emitter: Emitter, x: Value, indices: Value, updates: Value, op: ScatterElements
 ) -> Scatter:
-    """Positions that differ in another axis than `op.axis` never meet: these are the outer axes."""
+    """Positions that differ in another axis than `op.axis` never meet: these are the outer axes, and that one too where
+    its places are distinct."""
     at = op.axis % x.rank
     outer = [i for i in range(x.rank) if i != at]
-    numbers = {a: n for n, a in enumerate([*outer, at])}
+    order = range(x.rank) if op.distinct else [*outer, at]
+    numbers = {a: n for n, a in enumerate(order)}
     here: Index = tuple(axis(numbers[i]) for i in range(x.rank))
     place, guard = _wrapped(emitter.emit(indices, here), x.shape[at])
     offset = context.offset(x, tuple(place if i == at else part for i, part in enumerate(here)))
     body = emitter.emit(updates, here)
+    if op.distinct:
+        return _update(updates.shape, (), offset, guard, body, op.combine)
     return _update(tuple(updates.shape[i] for i in outer), (updates.shape[at],), offset, guard, body, op.combine)
 
 
