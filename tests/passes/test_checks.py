@@ -65,6 +65,25 @@ def test_narrow_indices_into_a_table_for_all_of_them() -> None:
     assert not add_checks(graph, True, 100).checks
 
 
+def test_what_is_surely_the_same_is_looked_at_once() -> None:
+    """Every layer of a decoder writes to its caches where the tokens so far end."""
+    graph = Graph("caches")
+    rows = graph.input("rows", ("seq", 3))
+    past = graph.input("cached", ("past",), "u8").shape[0]
+    for number in range(3):
+        start = ops.dims_tensor(graph, values=(past,)).reshape(())
+        state = graph.state(f"cache.{number}", ("capacity", 3))
+        graph.set_next(state, ops.update_slice(state, rows, start))
+    graph.output(rows)
+    assert len(add_checks(graph, True, 1).checks) == 1
+    session = rlx.Session("cpu")
+    compiled = session.compile(graph)
+    for number in range(3):
+        compiled.bind_handle(f"cache.{number}", np.zeros((4, 3), np.float32))
+    with pytest.raises(InputError, match=r"\[update_slice\] expected starts in \[0, 4\), got 4"):
+        compiled.run({"rows": np.ones((1, 3), np.float32), "cached": np.zeros(4, np.uint8)})
+
+
 def test_sums_that_wrap_prove_nothing() -> None:
     graph = Graph("wraps")
     i = graph.input("i", (), "i64")

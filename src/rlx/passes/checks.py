@@ -27,6 +27,7 @@ from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.control import If, Scan, While
 from rlx.ops.precondition import Require
+from rlx.ops.shape import BroadcastTo, DimsTensor, Reshape
 from rlx.passes.driver import Rebuild
 from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
 
@@ -112,6 +113,7 @@ class _Body:
         self.pieces: list[Value] = []
         self.trips: Value | None = None
         self.extra: list[Value] = []
+        self.looked: set[tuple[object, Range]] = set()
 
     def run(self) -> None:
         for node in self.graph.nodes:
@@ -167,8 +169,10 @@ class _Body:
     def _look(self, node: Node, limit: Range) -> None:
         """A check of an operand's numbers, unless they are known to be in range."""
         value = node.inputs[limit.operand]
-        if self._is_inside(value, limit):
+        same = (_said(value), dataclasses.replace(limit, operand=0, what=""))
+        if same in self.looked or self._is_inside(value, limit):
             return
+        self.looked.add(same)
         label = node.op.label if isinstance(node.op, Require) else node.op.name
         check = Check(limit.low, limit.high, Violation(label, limit.what, _source(node)))
         if not self.owner:
@@ -354,6 +358,13 @@ class _Body:
             self.pieces.append(extra.pop(0))
         if trips:
             self.trips = extra.pop(0)
+
+
+def _said(value: Value) -> object:
+    """What is the same of values that surely are: where a decoder writes to its caches, each layer says anew."""
+    while isinstance(value.op, (Reshape, BroadcastTo)):
+        value = value.node.inputs[0]
+    return (value.op, value.type) if isinstance(value.op, DimsTensor) else (id(value.node), value.index)
 
 
 def _is_integer(value: Value) -> bool:
