@@ -196,6 +196,13 @@ GRAPHS.update({
 })  # fmt: skip
 
 
+# joins
+
+GRAPHS.update({
+    "joins/concat-as-choice": lambda g: ops.concat(f32(g, "s", 3), g.input("y", ("s", 2)) * 2.0, axis=-1) + 1.0,
+})  # fmt: skip
+
+
 # masks
 
 

@@ -26,7 +26,7 @@ from rlx.ops.packed import PackedMatmul
 from rlx.ops.transcendental import Exp
 from rlx.passes.driver import Pass, Report, Rules
 from rlx.passes.hoist import Hoist
-from rlx.passes.pipeline import layout, optimise, standard
+from rlx.passes.pipeline import joined, layout, optimise, standard
 from rlx.passes.transpose_weights import TransposeWeights
 from support import assert_close
 
@@ -99,7 +99,9 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
         (lambda node: mlx and isinstance(node.op, PackedMatmul)),
         (lambda node: dtypes.f64 if isinstance(node.op, Exp) else None) if of == "precision" else None,
     )
-    more: dict[str, list[Pass]] = {"layout": layout(), "transpose-weights": [TransposeWeights()], "hoist": [Hoist()]}
+    more: dict[str, list[Pass]] = {
+        "layout": layout(), "joins": joined(), "transpose-weights": [TransposeWeights()], "hoist": [Hoist()],
+    }  # fmt: skip
     passes = [packed.weights, *passes, packed.normal] if mlx else [*passes, *more.get(of, [])]
     return optimise(graph, passes, disable={off} if off else ())
 

@@ -4,6 +4,7 @@
     raise          ops again of what exporters took apart
     legalise       what a target takes: primitives, and the composites that it claims
     layout         axes in the order in which targets read them
+    joined         concatenations as choices
 
 A backend puts together the list that it wants: usually `[*standard(claims), *layout()]`, with passes of its own before
 or behind. The same pass may come again where what others left gives it something to do.
@@ -17,7 +18,7 @@ from itertools import groupby
 from rlx.ir.graph import Graph, Node
 from rlx.ops.contraction import Einsum
 from rlx.ops.packed import PackedMatmul
-from rlx.passes import canonical, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
+from rlx.passes import canonical, joins, masks, raise_activation, raise_attention, raise_norm, raise_quantised, simplify
 from rlx.passes.cse import Cse
 from rlx.passes.dce import Dce
 from rlx.passes.decompose import Claims, Decompose, no_claims
@@ -81,6 +82,11 @@ def layout() -> list[Pass]:
     return [ChannelsLast(), simplify.rules, Fold(), Cse()]
 
 
+def joined() -> list[Pass]:
+    """Concatenations as a part of what reads them, for targets on which every kernel has a price."""
+    return [joins.rules, simplify.rules, Fold(), Cse()]
+
+
 def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[Pass]:
     """What every target wants."""
     return [*canonicalise(claims), *raise_composites(), *legalise(claims, policy)]
@@ -88,7 +94,7 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), TransposeWeights(), Hoist())))
+    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), TransposeWeights(), Hoist())))
 
 
 def switches(passes: Iterable[Pass]) -> list[str]:
