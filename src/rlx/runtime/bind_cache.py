@@ -38,8 +38,12 @@ class BindCache:
             self._plans[key] = bound
             self._plans.move_to_end(key)
             self._latest = bound
-            while len(self._plans) > 1 and (len(self._plans) > self.max_count or self.nbytes > self.max_bytes):
+            while len(self._plans) > 1 and (len(self._plans) > self.max_count or self._is_full(bound)):
                 self._plans.popitem(last=False)
+
+    def _is_full(self, added: Bound) -> bool:
+        """Whether there are too many bytes. One that keeps none, as others have its memory, cannot be why."""
+        return added.nbytes > 0 and self.nbytes > self.max_bytes
 
     def clear(self) -> None:
         with self._lock:

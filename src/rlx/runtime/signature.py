@@ -150,8 +150,12 @@ class Signature:
     def binding(self, arrays: Sequence[Array], params: Mapping[str, Array]) -> dict[str, int]:
         """Values of the named dims. Raises InputError that names both sides of a contradiction."""
         solver = _Solver()
+        taken: set[tuple[object, ...]] = set()
         for (name, of), array in zip(self.types.items(), arrays):
-            solver.take("input", name, of, array.shape)
+            same = (of.shape, array.shape)  # decoders have dozens of states that are alike
+            if same not in taken:
+                taken.add(same)
+                solver.take("input", name, of, array.shape)
         for name, of in self._symbolic_params.items():
             if name in params:
                 solver.take("param", name, of, params[name].shape)
