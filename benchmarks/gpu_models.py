@@ -3,8 +3,8 @@
     python -m benchmarks.gpu_models [--only NAME] [--device cuda] [--compile] [--kernels]
 
 Each call gives inputs that lie on the device and waits for results there (`call`), or begins and ends with NumPy
-(`numpy`). torch runs eagerly and as a CUDA graph of the same calls, and with --compile by
-`torch.compile(mode="reduce-overhead")`. All take turns. --kernels lists the kernels of rlx.
+(`numpy`). `in a row` is the time a call of many that are waited for once. torch runs eagerly and as a CUDA graph of the
+same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. All take turns. --kernels shows kernels.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ CASES: dict[str, tuple[Config, int, int, Precision]] = {
     for batch, length in ((1, 16), (1, 128), (32, 128))
     if (name, length) != ("BERT-base", 16)
 }
+IN_A_ROW = 20
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
@@ -45,7 +46,7 @@ def weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:
         "embeddings.token_type_embeddings": (config.type_vocab_size, size),
     }
     arrays = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
-    linears = {}
+    linears: dict[str, tuple[int, int]] = {}
     norms = ["embeddings.LayerNorm"]
     for layer in range(config.num_hidden_layers):
         prefix = f"encoder.layer.{layer}"
@@ -120,6 +121,17 @@ def measure(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, fl
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
+def in_a_row(run: Callable[[], Any], wait: Callable[[Any], None]) -> Callable[[], None]:
+    """Many calls, of which the last one's end is waited for."""
+
+    def all_of_them() -> None:
+        for _ in range(IN_A_ROW):
+            result = run()
+        wait(result)
+
+    return all_of_them
+
+
 def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> None:
     config, batch, length, precision = CASES[name]
     arrays = weights(config)
@@ -138,7 +150,7 @@ def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> 
             torch.cuda.synchronize()
 
         calls: dict[str, Callable[[], Any]] = {
-            "rlx call": lambda: model.run(on_device, outputs="device"),
+            "rlx call": lambda: wait(model.run(on_device, outputs="device")),
             "rlx numpy": lambda: model.run([host, mask]),
             "torch eager": lambda: wait(run(ids)),
             "torch graph": lambda: wait(replay()),
@@ -150,6 +162,9 @@ def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> 
             for _ in range(3):
                 call()
         times = measure(calls, rounds)
+        rows = {"rlx in a row": lambda: model.run(on_device, outputs="device"), "torch graph in a row": replay}
+        for label, ms in measure({label: in_a_row(run, wait) for label, run in rows.items()}, rounds // 4).items():
+            times[label] = ms / IN_A_ROW
         theirs = run(ids).float().cpu().numpy()
     ours = np.asarray(model.run([host, mask])[0])
     errors = [float(np.abs(result - exact).max() / np.abs(exact).max()) for result in (ours, theirs)]
@@ -161,7 +176,7 @@ def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> 
         print_kernels(profiled.compile(graph).select(["last_hidden_state"]), [host, mask])
 
 
-def print_kernels(model: Any, inputs: list[Any]) -> None:
+def print_kernels(model: Any, inputs: Any) -> None:
     runs = [model.kernel_times(inputs) for _ in range(20)]
     best = [min(run[i].total_ns for run in runs) for i in range(len(runs[0]))]
     totals: dict[str, tuple[int, float]] = {}

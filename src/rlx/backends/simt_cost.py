@@ -162,10 +162,10 @@ class SimtEstimator(GenericEstimator):
         match kernel.work:
             case FusedAttention() as work:
                 ns, flops, points = self._attention(work, TILE, binding)
-            case SplitKvPartial(work):
-                ns, flops, points = self._attention(work, chunk_of(work), binding)
-            case SplitKvCombine(work):
-                ns, flops, points = 0.0, 0.0, self._joined(work, binding)
+            case SplitKvPartial(work, team):
+                ns, flops, points = self._attention(work, chunk_of(work, team), binding)
+            case SplitKvCombine(work, team):
+                ns, flops, points = 0.0, 0.0, self._joined(work, team, binding)
             case TopKSelection() | BitonicSort() | Scatter() as work:
                 ns, flops, points = self._ordered(work, binding)
             case _:
@@ -188,10 +188,10 @@ class SimtEstimator(GenericEstimator):
         points = heads * max(queries, keys) * max(work.features, work.value_features)
         return flops / self.rate_at("attention", size), flops, points
 
-    def _joined(self, work: FusedAttention, binding: Binding) -> int:
+    def _joined(self, work: FusedAttention, team: bool, binding: Binding) -> int:
         """Elements of the parts that are joined."""
         rows = dims.product((work.live, work.batch, work.heads, work.queries))
-        return math.prod(extents((rows, parts_of(work)), binding)) * part_length(work)
+        return math.prod(extents((rows, parts_of(work, team)), binding)) * part_length(work)
 
     def _ordered(self, work: TopKSelection | BitonicSort | Scatter, binding: Binding) -> tuple[float, float, int]:
         outer = math.prod(extents(work.outer, binding))

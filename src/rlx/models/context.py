@@ -17,6 +17,8 @@ from rlx.runtime.compiled import CompiledGraph
 FIRST_CAPACITY = 256
 CHUNK = 128
 """Tokens of a run. Runs that write to states are not interrupted, so long prompts come in several."""
+LONG_CHUNK = 1024
+"""The same on other devices than the processor, which want much work at once."""
 
 
 class Context:
@@ -54,9 +56,10 @@ class Context:
         before = self.length
         try:
             self._reserve(batch, before + count)
-            for start in range(0, count, CHUNK):
+            longest = CHUNK if self.program.device == "cpu" else LONG_CHUNK
+            for start in range(0, count, longest):
                 interrupt.check()
-                chunk = np.ascontiguousarray(ids[:, start : start + CHUNK])
+                chunk = np.ascontiguousarray(ids[:, start : start + longest])
                 (logits,) = self.program.run({"input_ids": chunk, CACHED: self._counts[: self.length]})
                 self.length += chunk.shape[1]
         except BaseException as error:

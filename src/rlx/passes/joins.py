@@ -19,8 +19,9 @@ rules = Rules("joins")
 
 def _two_parts(root: Value) -> Found | None:
     """Two parts of known extents, of which a run makes one: what is made of weights alone is made once."""
-    parts = root.node.inputs
-    known = all(isinstance(part.shape[root.op.axis], int) for part in parts) if isinstance(root.op, Concat) else False
+    assert isinstance(root.op, Concat)
+    axis, parts = root.op.axis, root.node.inputs
+    known = all(isinstance(part.shape[axis], int) for part in parts)
     return {"parts": parts} if len(parts) == 2 and known and not all(map(_is_of_weights, parts)) else None
 
 
@@ -35,6 +36,7 @@ def _is_of_weights(value: Value) -> bool:
 def chosen(parts: tuple[Value, Value], root: Value) -> Value:
     """The first part where the place along the axis is before its end, else the second: each as if there were nothing
     but padding beside it."""
+    assert isinstance(root.op, Concat)
     first, second = parts
     axis = root.op.axis % root.rank
     before = first.shape[axis]

@@ -135,6 +135,9 @@ class EmulatedDriver(Driver):
     def architecture(self, ordinal: int) -> str:
         return "C++"
 
+    def overlaps(self, ordinal: int) -> bool:
+        return True
+
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         self.calls.append("compile")
         if source not in self._compiled:
@@ -142,7 +145,7 @@ class EmulatedDriver(Driver):
             assert head is not None, source
             numbers = re.search(r"Record<(\d+)>", head[1])
             assert numbers is not None
-            facts = {"name": name, "pointers": head[1].count("slot"), "numbers": int(numbers[1])}
+            facts = {"name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1])}
             self._compiled[source] = json.dumps(facts).encode() + b"\n" + self.emulator.compile(source, [name])
         return self._compiled[source]
 
@@ -321,7 +324,9 @@ class EmulatedDriver(Driver):
         assert name == module["name"]
         return Loaded(module["library"], name, module["pointers"], module["numbers"])
 
-    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
+    def launch(
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
+    ) -> None:
         self._called("launch")
         count = function.pointers + 1
         places = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(arguments))

@@ -144,7 +144,7 @@ def kernel_cases() -> Iterator[KernelCase]:
         *(
             (f"teams {dtype}", _teams(dtype), {"n": n}, Tolerance(64, scale=8))
             for dtype in ("f32", "f16", "bf16")
-            for n in (37, 1)
+            for n in (37, 20, 7, 1)
         ),
         ("sorted", _sorted, {}, Tolerance(0)),
         ("reduced", _reduced, {}, Tolerance(64, scale=4)),
@@ -164,6 +164,9 @@ def kernel_cases() -> Iterator[KernelCase]:
         ("open lengths", _attention((2, 4, "n", 24), (2, 2, "m", 24), 70, mask="f32"), [few, many]),
         ("one query", _attention((1, 4, 1, 64), (1, 1, 900, 64), 64), [{}]),
         ("few queries", _attention((2, 2, 7, 30), (2, 2, 400, 30), 30, "bf16", "bool", causal=True), [{}]),
+        ("one query of halves", _attention((2, 6, 1, 64), (2, 2, 200, 64), 64, "bf16", causal=True, offset=199), [{}]),
+        ("few queries of halves", _attention((2, 8, 5, 40), (2, 2, 150, 40), 24, "f16", "bool", softcap=4.0), [{}]),
+        ("a window of halves", _attention((1, 4, 8, 128), (1, 4, 300, 128), 128, "bf16", **bounded), [{}]),
         ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **bounded), [{}]),
     ):
         cases += [(f"attention: {name}", attention, binding, near) for binding in bindings]

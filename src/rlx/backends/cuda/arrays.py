@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,13 @@ from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
+
+_TORCH = {
+    "torch.float64": "f64", "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16",
+    "torch.int64": "i64", "torch.int32": "i32", "torch.int16": "i16", "torch.int8": "i8", "torch.uint8": "u8",
+    "torch.bool": "bool",
+}  # fmt: skip
+"""Torch's dtypes, of which tensors are taken without DLPack."""
 
 
 class CudaArray(DeviceArray):
@@ -116,12 +124,27 @@ class CudaPlace(AdoptingPlace):
 
     def adopt(self, value: Any) -> CudaArray | None:
         """Raises InputError for an array with gaps, or of a dtype that there is not."""
+        torch = sys.modules.get("torch")
+        if torch is not None and type(value) is torch.Tensor and _is_plain(torch, value):
+            return self._of_torch(torch, value)
         if hasattr(value, "__dlpack_device__"):
             if tuple(map(int, value.__dlpack_device__())) != (CUDA_DLPACK, self.device.ordinal):
                 return None
             return self._of_dlpack(value)
         interface = getattr(value, "__cuda_array_interface__", None)
         return None if interface is None else self._of_interface(value, interface)
+
+    def _of_torch(self, torch: Any, value: Any) -> CudaArray | None:
+        """A plain tensor, without what DLPack costs: torch makes objects for streams and events at each exchange."""
+        if value.get_device() != self.device.ordinal:
+            return None
+        if value.is_conj() or value.is_neg():
+            return self._of_dlpack(value)
+        theirs = torch.cuda.current_stream(self.device.ordinal).cuda_stream or LEGACY_STREAM
+        with self.device.work("run"):
+            self.device.wait_for(theirs)
+        dtype = dtypes.parse(_TORCH[str(value.dtype)])
+        return self._array(value.detach(), dtype, tuple(value.shape), value.stride(), value.data_ptr(), theirs)
 
     def _of_dlpack(self, value: Any) -> CudaArray:
         for lazy in ("detach", "resolve_conj", "resolve_neg"):  # of torch: what it has noted beside the memory
@@ -149,14 +172,20 @@ class CudaPlace(AdoptingPlace):
         return self._array(value, dtype, tuple(interface["shape"]), elements, interface["data"][0])
 
     def _array(
-        self, owner: Any, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, pointer: int
-    ) -> CudaArray:
+        self, owner: Any, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, pointer: int,
+        stream: int | None = None,
+    ) -> CudaArray:  # fmt: skip
         expected = 1
         for extent, stride in zip(reversed(shape), reversed(strides or ())):
             if extent != 1 and stride != expected:
                 raise InputError(f"[cuda] expected an array without gaps, row by row, got {shape} in strides {strides}")
             expected *= extent
-        return CudaArray(self.device, dtype, shape, Borrowed(self.device, pointer, expected * dtype.itemsize, owner))
+        borrowed = Borrowed(self.device, pointer, expected * dtype.itemsize, owner, stream)
+        return CudaArray(self.device, dtype, shape, borrowed)
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    return bool(tensor.is_cuda) and tensor.layout is torch.strided and str(tensor.dtype) in _TORCH
 
 
 def place_of(device: Device) -> CudaPlace:

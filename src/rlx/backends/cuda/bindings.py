@@ -37,6 +37,10 @@ class BindingsDriver(Driver):
             self._call("cuInit", 0)
         except (CudaError, RuntimeError, OSError) as error:  # the package has errors of its own for a missing library
             raise DeviceUnavailable(f"[device] the CUDA driver does not start: {error}") from error
+        kinds = self.cuda.CUlaunchAttributeID
+        self._overlapping = self.cuda.CUlaunchAttribute()
+        self._overlapping.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        self._overlapping.value.programmaticStreamSerializationAllowed = 1
 
     def _call(self, name: str, *arguments: Any) -> Any:
         code, *results = getattr(self.cuda, name)(*arguments)
@@ -57,7 +61,7 @@ class BindingsDriver(Driver):
     def device_name(self, ordinal: int) -> str:
         return str(self._call("cuDeviceGetName", 256, self._device(ordinal)).split(b"\0")[0].decode())
 
-    def architecture(self, ordinal: int) -> str:
+    def _capability(self, ordinal: int) -> tuple[int, int]:
         kinds, device = self.cuda.CUdevice_attribute, self._device(ordinal)
         major, minor = (
             int(self._call("cuDeviceGetAttribute", kind, device))
@@ -65,7 +69,14 @@ class BindingsDriver(Driver):
                 kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )
         )  # fmt: skip
+        return major, minor
+
+    def architecture(self, ordinal: int) -> str:
+        major, minor = self._capability(ordinal)
         return f"sm_{major}{minor}" + "a" * (major >= 9)
+
+    def overlaps(self, ordinal: int) -> bool:
+        return self._capability(ordinal) >= (9, 0)
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         return nvrtc.compile_cubin(source, architecture, f"{name}.cu")
@@ -162,8 +173,17 @@ class BindingsDriver(Driver):
     def function(self, module: Any, name: str) -> Any:
         return self._call("cuModuleGetFunction", module, name.encode())
 
-    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
-        self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, stream, arguments, 0)
+    def launch(
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
+    ) -> None:
+        if not overlapping:
+            self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, stream, arguments, 0)
+            return
+        config = self.cuda.CUlaunchConfig()
+        config.gridDimX, config.blockDimX, config.hStream = blocks, lanes, stream
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+        config.attrs, config.numAttrs = [self._overlapping], 1
+        self._call("cuLaunchKernelEx", config, function, arguments, 0)
 
     def begin_capture(self, stream: Any) -> None:
         self._call("cuStreamBeginCapture", stream, self.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)

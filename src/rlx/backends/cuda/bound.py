@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ import numpy as np
 from rlx.backends.cuda.arrays import CudaArray
 from rlx.backends.cuda.build import place_arena
 from rlx.backends.cuda.device import Borrowed, Device, Memory, Pinned
-from rlx.backends.cuda.launches import Launch, launches
+from rlx.backends.cuda.launches import Launch, give, launches
+from rlx.backends.cuda.moving import Sizes, unread_inputs
 from rlx.backends.cuda.replay import Replay
 from rlx.backends.cuda.slots import Slot
 from rlx.backends.cuda.timers import KernelTimer
@@ -44,17 +45,20 @@ class Placed:
 
 
 class CudaBound(Bound):
-    """The executable at one size, with an arena of its own, made at the first call."""
+    """The executable at one size, or at the end of a bucket of sizes that move, with an arena of its own, made at the
+    first call."""
 
-    def __init__(self, executable: CudaExecutable, binding: Mapping[str, int]) -> None:
+    def __init__(self, executable: CudaExecutable, sizes: Sizes) -> None:
         self.executable = executable
         self.plan = executable.plan
-        self.binding = dict(binding)
+        self.sizes = sizes
+        self.binding = sizes.binding
         program = self.plan.program
-        self.arena = place_arena(program, self.plan.memory, binding)
+        self.arena = place_arena(program, self.plan.memory, sizes)
         self.nbytes = self.arena.nbytes
-        self.shapes = tuple(tuple(dims.evaluate(d, binding) for d in of.shape) for of in self.plan.outputs)
+        self.shapes = tuple(tuple(dims.evaluate(d, self.binding) for d in of.shape) for of in self.plan.outputs)
         self.written = program.written_states()
+        self._unread = unread_inputs(program)
         self.inputs = [self._placed(n, None) for n in program.inputs]
         self.outputs = [
             None if i in self.written else self._placed(n, shape)
@@ -62,6 +66,7 @@ class CudaBound(Bound):
         ]
         self._states = [(at, n) for at, n in enumerate(program.inputs) if self._is_state(n)]
         self.asks = depends_on_data(program.main)
+        self._table = np.zeros(len(self.plan.table), np.int64)
         self._memory: Memory | None = None
         self._device: Device | None = None
         self._spare: list[Slot] = []
@@ -69,7 +74,7 @@ class CudaBound(Bound):
 
     def _placed(self, number: int, shape: tuple[int, ...] | None) -> Placed:
         buffer = self.plan.program.buffers[number]
-        size = dims.evaluate(buffer.nbytes, self.binding)
+        size = 0 if number in self._unread else dims.evaluate(buffer.nbytes, self.binding)
         flat = (size // buffer.dtype.itemsize,)
         return Placed(buffer, self.arena.start.get(number, 0), size, flat if shape is None else shape)
 
@@ -85,6 +90,9 @@ class CudaBound(Bound):
             self._incoming = Pinned(device, self.arena.inputs_end)
             self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
             self._answer = Pinned(device, 1)
+            self._pinned_table = Pinned(device, self._table.nbytes)
+            wanted = self._table.size > 0
+            self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
             self._replay = Replay(device)
             self._starts: dict[int, int] = {}
             self._all_from: tuple[Weights, tuple[tuple[int, int], ...]] | None = None
@@ -122,10 +130,21 @@ class CudaBound(Bound):
         """The kernels of a program without questions."""
         if self._all is None:
             started = self._launches(nothing_to_ask)
-            self._all = launches(self.plan, self.executable.functions, started, self.binding)
+            self._all = self._made(started)
         return self._all
 
+    def _made(self, started: Iterable[Any]) -> list[Launch]:
+        table = self._table_memory.pointer if self._table_memory is not None else 0
+        return launches(self.plan, self.executable.functions, started, self.sizes, table)
+
     # runs
+
+    @contextmanager
+    def at(self, table: Array) -> Iterator[None]:
+        """Runs at a size of the bucket, by its table."""
+        with self.executable.device.lock:
+            self._table = table
+            yield
 
     def __call__(self, inputs: Sequence[Any], out: Sequence[Array | None] | None = None) -> list[Array]:
         return deliver(on_host(self._run(["host"] * len(self.outputs), inputs)), out)
@@ -156,15 +175,25 @@ class CudaBound(Bound):
                 output = self.outputs[i]
                 if output is not None and output.size:
                     driver.copy(array.pointer, self._at(output.start), output.size, device.stream)
-            borrowed = any(isinstance(a, CudaArray) and isinstance(a.memory, Borrowed) for a in inputs)
-            if wanted or borrowed or timer is not None or self._stages_any(inputs):
+            if wanted or not self._lenders_wait(inputs) or timer is not None or self._stages_any(inputs):
                 driver.synchronise(device.stream)
             results = {**arrays, **self._downloaded(where)}
         return [inputs[self.written[i]] if i in self.written else results.get(i) for i in range(len(where))]
 
+    def _lenders_wait(self, inputs: Sequence[Any]) -> bool:
+        """Has the streams of libraries wait whose memory was read; False where one has no stream that could."""
+        memory = [a.memory for a in inputs if isinstance(a, CudaArray) and isinstance(a.memory, Borrowed)]
+        streams = {lent.stream for lent in memory}
+        for stream in streams:
+            if stream is not None:
+                self.executable.device.let_wait(stream)
+        return None not in streams
+
     def _stages_any(self, inputs: Sequence[Any]) -> bool:
-        """Whether inputs lie in the staging of the host, which the next run writes to."""
-        return any(placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs))
+        """Whether anything lies in the staging of the host, which the next run writes to."""
+        return self._table.size > 0 or any(
+            placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs)
+        )
 
     def _at(self, place: int) -> int:
         assert self._memory is not None  # `_ready` was called
@@ -179,16 +208,14 @@ class CudaBound(Bound):
         end = self.arena.outputs_end - self.arena.inputs_end
 
         def move_in(stream: Any) -> None:
+            if self._table_memory is not None:
+                driver.copy_in(self._table_memory.pointer, self._pinned_table.pointer, self._table.nbytes, stream)
             for first, size in blocks:
                 driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
 
         def move_out(stream: Any) -> None:
             if wants and end:
                 driver.copy_out(self._outgoing.pointer, self._at(self.arena.inputs_end), end, stream)
-
-        def kernels(given: Sequence[Launch], stream: Any) -> None:
-            for launch in given:
-                launch.on(driver, stream)
 
         for array, placed in self._on_device(inputs):
             driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
@@ -199,14 +226,15 @@ class CudaBound(Bound):
             move_out(device.stream)
         elif self.asks:
             move_in(device.stream)
-            kernels(self._up_to_the_last_question(lambda piece: kernels(piece, device.stream)), device.stream)
+            rest = self._up_to_the_last_question(lambda piece: give(driver, piece, device.stream))
+            give(driver, rest, device.stream)
             move_out(device.stream)
         else:
             whole = self._whole()
 
             def everything(stream: Any) -> None:
                 move_in(stream)
-                kernels(whole, stream)
+                give(driver, whole, stream)
                 move_out(stream)
 
             self._replay.run((tuple(blocks), wants), whole, everything)
@@ -232,7 +260,7 @@ class CudaBound(Bound):
         if key not in self._pieces:
             if len(self._pieces) >= MOST_PIECES:
                 self._pieces.pop(next(iter(self._pieces)))
-            self._pieces[key] = launches(self.plan, self.executable.functions, started, self.binding)
+            self._pieces[key] = self._made(started)
         return self._pieces[key]
 
     # inputs and results
@@ -249,6 +277,7 @@ class CudaBound(Bound):
 
     def _stage(self, inputs: Sequence[Any], staging: Pinned | None = None) -> None:
         """Copies inputs of the host to where the device takes them from."""
+        self._pinned_table.bytes[: self._table.nbytes] = self._table.view(np.uint8)
         block = (staging or self._incoming).bytes
         for placed, value in self._staged(inputs):
             np.copyto(placed.view(block, 0), np.reshape(value, -1))
@@ -295,11 +324,7 @@ class CudaBound(Bound):
                 driver.copy(self._at(placed.start), array.pointer, placed.size, device.stream)
             whole = self._whole()
 
-            def kernels(stream: Any) -> None:
-                for launch in whole:
-                    launch.on(driver, stream)
-
-            self._replay.run("kernels", whole, kernels)
+            self._replay.run("kernels", whole, lambda stream: give(driver, whole, stream))
             slot.fetch(self._at(self.arena.inputs_end))
 
         def end() -> list[Array]:

@@ -10,13 +10,13 @@ from rlx import flags
 from rlx.backends import simt_support
 from rlx.backends.base import Options, Unsupported
 from rlx.backends.claims import PREFER_NATIVE
+from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
 from rlx.codegen.simt import contraction, irregular, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA, prelude
 from rlx.codegen.simt.module import CudaModule, cuda_module
 from rlx.errors import UnsupportedOp
-from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
@@ -34,7 +34,7 @@ from rlx.kernel.passes.pack import Pack
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.driver import Pass
-from rlx.passes.pipeline import layout, optimise, standard
+from rlx.passes.pipeline import joined, layout, optimise, standard
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
@@ -48,12 +48,16 @@ class Plan:
 
     module   the text of each kernel, by the id of the kernel
     memory   slots of the temporaries of `main`
+    moving   symbols that move from run to run (`moving.py`)
+    table    dims that depend on them, as kernels find them on the device
     """
 
     outputs: tuple[TensorType, ...]
     program: Program
     module: CudaModule
     memory: MemoryPlan
+    moving: frozenset[str] = frozenset()
+    table: tuple[Dim, ...] = ()
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -63,7 +67,7 @@ class Plan:
 
 def program_of(graph: Graph) -> Program:
     """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
-    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout()]
+    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout(), *joined()]
     return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
 
 
@@ -93,7 +97,7 @@ def why_unsupported(dtype: DType) -> str | None:
 
 
 def _passes(options: Options) -> list[Pass]:
-    return [*standard(options.dispatch.claims(claim), options.policy()), *layout()]
+    return [*standard(options.dispatch.claims(claim), options.policy()), *layout(), *joined()]
 
 
 def unsupported(graph: Graph) -> list[Unsupported]:
@@ -118,9 +122,15 @@ def build(graph: Graph, options: Options) -> Plan:
 
 def _render(ready: Graph, context: Context) -> Plan:
     program = to_kernels(ready, passes=kernel_passes(), context=context)
-    module = cuda_module([program])
+    outputs = tuple(v.type for v in ready.outputs.values())
+    moving = moving_symbols(program, (dim for of in outputs for dim in of.shape))
+    module = cuda_module([program], moving)
+    fixed = moving & in_rounds(program, module)
+    if fixed:
+        moving -= fixed
+        module = cuda_module([program], moving)
     memory = plan_temporaries(program, ready, context.enabled("memory-reuse"))
-    return Plan(tuple(v.type for v in ready.outputs.values()), program, module, memory)
+    return Plan(outputs, program, module, memory, moving, table_of(program, module, moving))
 
 
 def plan_temporaries(program: Program, ready: Graph, reuse: bool) -> MemoryPlan:
@@ -140,7 +150,7 @@ class Arena:
     nbytes: int
 
 
-def place_arena(program: Program, memory: MemoryPlan, binding: Mapping[str, int]) -> Arena:
+def place_arena(program: Program, memory: MemoryPlan, sizes: Sizes) -> Arena:
     """States are no part of it, and outputs that lie in a state's memory, or in that of an input."""
     start: dict[int, int] = {}
     end = 0
@@ -148,7 +158,7 @@ def place_arena(program: Program, memory: MemoryPlan, binding: Mapping[str, int]
     def place(numbers: Sequence[int], size: Dim) -> None:
         nonlocal end
         start.update(dict.fromkeys(numbers, end))
-        end += -(-dims.evaluate(size, binding) // ALIGNMENT) * ALIGNMENT
+        end += -(-sizes.most(size) // ALIGNMENT) * ALIGNMENT
 
     marks = []
     for kind, numbers in (("input", program.inputs), ("output", program.outputs)):

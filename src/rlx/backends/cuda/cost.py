@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import kernel_passes, place_arena, plan_temporaries
+from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_cost import SimtEstimator
 from rlx.cost.estimate import Rates
 from rlx.ir.graph import Graph
@@ -19,4 +20,4 @@ class CudaEstimator(SimtEstimator):
         self.memory = plan_temporaries(self.program, self.graph, True)
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:
-        return place_arena(self.program, self.memory, binding).nbytes
+        return place_arena(self.program, self.memory, Sizes(binding)).nbytes

@@ -90,11 +90,16 @@ class Memory:
 
 
 class Borrowed(Memory):
-    """Bytes that another library gives back, when its array has no user."""
+    """Bytes that another library gives back, when its array has no user.
 
-    def __init__(self, device: Device, pointer: int, nbytes: int, owner: Any) -> None:
+    stream   the library's stream, by its number, in whose order it writes to the bytes and gives them back; None where
+             it may do so at once
+    """
+
+    def __init__(self, device: Device, pointer: int, nbytes: int, owner: Any, stream: int | None = None) -> None:
         super().__init__(device, pointer, nbytes)
         self.owner = owner
+        self.stream = stream
 
     def __del__(self) -> None:
         self.owner = None
@@ -132,6 +137,7 @@ class Device:
 
     lost             why it works no more; empty while it does
     place            what tells its memory from that of others (`arrays.place_of`)
+    overlaps         whether kernels begin while those before them end
     stream           where kernels run
     incoming, outgoing   streams of copies that go on beside kernels
     dropped          calls that give back what nobody has any more, made at the next occasion
@@ -147,8 +153,9 @@ class Device:
         self.context = driver.open(ordinal)
         self.name = driver.device_name(ordinal)
         self.architecture = driver.architecture(ordinal)
+        self.overlaps = driver.overlaps(ordinal)
         self.stream, self.incoming, self.outgoing = (driver.stream() for _ in range(3))
-        self._event = driver.event()
+        self._event, self._theirs = driver.event(), driver.event()
         self._pool = driver.pool(ordinal)
         self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 
@@ -253,3 +260,8 @@ class Device:
         """Has a stream of another library, by its number, wait for what was given to ours. Call it within `work`."""
         self.driver.record(self._event, self.stream)
         self.driver.wait(stream, self._event)
+
+    def wait_for(self, stream: int) -> None:
+        """Has ours wait for what was given to a stream of another library, by its number. Call it within `work`."""
+        self.driver.record(self._theirs, stream)
+        self.driver.wait(self.stream, self._theirs)

@@ -47,6 +47,10 @@ class Driver(ABC):
         """What to compile for."""
 
     @abstractmethod
+    def overlaps(self, ordinal: int) -> bool:
+        """Whether kernels of a device can begin while those before them end."""
+
+    @abstractmethod
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """Machine code of a kernel of this name. Raises CompileError; calls from several threads run at once."""
 
@@ -151,8 +155,13 @@ class Driver(ABC):
     def function(self, module: Any, name: str) -> Any: ...
 
     @abstractmethod
-    def launch(self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any) -> None:
-        """`arguments` points to pointers to a kernel's arguments, which are read before this returns."""
+    def launch(
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
+    ) -> None:
+        """`arguments` points to pointers to a kernel's arguments, which are read before this returns.
+
+        overlapping   the kernel waits itself for the one before it in the stream
+        """
 
     # graphs
 

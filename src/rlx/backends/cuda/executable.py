@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,16 @@ from rlx.backends.cuda.arrays import CudaArray, place_of
 from rlx.backends.cuda.bound import CudaBound
 from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Device, Function, open_device
+from rlx.backends.cuda.moving import MovingBound, Sizes
 from rlx.backends.cuda.weights import Weights
 from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import buffers_used, leaves
+
+MOST_BUCKETS = 8
+"""Of which the memory is kept."""
 
 
 class CudaExecutable(Executable):
@@ -35,6 +40,7 @@ class CudaExecutable(Executable):
         self._reserved: frozenset[str] = frozenset()
         self._dirty = True
         self._weights: Weights | None = None
+        self._buckets: OrderedDict[tuple[int, ...], CudaBound] = OrderedDict()
 
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self.device.lock:
@@ -81,6 +87,7 @@ class CudaExecutable(Executable):
     def give_back(self) -> None:
         with self.device.work("weights"):
             self._weights, self._dirty = None, True
+            self._buckets.clear()
             self.device.trim()
 
     @property
@@ -95,7 +102,20 @@ class CudaExecutable(Executable):
         return CudaArray.of_host(self.device, array, f"the input {name!r}")
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
-        return CudaBound(self, {s: binding[s] for s in self.plan.program.symbols})
+        known = {s: binding[s] for s in self.plan.program.symbols}
+        if not self.plan.moving:
+            return CudaBound(self, Sizes(known))
+        return MovingBound(self._bucket(Sizes.of(known, self.plan.moving)), known)
+
+    def _bucket(self, sizes: Sizes) -> CudaBound:
+        """What all sizes of a bucket share."""
+        with self.device.lock:
+            key = tuple(sizes.binding.values())
+            bucket = self._buckets.pop(key, None) or CudaBound(self, sizes)
+            self._buckets[key] = bucket
+            while len(self._buckets) > MOST_BUCKETS:
+                self._buckets.popitem(last=False)
+            return bucket
 
     @property
     def capabilities(self) -> Capabilities:
@@ -113,6 +133,7 @@ class CudaExecutable(Executable):
         """Shares kernels, and the memory of each weight on the device until one of the two gets another."""
         with self.device.lock:
             clone = copy.copy(self)
+            clone._buckets = OrderedDict()
             if not weights:
                 clone._params, clone._weights, clone._dirty = {}, None, True
             return clone

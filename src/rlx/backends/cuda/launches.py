@@ -11,6 +11,7 @@ import numpy as np
 from rlx.backends.cuda.build import Plan
 from rlx.backends.cuda.device import Function
 from rlx.backends.cuda.driver import Driver
+from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_unroll import Started
 from rlx.codegen.simt.code import Shader
 from rlx.errors import UnsupportedOp
@@ -19,12 +20,15 @@ from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Kernel
 
 MOST_BLOCKS = (1 << 31) - 1
+FEW_LANES, MANY_LANES = 1 << 14, 1 << 17
+"""Of kernels that mostly wait for their own start, and of those that half of a device holds at once."""
 POINTER_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`."""
+    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` is as in
+    `Shader`."""
 
     kernel: Kernel
     function: Function
@@ -32,32 +36,62 @@ class Launch:
     lanes: int
     arguments: int
     held: tuple[Array, Array]
+    ahead: bool = False
 
-    def on(self, driver: Driver, stream: Any) -> None:
-        driver.launch(self.function.handle, self.blocks, self.lanes, self.arguments, stream)
+    def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
+        driver.launch(self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping)
+
+
+def give(driver: Driver, given: Sequence[Launch], stream: Any) -> None:
+    """Gives a stream kernels in a row, of which some begin while the one before ends."""
+    before: Launch | None = None
+    for launch in given:
+        launch.on(driver, stream, before is not None and _overlaps(before, launch))
+        before = launch
+
+
+def _overlaps(before: Launch, launch: Launch) -> bool:
+    """Whether a kernel is to begin while the one before ends, where devices can. Not behind one that fills the device:
+    its multiprocessors become free one by one, and the first ones would get most of what follows. Of kernels with many
+    blocks themselves only those that ask for weights before they wait gain more than that costs."""
+    return (
+        launch.function.device.overlaps
+        and before.blocks * before.lanes <= MANY_LANES
+        and (launch.ahead or launch.blocks * launch.lanes <= FEW_LANES)
+    )
 
 
 def launches(
-    plan: Plan, functions: Mapping[str, Function], started: Iterable[Started], binding: Mapping[str, int]
+    plan: Plan,
+    functions: Mapping[str, Function],
+    started: Iterable[Started],
+    sizes: Sizes,
+    table: int = 0,
 ) -> list[Launch]:
-    """Kernels at known dims, without those that have nothing to do. Raises UnsupportedOp for one with more blocks than
-    a device takes."""
+    """Kernels at known sizes, without those that have nothing to do. Raises UnsupportedOp for one with more blocks than
+    a device takes.
+
+    table   where the device has the plan's table; kernels get the places of the dims that are in it
+    """
     made = []
+    binding = sizes.binding
+    place = {dim: at for at, dim in enumerate(plan.table)}
     for each in started:
         kernel = each.kernel
         variant = plan.module.variant(kernel, binding)
         shader = variant.shader
-        positions = dims.evaluate(shader.positions, binding)
+        positions = sizes.most(shader.positions)
         blocks = positions if shader.team else -(-positions // shader.lanes)
         if blocks > MOST_BLOCKS:
             raise UnsupportedOp(
                 f"[{kernel.name}] expected at most {MOST_BLOCKS} blocks, got {blocks} for {dict(binding)}, "
                 f"at nodes {', '.join(kernel.sources)}"
             )
-        numbers = [dims.evaluate(d, binding) for d in shader.numbers]
+        numbers = [place[d] if d in place else dims.evaluate(d, binding) for d in shader.numbers]
+        pointers = each.starts if place.keys().isdisjoint(shader.numbers) else (*each.starts, table)
         function = functions[variant.name]
         for brought in _rounds(shader, binding) if blocks else ():
-            made.append(_launch(kernel, function, blocks, shader.lanes, each.starts, [*brought, *numbers]))
+            made.append(_launch(kernel, function, blocks, shader, pointers, [*brought, *numbers]))
     return made
 
 
@@ -67,11 +101,11 @@ def _rounds(shader: Shader, binding: Mapping[str, int]) -> Sequence[tuple[int, .
 
 
 def _launch(
-    kernel: Kernel, function: Function, blocks: int, lanes: int, starts: Sequence[int], record: Sequence[int]
+    kernel: Kernel, function: Function, blocks: int, shader: Shader, starts: Sequence[int], record: Sequence[int]
 ) -> Launch:
     """The record is the last argument, which has at least one number."""
     values = np.zeros(len(starts) + max(len(record), 1), np.int64)
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
     values[len(starts) : len(starts) + len(record)] = record
     places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)
-    return Launch(kernel, function, blocks, lanes, places.ctypes.data, (values, places))
+    return Launch(kernel, function, blocks, shader.lanes, places.ctypes.data, (values, places), shader.ahead)

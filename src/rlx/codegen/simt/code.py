@@ -24,7 +24,8 @@ class Slot:
     """Where a kernel's buffer lies. `storage` is the number of a storage binding; where the buffer starts in it, the
     record tells. `packed` is the form of its elements (WGSL's `types.py`); `quads` is the number of a second, read-only
     binding of the same memory as `array<vec4<f32>>`, or None. `atomic` is i32 or u32 if its storage is of atomics, and
-    `native` tells that it is of f16, `aligned` that it begins at a multiple of 16 bytes."""
+    `native` tells that it is of f16, `aligned` that it begins at a multiple of 16 bytes, `static` that no run writes
+    to it."""
 
     dtype: DType
     storage: int
@@ -33,6 +34,7 @@ class Slot:
     atomic: str = ""
     native: bool = False
     aligned: bool = True
+    static: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Shader:
     iterations   how many times an invocation goes through loops, at most
     rounds       where the work is dispatched several times, in rounds that depend on a dim
     schedule     how the work is spread over lanes, where it is tiled
+    ahead        whether it asks for what it reads before it waits for earlier kernels
     """
 
     text: str
@@ -79,6 +82,7 @@ class Shader:
     rounds: Rounds | None = None
     schedule: Schedule = UNTILED
     lanes: int = WORKGROUP
+    ahead: bool = False
 
     @property
     def record_words(self) -> int:
@@ -92,6 +96,7 @@ class Code:
 
     shared      workgroup memory: names of arrays, with the type of their elements, and how many there are
     subgroups   whether lanes may exchange values within subgroups
+    follows     whether the lines say themselves where they wait for earlier kernels
     """
 
     language: Language
@@ -99,6 +104,7 @@ class Code:
     shared: dict[str, tuple[str, int]] = field(default_factory=dict)
     depth: int = 1
     subgroups: bool = False
+    follows: bool = False
     _counter: int = 0
 
     def emit(self, text: str) -> None:

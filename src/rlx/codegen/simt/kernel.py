@@ -38,6 +38,8 @@ def render(
             return contraction.render(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
             return team_attention.TeamAttention(work, slots, language).shader(bindings, name)
+        case SplitKvPartial(team=True) as work:
+            return team_attention.TeamParts(work, slots, language).shader(bindings, name)
         case (
             FusedAttention()
             | SplitKvPartial()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
+from rlx.codegen.simt.language.cuda import CUDA, Cuda, bindings_of, prelude
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -68,15 +68,21 @@ class CudaModule:
         return "\n".join([prelude(), *self.kernels.values(), ""])
 
 
-def cuda_kernel(program: Program, kernel: Kernel, name: str, target: NvidiaTarget = NVIDIA) -> Shader:
+def cuda_kernel(
+    program: Program, kernel: Kernel, name: str, target: NvidiaTarget = NVIDIA, language: Cuda = CUDA
+) -> Shader:
     """One kernel in CUDA C++, without the prelude. Raises CompileError."""
     dtypes = [program.buffers[number].dtype for number in kernel.slots]
     if any(dtype.is_complex for dtype in dtypes):
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
     aligned = [_is_aligned(program, number) for number in kernel.slots]
-    slots = [Slot(dtype, storage, aligned=aligned[storage]) for storage, dtype in enumerate(dtypes)]
+    static = program.static_buffers()
+    slots = [
+        Slot(dtype, storage, aligned=aligned[storage], static=number in static)
+        for storage, (number, dtype) in enumerate(zip(kernel.slots, dtypes))
+    ]
     bindings = bindings_of(dtypes, kernel.writes)
-    return render(kernel, slots, bindings, name, target, CUDA)
+    return render(kernel, slots, bindings, name, target, language)
 
 
 def _is_aligned(program: Program, number: int) -> bool:
@@ -88,8 +94,12 @@ def _is_aligned(program: Program, number: int) -> bool:
     return dims.exact_div(step, ALIGNMENT) is not None and _is_aligned(program, base)
 
 
-def cuda_module(programs: Iterable[Program]) -> CudaModule:
-    """The kernels of programs. Equal ones share a function. Raises CompileError."""
+def cuda_module(programs: Iterable[Program], moving: frozenset[str] = frozenset()) -> CudaModule:
+    """The kernels of programs. Equal ones share a function. Raises CompileError.
+
+    moving   symbols whose values are in a table of the device
+    """
+    language = Cuda(moving)
     variants: dict[int, tuple[Variant, ...]] = {}
     kernels: dict[str, str] = {}
     by_text: dict[str, str] = {}
@@ -97,7 +107,7 @@ def cuda_module(programs: Iterable[Program]) -> CudaModule:
         for kernel in leaves((*program.prepare, *program.main)):
             made = []
             for rows, most, guess in _guesses(kernel):
-                shader = cuda_kernel(program, kernel, "KERNEL", replace(NVIDIA, rows=guess))
+                shader = cuda_kernel(program, kernel, "KERNEL", replace(NVIDIA, rows=guess), language)
                 if shader.text not in by_text:
                     digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
                     name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"

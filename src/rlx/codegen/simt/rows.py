@@ -172,6 +172,10 @@ class AloneRows(Rows):
                 self.join(totals[number], sums[number].combine, part)
 
 
+MOST_UNROLLED, UNROLLED = 16, 8
+"""Steps along a row up to which all are written out, and how many of more are."""
+
+
 class TeamRows(Rows):
     """The lanes of a workgroup walk the row together, each every WORKGROUPth place, and join their results."""
 
@@ -200,8 +204,7 @@ class TeamRows(Rows):
         """A loop over this lane's places of the row."""
         self.count(dims.floordiv(dims.add(self.length, WORKGROUP - 1), WORKGROUP))
         flat = self.code.fresh("k")
-        length = self.body.record.dim(self.length)
-        with self.body.scope(self.language.loop(flat, self.language.lane_index(), length, WORKGROUP)):
+        with self._places(flat):
             rest = flat
             for axis, extent in reversed(list(zip(self.inner, self.nest.inner))):
                 if axis == self.inner[0]:
@@ -210,6 +213,22 @@ class TeamRows(Rows):
                     name = self.body.record.divisor(extent)
                     self.body.axes[axis] = self.code.let(f"{rest} % {name}", "index")
                     rest = self.code.let(f"{rest} / {name}", "rest")
+            yield
+
+    @contextmanager
+    def _places(self, flat: str) -> Iterator[None]:
+        """The loop itself. Where all lanes have equally many places, their number is known, and steps are written out:
+        all loads of a lane are then under way at once."""
+        length, lane = self.length, self.language.lane_index()
+        steps = length // WORKGROUP if isinstance(length, int) and length % WORKGROUP == 0 else 0
+        if not steps or not self.language.unrolls:
+            with self.body.scope(self.language.loop(flat, lane, self.body.record.dim(length), WORKGROUP)):
+                yield
+            return
+        self.language.unroll(self.code, steps if steps <= MOST_UNROLLED else UNROLLED)
+        step = self.code.fresh("step")
+        with self.body.scope(self.language.loop(step, self.language.index(0), self.language.index(steps))):
+            self.code.emit(self.language.let(flat, f"{lane} + {step} * {self.language.index(WORKGROUP)}"))
             yield
 
     def walk(self, group: Sequence[int], totals: dict[int, Reg]) -> None:

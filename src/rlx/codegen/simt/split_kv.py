@@ -24,6 +24,8 @@ from rlx.kernel.passes.split_kv import groups_of, part_length, parts_of, schedul
 
 GROUP = 8
 """Lanes whose results one step of a reduction joins: the root of the lanes of a workgroup."""
+UNROLLED = 8
+"""Parts that a lane reads at once, where compilers write out loops."""
 
 
 @dataclass(frozen=True)
@@ -223,29 +225,32 @@ class Join(AttentionWriter):
 
     def __init__(self, join: SplitKvCombine, slots: Sequence[Slot], language: Language = WGSL) -> None:
         work = join.work
+        self.of_teams = join.team
         grid = (dims.mul(work.batch, work.live), work.heads, work.queries, work.value_features)
         super().__init__(work, slots, grid, grid, team=False, language=language)
 
     def write(self) -> Dim:
         work, code, body, language = self.work, self.code, self.body, self.language
         greatest, powers = (language.index(work.value_features + i) for i in range(2))
-        length, chunks = language.index(part_length(work)), self.record.dim(parts_of(work))
+        length, chunks = language.index(part_length(work)), self.record.dim(parts_of(work, self.of_teams))
         number = query_number(self, work, body.axes[HEAD], body.axes[PLACE])
         begin = code.let(f"{number} * {chunks} * {length}", "at")
         top, total, mixed = (code.fresh(stem) for stem in ("top", "total", "mixed"))
         code.emit(language.mutable(top, self.least))
+        language.unroll(code, UNROLLED)
         with self.each(chunks) as chunk:
             self.raise_to(top, self._of_part(begin, chunk, greatest))
         shift = self.shift(top)
         code.emit(language.mutable(total, self.zero))
         code.emit(language.mutable(mixed, self.zero))
+        language.unroll(code, UNROLLED)
         with self.each(chunks) as chunk:
             shrink = self.exp(f"{self._of_part(begin, chunk, greatest)} - {shift}")
             for name, at in ((total, powers), (mixed, body.axes[FEATURE])):
                 code.emit(f"{name} = {language.fma(self._of_part(begin, chunk, at), shrink, name)};")
         value = code.let(language.rounded(work.dtype, f"{mixed} / {self.whole(total)}"))
         body.store(work.out[0], work.out[1], Reg(value, work.dtype, False))
-        return dims.add(dims.mul(parts_of(work), 2), 4)
+        return dims.add(dims.mul(parts_of(work, self.of_teams), 2), 4)
 
     def _of_part(self, begin: str, chunk: str, at: str) -> str:
         length = self.language.index(part_length(self.work))

@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlx.codegen.simt.attention import FEATURE, HEAD, PLACE, AttentionWriter
+from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.split_kv import query_number
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir.dim import Dim
-from rlx.kernel.ir.attention import FusedAttention
+from rlx.ir.dim import Dim, Shape
+from rlx.kernel.ir.attention import FusedAttention, SplitKvPartial
 from rlx.kernel.ir.index import Linear
+from rlx.kernel.passes.split_kv import chunk_of, part_length, parts_of
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 HALVES = (dtypes.f16, dtypes.bf16)
@@ -39,14 +41,23 @@ def takes(work: FusedAttention) -> bool:
 
 
 class TeamAttention(AttentionWriter):
-    """Positions are (batch, head, tile of queries), each a workgroup's."""
+    """Positions are (batch, head, tile of queries), each a workgroup's.
+
+    rows   queries, as tiles have them
+    """
 
     def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language) -> None:
         grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
-        super().__init__(work, slots, grid, (*grid, work.keys), team=True, language=language)
+        self._prepare(work, slots, grid, work.queries, language)
+
+    def _prepare(self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language) -> None:
+        """Of so many `rows`, in tiles along the grid's third axis."""
+        super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
+        self.rows = rows
         self.lanes = 32 * WARPS
         self.chunks = -(-work.features // 32)
         self.columns = work.value_features // 8
+        self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self._is_aligned(work.v)
         self.schedule = Schedule(
             (Tile("workgroup", "queries", TILE), Tile("thread", "keys", TILE)),
             spaces=(("q", "register"), ("k", "global"), ("v", "global"), ("scores", "register")),
@@ -55,23 +66,23 @@ class TeamAttention(AttentionWriter):
 
     def write(self) -> Dim:
         work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
-        head, queries = axes[HEAD], self.record.dim(self.work.queries)
+        head, count = axes[HEAD], self.record.dim(self.rows)
         code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
         first = code.let(f"{axes[PLACE]} * {index(TILE)}", "first")
-        rows = [code.let(f"min({first} + own / 4 + {8 * i}, {queries} - {index(1)})", "row") for i in range(2)]
-        masks = self._queries(rows)
-        axes[HEAD] = code.let(f"{head} / {index(work.repeat)}", "head")
+        rows = [code.let(f"min({first} + own / 4 + {8 * i}, {count} - {index(1)})", "row") for i in range(2)]
+        queries, masks = self._queries(head, rows)
+        axes[HEAD] = self._shared_head(head)
         k, v = (self.start(line, FEATURE, PLACE) for _, line in (work.k, work.v))
         code.emit(f"float mixed[{self.columns}][4] = {{}};")
         tops = [self.variable("top", self.least) for _ in rows]
         totals = [self.variable("total", self.zero) for _ in rows]
-        low, stop = self.span(first, code.let(f"min({first} + {index(TILE)}, {queries}) - {index(1)}", "last"))
+        low, stop = self._keys(first, code.let(f"min({first} + {index(TILE)}, {count}) - {index(1)}", "last"))
         start = code.fresh("start")
         head_of_loop = f"for (auto {start} = {low} + warp * {TILE}; {start} < {stop}; {start} += {TILE * WARPS})"
         with self.body.scope(head_of_loop):
             self._scores(k, start, stop)
             axes[HEAD] = head
-            self._admit(rows, masks, start, stop)
+            self._admit(queries, masks, start, stop)
             shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
             self._mix(v, start, stop, shrunk)
         axes[HEAD] = head
@@ -79,27 +90,48 @@ class TeamAttention(AttentionWriter):
         steps = dims.ceildiv(work.keys, TILE * WARPS)
         return dims.add(steps, TILE * work.value_features // self.lanes + 2)
 
-    def _queries(self, rows: Sequence[str]) -> list[str]:
-        """Brings both rows of a lane to registers; where their masks begin."""
+    # what a row is, and which keys it has
+
+    def _go_to(self, head: str, row: str) -> str:
+        """Goes to a row's query and head; the query's number."""
+        self.body.axes[HEAD], self.body.axes[PLACE] = head, row
+        return row
+
+    def _shared_head(self, head: str) -> str:
+        """The head of keys and values."""
+        return self.code.let(f"{head} / {self.language.index(self.work.repeat)}", "head")
+
+    def _keys(self, first: str, last: str) -> tuple[str, str]:
+        """The keys that rows from one to another have: from the first up to the second (exclusive)."""
+        return self.span(first, last)
+
+    # scores, and what is mixed by them
+
+    def _queries(self, head: str, rows: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Brings both rows of a lane to registers; their queries, and where their masks begin."""
         work, code = self.work, self.code
-        masks = []
+        queries, masks = [], []
         for row, name in zip(rows, ("high", "low")):
-            self.body.axes[PLACE] = row
+            queries.append(self._go_to(head, row))
             at = self.start(work.q[1], FEATURE)
             code.emit(f"Piece {name}[{self.chunks}];")
             for chunk in range(self.chunks):
                 code.emit(f"{name}[{chunk}] = {self._piece(work.q, at, chunk, work.features)};")
             masks.append(self.start(work.mask[1], 3) if work.mask is not None else "")
-        return masks
+        return queries, masks
 
     def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
         """The lane's eight of 32 features, zeros behind the last."""
-        slot, line = operand
-        strides = [line.const, *(c for n, c in line.axes if n != FEATURE), *(c for _, c in line.others)]
-        aligned = self.body.slots[slot].aligned and all(dims.exact_div(c, 8) is not None for c in strides)
+        slot, aligned = operand[0], self._is_aligned(operand)
         place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {32 * chunk} + own % 4 * 8)"
         ragged = 32 * (chunk + 1) > features
         return f"{32 * chunk} + own % 4 * 8 < {features} ? {place} : Piece{{}}" if ragged else place
+
+    def _is_aligned(self, operand: tuple[int, Linear]) -> bool:
+        """Whether all rows begin at multiples of 16 bytes."""
+        slot, line = operand
+        strides = [line.const, *(c for n, c in line.axes if n != FEATURE), *(c for _, c in line.others)]
+        return self.body.slots[slot].aligned and all(dims.exact_div(c, 8) is not None for c in strides)
 
     def _scores(self, k: str, start: str, stop: str) -> None:
         """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
@@ -115,7 +147,7 @@ class TeamAttention(AttentionWriter):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
 
-    def _admit(self, rows: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
+    def _admit(self, queries: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
         """Scales the scores, and puts what takes the place of those that do not count."""
         for half in range(2):
             for number in range(4):
@@ -124,7 +156,7 @@ class TeamAttention(AttentionWriter):
                 key = self.code.let(f"{start} + {8 * half + number % 2} + own % 4 * 2", "key")
                 inside = self.code.let(f"min({key}, {stop} - {self.language.index(1)})", "key")
                 row = number // 2
-                self.mask(rows[row], masks[row], score, inside)
+                self.mask(queries[row], masks[row], score, inside)
                 self.code.emit(f"{score} = {self.language.select(f'{key} < {stop}', score, self.least)};")
 
     def _powers(self, row: int, top: str, total: str) -> str:
@@ -148,20 +180,51 @@ class TeamAttention(AttentionWriter):
     def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str]) -> None:
         """Adds the values, each by its power."""
         work, code, dtype = self.work, self.code, self.work.dtype
-        slot, line = work.v
         left = self._parts()
-        step, along = self.record.dim(line.coefficient(PLACE)), self.record.dim(line.coefficient(FEATURE))
         keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
-        last = f"{stop} - {self.language.index(1)}"
-        places = [code.let(f"slot{slot} + {v} + min({key}, {last}) * {step} + own / 4 * {along}", "at") for key in keys]
         there = [code.let(f"{key} < {stop}", "there") for key in keys]
+        last = f"{stop} - {self.language.index(1)}"
+        step = self.record.dim(work.v[1].coefficient(PLACE))
+        places = [code.let(f"{v} + min({key}, {last}) * {step}", "at") for key in keys]
+        pairs = self._pairs(places, there) if self.words else None
         for column in range(self.columns):
             for number in range(4):
                 code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
-            values = [f"({inside} ? (unsigned){at}[{8 * column} * {along}] : 0u)" for inside, at in zip(there, places)]
-            right = [code.let(f"{values[2 * half]} | {values[2 * half + 1]} << 16", "right") for half in range(2)]
+            right = pairs[column] if pairs is not None else self._elements(column, places, there)
             for part in left:
                 code.emit(f"mma_{dtype}(mixed[{column}], {', '.join(part)}, {', '.join(right)});")
+
+    def _feature(self, column: int, place: str) -> str:
+        """The feature at a place among the eight of a product. Where lanes read words, each has neighbours: one of each
+        product."""
+        return f"({place}) * {self.columns} + {column}" if self.words else f"{8 * column} + ({place})"
+
+    def _elements(self, column: int, places: Sequence[str], there: Sequence[str]) -> list[str]:
+        """A lane's part of the values of a product: pairs of keys, element by element."""
+        slot, line = self.work.v
+        along = self.record.dim(line.coefficient(FEATURE))
+        feature = f"({self._feature(column, 'own / 4')}) * {along}"
+        values = [f"({inside} ? (unsigned)slot{slot}[{at} + {feature}] : 0u)" for inside, at in zip(there, places)]
+        return [self.code.let(f"{values[2 * half]} | {values[2 * half + 1]} << 16", "right") for half in range(2)]
+
+    def _pairs(self, places: Sequence[str], there: Sequence[str]) -> list[list[str]]:
+        """The same of all products, from words in which neighbouring features are."""
+        code, slot = self.code, self.work.v[0]
+        kind, count = ("Piece", 4) if self.columns % 8 == 0 else ("HalfPiece", 2)
+        words: list[list[str]] = []
+        for inside, at in zip(there, places):
+            words.append([])
+            for number in range(self.columns // (2 * count)):
+                place = f"(const {kind}*)(slot{slot} + {at} + own / 4 * {self.columns}) + {number}"
+                piece = code.let(f"{inside} ? *({place}) : {kind}{{}}", "values")
+                words[-1] += [f"{piece}.{component}" for component in "xyzw"[:count]]
+        return [
+            [
+                code.let(f"paired<{column % 2}>({words[2 * half][column // 2]}, {words[2 * half + 1][column // 2]})")
+                for half in range(2)
+            ]
+            for column in range(self.columns)
+        ]
 
     def _parts(self) -> tuple[list[str], list[str]]:
         """The powers as sums of two 16-bit floats: one alone would cost as much as the rounding of the result."""
@@ -187,7 +250,7 @@ class TeamAttention(AttentionWriter):
             begin = code.let(f"(warp * {TILE} + own / 4 + {8 * row}) * {width}", "at")
             for column in range(self.columns):
                 for i in range(2):
-                    place = f"{begin} + {8 * column + i} + own % 4 * 2"
+                    place = f"{begin} + {self._feature(column, f'own % 4 * 2 + {i}')}"
                     code.emit(f"shared_mixed[{place}] = mixed[{column}][{2 * row + i}];")
             code.emit(f"shared_mixed[{begin} + {width - 2}] = {tops[row]};")
             code.emit(f"shared_mixed[{begin} + {width - 1}] = {totals[row]};")
@@ -197,12 +260,14 @@ class TeamAttention(AttentionWriter):
         with body.scope(self.language.loop(item, self.language.lane_index(), count, self.lanes)):
             query = code.let(f"{item} / {index(work.value_features)}", "row")
             feature = code.let(f"{item} % {index(work.value_features)}", "feature")
-            with body.scope(f"if ({first} + {query} < {self.record.dim(work.queries)})"):
-                self._finish(first, query, feature, width)
+            with body.scope(f"if ({first} + {query} < {self.record.dim(self.rows)})"):
+                top, mixed, total = self._together(query, feature, width)
+                self._finish(code.let(f"{first} + {query}", "row"), feature, top, mixed, total)
 
-    def _finish(self, first: str, row: str, feature: str, width: int) -> None:
-        """Divides by the sum of powers, and stores."""
-        work, code, body = self.work, self.code, self.body
+    def _together(self, row: str, feature: str, width: int) -> tuple[str, str, str]:
+        """What the warps have for a row: the greatest score, a feature of the values mixed by powers, and the sum of
+        these."""
+        code = self.code
         starts = [code.let(f"({number * TILE} + {row}) * {width}", "at") for number in range(WARPS)]
         top = self.variable("top", self.number(-math.inf))
         for at in starts:
@@ -213,9 +278,55 @@ class TeamAttention(AttentionWriter):
             code.let(" + ".join(f"{weight} * shared_mixed[{at} + {what}]" for weight, at in zip(weights, starts)))
             for what in (feature, width - 1)
         ]
-        total = self.whole(sums[1])
+        return top, sums[0], sums[1]
+
+    def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
+        """Divides by the sum of powers, and stores."""
+        work, code, body = self.work, self.code, self.body
+        whole = self.whole(total)
         slot, line = work.out
-        body.axes[PLACE] = code.let(f"{first} + {row}", "row")
+        body.axes[PLACE] = row
         place = f"({self.start(line, FEATURE)} + {feature} * {self.record.dim(line.coefficient(FEATURE))})"
-        value = code.let(self.language.rounded(work.dtype, f"{sums[0]} / {total}"))
+        value = code.let(self.language.rounded(work.dtype, f"{mixed} / {whole}"))
         body.store_at(slot, place, Reg(value, work.dtype, False))
+
+
+class TeamParts(TeamAttention):
+    """Parts of attention of few queries. Positions are (batch, head of keys, tile of rows, chunk of keys); rows are the
+    queries of all heads that share the keys."""
+
+    def __init__(self, parts: SplitKvPartial, slots: Sequence[Slot], language: Language) -> None:
+        work = parts.work
+        rows = dims.mul(work.queries, work.repeat)
+        self.chunk = chunk_of(work, team=True)
+        shared_heads = dims.floordiv(work.heads, work.repeat)
+        tiles, chunks = dims.ceildiv(rows, TILE), dims.ceildiv(work.keys, self.chunk)
+        self._prepare(work, slots, (dims.mul(work.batch, work.live), shared_heads, tiles, chunks), rows, language)
+
+    def _go_to(self, head: str, row: str) -> str:
+        repeat = self.language.index(self.work.repeat)
+        self.body.axes[HEAD] = self.code.let(f"{head} * {repeat} + {row} % {repeat}", "head")
+        self.body.axes[PLACE] = self.code.let(f"{row} / {repeat}", "query")
+        return self.body.axes[PLACE]
+
+    def _shared_head(self, head: str) -> str:
+        return head
+
+    def _keys(self, first: str, last: str) -> tuple[str, str]:
+        code, repeat, chunk = self.code, self.language.index(self.work.repeat), self.language.index(self.chunk)
+        low, stop = self.span(code.let(f"{first} / {repeat}", "query"), code.let(f"{last} / {repeat}", "query"))
+        start = code.let(f"{self.body.axes[KEY]} * {chunk}", "start")
+        return code.let(f"max({low}, {start})", "low"), code.let(f"min({stop}, {start} + {chunk})", "stop")
+
+    def _finish(self, row: str, feature: str, top: str, mixed: str, total: str) -> None:
+        """Stores the part."""
+        work, code, body, index = self.work, self.code, self.body, self.language.index
+        query = self._go_to(body.axes[HEAD], row)
+        number = query_number(self, work, body.axes[HEAD], query)
+        parts = self.record.dim(parts_of(work, team=True))
+        begin = code.let(f"({number} * {parts} + {body.axes[KEY]}) * {index(part_length(work))}", "at")
+        with body.scope(f"if ({feature} == {index(0)})"):
+            for i, value in enumerate((top, total)):
+                place = f"({begin} + {index(work.value_features + i)})"
+                body.store_at(0, place, Reg(value, dtypes.f32, False))
+        body.store_at(0, f"({begin} + {feature})", Reg(mixed, dtypes.f32, False))

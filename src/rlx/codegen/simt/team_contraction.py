@@ -44,8 +44,20 @@ CHUNK = 32
 """Elements along k that four lanes have of a row."""
 PANELS = (8, CHUNK)
 """Width and groups of panels: what a warp reads at once."""
-GUESSES = ((32, 16), (512, 128), (None, 4096))
+GUESSES = ((8, 1), (32, 16), (512, 128), (None, 4096))
 """Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
+FEW_ROWS = 32
+"""Rows up to which a workgroup reads its weights once, and mostly waits for them."""
+HALF = 8
+"""Rows that are one half of those of an instruction: the other half is zeros, which nothing brings."""
+LINE = 128
+"""Bytes that come from memory together."""
+MANY_SLICES = (8, 12)
+"""Warps along k of few rows."""
+WIDE = 2048
+"""Columns from which on tiles of few rows have 16 of them."""
+RESIDENT_TEAMS = 5
+"""Workgroups of few rows that a multiprocessor runs at once."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -115,11 +127,31 @@ def rows_of(work: Contraction) -> Dim:
     return dims.mul(dims.product(work.batch), work.m)
 
 
+def _most_rows(work: Contraction, rows_guess: int) -> float:
+    """How many rows the variant for a guess has at most."""
+    rows = rows_of(work)
+    if isinstance(rows, int):
+        return rows
+    return next((most for most, guess in GUESSES if guess == rows_guess and most is not None), math.inf)
+
+
 def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
     """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
     operands. Dims of rows that only a run tells are taken to make so many `rows`."""
     known = _with_rows(work, rows)
+    if _static(rows_of(known)) <= HALF and _static(known.k) >= CHUNK * min(MANY_SLICES):
+        return _narrow(known)
     return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
+
+
+def _narrow(work: Contraction) -> Layout:
+    """The layout of few rows, where all time goes into reading the weights: small tiles, of which warps have slices of
+    the sum, so that as many loads are under way as may be. As measured on an H200: 12 slices are best, and 8 where
+    there are more workgroups than run at once."""
+    columns = 16 if _static(work.n) >= WIDE else 8
+    many = -(-_static(work.n) // columns) > RESIDENT_TEAMS * MULTIPROCESSORS
+    slices = min(MANY_SLICES) if many or _static(work.k) < CHUNK * max(MANY_SLICES) else max(MANY_SLICES)
+    return Layout(16, columns, (1, 1, slices))
 
 
 def _with_rows(work: Contraction, rows: int) -> Contraction:
@@ -179,6 +211,8 @@ class TeamContraction(Writer):
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
+        self.most_rows = _most_rows(work, rows_guess)
+        self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
         warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
@@ -197,11 +231,31 @@ class TeamContraction(Writer):
         code.emit(f"const int part = warp % {along_k};")
         code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
         code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
+        if code.follows:
+            self._bring_weights()
         self._sums()
         code.emit(self.language.barrier())
         self._finish()
         steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
         return dims.add(steps, rows * columns)
+
+    def _has_own_weights(self) -> bool:
+        """Whether its weights are the same in every run, and their places known before a run."""
+        work = self.work
+        return bool(work.packed) and not work.taps and not work.b.others and self.body.slots[work.b_slot].static
+
+    def _bring_weights(self) -> None:
+        """Asks for the tile's weights while the kernel before still runs, which made none of them."""
+        work, code = self.work, self.code
+        columns = self.layout.tile[1]
+        panel_bytes = _depth(work) * PANELS[0] * work.b_dtype.itemsize
+        last = -(-_static(work.n) // PANELS[0]) * panel_bytes
+        first = code.let(f"{self.left} / {PANELS[0]} * {panel_bytes}", "first")
+        end = code.let(f"minimum({first} + {columns // PANELS[0] * panel_bytes}, {self.language.index(last)})", "end")
+        start = f"(const char*)(slot{work.b_slot} + {self.body.fresh_offset(work.b)})"
+        with code.block(f"for (auto at = {first} + lane * {LINE}; at < {end}; at += {self.lanes * LINE})"):
+            code.emit(f"bring_near({start} + at);")
+        code.emit("follow();")
 
     # where operands lie
 
@@ -229,8 +283,7 @@ class TeamContraction(Writer):
         """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
         work, index = self.work, self.language.index
         count = index(-(-_static(work.n) // width))
-        depth = -(-_static(work.k) // work.group) * work.group * width
-        size = self.record.dim(dims.mul(dims.product(work.taps), depth))
+        size = self.record.dim(dims.mul(dims.product(work.taps), _depth(work) * width))
         start = self.body.fresh_offset(work.b)
         panel = f"min(({self.left} + warp_column + {first}) / {index(width)}, {count} - {index(1)})"
         return f"{start} + {panel} * {size}"
@@ -248,8 +301,7 @@ class TeamContraction(Writer):
         a = " + " + self._tap_offset(work.a)
         if not work.packed:
             return a, " + " + self._tap_offset(work.b)
-        depth = -(-_static(work.k) // work.group) * work.group * work.packed
-        steps = tuple(dims.mul(c, depth) for c in contiguous(work.taps))
+        steps = tuple(dims.mul(c, _depth(work) * work.packed) for c in contiguous(work.taps))
         return a, " + " + body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))
 
     def _tap_offset(self, line: Linear) -> str:
@@ -262,12 +314,13 @@ class TeamContraction(Writer):
         work, code, layout = self.work, self.code, self.layout
         m_tiles, n_tiles = layout.rows // 16, layout.columns // 8
         k = _static(work.k)
-        a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")]
+        few = self.most_rows <= HALF
+        a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
         code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
         b = [code.let(self._column(j), "b") for j in range(n_tiles)]
         with ExitStack() as loops:
             a_tap, b_tap = self._taps(loops)
-            code.emit(f"#pragma unroll {4 if m_tiles * n_tiles <= 8 else 2}")
+            code.emit(f"#pragma unroll {8 if few and n_tiles <= 2 else 4 if m_tiles * n_tiles <= 8 else 2}")
             loops.enter_context(
                 code.block(f"for (int chunk = part; chunk < {-(-k // 32)}; chunk += {layout.warps[2]})")
             )
@@ -275,6 +328,7 @@ class TeamContraction(Writer):
             guard, none = (f"along < {k} ? ", " : Piece{}") if k % 32 else ("", "")
             rows = [self._piece(work.a_slot, work.a, f"{at} + along{a_tap}") for at in a]
             left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
+            left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
             if work.packed:
                 columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
                 right = [code.let(column, "right") for column in columns]
@@ -336,6 +390,11 @@ class TeamContraction(Writer):
                 for stage in nests.legal_stages(work.epilogue):
                     assert isinstance(stage, Store)  # of a contraction
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
+
+
+def _depth(work: Contraction) -> int:
+    """Elements of a column of a panel, with those behind its end."""
+    return -(-_static(work.k) // work.group) * work.group
 
 
 def _static(dim: Dim) -> int:

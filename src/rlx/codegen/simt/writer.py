@@ -53,14 +53,15 @@ class Writer(ABC):
         checks = (Check(tuple(self.body.indices), self.extents),) if self.body.indices else ()
         return Shader(
             text, tuple(bindings), self.record.slots, self.record.numbers, dims.product(self.grid), self.team,
-            iterations, checks, self.rounds, self.schedule, self.lanes,
+            iterations, checks, self.rounds, self.schedule, self.lanes, self.code.follows,
         )  # fmt: skip
 
 
 def place(body: Body, extents: Shape) -> None:
     """Leaves if the invocation has no position; else names its position along every axis, the last one fastest."""
     code = body.code
-    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ return; }}")
+    leave = "follow(); return;" if code.follows else "return;"
+    code.emit(f"if (position >= {body.record.dim(dims.product(extents))}) {{ {leave} }}")
     rest = "position"
     for number in reversed(range(len(extents))):
         if number == 0:

@@ -67,9 +67,11 @@ class FusedAttention(Renderable):
 @dataclass(frozen=True)
 class SplitKvPartial(Renderable):
     """The partial results of `work` over parts of its keys. Slot 0 has, for every (batch, head, query, part), the mixed
-    values of each feature, the greatest score, and the sum of powers; the other slots are as those of the work."""
+    values of each feature, the greatest score, and the sum of powers; the other slots are as those of the work. `team`
+    tells that matrix units make them, of other parts."""
 
     work: FusedAttention
+    team: bool = False
 
     def extents(self) -> Shape:
         return self.work.extents()
@@ -86,6 +88,7 @@ class SplitKvCombine(Renderable):
     """Makes the result of `work` (slot 0) of its partial results (slot 1)."""
 
     work: FusedAttention
+    team: bool = False
 
     def extents(self) -> Shape:
         return self.work.extents()

@@ -65,20 +65,26 @@ def schedule(work: FusedAttention) -> Schedule:
     return chosen
 
 
-def groups_of(work: FusedAttention) -> int:
+TEAM_CHUNK = 64
+"""Keys of a workgroup whose warps have 16 each: as many workgroups as there may be, as each waits for memory mostly."""
+
+
+def groups_of(work: FusedAttention, team: bool = False) -> int:
     """Parts that a chunk of keys is divided into, a power of two: narrow heads leave lanes for so many."""
+    if team:
+        return 1
     quads = -(-work.value_features // 4)
     return max(min(MOST_GROUPS, LANES >> (quads - 1).bit_length()), 1)
 
 
-def chunk_of(work: FusedAttention) -> int:
+def chunk_of(work: FusedAttention, team: bool = False) -> int:
     """Keys that a workgroup reads."""
-    return schedule(work).static_tile("workgroup", "keys")
+    return TEAM_CHUNK if team else schedule(work).static_tile("workgroup", "keys")
 
 
-def parts_of(work: FusedAttention) -> Dim:
+def parts_of(work: FusedAttention, team: bool = False) -> Dim:
     """How many parts a query has."""
-    return dims.mul(dims.ceildiv(work.keys, chunk_of(work)), groups_of(work))
+    return dims.mul(dims.ceildiv(work.keys, chunk_of(work, team)), groups_of(work, team))
 
 
 def part_length(work: FusedAttention) -> int:
@@ -91,16 +97,15 @@ class SplitKv(LeafPass):
     other.
 
     least_scores   fewer of these, over all heads, count as few queries too: a device has lanes for more
-    keeps_busy     tells of attention that keeps a device busy with fewer
+    for_teams      tells of attention that workgroups with matrix units compute: it keeps a device busy with fewer, and
+                   its parts are theirs too
     """
 
     name = "split-kv"
 
-    def __init__(
-        self, least_scores: int = 0, keeps_busy: Callable[[FusedAttention], bool] = lambda work: False
-    ) -> None:
+    def __init__(self, least_scores: int = 0, for_teams: Callable[[FusedAttention], bool] = lambda work: False) -> None:
         self.least_scores = least_scores
-        self.keeps_busy = keeps_busy
+        self.for_teams = for_teams
 
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         work = kernel.work
@@ -113,11 +118,12 @@ class SplitKv(LeafPass):
         few = self._few(work)
         split = dataclasses.replace(work, live=few)
         rows = dims.product((few, work.batch, work.heads, work.queries))
-        size = dims.product((rows, parts_of(work), part_length(work)))
+        team = self.for_teams(work)
+        size = dims.product((rows, parts_of(work, team), part_length(work)))
         parts = program.new_buffer("temp", dtypes.f32, size, f"{kernel.name}.parts")
         kernels = [
-            Kernel(f"{kernel.name}_parts", SplitKvPartial(split), (parts.number, *kernel.slots[1:]), 1),
-            Kernel(f"{kernel.name}_join", SplitKvCombine(split), (kernel.slots[0], parts.number), 1),
+            Kernel(f"{kernel.name}_parts", SplitKvPartial(split, team), (parts.number, *kernel.slots[1:]), 1),
+            Kernel(f"{kernel.name}_join", SplitKvCombine(split, team), (kernel.slots[0], parts.number), 1),
         ]
         if few != 1:
             many = dims.add(1, dims.mul(few, -1))
@@ -127,7 +133,7 @@ class SplitKv(LeafPass):
     def _few(self, work: FusedAttention) -> Dim:
         """1 where there are few queries, 0 where there are many; a dim where only a run knows."""
         few = dims.maximum(dims.add(1, dims.mul(dims.floordiv(work.queries, FEW_QUERIES + 1), -1)), 0)
-        if not self.least_scores or self.keeps_busy(work):
+        if not self.least_scores or self.for_teams(work):
             return few
         scores = dims.product((work.batch, work.heads, work.queries, work.keys))
         return dims.maximum(few, dims.maximum(dims.add(1, dims.mul(dims.floordiv(scores, self.least_scores), -1)), 0))

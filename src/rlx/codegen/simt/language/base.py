@@ -36,6 +36,8 @@ class Language(ABC):
     """One language. Integers of loops and indices are of its index type."""
 
     name: str
+    unrolls = False
+    """Whether compilers write out loops where they are asked to."""
 
     # types and literals
 

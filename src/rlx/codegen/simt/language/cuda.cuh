@@ -10,6 +10,16 @@ struct alignas(16) Piece {
   unsigned x, y, z, w;
 };
 
+struct alignas(8) HalfPiece {
+  unsigned x, y;
+};
+
+// Of two words with two elements of 16 bits each: the lower elements, or the upper ones.
+template <int upper>
+__device__ __forceinline__ unsigned paired(unsigned a, unsigned b) {
+  return upper ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
+}
+
 template <bool aligned, class T>
 __device__ __forceinline__ Piece piece_at(const T* place) {
   if (aligned) return *(const Piece*)place;

@@ -22,7 +22,7 @@ from rlx.codegen.simt.registers import Reg
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
-from rlx.ir.dim import Dim
+from rlx.ir.dim import Dim, symbols
 from rlx.ir.dtype import DType
 from rlx.ir.expr import INSTRUCTIONS, Expr
 
@@ -39,7 +39,16 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"
 
 class CudaRecord(Record):
     """Numbers of 64 bits: those that a round brings, then dims. Slots are pointers, which begin where their buffers
-    do."""
+    do.
+
+    moving   symbols of dims that are not in the record but in a table of the device: the record has their places there
+    moves    whether there are such dims
+    """
+
+    def __init__(self, slots: int, rounds: int = 0, moving: frozenset[str] = frozenset()) -> None:
+        super().__init__(slots, rounds)
+        self.moving = moving
+        self.moves = False
 
     def start(self, slot: int) -> str:
         raise CompileError("[cuda] expected a slot's own pointer, got a place in a heap")
@@ -47,16 +56,27 @@ class CudaRecord(Record):
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return CUDA.index(dim)
-        return f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
+        entry = f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
+        if not symbols(dim) & self.moving:
+            return entry
+        self.moves = True
+        return f"moving[{entry}]"
 
     def round(self, number: int) -> str:
         return f"record.dims[{number}]"
 
 
 class Cuda(Language):
-    """CUDA C++ as NVRTC takes it."""
+    """CUDA C++ as NVRTC takes it.
+
+    moving   symbols whose values kernels find in a table of the device, so that one graph serves all of them
+    """
 
     name = "cuda"
+    unrolls = True
+
+    def __init__(self, moving: frozenset[str] = frozenset()) -> None:
+        self.moving = moving
 
     # types and literals
 
@@ -219,7 +239,7 @@ class Cuda(Language):
     # memory
 
     def record(self, slots: int, rounds: int = 0) -> Record:
-        return CudaRecord(slots, rounds)
+        return CudaRecord(slots, rounds, self.moving)
 
     def load(self, body: Body, slot: int, offset: str, guard: Reg | None = None) -> Reg:
         dtype = body.slots[slot].dtype
@@ -301,6 +321,9 @@ class Cuda(Language):
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
             for number, binding in enumerate(bindings)
         ]
+        assert isinstance(record, CudaRecord)  # this language's own
+        if record.moves:
+            pointers.append(f"const {INDEX}* __restrict__ moving")
         count = max(record.rounds + len(record.numbers), 1)
         lines = [
             f'extern "C" __global__ void __launch_bounds__({lanes})',
@@ -308,6 +331,7 @@ class Cuda(Language):
             f"  const {INDEX} position = {position};",
             "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
             *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
+            *([] if code.follows else ["  follow();"]),
             *code.lines,
             "}",
         ]
@@ -322,7 +346,7 @@ def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
     return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
 
 
-PTX = ("cuda_halves.cuh", "cuda_matrix.cuh")
+PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh")
 """Texts with instructions of PTX."""
 
 

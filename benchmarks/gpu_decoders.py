@@ -1,0 +1,206 @@
+"""A decoder on a GPU, step by step, in rlx and in torch, with the same random weights.
+
+    python -m benchmarks.gpu_decoders [--only NAME] [--context 1024] [--steps 64] [--rounds 3] [--peers] [--kernels]
+
+A step has one token: its number comes from the host, and logits go there. `prompt` is 512 tokens at once. torch is
+transformers with a cache of fixed size, eagerly and, with --peers, by `torch.compile(mode="reduce-overhead")`. `limit`
+is the time in which memory gives all weights and the cache once. --kernels lists the kernels of a step of rlx.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import rlx
+from benchmarks.gpu_models import print_kernels
+from rlx.models.context import Context
+from rlx.models.llama import decoder
+from rlx.models.llama_config import Config
+
+BANDWIDTH = 4.8e12
+"""Bytes a second of an H200's memory."""
+PROMPT = 512
+QWEN3_06B: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
+    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": True,
+    "hidden_act": "silu", "attention_bias": False,
+}  # fmt: skip
+SMOLLM2: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+    "rope_theta": 1e5, "tie_word_embeddings": True, "hidden_act": "silu",
+}  # fmt: skip
+CASES = {"Qwen3-0.6B": QWEN3_06B, "SmolLM2-135M": SMOLLM2}
+
+
+def weights(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Random weights by the names of checkpoints, in bf16."""
+    random = np.random.default_rng(0)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    size = config.get("head_dim", hidden // config["num_attention_heads"])
+    heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+
+    def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
+        drawn = random.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
+        return drawn.astype(ml_dtypes.bfloat16)
+
+    arrays = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden)}
+    ones = {"model.norm.weight": hidden}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        shapes = {
+            "self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (kv_heads, hidden),
+            "self_attn.v_proj": (kv_heads, hidden), "self_attn.o_proj": (hidden, heads),
+            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
+        }  # fmt: skip
+        arrays |= {f"{at}.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
+        ones |= {f"{at}.input_layernorm.weight": hidden, f"{at}.post_attention_layernorm.weight": hidden}
+        if config["model_type"] == "qwen3":
+            ones |= {f"{at}.self_attn.q_norm.weight": size, f"{at}.self_attn.k_norm.weight": size}
+    return arrays | {name: np.ones(width, ml_dtypes.bfloat16) for name, width in ones.items()}
+
+
+class OfRlx:
+    """The decoder in rlx."""
+
+    def __init__(self, config: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]], profile: bool = False) -> None:
+        parsed = Config.of(config)
+        graph = decoder(parsed, arrays, caches=True)
+        session = rlx.Session("cuda")
+        self.program = session.with_options(replace(session.options, profile=profile)).compile(graph)
+        self.context = Context(self.program, parsed.max_positions)
+
+    def feed(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self.context.feed(ids)
+
+    def forget(self) -> None:
+        self.context.length = 0
+
+
+class OfTorch:
+    """The decoder in transformers, with a cache of fixed size."""
+
+    def __init__(self, config: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]], compiled: bool) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+
+        made = AutoConfig.for_model(**config)
+        with torch.device("cuda"):
+            self.model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16).eval()
+        tensors = {name: torch.from_numpy(a.view(np.uint16)).view(torch.bfloat16) for name, a in arrays.items()}
+        self.model.load_state_dict(tensors, strict=False)
+        self.cache = StaticCache(config=made, max_cache_len=config["max_position_embeddings"])
+        self.step = self.model
+        self.length = 0
+        self.feed(np.zeros((1, 1), np.int64))  # outside of graphs, so that the cache is no graph's own
+        if compiled:
+            self.step = torch.compile(self.model, mode="reduce-overhead")
+        self.length = 0
+
+    def feed(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        given = torch.from_numpy(ids).cuda()
+        places = torch.arange(self.length, self.length + ids.shape[1], device="cuda")
+        call = self.step if ids.shape[1] == 1 else self.model
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            out = call(
+                given, past_key_values=self.cache, cache_position=places, position_ids=places[None], use_cache=True,
+                logits_to_keep=1,
+            )  # fmt: skip
+        self.length += ids.shape[1]
+        return np.asarray(out.logits[:, -1].float().cpu())
+
+    def forget(self) -> None:
+        self.length = 0
+        self.cache.reset()
+
+
+def timed(model: Any, ids: np.ndarray[Any, Any]) -> float:
+    before = time.perf_counter()
+    model.feed(ids)
+    return (time.perf_counter() - before) * 1e3
+
+
+def measure(name: str, config: dict[str, Any], given: argparse.Namespace) -> None:
+    arrays = weights(config)
+    makers: dict[str, Callable[[], Any]] = {
+        "rlx": lambda: OfRlx(config, arrays),
+        "torch eager": lambda: OfTorch(config, arrays, False),
+    }
+    if given.peers:
+        makers["torch compile"] = lambda: OfTorch(config, arrays, True)
+    made: dict[str, Any] = {}
+    for kind, maker in makers.items():
+        before = time.perf_counter()
+        made[kind] = maker()
+        made[kind].feed(np.zeros((1, 1), np.int64))
+        print(f"{name}: {kind} ready after {time.perf_counter() - before:.1f} s", flush=True)
+    random = np.random.default_rng(1)
+    ids = random.integers(0, config["vocab_size"], (1, given.context))
+    steps: dict[str, list[float]] = {kind: [] for kind in made}
+    prompts: dict[str, list[float]] = {kind: [] for kind in made}
+    logits: dict[str, Any] = {}
+    for _ in range(given.rounds):
+        for kind, model in made.items():
+            model.forget()
+            model.feed(ids[:, :PROMPT])
+            model.forget()
+            prompts[kind].append(timed(model, ids[:, :PROMPT]))
+            model.feed(ids[:, PROMPT:])
+            logits[kind] = model.feed(ids[:, :1])
+            model.feed(ids[:, :1])
+            steps[kind] += [timed(model, ids[:, :1]) for _ in range(given.steps)]
+    heads = config["num_key_value_heads"] * config.get(
+        "head_dim", config["hidden_size"] // config["num_attention_heads"]
+    )
+    nbytes = sum(a.nbytes for a in arrays.values()) + 4 * config["num_hidden_layers"] * heads * given.context
+    told = ", ".join(
+        f"{kind} {statistics.median(taken):.3f} (least {min(taken):.3f}), prompt {min(prompts[kind]):.2f} ms"
+        for kind, taken in steps.items()
+    )
+    print(f"{name}, one token at {given.context}: {told}; limit {nbytes / BANDWIDTH * 1e3:.3f} ms")
+    for kind in list(made)[1:]:
+        gap = np.abs(logits["rlx"] - logits[kind]).max()
+        print(f"  greatest difference of logits to {kind}: {gap:.3f} of {np.abs(logits[kind]).max():.2f}")
+
+
+def list_kernels(config: dict[str, Any], context: int) -> None:
+    model = OfRlx(config, weights(config), profile=True)
+    for _ in range(context // 512):
+        model.feed(np.zeros((1, 512), np.int64))
+    step = {"input_ids": np.zeros((1, 1), np.int64), "cached": np.zeros(model.context.length, np.uint8)}
+    print_kernels(model.program, step)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
+    given = parser.parse_args()
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}, rlx {rlx.__version__}"
+    )
+    for name, config in CASES.items():
+        if given.only not in name:
+            continue
+        if given.kernels:
+            list_kernels(config, given.context)
+        else:
+            measure(name, config, given)
+
+
+if __name__ == "__main__":
+    main()
