@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from rlx import collector, interrupt, locks, mapped
+from rlx.arguments import checked, methods_checked
 from rlx.errors import CapabilityError, ClosedError, InputError
 from rlx.frontends import foreign, onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
@@ -68,6 +69,7 @@ class _About:
         return _About(graph.name, imported.format, imported.notes, imported.sequences, inputs, outputs)
 
 
+@methods_checked(but=("run",))
 class Model:
     """A model. Its program is compiled for a device at its first use.
 
@@ -380,11 +382,12 @@ class Model:
         return self.graph._repr_html_()
 
 
+@checked
 def load(
     source: Source,
     device: str | Sequence[str | Device] = "auto",
     *,
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,

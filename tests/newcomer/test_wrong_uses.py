@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
         "rlx.Session('cpu').compile('m.onnx')", rlx.GraphError, "a rlx.Graph, got str: rlx.load opens",
     ),
     "device that is a number": ("rlx.Session(3)", rlx.OptionError, "name of a device, or a list of names, got 3"),
-    "threads of text": ("rlx.Session('cpu', threads='two')", rlx.OptionError, "a number of threads, .*, got 'two'"),
+    "threads of text": ("rlx.Session(threads='two')", rlx.OptionError, "'threads' to be int [|] None, got 'two'"),
     "threads below none": (
         "rlx.load(bytes_of_a_model, threads=-1)", rlx.OptionError, "a number of threads, .*, got -1",
     ),

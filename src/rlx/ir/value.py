@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.arguments import is_index
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -90,6 +91,8 @@ class Value(ArrayMethods, Concrete):
         """Axes in this order, as ints or as one tuple; reversed if none are given."""
         given = permutation[0] if len(permutation) == 1 and isinstance(permutation[0], (tuple, list)) else permutation
         order = tuple(given) or tuple(reversed(range(self.rank)))
+        if not all(map(is_index, order)):
+            raise GraphError(f"[transpose] expected axes as ints, or one tuple of them, got {order}")
         return self.graph.build("transpose", self, permutation=expect.axes(order, self.rank, "permutation"))
 
     @property

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rlx import flags
+from rlx.arguments import methods_checked
 from rlx.backends.base import Options
-from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean, keywords_told
+from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs, Program
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rlx.runtime.graph_devices import GraphDevices
 
 
+@methods_checked(but=("compile",))
 class Session:
     """Compiles graphs for one device.
 
@@ -45,12 +47,11 @@ class Session:
     Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
 
-    @keywords_told
     def __init__(
         self,
         device: str | Sequence[str | Device] = "auto",
         *,
-        disable: Iterable[str] = (),
+        disable: str | Iterable[str] = (),
         threads: int | None = None,
         isa: str | None = None,
         cache: bool | None = None,

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import rlx.ops  # noqa: F401  # methods of values call ops by name
 from rlx import collector, locks, logs
-from rlx.errors import InputError, OptionError, TracerError, did_you_mean, keywords_told
+from rlx.arguments import checked, methods_checked
+from rlx.errors import InputError, OptionError, TracerError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
 from rlx.runtime.session import Session
@@ -73,6 +74,7 @@ class _Family:
         return next((trace for trace in reversed(self.traces) if trace.fits(shapes)), None)
 
 
+@methods_checked()
 class Jit:
     """A function that is traced and compiled at its first call, and once more where a call needs another program."""
 
@@ -341,13 +343,13 @@ def _forget(methods: dict[int, Jit], key: int, _: object) -> None:
     methods.pop(key, None)
 
 
-@keywords_told
+@checked
 def jit(
     function: Callable[..., Any] | None = None,
     *,
     device: str = "auto",
     static: Iterable[int | str] | int | str = (),
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,
@@ -374,8 +376,6 @@ def jit(
     named = (static,) if isinstance(static, (int, str)) else tuple(static)
     if function is None:
         return lambda of: Jit(of, session, named)
-    if not callable(function):
-        raise InputError(f"[jit] expected a function, got {type(function).__name__}")
     return Jit(function, session, named)
 
 
