@@ -24,7 +24,7 @@ from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.interface import Interface, Port
 from rlx.runtime.program import Inputs
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 from rlx.runtime.signature import names_of
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ def load(
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
     expert_budget: int | None = None,
-    precision: Literal["f32", "f16", "bf16"] = "f32",
+    precision: Precision = "f32",
     mmap: bool = False,
     **reader: Any,
 ) -> Model:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rlx.runtime.graph_devices import GraphDevices
 
 
+Precision = Literal["f32", "f16", "bf16"]
+
+
 @methods_checked(but=("compile",))
 class Session:
     """Compiles graphs for one device.
@@ -58,7 +61,7 @@ class Session:
         check_indices: bool | None = None,
         compile: Literal["meanwhile", "before"] | None = None,
         expert_budget: int | None = None,
-        precision: Literal["f32", "f16", "bf16"] = "f32",
+        precision: Precision = "f32",
     ) -> None:
         self.device = device if isinstance(device, str) else AUTO
         self.devices_in_turn = () if isinstance(device, str) else _parsed(device)

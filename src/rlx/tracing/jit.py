@@ -20,7 +20,7 @@ from rlx.arguments import checked, methods_checked
 from rlx.errors import InputError, OptionError, TracerError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 from rlx.tracing import tree
 from rlx.tracing.arguments import NUMBERS, Kind, as_array, is_value
 from rlx.tracing.control import open_graph
@@ -355,6 +355,7 @@ def jit(
     cache: bool | None = None,
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
+    precision: Precision = "f32",
 ) -> Any:
     """A function of arrays as a program: it is traced and compiled at its first call. Also a decorator, with or without
     options.
@@ -371,8 +372,9 @@ def jit(
     Python asks a value for its numbers, InputError, and what `Session.compile` raises.
     """
     session = Session(
-        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
-    )
+        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
+        precision=precision,
+    )  # fmt: skip
     named = (static,) if isinstance(static, (int, str)) else tuple(static)
     if function is None:
         return lambda of: Jit(of, session, named)
