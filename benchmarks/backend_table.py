@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,17 @@ def version(package: str) -> str:
         return f"no {package}"
 
 
+def found_elsewhere(kind: str) -> str:
+    """What the newest results of another machine say of the cases on a device that is not here, and where they are."""
+    row = rf"^\| `tests/ops/test_reference\.py --device {kind}`, (.+?) \| (.+?) \|$"
+    for path in sorted((ROOT / "benchmarks" / "results").glob(f"{kind}-*.md"), reverse=True):
+        found = re.search(row, path.read_text("utf-8"), re.MULTILINE)
+        if found:
+            when = path.stem.removeprefix(f"{kind}-")
+            return f". On another machine ([{when}](../benchmarks/results/{path.name})): of {found[1]} {found[2]}"
+    return ""
+
+
 def linked() -> list[str]:
     """Links to the pages of backends, as this page lies beside their folder."""
     return [f"[{path.stem}](backends/{path.name})" for path in sorted((ROOT / "docs" / "backends").glob("*.md"))]
@@ -174,7 +186,12 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
         ), "",
     ]  # fmt: skip
     if absent:
-        parts += ["Not on this machine:", "", *(f"- {device}: {why}" for device, why in absent), ""]
+        parts += [
+            "Not on this machine:",
+            "",
+            *(f"- {device}: {why}{found_elsewhere(device)}" for device, why in absent),
+            "",
+        ]
     ran = [o for o in outcomes if not o.failure]
     families = sorted({family for o in ran for family in o.families})
     rows = [(f, *(o.families.get(f, Tally()) for o in ran)) for f in families]
