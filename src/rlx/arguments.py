@@ -70,7 +70,7 @@ _CLASSES = (
 _KINDS: dict[str, Fits] = {
     **{name: lambda argument, name=name: is_a(argument, name) for name in _CLASSES},  # type: ignore[misc]
     "None": lambda argument: argument is None,
-    "str": lambda argument: isinstance(argument, str),
+    **dict.fromkeys(("str", "Precision", "Strategy"), lambda argument: isinstance(argument, str)),
     "int": is_index,
     "bool": _is_truth,
     "float": _is_number,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from rlx.arguments import is_index, is_iterable
+from rlx.elsewhere import METHODS
 from rlx.errors import GraphError, ShapeError
 from rlx.ir.spelling import lenient_method
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rlx.ir.dim import Dim
     from rlx.ir.value import Value
 
+NAMES_OF_FUNCTIONS: list[Callable[[], set[str]]] = []
+"""What gives the names of functions of ops, where there are any."""
 Axes = int | Iterable[int] | None
 
 
@@ -117,6 +120,15 @@ class ArrayMethods:
 
     def __rfloordiv__(self, other: Any) -> Value:
         return _floor_divided(_of(self), other, _of(self))
+
+
+def no_attribute(value: Value, name: str) -> AttributeError:
+    """The error for an attribute that values have not, which says what does the same."""
+    meant = METHODS.get(name)
+    if meant is None and not name.startswith("_") and any(name in names() for names in NAMES_OF_FUNCTIONS):
+        meant = f"rlx.{name}(x) does it"
+    said = f"'Value' object has no attribute {name!r}{f': {meant}' if meant else ''}"
+    return AttributeError(said, name=name, obj=value)
 
 
 def _of(methods: ArrayMethods) -> Value:

@@ -15,7 +15,7 @@ from rlx.ir.concrete import Concrete
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
-from rlx.ir.methods import ArrayMethods
+from rlx.ir.methods import ArrayMethods, no_attribute
 from rlx.ir.op import Constant, Op
 from rlx.ir.type import TensorType
 
@@ -72,6 +72,11 @@ class Value(ArrayMethods, Concrete):
 
     def __hash__(self) -> int:
         return id(self.node) + self.index
+
+    if not TYPE_CHECKING:  # which knows all attributes, and would take any
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
