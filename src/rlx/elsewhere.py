@@ -29,3 +29,18 @@ METHODS = {
     "block_until_ready": _GRAPHS,
 }  # fmt: skip
 """Names of methods of arrays."""
+_CALL = "model(x) or model.run({'x': x}) runs it"
+_DEVICE = "rlx.load(path, device=…) says on which device it runs"
+OF_MODELS = {
+    "get_inputs": "model.inputs has names, dtypes and dims", "get_outputs": "model.outputs has names, dtypes and dims",
+    "get_providers": "model.device is the device", "set_providers": _DEVICE,
+    "end_profiling": "rlx profile times kernels", "get_modelmeta": "model.format and model.notes tell of the file",
+    "io_binding": "model.compiled.bind_handle does it",
+    "predict": _CALL, "forward": _CALL, "infer": _CALL, "inference": _CALL, "apply": _CALL,
+    "eval": "models always infer", "train": "nothing is trained here", "to": _DEVICE, "cuda": _DEVICE, "cpu": _DEVICE,
+    "half": "rlx.load(path, precision='f16') does it", "bfloat16": "rlx.load(path, precision='bf16') does it",
+    "compile": "model.compiled is the compiled program", "params": "model.compiled.params has the weights",
+    "parameters": "model.compiled.params has the weights", "state_dict": "model.compiled.params has the weights",
+    "set_params": "model.compiled.set_params does it", "set_param": "model.compiled.set_param does it",
+}  # fmt: skip
+"""Names of methods of models, in onnxruntime, torch and others, and of what compiled programs have."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from rlx import collector, interrupt, locks, mapped
 from rlx.arguments import checked, methods_checked
+from rlx.elsewhere import OF_MODELS
 from rlx.errors import CapabilityError, ClosedError, InputError
 from rlx.frontends import foreign, onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
@@ -113,6 +114,13 @@ class Model:
         self._devices: GraphDevices | None = None
         self._closed = False
         self._lock = locks.rlock()
+
+    if not TYPE_CHECKING:  # which knows all attributes, and would take any
+
+        def __getattr__(self, name: str) -> Any:
+            meant = OF_MODELS.get(name)
+            said = f"'Model' object has no attribute {name!r}{f': {meant}' if meant else ''}"
+            raise AttributeError(said, name=name, obj=self)
 
     @property
     def graph(self) -> Graph:

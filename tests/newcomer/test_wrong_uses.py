@@ -82,6 +82,10 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
     "device that is not here": ("rlx.Session('tpu')", rlx.DeviceUnavailable, r"tpu: .*; available here: cpu"),
     "second processor": ("rlx.Session('cpu:1')", rlx.DeviceUnavailable, "cpu:1: expected an ordinal below 1, got 1"),
     "file that is not there": ("rlx.load('nothing.onnx')", rlx.ModelError, "got 'nothing.onnx', which does not exist"),
+    "address": ("rlx.load('https://x.org/m.onnx')", rlx.ModelError, r"'https://x\.org/m\.onnx', .*downloads nothing"),
+    "model of a hub": ("rlx.load('meta-llama/Llama-3')", rlx.ModelError, "does not exist; rlx downloads nothing"),
+    "method of onnxruntime": ("model.get_inputs()", AttributeError, "'get_inputs': model.inputs has names"),
+    "method of a module of torch": ("model.to('cuda')", AttributeError, r"'to': rlx\.load\(path, device=…\)"),
     "unknown op": (
         "rlx.load(model_of('Twist', domain='my.domain'))", rlx.UnsupportedOp, r"'first' \(my\.domain\.Twist, opset 1\)",
     ),
@@ -312,13 +316,16 @@ def test_methods_of_values_take_the_names_of_torch_too() -> None:
 
 def test_hints_name_what_there_is_and_stand_in_for_what_there_is_not() -> None:
     value = rlx.Graph().input("x", (2,))
-    for known, owner in ((elsewhere.NAMES, rlx), (elsewhere.METHODS, value)):
+    opened = rlx.load(model("Relu"), device="cpu")
+    for known, owner in ((elsewhere.NAMES, rlx), (elsewhere.METHODS, value), (elsewhere.OF_MODELS, opened)):
         for name, hint in known.items():
             assert not hasattr(owner, name), name
             for named in re.findall(r"rlx\.(\w+)", hint):
                 assert hasattr(rlx, named), hint
             for named in re.findall(r"\bx\.(\w+)", hint):
                 assert hasattr(value, named), hint
+            for named in re.findall(r"\bmodel\.(\w+)", hint):
+                assert hasattr(opened, named), hint
 
 
 def test_help_and_everything_imported_have_classes_functions_and_ops() -> None:
