@@ -168,8 +168,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]
 
 
-def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
-    """The whole file."""
+def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]], passed_over: Sequence[str] = ()) -> str:
+    """The whole file. `passed_over` are devices that are here, and were not asked for."""
     parts = [
         "# What each device gets right", "",
         "Written by `python -m benchmarks.backend_table`; do not edit. Every device ran the cases of `tests/ops` and",
@@ -185,6 +185,8 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
             [(o.device, identity(o.device), o.failure or o.cases, o.nets) for o in outcomes],
         ), "",
     ]  # fmt: skip
+    if passed_over:
+        parts += [f"Here, and not run for this page: {', '.join(passed_over)}.", ""]
     if absent:
         parts += [
             "Not on this machine:",
@@ -216,6 +218,7 @@ def main() -> None:
     arguments = parser.parse_args()
     every = [name for name in registry.names() if name not in SECOND_NAMES]
     kinds = [name for name in arguments.devices.split(",") if name] or every
+    passed_over = [kind for kind in every if kind not in kinds and registry.is_available(kind)]
     absent = [(kind, registry.why_unavailable(kind)) for kind in kinds if not registry.is_available(kind)]
     outcomes = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -224,7 +227,7 @@ def main() -> None:
                 continue
             outcomes.append(run(kind, (arguments.reports or Path(temporary)).absolute()))
             print(f"{kind}: cases {outcomes[-1].cases}, nets {outcomes[-1].nets} {outcomes[-1].failure}", flush=True)
-    arguments.output.write_text(page(outcomes, absent), encoding="utf-8")
+    arguments.output.write_text(page(outcomes, absent, passed_over), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -329,6 +329,6 @@ def test_hints_name_what_there_is_and_stand_in_for_what_there_is_not() -> None:
 
 
 def test_help_and_everything_imported_have_classes_functions_and_ops() -> None:
-    text = pydoc.render_doc(rlx, renderer=pydoc.plaintext)
-    for words in ("class Session", "class Graph", "load(source", "gelu(x: 'ValueLike'", "softmax(x", "jit(function"):
+    text = "".join(pydoc.render_doc(rlx, renderer=pydoc.plaintext).split())  # Python 3.13 breaks long signatures
+    for words in ("classSession", "classGraph", "load(source", "gelu(x:'ValueLike'", "softmax(x", "jit(function"):
         assert words in text, words
