@@ -115,7 +115,8 @@ def explain_model(
     inputs = gather(graph, input_options, chosen, seed)
     with progress("predicting"):
         found = GraphDevices(graph, _policy(only), Options(precision=precision), runs).explain(inputs)
-    explanation = replace(found, graph=path.name)  # exporters call all graphs alike
+    narrow = "" if precision == "f32" else f" with products of {precision}"
+    explanation = replace(found, graph=f"{path.name}{narrow}")  # exporters call all graphs alike
     if page is not None:
         with progress("drawing"):
             document = explanation.html()
