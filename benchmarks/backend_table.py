@@ -129,12 +129,6 @@ def identity(device: str) -> str:
     try:
         backend, ordinal = registry.backend(device)
         facts = dict(backend.identity(ordinal))
-        adapter_type = getattr(backend, "adapter_type", "")
-        if adapter_type != "":
-            from rlx.backends.wgpu.device import adapters
-
-            info = adapters(adapter_type)[ordinal].info
-            facts["adapter"] = ", ".join(str(info[k]) for k in ("device", "description", "backend_type") if info.get(k))
     except RlxError as error:
         return str(error)
     return "; ".join(v if k == "device" else f"{k} {v}" for k, v in facts.items() if k != "features")
