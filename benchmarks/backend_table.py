@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -128,12 +129,6 @@ def identity(device: str) -> str:
     try:
         backend, ordinal = registry.backend(device)
         facts = dict(backend.identity(ordinal))
-        adapter_type = getattr(backend, "adapter_type", "")
-        if adapter_type != "":
-            from rlx.backends.wgpu.device import adapters
-
-            info = adapters(adapter_type)[ordinal].info
-            facts["adapter"] = ", ".join(str(info[k]) for k in ("device", "description", "backend_type") if info.get(k))
     except RlxError as error:
         return str(error)
     return "; ".join(v if k == "device" else f"{k} {v}" for k, v in facts.items() if k != "features")
@@ -146,6 +141,17 @@ def version(package: str) -> str:
         return f"no {package}"
 
 
+def found_elsewhere(kind: str) -> str:
+    """What the newest results of another machine say of the cases on a device that is not here, and where they are."""
+    row = rf"^\| `tests/ops/test_reference\.py --device {kind}`, (.+?) \| (.+?) \|$"
+    for path in sorted((ROOT / "benchmarks" / "results").glob(f"{kind}-*.md"), reverse=True):
+        found = re.search(row, path.read_text("utf-8"), re.MULTILINE)
+        if found:
+            when = path.stem.removeprefix(f"{kind}-")
+            return f". On another machine ([{when}](../benchmarks/results/{path.name})): of {found[1]} {found[2]}"
+    return ""
+
+
 def linked() -> list[str]:
     """Links to the pages of backends, as this page lies beside their folder."""
     return [f"[{path.stem}](backends/{path.name})" for path in sorted((ROOT / "docs" / "backends").glob("*.md"))]
@@ -156,8 +162,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]
 
 
-def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
-    """The whole file."""
+def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]], passed_over: Sequence[str] = ()) -> str:
+    """The whole file. `passed_over` are devices that are here, and were not asked for."""
     parts = [
         "# What each device gets right", "",
         "Written by `python -m benchmarks.backend_table`; do not edit. Every device ran the cases of `tests/ops` and",
@@ -173,8 +179,15 @@ def page(outcomes: Sequence[Outcome], absent: Sequence[tuple[str, str]]) -> str:
             [(o.device, identity(o.device), o.failure or o.cases, o.nets) for o in outcomes],
         ), "",
     ]  # fmt: skip
+    if passed_over:
+        parts += [f"Here, and not run for this page: {', '.join(passed_over)}.", ""]
     if absent:
-        parts += ["Not on this machine:", "", *(f"- {device}: {why}" for device, why in absent), ""]
+        parts += [
+            "Not on this machine:",
+            "",
+            *(f"- {device}: {why}{found_elsewhere(device)}" for device, why in absent),
+            "",
+        ]
     ran = [o for o in outcomes if not o.failure]
     families = sorted({family for o in ran for family in o.families})
     rows = [(f, *(o.families.get(f, Tally()) for o in ran)) for f in families]
@@ -199,6 +212,7 @@ def main() -> None:
     arguments = parser.parse_args()
     every = [name for name in registry.names() if name not in SECOND_NAMES]
     kinds = [name for name in arguments.devices.split(",") if name] or every
+    passed_over = [kind for kind in every if kind not in kinds and registry.is_available(kind)]
     absent = [(kind, registry.why_unavailable(kind)) for kind in kinds if not registry.is_available(kind)]
     outcomes = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -207,7 +221,7 @@ def main() -> None:
                 continue
             outcomes.append(run(kind, (arguments.reports or Path(temporary)).absolute()))
             print(f"{kind}: cases {outcomes[-1].cases}, nets {outcomes[-1].nets} {outcomes[-1].failure}", flush=True)
-    arguments.output.write_text(page(outcomes, absent), encoding="utf-8")
+    arguments.output.write_text(page(outcomes, absent, passed_over), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ CODES = {
     "ShapeError": "RLX101", "DTypeError": "RLX102", "GraphError": "RLX103", "TracerError": "RLX104",
     "ModelError": "RLX201", "UnsupportedOp": "RLX202", "InputError": "RLX301", "RunTimeout": "RLX302",
     "RunCancelled": "RLX303", "ClosedError": "RLX304", "ProfileError": "RLX305", "CapabilityError": "RLX306",
-    "FlagError": "RLX401", "OptionError": "RLX402", "DeviceUnavailable": "RLX501", "MissingExtra": "RLX502",
-    "OutOfMemory": "RLX503", "DriverError": "RLX504", "DeviceLost": "RLX505", "StateLost": "RLX506",
-    "FallbackError": "RLX507", "CompileError": "RLX601",
+    "FlagError": "RLX401", "OptionError": "RLX402", "ArgumentError": "RLX403", "DeviceUnavailable": "RLX501",
+    "MissingExtra": "RLX502", "OutOfMemory": "RLX503", "DriverError": "RLX504", "DeviceLost": "RLX505",
+    "StateLost": "RLX506", "FallbackError": "RLX507", "CompileError": "RLX601",
 }  # fmt: skip
 """People search for them: a code of a version that was released is never given another meaning."""
 

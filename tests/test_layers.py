@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rlx"
 LAYERS = (
-    {"collector", "errors", "flags", "disk", "interrupt", "locks", "logs", "mapped"},
+    {"arguments", "collector", "elsewhere", "errors", "flags", "disk", "interrupt", "locks", "logs", "mapped"},
     {"ir"},
     {"ops"},
     {"passes", "transform", "kernel"},

@@ -48,6 +48,8 @@ _DTYPES = (
 
 def __getattr__(name: str) -> _typing.Any:
     """Classes, dtypes, errors and builders of ops (`rlx.gelu(x)`) by name."""
+    if name == "__all__":  # for help, and for whoever imports everything
+        return __dir__()
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _HOMES:
@@ -82,7 +84,8 @@ def _public() -> set[str]:
 
 def _unknown(name: str) -> str:
     """What is said of a name that is not here, with those that look like it."""
-    near: str = _import_module("rlx.errors").did_you_mean(name, _public(), 3)
+    meant = _import_module("rlx.elsewhere").NAMES.get(name)
+    near: str = f": {meant}" if meant else _import_module("rlx.errors").did_you_mean(name, _public(), 3)
     return f"rlx has no {name!r}{near}"
 
 

@@ -15,6 +15,7 @@ from rlx.device.support import dispatch_report as dispatch_report
 from rlx.device.support import first_unsupported_op as first_unsupported_op
 from rlx.device.support import legalize as legalize
 from rlx.device.support import supports_graph as supports_graph
+from rlx.errors import ArgumentError as ArgumentError
 from rlx.errors import CapabilityError as CapabilityError
 from rlx.errors import ClosedError as ClosedError
 from rlx.errors import CompileError as CompileError

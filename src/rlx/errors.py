@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 
-def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+def did_you_mean(name: object, known: Iterable[str], most: int = 1) -> str:
     """A clause with the names that look like this one, in any case of letters; empty if none does."""
     from difflib import get_close_matches  # few programs need it
 
     by_small: dict[str, list[str]] = {}
     for each in known:
         by_small.setdefault(each.lower(), []).append(each)
-    close = [each for small in get_close_matches(name.lower(), by_small, n=most) for each in by_small[small]][:most]
+    close = [each for small in get_close_matches(str(name).lower(), by_small, n=most) for each in by_small[small]][
+        :most
+    ]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -103,6 +105,12 @@ class OptionError(RlxError, ValueError):
     code = "RLX402"
 
 
+class ArgumentError(OptionError, TypeError):
+    """An argument of another kind than what the function takes."""
+
+    code = "RLX403"
+
+
 class CompileError(RlxError, RuntimeError):
     """Code generation failed; the graph was accepted, so this is a defect of rlx."""
 
@@ -190,24 +198,3 @@ class FallbackError(RlxError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[FallbackError], tuple[str, list[tuple[str, Exception]]]]:
         return FallbackError, (self.graph, self.attempts)
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def keywords_told(function: Function) -> Function:
-    """A function whose wrong keywords are told what they may mean. Raises OptionError for them."""
-    from functools import wraps
-
-    code = function.__code__
-    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    name = function.__qualname__.removesuffix(".__init__")
-
-    @wraps(function)
-    def told(*arguments: Any, **keywords: Any) -> Any:
-        for wrong in keywords.keys() - known:
-            options = ", ".join(option for option in known if option != "self")
-            raise OptionError(f"[{name}] expected options among {options}, got {wrong!r}{did_you_mean(wrong, known)}")
-        return function(*arguments, **keywords)
-
-    return cast(Function, told)

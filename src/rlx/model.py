@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from rlx import collector, interrupt, locks, mapped
+from rlx.arguments import checked, methods_checked
+from rlx.elsewhere import OF_MODELS
 from rlx.errors import CapabilityError, ClosedError, InputError
 from rlx.frontends import foreign, onnx, registry, saved
 from rlx.frontends.registry import Format, Imported, Source
@@ -23,7 +25,7 @@ from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.interface import Interface, Port
 from rlx.runtime.program import Inputs
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 from rlx.runtime.signature import names_of
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class _About:
         return _About(graph.name, imported.format, imported.notes, imported.sequences, inputs, outputs)
 
 
+@methods_checked(but=("run",))
 class Model:
     """A model. Its program is compiled for a device at its first use.
 
@@ -111,6 +114,13 @@ class Model:
         self._devices: GraphDevices | None = None
         self._closed = False
         self._lock = locks.rlock()
+
+    if not TYPE_CHECKING:  # which knows all attributes, and would take any
+
+        def __getattr__(self, name: str) -> Any:
+            meant = OF_MODELS.get(name)
+            said = f"'Model' object has no attribute {name!r}{f': {meant}' if meant else ''}"
+            raise AttributeError(said, name=name, obj=self)
 
     @property
     def graph(self) -> Graph:
@@ -380,18 +390,19 @@ class Model:
         return self.graph._repr_html_()
 
 
+@checked
 def load(
     source: Source,
     device: str | Sequence[str | Device] = "auto",
     *,
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
     expert_budget: int | None = None,
-    precision: Literal["f32", "f16", "bf16"] = "f32",
+    precision: Precision = "f32",
     mmap: bool = False,
     **reader: Any,
 ) -> Model:

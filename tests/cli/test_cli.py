@@ -213,6 +213,32 @@ def test_check_names_the_first_node_that_differs(
     assert not verdict["equal"] and verdict["first"]["op"] == first, verdict
 
 
+@pytest.mark.parametrize(
+    "argv", [("run",), ("profile",), ("check",), ("bench", "--seconds", "0.1"), ("bench", "--devices", "cpu")]
+)
+def test_a_precision_is_what_products_compute_in(
+    rlx_: Run, tmp_path: Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph("product")
+    w = np.full((3, 2), 1.0 + 2.0**-12, np.float32)  # which is 1 in f16
+    graph.output(graph.input("x", ("n", 3)) @ graph.param("w", (3, 2), data=w), name="y")
+    save_graph(graph, tmp_path / "m.rlx")
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    monkeypatch.chdir(tmp_path)
+    options = ("m.rlx", "-i", "x=x.npy", *argv[1:], "--precision", "f16", "--json")
+    device = () if "--devices" in argv else ("--device", "cpu")
+    code, out, err = rlx_(argv[0], *options, *device)
+    assert code == 0, err
+    told = json.loads(out)
+    if argv[0] == "run":
+        assert told["outputs"]["y"]["max"] == 3.0
+    elif argv[0] == "bench":
+        assert told["precision"] == "f16"
+    elif argv[0] == "check":
+        assert told["equal"] and told["outputs"]["y"]["max_error"] > 0
+        assert rlx_("check", *options, *device, "--rtol", "0", "--atol", "1e-6")[0] == 1
+
+
 def test_excess() -> None:
     f = np.array([1, np.nan, np.inf, 0], "f4")
     assert excess_of(f, f.copy(), 0, 0) == (0, 0)

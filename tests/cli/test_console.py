@@ -209,6 +209,11 @@ def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["inspect", "m.rlx", "--dim", "heigth=3"], "height"),
         (["bench", "m.rlx", "--vs", "onxruntime"], "onnxruntime"),
         (["bench", "m.rlx", "--devices", "refrence"], "reference"),
+        *[
+            ([command, "m.rlx", "--precision", slip], near)
+            for command in ("run", "bench", "profile", "explain", "check")
+            for slip, near in (("f61", "f16"), ("float16", "f16"), ("bf-16", "bf16"))
+        ],
     ],
 )
 def test_a_slip_is_told_what_it_may_mean(
@@ -241,6 +246,7 @@ def completed(tmp_path: Path, typed: str) -> set[str]:
         ("ins", {"inspect"}),
         ("run --device refer", {"reference"}),
         ("bench --vs onnxruntime,torch.", {"onnxruntime,torch.compile"}),
+        ("check --precision b", {"bf16"}),
     ],
 )
 def test_shells_complete_commands_devices_and_peers(tmp_path: Path, typed: str, offered: set[str]) -> None:

@@ -36,6 +36,8 @@ def test_an_explanation_has_the_name_of_the_file(tmp_path: Path, capsys: pytest.
     told = capsys.readouterr().out
     assert told.startswith("tagger.rlx runs on cpu") and "On cpu: 1 node native" in told
     assert "main_graph" not in page.read_text()
+    assert main(["explain", str(tmp_path / "tagger.rlx"), "--devices", "cpu", "--precision", "f16"]) == 0
+    assert capsys.readouterr().out.startswith("tagger.rlx with products of f16 runs on cpu")
 
 
 def test_calibrations_are_shown_and_forgotten(capsys: pytest.CaptureFixture[str]) -> None:

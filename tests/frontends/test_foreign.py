@@ -145,6 +145,14 @@ FILES: dict[str, tuple[Callable[[Path], bytes], str]] = {
         r"a pointer of Git LFS, not the file itself: git lfs pull",
     ),
     "page.onnx": (lambda _: b"\n<!DOCTYPE html><html></html>", r"a web page, not a model"),
+    "model.onnxtxt": (
+        lambda _: b"<\n   ir_version: 8,\n   opset_import: [\"\" : 17]\n>\ng (float[n] x) => (float[n] y) {}",
+        r"an ONNX model as text: rlx\.load\(onnx\.parser\.parse_model\(open\('.*model\.onnxtxt'\)",
+    ),
+    "config.json": (lambda _: b'{"model_type": "bert"}', r"a configuration: rlx\.load\('.*'\) takes the folder"),
+    "script.py": (lambda _: "import rlx  # größer\n".encode() * 300, r"text, not a model: look at it"),
+    "face.png": (lambda _: b"\x89PNG\r\n\x1a\n" + bytes(20), r"a picture: it is an input of a model"),
+    "word.wav": (lambda _: b"RIFF\x24\0\0\0WAVEfmt ", r"a sound: it is an input of a model"),
     "m.onnx.gz": (lambda _: gzip.compress(relu().SerializeToString()), r"a gzip file: unpack it first"),
     "m.zip": (lambda _: zipped({"model.onnx": relu().SerializeToString()}), r"a zip archive that holds no model"),
     "broken.zip": (lambda _: b"PK\x03\x04" + bytes(30), r"a zip archive that holds no model"),
@@ -159,7 +167,7 @@ def test_a_file_is_told_by_its_bytes(name: str, tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(rlx.ModelError, match=rf"\[load\] expected a model that rlx reads, got '.*', {message}"):
         rlx.load(path)
-    if path.suffix not in (".pth", ".pb"):  # whose name tells it
+    if path.suffix not in (".pth", ".pb", ".json"):  # whose name tells it
         what = message.split(":")[0]
         with pytest.raises(rlx.ModelError, match=rf"\[load\] expected a model that rlx reads, got {what}"):
             rlx.load(data)

@@ -142,6 +142,16 @@ def test_a_browser_draws_scopes_closed_and_opens_them(tmp_path: Path) -> None:
     assert one.count('class="group"') == 29 and "× model/layer.0" in one
 
 
+@pytest.mark.parametrize("taps, groups", [(1, 30), (2, 29)])
+def test_a_finger_reads_a_box_before_it_opens_it(tmp_path: Path, taps: int, groups: int) -> None:
+    tap = (
+        "for (const kind of ['pointerover', 'pointerdown', 'click']) document.querySelector('.group').dispatchEvent("
+        "new PointerEvent(kind, {bubbles: true, pointerType: 'touch'}));"
+    )
+    drawn = drawn_by_browser(page(layered(30), sizes={"n": 3}), tmp_path, tap * taps)
+    assert drawn.count('class="group') == groups and "<dd>model/layer.0</dd>" in drawn
+
+
 def test_a_browser_draws_a_large_graph_whole(tmp_path: Path) -> None:
     document = page(layered(1250))
     opened = drawn_by_browser(document, tmp_path, '$("all").click()')

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import rlx
+from rlx import elsewhere
 
 ROOT = Path(__file__).parents[2]
 X = np.ones((2, 4), np.float32)
@@ -80,6 +82,10 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
     "device that is not here": ("rlx.Session('tpu')", rlx.DeviceUnavailable, r"tpu: .*; available here: cpu"),
     "second processor": ("rlx.Session('cpu:1')", rlx.DeviceUnavailable, "cpu:1: expected an ordinal below 1, got 1"),
     "file that is not there": ("rlx.load('nothing.onnx')", rlx.ModelError, "got 'nothing.onnx', which does not exist"),
+    "address": ("rlx.load('https://x.org/m.onnx')", rlx.ModelError, r"'https://x\.org/m\.onnx', .*downloads nothing"),
+    "model of a hub": ("rlx.load('meta-llama/Llama-3')", rlx.ModelError, "does not exist; rlx downloads nothing"),
+    "method of onnxruntime": ("model.get_inputs()", AttributeError, "'get_inputs': model.inputs has names"),
+    "method of a module of torch": ("model.to('cuda')", AttributeError, r"'to': rlx\.load\(path, device=…\)"),
     "unknown op": (
         "rlx.load(model_of('Twist', domain='my.domain'))", rlx.UnsupportedOp, r"'first' \(my\.domain\.Twist, opset 1\)",
     ),
@@ -88,6 +94,12 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
     ),
     "rlx.gelo": ("rlx.gelo", AttributeError, "rlx has no 'gelo'; did you mean 'gelu'"),
     "rlx.soft_max": ("rlx.soft_max", AttributeError, "rlx has no 'soft_max'; did you mean 'softmax'"),
+    "class of onnxruntime": ("rlx.InferenceSession", AttributeError, "no 'InferenceSession': rlx.load opens a model"),
+    "layer of torch": ("rlx.linear", AttributeError, "no 'linear': x @ w [+] b does it"),
+    "gradients of JAX": ("rlx.grad", AttributeError, "no 'grad': gradients are not there"),
+    "method that is a function": ("x.exp()", AttributeError, r"no attribute 'exp': rlx\.exp\(x\) does it"),
+    "method of torch": ("x.permute(1, 0)", AttributeError, r"no attribute 'permute': x\.transpose\(…\) does it"),
+    "numbers of a value": ("x.numpy()", AttributeError, r"no attribute 'numpy': a graph is built first"),
     "product in a model": (
         "rlx.load(model_of('MatMul', ((2, 3), (4, 5)))).graph", rlx.ShapeError,
         r"x is f32\[2, 3\], w is f32\[4, 5\]: 3 against 4, inputs 'a', 'b', at node 'first' \(MatMul\)",
@@ -127,7 +139,7 @@ WRONG: dict[str, tuple[str, type[Exception], str]] = {
         "rlx.Session('cpu').compile('m.onnx')", rlx.GraphError, "a rlx.Graph, got str: rlx.load opens",
     ),
     "device that is a number": ("rlx.Session(3)", rlx.OptionError, "name of a device, or a list of names, got 3"),
-    "threads of text": ("rlx.Session('cpu', threads='two')", rlx.OptionError, "a number of threads, .*, got 'two'"),
+    "threads of text": ("rlx.Session(threads='two')", rlx.OptionError, "'threads' to be int [|] None, got 'two'"),
     "threads below none": (
         "rlx.load(bytes_of_a_model, threads=-1)", rlx.OptionError, "a number of threads, .*, got -1",
     ),
@@ -300,3 +312,23 @@ def test_methods_of_values_take_the_names_of_torch_too() -> None:
         x.mean(keepdms=True)  # type: ignore[call-arg]
     with pytest.raises(rlx.GraphError, match=r"\[astype\] expected the arguments dtype: missing a required argument"):
         x.astype()  # type: ignore[call-arg]
+
+
+def test_hints_name_what_there_is_and_stand_in_for_what_there_is_not() -> None:
+    value = rlx.Graph().input("x", (2,))
+    opened = rlx.load(model("Relu"), device="cpu")
+    for known, owner in ((elsewhere.NAMES, rlx), (elsewhere.METHODS, value), (elsewhere.OF_MODELS, opened)):
+        for name, hint in known.items():
+            assert not hasattr(owner, name), name
+            for named in re.findall(r"rlx\.(\w+)", hint):
+                assert hasattr(rlx, named), hint
+            for named in re.findall(r"\bx\.(\w+)", hint):
+                assert hasattr(value, named), hint
+            for named in re.findall(r"\bmodel\.(\w+)", hint):
+                assert hasattr(opened, named), hint
+
+
+def test_help_and_everything_imported_have_classes_functions_and_ops() -> None:
+    text = "".join(pydoc.render_doc(rlx, renderer=pydoc.plaintext).split())  # Python 3.13 breaks long signatures
+    for words in ("classSession", "classGraph", "load(source", "gelu(x:'ValueLike'", "softmax(x", "jit(function"):
+        assert words in text, words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import rlx
 from rlx.errors import InputError, ShapeError
 from rlx.ir import dim as dims
-from rlx.ir.expect import Equality, told_at
+from rlx.ir.expect import Equality, unequal
 from rlx.ir.graph import Graph, Value
 from rlx.ir.serial import save_graph
 from rlx.runtime.misfit import MOST_CHARACTERS, told
@@ -87,6 +88,29 @@ def test_broadcast_concat_and_reshape(
     assert all(word in text for word in words), text
 
 
+@pytest.mark.parametrize("compile", ["meanwhile", "before"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_what_a_body_takes_to_be_equal_is_told_with_its_inputs(
+    device: str, compile: Literal["meanwhile", "before"]
+) -> None:
+    regions = []
+    for build in (lambda a, b: a @ b, lambda a, b: b.T @ b):
+        region = graph_of(lambda a, b, build=build: a.graph.output(build(a, b), name="z"), a=(2, "n"), b=("m", 2))
+        regions.append(region)
+    graph = Graph()
+    flag, x, y = graph.input("flag", (), "bool"), graph.input("x", (2, "n")), graph.input("y", ("m", 2))
+    (result,) = rlx.if_(flag, x, y, regions=regions)
+    graph.output(result, name="z")
+    program = rlx.Session(device, compile=compile).compile(graph)
+    small, large = np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)
+    assert program.run([np.array(False), small, large])[0].tolist() == [[4, 4], [4, 4]], "the body does not run"
+    with pytest.raises(InputError) as caught:
+        program.run([np.array(True), small, large])
+    text = str(caught.value)
+    assert text.startswith("[run] ") and len(text) <= MOST_CHARACTERS and "\n" not in text
+    assert "n = 3 by input 'x' axis 1" in text and "m = 4 by input 'y' axis 0" in text
+
+
 def test_long_names_are_cut_before_sizes_are() -> None:
     graph = graph_of(broadcast, **{"a" * 300: ("n", 3), "b": ("m", 3)})
     graph.nodes[-1].source = "/".join(["encoder"] * 60) + "/Add"
@@ -121,9 +145,9 @@ def test_reasons_have_numbers_where_dims_are_long() -> None:
     binding = {"height": 10, "width": 20}
     equality = Equality(LONG, 1, f"[squeeze] expected axis 2 of f32[batch, 128, {LONG}] to be 1")
     expected = "[squeeze] expected axis 2 of f32[batch, 128, 12] to be 1: 12 against 1"
-    assert equality.told(binding) == told_at(str(equality), binding) == expected
+    assert equality.told(binding) == str(unequal(str(equality), binding)) == expected
     unread = f"expected [{'height+' * 2000}1] to be [3]: {'height+' * 2000}1 against 3"
-    assert told_at(unread, binding) == "expected […] to be [3]"
+    assert str(unequal(unread, binding)) == "[run] expected […] to be [3]"
 
 
 def test_an_error_of_dims_can_be_pickled() -> None:

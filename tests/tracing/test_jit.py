@@ -271,7 +271,7 @@ def test_wrong_arguments_are_told_by_name() -> None:
         jitted(lambda x, mode: x, static="mode")(normal(2), [1])
     with pytest.raises(rlx.DeviceUnavailable):
         rlx.jit(lambda x: x, device="nowhere")
-    with pytest.raises(rlx.InputError, match=r"expected a function, got int"):
+    with pytest.raises(rlx.ArgumentError, match=r"'function' to be a function, got 3"):
         rlx.jit(3)
     with pytest.raises(TypeError, match="unexpected"):
         traced(normal(2), nothing=normal(2))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from rlx.arguments import methods_checked
 from rlx.errors import OptionError, UnsupportedOp, did_you_mean
 from rlx.ir import dim as dims
 
@@ -18,6 +19,7 @@ Claim: TypeAlias = "Callable[[Node], str | None]"
 """A node → None if the backend has no kernel for such ops, "" if it takes the node, else why it does not."""
 
 
+@methods_checked()
 @dataclass(frozen=True)
 class Dispatch:
     """`prefer-native` takes the backend's own kernels where there are any; `force-common` decomposes everything, as all

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from rlx.runtime.session import Precision as _Mode
+else:
+    _Mode = str  # which every version of typer reads
 
 app = typer.Typer(
     name="rlx",
@@ -47,12 +52,25 @@ def _complete_peer(incomplete: str) -> list[str]:
     return [",".join([*before, name]) for name in PEERS if name != "rlx" and name.startswith(last)]
 
 
+def _check_precision(mode: str) -> str:
+    if mode not in PRECISIONS:  # of a slip its own module knows more
+        from rlx.errors import OptionError
+        from rlx.passes.precision import policy_of
+
+        try:
+            policy_of(mode)
+        except OptionError as error:
+            raise typer.BadParameter(str(error).partition("] ")[2], param_hint="--precision") from None
+    return mode
+
+
 def _widen(requested: bool) -> None:
     from rlx.cli.console import widen
 
     widen(requested)
 
 
+PRECISIONS = ("f32", "f16", "bf16")
 Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
 Inputs = Annotated[
     list[str],
@@ -61,6 +79,15 @@ Inputs = Annotated[
 Dims = Annotated[list[str], typer.Option("--dim", help="Size of a named dim, such as batch=2; the rest is made up.")]
 Device = Annotated[
     str, typer.Option("--device", "-d", help="Device to run on, or auto.", autocompletion=_complete_device)
+]
+Precision = Annotated[
+    _Mode,
+    typer.Option(
+        "--precision",
+        callback=_check_precision,
+        autocompletion=lambda incomplete: [mode for mode in PRECISIONS if mode.startswith(incomplete)],
+        help="Dtype of the operands of products, convolutions and attention of f32: f32, f16 or bf16.",
+    ),
 ]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
@@ -95,6 +122,7 @@ def run(
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
+    precision: Precision = "f32",
     seed: Seed = 0,
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="Text that a decoder goes on with; what it says is streamed.")
@@ -113,11 +141,11 @@ def run(
     if prompt is not None:
         from rlx.cli.generate import generate_text
 
-        generate_text(model, prompt, chat, max_new_tokens, temperature, device, threads, seed, json)
+        generate_text(model, prompt, chat, max_new_tokens, temperature, device, threads, precision, seed, json)
         return
     from rlx.cli.run import run_model
 
-    run_model(model, input, output, device, dim, threads, seed, json)
+    run_model(model, input, output, device, dim, threads, precision, seed, json)
 
 
 @app.command(cls=_Command)
@@ -155,10 +183,17 @@ def check(
     input: Inputs = [],  # noqa: B006
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
-    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance.")] = 1e-3,
+    precision: Precision = "f32",
+    rtol: Annotated[
+        float | None, typer.Option(min=0, help="Relative tolerance; 1e-3 if not given, more with --precision.")
+    ] = None,
     atol: Annotated[
-        float, typer.Option(min=0, help="Absolute tolerance, as a fraction of the largest magnitude.")
-    ] = 1e-4,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Absolute tolerance, as a fraction of the largest magnitude; 1e-4 if not given, or more likewise.",
+        ),
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
     wide: Wide = False,
@@ -166,7 +201,7 @@ def check(
     """Compares a compiled model with the reference, node by node, and names the first node that differs."""
     from rlx.cli.check import check_model
 
-    check_model(model, input, device, dim, rtol, atol, seed, json)
+    check_model(model, input, device, dim, precision, rtol, atol, seed, json)
 
 
 @app.command(cls=_Command)
@@ -189,6 +224,7 @@ def bench(
     ] = "",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
+    precision: Precision = "f32",
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each.")] = 3.0,
     seed: Seed = 0,
     json: Json = False,
@@ -198,11 +234,11 @@ def bench(
     if devices:
         from rlx.cli.devices import bench_devices
 
-        bench_devices(model, input, devices, dim, threads, seed, json)
+        bench_devices(model, input, devices, dim, threads, precision, seed, json)
         return
     from rlx.cli.bench import bench_model
 
-    bench_model(model, vs, input, device, dim, threads, seconds, seed, json)
+    bench_model(model, vs, input, device, dim, threads, precision, seconds, seed, json)
 
 
 @app.command(cls=_Command)
@@ -229,6 +265,7 @@ def explain(
     only: Annotated[
         str, typer.Option("--devices", help="Devices to compare, comma-separated; default: all that the policy allows.")
     ] = "",
+    precision: Precision = "f32",
     runs: Annotated[float, typer.Option(min=1, help="Runs over which compile time is spread.")] = 1000.0,
     html: Annotated[Path | None, typer.Option(help="Write the explanation as an HTML page to this file.")] = None,
     seed: Seed = 0,
@@ -238,7 +275,7 @@ def explain(
     """Predicts the time of a model on each device, and explains which is chosen."""
     from rlx.cli.devices import explain_model
 
-    explain_model(model, input, dim, only, runs, html, seed, json)
+    explain_model(model, input, dim, only, precision, runs, html, seed, json)
 
 
 @app.command(cls=_Command)
@@ -248,6 +285,7 @@ def profile(
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
+    precision: Precision = "f32",
     runs: Annotated[int, typer.Option(min=1, help="Number of runs; the fastest is shown.")] = 5,
     top: Annotated[int, typer.Option(min=1, help="Number of kernels to show.")] = 20,
     trace: Annotated[
@@ -264,7 +302,7 @@ def profile(
     """Shows the time of each kernel of a model."""
     from rlx.cli.profile import profile_model
 
-    profile_model(model, input, device, dim, threads, runs, top, trace, nan, seed, json, against)
+    profile_model(model, input, device, dim, threads, precision, runs, top, trace, nan, seed, json, against)
 
 
 @app.command(cls=_Command)

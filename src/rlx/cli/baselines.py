@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from rlx.errors import MissingExtra, UnsupportedOp, did_you_mean
 from rlx.ir.literal import Array
+from rlx.runtime.session import Precision
 
 Call = Callable[[], list[Array]]
 
@@ -30,6 +31,7 @@ class Case:
     """What to time: a model, inputs by name, threads.
 
     model        what rlx loads
+    precision    what rlx computes products in; other runtimes compute in f32
     onnx         the same model as an ONNX file, for the runtimes that read those ("" if there is none)
     transformer  the folder that transformers loads the same model from ("" if there is none)
     outputs      names of the outputs to compute, in order; the rest is left out where a peer can leave it out
@@ -39,6 +41,7 @@ class Case:
     inputs: Mapping[str, Array]
     threads: int
     device: str = "auto"
+    precision: Precision = "f32"
     onnx: str = ""
     transformer: str = ""
     outputs: tuple[str, ...] = field(default=())
@@ -56,7 +59,7 @@ def _rlx(case: Case) -> Ready:
     import rlx
     from rlx.backends.cpu import isa
 
-    model = rlx.load(case.model, device=case.device, threads=case.threads, compile="before")
+    model = rlx.load(case.model, device=case.device, threads=case.threads, compile="before", precision=case.precision)
     inputs = dict(case.inputs)
     model.run(inputs, outputs=case.outputs or None)
     compiled = model.compiled

@@ -16,6 +16,7 @@ from rlx.cli.inputs import gather, parse_dims
 from rlx.errors import CompileError
 from rlx.ir.names import RANDOM_STATE
 from rlx.model import read
+from rlx.runtime.session import Precision
 
 
 def bench_model(
@@ -25,6 +26,7 @@ def bench_model(
     device: str,
     sizes: Sequence[str],
     threads: int,
+    precision: Precision,
     seconds: float,
     seed: int,
     as_json: bool,
@@ -48,6 +50,7 @@ def bench_model(
         inputs=inputs,
         threads=threads,
         device=device,
+        precision=precision,
         onnx=str(path) if imported.format == "onnx" else "",
         transformer=str(path) if path.is_dir() else "",
     )
@@ -57,11 +60,18 @@ def bench_model(
         raise CompileError(f"[bench] expected rlx to run the model, got: {timings[0].why}")
     about = timings[0].about
     if as_json:
-        report = {"model": str(path), "device": about["device"], "isa": about.get("isa"), "threads": threads}
+        report = {
+            "model": str(path),
+            "device": about["device"],
+            "isa": about.get("isa"),
+            "threads": threads,
+            "precision": precision,
+        }
         emit_json(report | {"shapes": _shapes(inputs), "timings": list(map(vars, timings))})
         return
     machine = about["device"] + (f" ({about['isa']})" if "isa" in about else "")
-    title = f"{path.name} on {machine}, {threads} thread{'s' if threads > 1 else ''}, {_shapes(inputs)}"
+    narrow = "" if precision == "f32" else f", products of {precision}"
+    title = f"{path.name} on {machine}, {threads} thread{'s' if threads > 1 else ''}{narrow}, {_shapes(inputs)}"
     columns = ("", "version", "median ms", "± MAD", "calls", "rlx is faster by", "differs by")
     out().print(table(title, columns, [_row(t) for t in timings if t.ran], right=range(2, 7)))
     for t in timings:

@@ -26,11 +26,13 @@ from rlx.ir.interpreter import bind_op, evaluate
 from rlx.ir.literal import Array
 from rlx.ir.op import LEAVES, Measured, State
 from rlx.passes.cut import ending_at
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 from rlx.runtime.signature import Signature
 
 Values = dict[Value, Array]
 Step = Callable[[], None]
+TOLERANCES: dict[Precision, tuple[float, float]] = {"f32": (1e-3, 1e-4), "f16": (4e-3, 4e-3), "bf16": (3e-2, 3e-2)}
+"""What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ def check_model(
     input_options: Sequence[str],
     device: str,
     sizes: Sequence[str],
-    rtol: float,
-    atol: float,
+    precision: Precision,
+    rtol: float | None,
+    atol: float | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -63,7 +66,9 @@ def check_model(
     with progress("reading"):
         graph = rlx.load(path, device=device).graph
     inputs = gather(graph, input_options, chosen, seed)
-    checker = Checker(graph, Session(device, compile="before"), inputs, rtol, atol)
+    usual = TOLERANCES[precision]
+    tolerances = usual[0] if rtol is None else rtol, usual[1] if atol is None else atol
+    checker = Checker(graph, Session(device, compile="before", precision=precision), inputs, *tolerances)
     verdict = checker.verdict()
     if as_json:
         emit_json(verdict)

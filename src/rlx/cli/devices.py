@@ -102,6 +102,7 @@ def explain_model(
     input_options: Sequence[str],
     sizes: Sequence[str],
     only: str,
+    precision: str,
     runs: float,
     page: Path | None,
     seed: int,
@@ -113,8 +114,9 @@ def explain_model(
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
     with progress("predicting"):
-        found = GraphDevices(graph, _policy(only), expected_runs=runs).explain(inputs)
-    explanation = replace(found, graph=path.name)  # exporters call all graphs alike
+        found = GraphDevices(graph, _policy(only), Options(precision=precision), runs).explain(inputs)
+    narrow = "" if precision == "f32" else f" with products of {precision}"
+    explanation = replace(found, graph=f"{path.name}{narrow}")  # exporters call all graphs alike
     if page is not None:
         with progress("drawing"):
             document = explanation.html()
@@ -126,14 +128,21 @@ def explain_model(
 
 
 def bench_devices(
-    path: Path, input_options: Sequence[str], only: str, sizes: Sequence[str], threads: int, seed: int, as_json: bool
+    path: Path,
+    input_options: Sequence[str],
+    only: str,
+    sizes: Sequence[str],
+    threads: int,
+    precision: str,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Times the model on every device named, and prints medians beside predictions."""
     chosen = parse_dims(sizes)
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
-    devices = GraphDevices(graph, _policy(only), Options(threads=threads or None))
+    devices = GraphDevices(graph, _policy(only), Options(threads=threads or None, precision=precision))
     threads = threads or topology.threads()
     with progress("predicting and timing"):
         before = {c.device: c for c in devices.report(inputs).candidates}
@@ -147,10 +156,11 @@ def bench_devices(
                 [t.device, f"{t.median_ns / 1e6:.3f}", f"{t.mad_ns / 1e6:.3f}", predicted, f"{t.compile_ns / 1e6:.0f}"]
             )
     if as_json:
-        report = {"model": str(path), "threads": threads, "isa": isa.detect().name}
+        report = {"model": str(path), "threads": threads, "precision": precision, "isa": isa.detect().name}
         emit_json(report | {"timings": [vars(t) | {"device": str(t.device)} for t in timings]})
         return
-    title = f"{path.name}, cpu with {threads} thread{'s' if threads > 1 else ''} ({isa.detect().name})"
+    narrow = "" if precision == "f32" else f", products of {precision}"
+    title = f"{path.name}, cpu with {threads} thread{'s' if threads > 1 else ''} ({isa.detect().name}){narrow}"
     out().print(table(title, ("device", "median ms", "± MAD", "predicted ms", "compile ms"), rows, right=(1, 2, 3, 4)))
     for t in timings:
         if not t.ran:

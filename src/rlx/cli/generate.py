@@ -13,6 +13,7 @@ from rlx.cli.console import emit_json, progress, say
 
 if TYPE_CHECKING:
     from rlx.models.sampling import Choices
+    from rlx.runtime.session import Precision
 
 
 def generate_text(
@@ -23,12 +24,13 @@ def generate_text(
     temperature: float | None,
     device: str,
     threads: int,
+    precision: Precision,
     seed: int,
     as_json: bool,
 ) -> None:
     """Writes the text to stdout, and tokens per second to stderr."""
     with progress("reading"):
-        model = rlx.load(path, device=device, threads=threads or None)
+        model = rlx.load(path, device=device, threads=threads or None, precision=precision)
     with progress("compiling"):
         start_ns = time.perf_counter_ns()
         program = model.decoder.program

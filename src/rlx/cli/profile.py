@@ -11,7 +11,7 @@ from rlx.cli.inputs import gather, parse_dims
 from rlx.model import read
 from rlx.runtime.against_prediction import Compared, Comparison, compared, predicted_kernels
 from rlx.runtime.profiler import Profile, check_nan, profile
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 
 
 def profile_model(
@@ -20,6 +20,7 @@ def profile_model(
     device: str,
     sizes: Sequence[str],
     threads: int,
+    precision: Precision,
     runs: int,
     top: int,
     trace: Path | None,
@@ -36,7 +37,7 @@ def profile_model(
         graph = read(path).graph
     load_ns = time.perf_counter_ns() - start_ns
     inputs = gather(graph, input_options, chosen, seed)
-    session = Session(device, threads=threads or None)
+    session = Session(device, threads=threads or None, precision=precision)
     with progress("compiling and running"):
         profiled = profile(graph, inputs, session, runs, apart=against)
         bad = check_nan(graph, inputs, session) if nan else None

@@ -14,6 +14,7 @@ import rlx
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.ir.literal import Array
+from rlx.runtime.session import Precision
 
 
 def run_model(
@@ -23,13 +24,14 @@ def run_model(
     device: str,
     sizes: Sequence[str],
     threads: int,
+    precision: Precision,
     seed: int,
     as_json: bool,
 ) -> None:
     """Runs the model at `path` once."""
     chosen = parse_dims(sizes)
     with progress("reading"):
-        model = rlx.load(path, device=device, threads=threads or None)
+        model = rlx.load(path, device=device, threads=threads or None, precision=precision)
     inputs = gather(model.graph, input_options, chosen, seed)
     with progress("compiling"):
         compiled = model.compiled

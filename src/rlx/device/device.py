@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rlx.arguments import methods_checked
 from rlx.errors import DeviceUnavailable, did_you_mean
 
 
@@ -54,6 +55,7 @@ _ELSEWHERE = {
 _FORM = re.compile(r"([a-z][a-z0-9_.-]*)(?::(\d{1,4}))?")
 
 
+@methods_checked()
 @dataclass(frozen=True)
 class Device:
     """The `ordinal`-th device of a kind. Prints as `cpu`, or `cuda:1`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlx import flags
+from rlx.arguments import methods_checked
 from rlx.device import registry
 from rlx.device.device import Device
 from rlx.errors import DeviceUnavailable, FlagError
@@ -28,6 +29,7 @@ HELPING = {"software": "its driver is software", CONVERTER: "it converts models,
 """How the names of devices begin that are never chosen by themselves either, and why."""
 
 
+@methods_checked()
 @dataclass(frozen=True)
 class DevicePolicy:
     """What may be chosen.

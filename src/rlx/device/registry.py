@@ -6,6 +6,7 @@ import importlib
 from functools import cache
 from importlib import metadata
 
+from rlx.arguments import checked
 from rlx.backends.base import Backend, Probe
 from rlx.device.device import HELPERS, KINDS, Device
 from rlx.errors import DeviceUnavailable, RlxError
@@ -48,6 +49,10 @@ def has_plugins() -> bool:
 def load(kind: str) -> Backend:
     """The backend of a kind, whether or not it finds devices here. Raises DeviceUnavailable."""
     if kind not in BUILT_IN and kind not in _plugins():
+        if kind not in KINDS:
+            parse(kind)  # which says what there is
+        if kind not in KINDS:
+            parse(kind)  # which says what there is
         raise DeviceUnavailable(f"this version of rlx has no backend for {(KINDS | HELPERS)[kind].label}")
     module_name, _, attribute = BUILT_IN.get(kind, "").partition(":")
     if not module_name:
@@ -111,6 +116,7 @@ def backend(device: str | Device) -> tuple[Backend, int]:
     return load(named.kind), named.ordinal
 
 
+@checked
 def why_unavailable(device: str | Device) -> str:
     """Why the device cannot be used here, and what would help; empty if it can."""
     named = parse(device)

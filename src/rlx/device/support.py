@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlx import locks
+from rlx.arguments import checked
 from rlx.backends.base import Backend, Options, Unsupported
 from rlx.device import registry
 from rlx.device.device import Device
@@ -82,6 +83,7 @@ _kept: OrderedDict[tuple[str, str, Options], DispatchReport] = OrderedDict()
 _lock = locks.lock()
 
 
+@checked
 def dispatch_report(graph: Graph, device: str | Device, options: Options | None = None) -> DispatchReport:
     """What the device's backend does with the graph. The device need not be available, only its package.
 
@@ -157,6 +159,7 @@ def _name(node: Node) -> str:
     return node.source or node.name
 
 
+@checked
 def legalize(graph: Graph, device: str | Device, options: Options | None = None) -> tuple[Graph, DispatchReport]:
     """The graph as the device's backend would compile it, and the report. Raises UnsupportedOp if it would not."""
     report = dispatch_report(graph, device, options)
@@ -167,11 +170,13 @@ def legalize(graph: Graph, device: str | Device, options: Options | None = None)
     return registry.load(registry.parse(device).kind).legalise(graph, options or Options()), report
 
 
+@checked
 def supports_graph(device: str | Device, graph: Graph, options: Options | None = None) -> bool:
     """Whether the device is available and supports the graph."""
     return registry.is_available(device) and dispatch_report(graph, device, options).compiles
 
 
+@checked
 def first_unsupported_op(device: str | Device, graph: Graph, options: Options | None = None) -> OpReport | None:
     """The first node that the device does not support, or None."""
     return next(iter(dispatch_report(graph, device, options).unsupported), None)

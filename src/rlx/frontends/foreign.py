@@ -79,6 +79,13 @@ HDF5 = Foreign("an HDF5 file, as Keras wrote", KERAS.line)
 NCNN = Foreign("a network of ncnn", _ORIGINAL)
 GIT_LFS = Foreign("a pointer of Git LFS, not the file itself", "git lfs pull fetches the file")
 WEB_PAGE = Foreign("a web page, not a model", "the download gave a page: look at it, and fetch the file itself")
+ONNX_TEXT = Foreign(
+    "an ONNX model as text", "rlx.load(onnx.parser.parse_model(open('PATH').read())) takes what it is of"
+)
+CONFIGURATION = Foreign("a configuration", "rlx.load('FOLDER') takes the folder that it is in, with its weights")
+TEXT = Foreign("text, not a model", "look at it, and name the file of the model")
+PICTURE = Foreign("a picture", "it is an input of a model, as an array, not a model")
+SOUND = Foreign("a sound", "it is an input of a model, as an array, not a model")
 GZIP = Foreign("a gzip file", "unpack it first")
 ZIP = Foreign("a zip archive that holds no model that rlx knows", "unpack it first")
 
@@ -86,12 +93,17 @@ _STARTS: tuple[tuple[bytes, Foreign], ...] = (
     (b"GGUF", GGUF), (b"lmgg", GGML), (b"fmgg", GGML), (b"tjgg", GGML), (b"\x89HDF\r\n\x1a\n", HDF5),
     (b"ML\xefR", MLIR), (b"\x93NUMPY", NPY), (b"rlx-compiled-", COMPILED), (b"7767517\n", NCNN),
     (b"version https://git-lfs", GIT_LFS), (b"\x1f\x8b", GZIP),
+    (b"\x89PNG\r\n", PICTURE), (b"\xff\xd8\xff", PICTURE), (b"GIF8", PICTURE), (b"RIFF", SOUND), (b"OggS", SOUND),
+    (b"fLaC", SOUND), (b"ID3", SOUND),
 )  # fmt: skip
 _AT_4: Mapping[bytes, Foreign] = {b"TFL3": TFLITE, b"ORTM": ORT, b"ET12": EXECUTORCH}
 """Identifiers of flatbuffers."""
 _OWN_HEADER = b'{"format":"rlx"'
 _MLIR = re.compile(rb"\A(\s|//[^\n]*\n|#[^\n]*\n)*(module\b|func\.func\b|\"builtin\.module\")")
 _PAGE = re.compile(rb"\A\s*<(!doctype html|html)", re.IGNORECASE)
+_ONNX_TEXT = re.compile(rb"\A\s*<\s*ir_version\s*:")
+_CONTROL = re.compile(rb"[^\t\n\f\r\x1b\x20-\x7e\x80-\xff]")
+"""What no text has. An ONNX file begins with the byte 8."""
 _PICKLED = re.compile(rb"\A\x80[\x02-\x05]")
 
 
@@ -129,7 +141,20 @@ def _by_structure(head: bytes, suffix: str) -> Foreign | None:
         return OPENVINO
     if _MLIR.match(head):
         return MLIR
+    if head and not _CONTROL.search(head):
+        return _text(head, suffix)
     return _protobuf(head, suffix)
+
+
+def _text(head: bytes, suffix: str) -> Foreign | None:
+    if _ONNX_TEXT.match(head):
+        return ONNX_TEXT
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3:  # not where it was cut
+            return None
+    return CONFIGURATION if suffix == ".json" else TEXT
 
 
 def _is_safetensors(head: bytes) -> bool:

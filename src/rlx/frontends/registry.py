@@ -98,7 +98,9 @@ def read(source: Source, formats: Sequence[Format], mmap: bool = False, **option
     """
     place = placed(source)
     if isinstance(place, Path) and not place.exists():
-        raise ModelError(f"[load] expected a model file or folder, got {str(place)!r}, which does not exist")
+        where = str(source)
+        fetch = "; rlx downloads nothing: fetch it, and load the file or folder" if _is_remote(where) else ""
+        raise ModelError(f"[load] expected a model file or folder, got {where!r}, which does not exist{fetch}")
     other = foreign.recognised(place)
     if other is not None:
         raise foreign.refuse(other, place)
@@ -116,6 +118,13 @@ def read(source: Source, formats: Sequence[Format], mmap: bool = False, **option
                 return each.read(place, **options)
     actual = repr(str(place)) if isinstance(place, Path) else f"{len(place)} bytes"
     raise ModelError(f"[load] expected {' or '.join(each.takes for each in formats)}, got {actual}")
+
+
+def _is_remote(where: str) -> bool:
+    """Whether it looks like an address, or the name of a model on a hub."""
+    owner, _, name = where.partition("/")
+    is_file = Path(where).suffix in (".onnx", ".rlx") or Path(owner).exists()
+    return "://" in where or bool(owner and name and "/" not in name and not is_file)
 
 
 def placed(source: Any) -> Path | bytes:

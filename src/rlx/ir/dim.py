@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.arguments import is_index
 from rlx.errors import ShapeError
 from rlx.ir.concrete import refuse
 
@@ -513,6 +514,6 @@ def of(value: object) -> Dim:
     """A Dim of an int, a dim, or text. Raises ShapeError."""
     if isinstance(value, (Poly, str)):
         return parse(value) if isinstance(value, str) else value
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not is_index(value):
         raise ShapeError(f"expected an int or a name as a dim, got {value!r}")
     return int(value.__index__())

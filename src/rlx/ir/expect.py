@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, InputError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim, Shape
 from rlx.ir.dtype import DType
@@ -61,14 +61,14 @@ class Equality:
         return f"{self.reason}: {self.left} against {self.right}"
 
 
-def told_at(text: str, binding: Mapping[str, int]) -> str:
-    """`Equality.told` of what `str` of the equality printed."""
+def unequal(text: str, binding: Mapping[str, int]) -> ShapeError | InputError:
+    """The error of an equality that does not hold, of which `str` printed the text."""
     reason, _, sides = text.rpartition(": ")
     left, _, right = sides.partition(" against ")
     try:
-        return Equality(dims.parse(left), dims.parse(right), reason).told(binding)
+        return UnequalDims(Equality(dims.parse(left), dims.parse(right), reason), binding)
     except ShapeError:  # a dim that is too long to be read
-        return Equality(1, 1, reason).reason_at(binding)
+        return InputError(f"[run] {Equality(1, 1, reason).reason_at(binding)}")
 
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.arguments import checked
 from rlx.errors import GraphError, RlxError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -108,6 +109,7 @@ class Graph:
         sets its next value."""
         return self._leaf(State(TensorType.of(shape, dtype)), name)
 
+    @checked
     def set_next(self, state: Value, value: Value) -> None:
         """Sets the value that a state has after a successful run: once for each state.
 
@@ -144,6 +146,8 @@ class Graph:
         return self._leaf(Param(declared), name)
 
     def _leaf(self, op: Op, name: str) -> Value:
+        if not isinstance(name, str):
+            raise GraphError(f"[{op.name}] expected a name as text, got {name!r}")
         if name in self._names:
             raise GraphError(f"[{op.name}] expected a new name, got {name!r} twice")
         value = self.add(op, name=name)
@@ -187,6 +191,7 @@ class Graph:
 
         Raises ShapeError, DTypeError, GraphError.
         """
+        _check_parts(op, inputs, name, source, regions)
         label = name if name is not None else source
         for value in inputs:
             if value.node.graph is not self:
@@ -358,6 +363,7 @@ class Graph:
         expect.within_bounds(self.bounds, value)
         expect.equal(self.equalities, self.measured, value)
 
+    @checked
     def same_as(self, other: Graph) -> bool:
         """Whether two graphs are equal in all but the data of their params."""
         return same_graph(self, other)
@@ -373,6 +379,22 @@ class Graph:
         from rlx.ir import picture  # programs that draw nothing need none
 
         return picture.in_a_frame(picture.page(self))
+
+
+def _check_parts(op: object, inputs: Sequence[object], name: object, source: object, regions: object) -> None:
+    """Raises GraphError for what no node is made of."""
+    if not isinstance(op, Op):
+        raise GraphError(
+            f"[add] expected an op, got {op!r}: functions of rlx, such as rlx.add, make nodes by themselves"
+        )
+    for value in inputs:
+        if not isinstance(value, Value):
+            raise GraphError(f"[{op.name}] expected values of a graph, got {value!r}")
+    for text in (name, source):
+        if not (text is None or isinstance(text, str)):
+            raise GraphError(f"[{op.name}] expected a name as text, got {text!r}")
+    if not isinstance(regions, (tuple, list)) or not all(isinstance(region, Graph) for region in regions):
+        raise GraphError(f"[{op.name}] expected a list of graphs as regions, got {regions!r}")
 
 
 def _same_type(a: Value, b: Value) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from rlx.arguments import is_index, is_iterable
+from rlx.elsewhere import METHODS
 from rlx.errors import GraphError, ShapeError
 from rlx.ir.spelling import lenient_method
 
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from rlx.ir.dim import Dim
     from rlx.ir.value import Value
 
+NAMES_OF_FUNCTIONS: list[Callable[[], set[str]]] = []
+"""What gives the names of functions of ops, where there are any."""
 Axes = int | Iterable[int] | None
 
 
@@ -117,6 +122,15 @@ class ArrayMethods:
         return _floor_divided(_of(self), other, _of(self))
 
 
+def no_attribute(value: Value, name: str) -> AttributeError:
+    """The error for an attribute that values have not, which says what does the same."""
+    meant = METHODS.get(name)
+    if meant is None and not name.startswith("_") and any(name in names() for names in NAMES_OF_FUNCTIONS):
+        meant = f"rlx.{name}(x) does it"
+    said = f"'Value' object has no attribute {name!r}{f': {meant}' if meant else ''}"
+    return AttributeError(said, name=name, obj=value)
+
+
 def _of(methods: ArrayMethods) -> Value:
     return cast("Value", methods)
 
@@ -125,9 +139,9 @@ def axes_of(axis: Axes, rank: int, name: str) -> tuple[int, ...]:
     """The axes that NumPy means: one, several, or all. Raises ShapeError, GraphError."""
     if axis is None:
         return tuple(range(rank))
-    if _is_index(axis):
+    if is_index(axis):
         return (_axis(axis, rank, name),)
-    if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
+    if isinstance(axis, (str, bytes)) or not is_iterable(axis):
         raise GraphError(f"[{name}] expected an axis, several or None, got {axis!r}")
     several = tuple(_axis(one, rank, name) for one in axis)
     if len(set(several)) < len(several):
@@ -135,15 +149,10 @@ def axes_of(axis: Axes, rank: int, name: str) -> tuple[int, ...]:
     return several
 
 
-def _is_index(axis: Any) -> bool:
-    """Arrays of several elements have `__index__` too, and raise there."""
-    return hasattr(axis, "__index__") and getattr(axis, "ndim", 0) == 0
-
-
 def _axis(axis: Any, rank: int, name: str) -> int:
-    if not _is_index(axis):
+    if not is_index(axis):
         raise GraphError(f"[{name}] expected an int as the axis, got {axis!r}")
-    at: int = axis.__index__()
+    at = operator.index(axis)
     if not -rank <= at < rank:
         raise ShapeError(f"[{name}] expected an axis in [{-rank}, {rank}), got {at}")
     return at % rank

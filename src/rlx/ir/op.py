@@ -234,7 +234,7 @@ def op(cls: type[T]) -> type[T]:
 
 def lookup(name: str) -> type[Op]:
     """The op class of this name. Raises GraphError."""
-    cls = REGISTRY.get(name)
+    cls = REGISTRY.get(name) if isinstance(name, str) else None
     if cls is None:
         raise GraphError(f"expected the name of an op, got {name!r}{did_you_mean(name, REGISTRY)}")
     return cls

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.arguments import checked, is_iterable
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -29,7 +30,7 @@ class TensorType:
     @staticmethod
     def of(shape: Iterable[object], dtype: Any) -> TensorType:
         """From ints and names. Raises ShapeError for a negative dim or a rank over 64, DTypeError."""
-        if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        if isinstance(shape, (str, bytes)) or not is_iterable(shape):
             raise ShapeError(f"expected a shape such as ('n', 4), got {shape!r}: one of one axis is ({shape!r},)")
         read = tuple(dims.of(dim) for dim in shape)
         if len(read) > MAX_RANK:
@@ -68,6 +69,7 @@ class TensorType:
     def is_static(self) -> bool:
         return all(isinstance(dim, int) for dim in self.shape)
 
+    @checked
     def flows_into(self, other: TensorType) -> bool:
         """Whether arrays of this type may be what a run of the other is given: its dims with names take any extent."""
         same = self.dtype is other.dtype and self.rank == other.rank
@@ -79,6 +81,7 @@ class TensorType:
     def with_dtype(self, dtype: DType) -> TensorType:
         return TensorType(self.shape, dtype)
 
+    @checked
     def nbytes(self, binding: Mapping[str, int] | None = None) -> int:
         """Bytes of the array. Raises ShapeError on an unbound symbol."""
         return math.prod(dims.evaluate(dim, binding or {}) for dim in self.shape) * self.dtype.itemsize

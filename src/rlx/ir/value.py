@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.arguments import is_index
 from rlx.errors import GraphError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -14,7 +15,7 @@ from rlx.ir.concrete import Concrete
 from rlx.ir.dim import Shape
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
-from rlx.ir.methods import ArrayMethods
+from rlx.ir.methods import ArrayMethods, no_attribute
 from rlx.ir.op import Constant, Op
 from rlx.ir.type import TensorType
 
@@ -72,6 +73,11 @@ class Value(ArrayMethods, Concrete):
     def __hash__(self) -> int:
         return id(self.node) + self.index
 
+    if not TYPE_CHECKING:  # which knows all attributes, and would take any
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
+
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
 
@@ -90,6 +96,8 @@ class Value(ArrayMethods, Concrete):
         """Axes in this order, as ints or as one tuple; reversed if none are given."""
         given = permutation[0] if len(permutation) == 1 and isinstance(permutation[0], (tuple, list)) else permutation
         order = tuple(given) or tuple(reversed(range(self.rank)))
+        if not all(map(is_index, order)):
+            raise GraphError(f"[transpose] expected axes as ints, or one tuple of them, got {order}")
         return self.graph.build("transpose", self, permutation=expect.axes(order, self.rank, "permutation"))
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from rlx.arguments import methods_checked
 from rlx.errors import InputError, ModelError
 from rlx.frontends import safetensors
 from rlx.interrupt import CancelToken
@@ -20,6 +21,7 @@ from rlx.models.sampling import Choices
 _IDS = "ids"
 
 
+@methods_checked()
 class Conversation:
     """What a decoder and its user have said so far. A call computes what is new, and nothing of what came before.
 

@@ -203,6 +203,8 @@ class Decoder:
         """
         if isinstance(prompt, str):
             ids = self.text.encode(prompt, special)
+        elif not _is_sequence(prompt):
+            raise InputError(f"[generate] expected a text, ids or messages, got {told(prompt)}")
         elif len(prompt) and isinstance(prompt[0], Mapping):
             ids = self.text.chat(prompt)  # type: ignore[arg-type]  # the first message tells
         else:
@@ -341,9 +343,13 @@ def generated(rows: Sequence[Row], taken: Iterator[Piece]) -> list[Generation]:
 
 def is_one(prompt: Any) -> bool:
     """Whether a prompt is one, and no list of several."""
-    if isinstance(prompt, str) or not len(prompt):
+    if not _is_sequence(prompt) or not len(prompt):
         return True
     return isinstance(prompt[0], Mapping) or (np.ndim(prompt[0]) == 0 and not isinstance(prompt[0], str))
+
+
+def _is_sequence(prompt: Any) -> bool:
+    return isinstance(prompt, (list, tuple)) or (isinstance(prompt, np.ndarray) and prompt.ndim > 0)
 
 
 def told(prompt: Any) -> str:

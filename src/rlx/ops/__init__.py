@@ -13,6 +13,7 @@ from typing import Any
 
 from rlx.errors import did_you_mean
 from rlx.ir.concrete import NUMPY_CALLS
+from rlx.ir.methods import NAMES_OF_FUNCTIONS
 from rlx.ir.op import REGISTRY
 from rlx.ops import (
     activation,
@@ -123,3 +124,4 @@ def _numpy_call(function: Any, method: str, arguments: tuple[Any, ...], keywords
 
 
 NUMPY_CALLS[:] = [_numpy_call]
+NAMES_OF_FUNCTIONS[:] = [names]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx import arguments as arguments_of
 from rlx.errors import GraphError, RlxError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir import indexing
@@ -23,7 +24,6 @@ from rlx.ir.graph import Graph, Value, call
 from rlx.ir.literal import Array
 from rlx.ir.op import ANY_NUMBER, Elementwise, Op, lookup
 from rlx.ir.spelling import respelled
-from rlx.ops import arguments as arguments_of
 
 ValueLike = Value | Array | np.generic | bool | int | float | complex | Dim
 """An operand: arrays become constants, Python's numbers and dims take the dtype of the other operands."""

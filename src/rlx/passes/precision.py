@@ -33,7 +33,7 @@ nothing else is in a row."""
 def policy_of(mode: str) -> Policy | None:
     """The policy of a precision mode; None for f32, which computes as the graph says. Raises OptionError."""
     if mode not in MODES:
-        near = did_you_mean(str(mode), MODES)
+        near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
     if mode == "f32":
         return None
@@ -44,6 +44,14 @@ def policy_of(mode: str) -> Policy | None:
         return target if isinstance(node.op, MULTIPLIED) and floats == {dtypes.f32} else None
 
     return narrow
+
+
+def _called_here(mode: object) -> str:
+    """A mode by the name that its dtype has here: what NumPy calls float16 is f16."""
+    try:
+        return dtypes.of(mode).name
+    except DTypeError:
+        return str(mode)
 
 
 class Precision(Pass):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlx import locks
+from rlx.arguments import methods_checked
 from rlx.backends.executable import shapes_at
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.interrupt import CancelToken
@@ -54,6 +55,7 @@ class Compile:
         return f"{sizes or 'all sizes'}: {self.reason}"
 
 
+@methods_checked()
 class BucketedCache:
     """A graph for lengths in buckets. Every method may be called from many threads.
 

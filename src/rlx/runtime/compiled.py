@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlx import interrupt, locks
+from rlx.arguments import checked, methods_checked
 from rlx.backends.executable import Capabilities, Executable, KernelTime
 from rlx.backends.memory import DeviceArray, HostArray, Where
 from rlx.errors import InputError
@@ -33,6 +34,7 @@ ON_DEVICE = "device"
 """What `outputs` of a run are where results stay on the device."""
 
 
+@methods_checked(but=("run", "run_slots", "set_active_extent"))
 class CompiledGraph:
     """A program compiled for one device. Every method may be called from many threads.
 
@@ -169,7 +171,7 @@ class CompiledGraph:
     def _run_for(self, inputs: Inputs, outputs: Iterable[str]) -> list[Any]:
         """A run that returns only some outputs, or all on the device."""
         names, place = self.output_names, self.program.place
-        if outputs == ON_DEVICE and ON_DEVICE not in names:
+        if isinstance(outputs, str) and outputs == ON_DEVICE and ON_DEVICE not in names:
             results = self._run_in_mode(inputs, destinations=["device"] * len(names) if place is not None else None)
             return [result if isinstance(result, DeviceArray) else HostArray(result) for result in results]
         chosen = names_of(outputs, names)
@@ -346,7 +348,7 @@ class CompiledGraph:
         mode = self._state.now(copied=True).unobserved()
         return CompiledGraph(self.program.clone(), mode or PLAIN)
 
-    def select(self, outputs: Iterable[str]) -> CompiledGraph:
+    def select(self, outputs: str | Iterable[str]) -> CompiledGraph:
         """The program of some outputs, in this order, without what only others need. Compiled once for each choice.
 
         It takes the same inputs and always has this program's weights; its handles, feeds and extents are its own.
@@ -492,6 +494,7 @@ def _opened(pickled: Pickled) -> CompiledGraph:
     return pickled.open(CompiledGraph)
 
 
+@checked
 def load_compiled(
     path: str | os.PathLike[str], recompile: bool = False, threads: int | None = None, mmap: bool = False
 ) -> CompiledGraph:

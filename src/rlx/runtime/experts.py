@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx import locks, mapped
+from rlx.arguments import methods_checked
 from rlx.errors import InputError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
@@ -109,6 +110,7 @@ def layers_of(graph: Graph) -> list[tuple[ExpertLayer, Value]]:
     ]
 
 
+@methods_checked(but=("see", "capture"))
 class Experts(Observer):
     """The experts of one compiled graph. Its methods may be called from many threads."""
 

@@ -27,7 +27,7 @@ def check_extent(graph: Graph, dim: str, extent: int) -> None:
     from rlx.passes.specialise import assume_equal
 
     known = {name for value in graph.inputs for d in value.shape for name in dims.symbols(d)}
-    if dim not in known:
+    if not isinstance(dim, str) or dim not in known:
         near = did_you_mean(dim, known)
         raise InputError(f"[set_active_extent] expected a dim of an input among {sorted(known)}, got {dim!r}{near}")
     low, high = graph.bounds.get(dim, (0, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlx.arguments import checked
 from rlx.device import registry
 from rlx.device.device import HELPERS, Device
 from rlx.device.policy import DevicePolicy
@@ -11,6 +12,7 @@ from rlx.runtime.graph_devices import GraphDevices
 from rlx.runtime.program import Inputs
 
 
+@checked
 def fastest_device(
     graph: Graph | None = None, inputs: Inputs | None = None, policy: DevicePolicy | None = None
 ) -> Device:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlx import collector, locks, logs
+from rlx.arguments import methods_checked
 from rlx.backends.base import Options
 from rlx.cost.estimate import Estimate, Estimator
 from rlx.device import explain, html, observed, registry, remembered, support, switches
@@ -83,6 +84,7 @@ class Explanation:
         return in_a_frame(self.html())
 
 
+@methods_checked()
 class GraphDevices(GraphState):
     """A graph and the devices that may run it. Every method may be called from many threads.
 
@@ -148,7 +150,7 @@ class GraphDevices(GraphState):
         return Explanation(self.graph.name, self.report(inputs))
 
     def io_profile(
-        self, device: str | Device, inputs: Inputs | None = None, outputs: Iterable[str] | None = None
+        self, device: str | Device, inputs: Inputs | None = None, outputs: str | Iterable[str] | None = None
     ) -> GraphIoProfile:
         """What a run on a device launches and moves, at the sizes of these inputs."""
         target = registry.parse(device)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.arguments import methods_checked
 from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError
 from rlx.ir.graph import Graph
@@ -42,6 +43,7 @@ class _KeptValue(DeviceArray):
         return np.array(self.numpy()[index])
 
 
+@methods_checked(but=("set_active_extent",))
 class GraphState:
     """The state of a graph, wherever it is. Every method may be called from many threads."""
 

@@ -10,12 +10,14 @@ from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
 from rlx.errors import CapabilityError, ClosedError, InputError, OutOfMemory, did_you_mean
+from rlx.ir.expect import UnequalDims
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.runtime.bind_cache import BindCache, Key
 from rlx.runtime.demands import Demands
 from rlx.runtime.extent import ActiveBound, Extents
 from rlx.runtime.interface import Interface, LateGraph
+from rlx.runtime.misfit import origins_of, told
 from rlx.runtime.signature import Signature, check_param
 
 if TYPE_CHECKING:
@@ -170,7 +172,11 @@ class Program:
         self._fail(error, "run", self.signature.binding(arrays, self.params))
 
     def _fail(self, error: Exception, step: Step, binding: Mapping[str, int]) -> NoReturn:
-        """Where memory ran out and no node is named, that of the largest value is."""
+        """Where memory ran out and no node is named, that of the largest value is; sizes that do not go together are
+        told with the inputs that they come from."""
+        if isinstance(error, UnequalDims):
+            origins = origins_of(self.interface.inputs, binding)
+            raise InputError(f"[run] {told(error.equality, binding, origins, lambda: self.graph)}") from None
         ours = structured(error, step, self.device)
         if isinstance(ours, OutOfMemory) and "at node" not in str(ours):
             largest = self._demands.largest(binding)

@@ -12,6 +12,7 @@ files only of people whom you would let run programs. The graph in it is checked
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,6 +43,8 @@ MAX_HEADER = 1 << 20
 def save(program: Program, mode: Mode, path: str | os.PathLike[str]) -> None:
     """Writes a program and what it keeps; the file appears whole or not at all. Raises CapabilityError, OSError."""
     program.executable.capabilities.require("saved_code", program.device)
+    if not Path(path).absolute().parent.is_dir():  # said before the wait for code
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     code = program.executable.code()
     compiler = program.compiler
     graph = _with_weights(program)

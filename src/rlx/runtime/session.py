@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rlx import flags
+from rlx.arguments import methods_checked
 from rlx.backends.base import Options
-from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean, keywords_told
+from rlx.errors import GraphError, OptionError, UnsupportedOp, did_you_mean
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs, Program
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from rlx.runtime.graph_devices import GraphDevices
 
 
+Precision = Literal["f32", "f16", "bf16"]
+
+
+@methods_checked(but=("compile",))
 class Session:
     """Compiles graphs for one device.
 
@@ -45,19 +50,18 @@ class Session:
     Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
 
-    @keywords_told
     def __init__(
         self,
         device: str | Sequence[str | Device] = "auto",
         *,
-        disable: Iterable[str] = (),
+        disable: str | Iterable[str] = (),
         threads: int | None = None,
         isa: str | None = None,
         cache: bool | None = None,
         check_indices: bool | None = None,
         compile: Literal["meanwhile", "before"] | None = None,
         expert_budget: int | None = None,
-        precision: Literal["f32", "f16", "bf16"] = "f32",
+        precision: Precision = "f32",
     ) -> None:
         self.device = device if isinstance(device, str) else AUTO
         self.devices_in_turn = () if isinstance(device, str) else _parsed(device)

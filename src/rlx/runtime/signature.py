@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.arguments import is_iterable
 from rlx.backends.memory import AdoptingPlace, DeviceArray
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
@@ -320,7 +321,7 @@ def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
     """Positions of outputs. Raises InputError on an unknown name."""
     if isinstance(outputs, Mapping):  # in the order of onnxruntime
         raise InputError("[run] expected names of outputs, got a mapping: run(inputs, outputs) has the inputs first")
-    if not isinstance(outputs, Iterable):
+    if not is_iterable(outputs):
         raise InputError(f"[run] expected names of outputs among {list(known)}, got {outputs!r}")
     chosen = [outputs] if isinstance(outputs, str) else list(outputs)
     unknown = [name for name in chosen if name not in known]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
+from rlx.arguments import checked
 from rlx.errors import GraphError, ShapeError, TracerError
 from rlx.ir import dtype as dtypes
 from rlx.ir.concrete import callers_line
@@ -52,6 +53,7 @@ class _Body:
     results: list[Any] = field(default_factory=list)
 
 
+@checked
 def cond(predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
     """What one of two functions gives of the operands: the first where the predicate holds when the program runs.
 
@@ -59,6 +61,8 @@ def cond(predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., An
     if_true, if_false   both give the same structure of values, of the same shapes and dtypes
     """
     if not isinstance(predicate, Value):
+        if getattr(predicate, "shape", ()) != ():
+            raise ShapeError(f"[cond] expected a predicate of bool[], got one of shape {predicate.shape}")
         return (if_true if predicate else if_false)(*operands)
     if predicate.rank or predicate.dtype is not dtypes.bool_:
         raise ShapeError(f"[cond] expected a predicate of bool[], got {predicate!r}, at {callers_line()}")
@@ -76,6 +80,7 @@ def cond(predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., An
     return rebuild(first.structure, iter(made if isinstance(made, tuple) else (made,)))
 
 
+@checked
 def while_loop(
     condition: Callable[[Any], Any], body: Callable[[Any], Any], carried: Any, limit: int | None = None
 ) -> Any:

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 import rlx.ops  # noqa: F401  # methods of values call ops by name
 from rlx import collector, locks, logs
-from rlx.errors import InputError, OptionError, TracerError, did_you_mean, keywords_told
+from rlx.arguments import checked, methods_checked
+from rlx.errors import InputError, OptionError, TracerError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
-from rlx.runtime.session import Session
+from rlx.runtime.session import Precision, Session
 from rlx.tracing import tree
 from rlx.tracing.arguments import NUMBERS, Kind, as_array, is_value
 from rlx.tracing.control import open_graph
@@ -73,6 +74,7 @@ class _Family:
         return next((trace for trace in reversed(self.traces) if trace.fits(shapes)), None)
 
 
+@methods_checked()
 class Jit:
     """A function that is traced and compiled at its first call, and once more where a call needs another program."""
 
@@ -341,18 +343,19 @@ def _forget(methods: dict[int, Jit], key: int, _: object) -> None:
     methods.pop(key, None)
 
 
-@keywords_told
+@checked
 def jit(
     function: Callable[..., Any] | None = None,
     *,
     device: str = "auto",
     static: Iterable[int | str] | int | str = (),
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
     threads: int | None = None,
     isa: str | None = None,
     cache: bool | None = None,
     check_indices: bool | None = None,
     compile: Literal["meanwhile", "before"] | None = None,
+    precision: Precision = "f32",
 ) -> Any:
     """A function of arrays as a program: it is traced and compiled at its first call. Also a decorator, with or without
     options.
@@ -369,13 +372,12 @@ def jit(
     Python asks a value for its numbers, InputError, and what `Session.compile` raises.
     """
     session = Session(
-        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile
-    )
+        device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
+        precision=precision,
+    )  # fmt: skip
     named = (static,) if isinstance(static, (int, str)) else tuple(static)
     if function is None:
         return lambda of: Jit(of, session, named)
-    if not callable(function):
-        raise InputError(f"[jit] expected a function, got {type(function).__name__}")
     return Jit(function, session, named)
 
 

@@ -34,7 +34,7 @@ def linear(**options: Any) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"garbage that is no protobuf at all", bytes(range(256)) * 9])
 def test_no_models(data: bytes) -> None:
-    with pytest.raises(ModelError, match="onnx"):
+    with pytest.raises(ModelError, match=r"\[onnx\]|text, not a model"):
         rlx.load(data)
 
 

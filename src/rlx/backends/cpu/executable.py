@@ -23,7 +23,7 @@ from rlx.codegen.simd.isa import Isa
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
-from rlx.ir.expect import told_at
+from rlx.ir.expect import unequal
 from rlx.ir.literal import Array
 
 if TYPE_CHECKING:
@@ -412,6 +412,6 @@ class CpuBound(Bound):
             raise watch.error
         interrupt.check()
         if failed:
-            raise InputError(f"[run] {told_at(self._checks[failed - 1], self._binding)}")
+            raise unequal(self._checks[failed - 1], self._binding)
         if wrong:
             look(wrong, self._most, self.executable.checks, self._binding)
