@@ -19,6 +19,8 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 Binding = Mapping[str, int]
 SLOW = ("div", "sqrt", "rem")
 """Instructions that take many cycles."""
+SHORT_ROW_BYTES = 1 << 15
+"""Of rows that stay in the nearest cache, wherever in one of them is read."""
 CLOSE_BYTES = 32
 """Elements that lie so far apart, at most, share lines of the cache with their neighbours."""
 DIVISIONS = ("div", "rem")
@@ -33,8 +35,8 @@ class Counts:
     plain     arithmetic, comparisons, selections, conversions
     slow      divisions, remainders and roots
     library   calls of the C library (transcendental functions in f64)
-    contiguous   loads and stores of neighbours along the vector axis
-    strided   those with any other stride
+    contiguous, stored   loads and stores of neighbours along the vector axis
+    strided   both with any other stride
     near      those at places that are close together, though no stride leads from one to the next: rows read again and
               again, channels of a group
     divided   quotients and remainders of integers by others that are no constants
@@ -47,6 +49,7 @@ class Counts:
     strided: float = 0.0
     near: float = 0.0
     divided: float = 0.0
+    stored: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         mine, its = vars(self), vars(other)
@@ -94,7 +97,7 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
             close = isinstance(stride, int) and abs(stride) * node.dtype.itemsize <= CLOSE_BYTES and not elsewhere
             to.near += width if close else 0.0
             to.strided += 0.0 if close else width
-        elif elsewhere and all(map(_is_step, elsewhere)):
+        elif elsewhere and (all(map(_is_step, elsewhere)) or _in_short_rows(node.dtype.itemsize, line)):
             to.near += width
         elif elsewhere:
             to.strided += width
@@ -116,6 +119,15 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
             to.plain += width
 
 
+def _in_short_rows(itemsize: int, line: Linear) -> bool:
+    """Whether positions that data or arithmetic decide lie in rows, by an axis of their own, that a near cache
+    holds."""
+    inside = [c for _, c in line.others]
+    return all(isinstance(c, int) for c in inside) and any(
+        isinstance(row, int) and max(inside) < row <= SHORT_ROW_BYTES // itemsize for _, row in line.axes
+    )
+
+
 def _is_step(index: Expr) -> bool:
     """Whether neighbours along an axis have the same place, or neighbouring ones, as where an axis is divided by a
     number."""
@@ -127,7 +139,7 @@ def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
     width = max(1.0, body.dtype.bits / 32)
     narrow = {16: 5.0, 8: 10.0, 4: 10.0}.get(body.dtype.bits, 0.0) if body.dtype.is_float else 0.0
     strided = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
-    return Counts(plain=narrow, contiguous=0 if strided else width, strided=width if strided else 0)
+    return Counts(plain=narrow, stored=0 if strided else width, strided=width if strided else 0)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ BITS = ("and", "or", "xor", "not", "shl", "shr", "neg", "abs", "copysign", "sele
 MOST_INSTRUCTIONS = 512
 """Of the vectors side by side together: compile time grows with them. Registers are no bound: with 16 of them, four
 vectors that need eleven each gain as much as others, as what is spilled comes from the nearest cache in time."""
+REACH = 160
+"""Vector instructions that a core looks ahead: about as many registers as it has for results that are under way."""
 
 
 def cycles(body: Expr) -> int:
@@ -53,3 +55,9 @@ def side_by_side(bodies: Sequence[Expr], instructions: int) -> int:
     if calls or max(map(cycles, bodies)) < LONG_CYCLES:
         return 1
     return next((n for n in (4, 2) if n * instructions <= MOST_INSTRUCTIONS), 1)
+
+
+def waits(bodies: Sequence[Expr], instructions: int, beside: int) -> float:
+    """Cycles a vector that the chains of bodies take, if nothing else did: those of vectors `beside` one another, and
+    of as many as a core sees at a time, go on together."""
+    return max(map(cycles, bodies)) / max(beside, REACH / max(instructions, 1))
