@@ -21,6 +21,7 @@ import numpy as np
 
 import rlx
 from rlx.backends.base import Options
+from rlx.cost.microbenchmarks import as_allocated
 from rlx.device import calibration, registry
 from rlx.device.choice import Chooser
 from rlx.device.policy import DevicePolicy
@@ -216,7 +217,7 @@ def graph_of(kind: Class) -> tuple[Graph, dict[str, Array]]:
     random = np.random.default_rng(0)
     graph = Graph(kind.name)
     values = [graph.input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(kind.inputs)]
-    inputs = {f"x{i}": _array(*of, kind.most, random) for i, of in enumerate(kind.inputs)}
+    inputs = {f"x{i}": as_allocated(_array(*of, kind.most, random)) for i, of in enumerate(kind.inputs)}
     for i, (dtype, shape) in enumerate(kind.weights):
         values.append(graph.param(f"w{i}", shape, dtype, data=_array(dtype, shape, kind.most, random)))
     results = kind.build(*values)

@@ -24,6 +24,7 @@ SHORT_ROW_BYTES = 1 << 15
 CLOSE_BYTES = 32
 """Elements that lie so far apart, at most, share lines of the cache with their neighbours."""
 DIVISIONS = ("div", "rem")
+ANGLES = ("sin", "cos", "tan")
 MULTIPLIED = 3
 """Instructions that a division of integers by a constant is made of."""
 
@@ -35,6 +36,7 @@ class Counts:
     plain     arithmetic, comparisons, selections, conversions
     slow      divisions, remainders and roots
     library   calls of the C library (transcendental functions in f64)
+    angles    of these the functions of angles, which some libraries work out more exactly, and slowly
     contiguous, stored   loads and stores of neighbours along the vector axis
     strided   both with any other stride
     near      those at places that are close together, though no stride leads from one to the next: rows read again and
@@ -50,6 +52,7 @@ class Counts:
     near: float = 0.0
     divided: float = 0.0
     stored: float = 0.0
+    angles: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         mine, its = vars(self), vars(other)
@@ -66,12 +69,15 @@ def count(body: Expr, axis: int, inside: Iterable[int] = ()) -> tuple[Counts, Co
     """
     axes = {axis, *inside}
     varying: set[Expr] = set()
+    along: set[Expr] = set()
     each, once = Counts(), Counts()
     for node in ex.walk([body]):
+        if any(a in along for a in node.args) or _varies(node, {axis}):
+            along.add(node)
         moves = any(a in varying for a in node.args) or _varies(node, axes)
         if moves:
             varying.add(node)
-        _add(each if moves else once, node, axis, varying)
+        _add(each if moves else once, node, axis, along)
     return each, once
 
 
@@ -86,12 +92,13 @@ def _varies(node: Expr, axes: set[int]) -> bool:
     return False
 
 
-def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
+def _add(to: Counts, node: Expr, axis: int, along: set[Expr]) -> None:
+    """`along` are the expressions that have other values at neighbours along the axis."""
     width = max(1.0, node.dtype.bits / 32)
     if node.kind == "load":
         access: Access = node.attr
         line = offset_of(node)
-        elsewhere = [e for e, _ in line.others if e in varying]
+        elsewhere = [e for e, _ in line.others if e in along]
         stride = access.coefficient(axis)
         if stride not in (0, 1):
             close = isinstance(stride, int) and abs(stride) * node.dtype.itemsize <= CLOSE_BYTES and not elsewhere
@@ -108,6 +115,7 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
     elif node.kind in INSTRUCTIONS:
         if INSTRUCTIONS[node.kind].transcendental:
             to.library += 1
+            to.angles += node.kind in ANGLES
         elif node.kind in DIVISIONS and node.dtype.is_integer:
             if node.args[1].kind == "const":
                 to.plain += MULTIPLIED * width

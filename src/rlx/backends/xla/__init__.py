@@ -105,7 +105,8 @@ class XlaBackend(Backend):
         from rlx.backends.xla import fourier
         from rlx.cost.generic import GenericEstimator
 
-        return GenericEstimator(graph, rates, options.disable, options.dispatch.claims(fourier.estimated))
+        claims = options.dispatch.claims(fourier.estimated)
+        return GenericEstimator(graph, rates, options.disable, claims, options.policy())
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.xla.executable import XlaExecutable
