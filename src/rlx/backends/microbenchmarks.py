@@ -24,6 +24,10 @@ class MeasuredBackend(common.Measurable):
     def claims(self, graph: Graph) -> bool:
         return any(self.backend.claim(node) == "" for node in graph.nodes)
 
+    @property
+    def reads_in_place(self) -> bool:
+        return self.backend.reads_in_place
+
     def compile(self, probe: ProbeGraph) -> Callable[[], object]:
         executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
         executable.set_params(probe.params)

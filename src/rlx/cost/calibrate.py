@@ -75,6 +75,11 @@ class Measurable(Protocol):
         """Whether it has kernels of its own for a composite of the graph."""
         ...
 
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether kernels read arrays that are on the device where these lie."""
+        ...
+
     def compile(self, probe: probes.ProbeGraph) -> Callable[[], object]:
         """What runs the probe."""
         ...
@@ -126,7 +131,8 @@ def calibrate(device: Measurable, step: Callable[[str], None]) -> Rates:
     runner = Runner(device, step)
     loops = [probes.loop(op, state) for op, state in probes.LOOPS]
     copies = (probes.upload(), probes.download())
-    able = [probe for probe in (*probes.all_probes(), *loops) if device.takes(probe.graph)]
+    listed = probes.all_probes(device.reads_in_place)
+    able = [probe for probe in (*listed, *loops) if device.takes(probe.graph)]
     transform = probes.transform()
     if device.claims(transform.graph):
         able.append(transform)

@@ -308,7 +308,7 @@ NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "running": (lambda x: build.cumsum(x, axis=1), (64, 1024)),
 }
 """Loops that are no products: what they do, and the shape of what they do it to."""
-KINDS = ("reduce_8192x64", "reduce_256x2048", "gather", "rank")
+KINDS = ("reduce_8192x64", "reduce_256x2048", "gather", "rank", "running")
 """Those of them that kernels of other devices are priced by."""
 READS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "sums_8192x64": (_sum_rows, (8192, 64)),
@@ -319,7 +319,7 @@ READS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "running_512x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=1)), (512, 1024)),
     "downward_512x512": (lambda x: _greatest_of_rows(build.cumsum(x, axis=0)), (512, 512)),
 }
-"""Loops over what is on the device as it is, with nothing to work out before."""
+"""Loops over what is on the device as it is, with nothing to work out before; "running" of KINDS is among them."""
 SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {
     "plain": (_plain, (1 << 10, 64)),
     "heavy": (_exponential, (1 << 10, 64)),
@@ -410,12 +410,13 @@ def loop(op: str, state: int) -> ProbeGraph:
     return _probe(f"loop_{op}_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
 
 
-def all_probes() -> list[ProbeGraph]:
-    """Everything but `call` and the copies, which the others are freed from."""
+def all_probes(reads_in_place: bool) -> list[ProbeGraph]:
+    """Everything but `call` and the copies, which the others are freed from; READS where kernels read in place."""
+    kinds = [name for name in KINDS if name != "running"] if reads_in_place else KINDS
+    reads = [read(name) for name in READS] if reads_in_place else []
     return [
         chain(), weights(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS),
-        *(depthwise(w) for w in WINDOWS),
-        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
-        *(read(name) for name in READS), *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED),
-        single(), many(), *(other(dtype) for dtype in OTHER_DTYPES),
+        *(depthwise(w) for w in WINDOWS), *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *kinds)),
+        *reads, *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(), many(),
+        *(other(dtype) for dtype in OTHER_DTYPES),
     ]  # fmt: skip

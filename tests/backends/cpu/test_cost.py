@@ -215,6 +215,9 @@ def test_rates_of_before_serve() -> None:
     graph = Graph("older")
     graph.output(rlx.gelu(graph.input("x", (64, 64), "f32")) / 3.0)
     assert rates.CpuEstimator(graph, OPTIONS, older)({}).run_ns > 0
+    # in a fit of all kernels together, instructions cost next to nothing
+    fitted = rates.complete(older | {"plain_ns": 1e-3}, detect())
+    assert fitted["plain_ns"] > 0.01 and rates.complete(fitted, detect()) == fitted
 
 
 def test_windows_count_what_they_load_once() -> None:

@@ -45,16 +45,21 @@ NEAR = ("contiguous", "stored")
 OF_BODIES = (*ARITHMETIC, *NEAR)
 """Amounts of bodies, which overlap, and go on while their chains wait."""
 CYCLE_NS = 0.3
-DIVIDED = 0.25
-"""Of a cycle of a core, and of a division as a part of a call, where they were not measured."""
+DIVIDED, PLAIN = 0.25, 0.6
+"""A cycle, a division as a part of a call, and an instruction as a part of a multiply-add of products, of a core on
+which these were not measured."""
 
 
-def complete(rates: Rates) -> Rates:
-    """Rates with what older calibrations did not measure: cycles, stores apart from loads, divisions from calls."""
-    older = {
-        "cycle_ns": CYCLE_NS, "stored_ns": rates["contiguous_ns"], "divided_ns": DIVIDED * rates["library_ns"]
+def complete(rates: Rates, isa: Isa) -> Rates:
+    """Rates with what older calibrations did not measure: cycles, stores apart from loads, divisions from calls, and
+    instructions apart from the rest."""
+    if "cycle_ns" in rates:
+        return rates
+    multiplied_ns = rates[f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"] / (isa.gemm_rows * isa.gemm_vectors)
+    return rates | {
+        "cycle_ns": CYCLE_NS, "stored_ns": rates["contiguous_ns"], "divided_ns": DIVIDED * rates["library_ns"],
+        "plain_ns": max(rates["plain_ns"], PLAIN * multiplied_ns),
     }  # fmt: skip
-    return older | rates
 
 
 BAND = 0.15
@@ -140,7 +145,7 @@ class CpuEstimator(Estimator):
         from rlx.backends.cpu.build import program_of
 
         self.isa = isa_of(options)
-        self.graph, self.rates = graph, complete(rates)
+        self.graph, self.rates = graph, complete(rates, self.isa)
         self.threads = min(options.threads or topology.usable(), topology.usable())
         self.program, bounds = program_of(graph, self.isa, options)
         self.runs = made_by_runs(self.program)

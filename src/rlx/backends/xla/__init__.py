@@ -39,6 +39,7 @@ class XlaBackend(Backend):
     loop_trips = 1 << 25
     writes_states = True
     holds_experts = True
+    reads_in_place = True
     platform = "cpu"
 
     def on_processor(self, ordinal: int = 0) -> bool:
