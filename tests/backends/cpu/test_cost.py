@@ -209,6 +209,10 @@ def test_a_body_takes_what_bounds_it() -> None:
     assert work.waits < waiting.waits / 3
 
 
+def test_a_single_element_is_priced() -> None:
+    assert rates.compute_ns(_body(lambda x: rlx.gelu(x) + 1.0, ()), USUAL) > 0
+
+
 def test_rates_of_before_serve() -> None:
     """Profiles that know no cycles, and loads and stores as one."""
     older = {n: ns for n, ns in USUAL.items() if n not in ("cycle_ns", "stored_ns", "divided_ns")}

@@ -27,6 +27,7 @@ from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
+from rlx.kernel.schedule.schedule import UNTILED
 
 NEAR = 0.4
 """Of an element anywhere in memory, one near the last: it is in the nearest cache."""
@@ -291,8 +292,9 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
             costs.add("joins", positions * min((length - 1) / 2, 1.0))
     for numbers in row_passes(dict(enumerate(nest.statements))):
         bodies = [nest.statements[number].body for number in numbers]
-        single = bool(inner) and is_once_a_row(nest.statements[numbers[0]])
-        beside = scheduled.side_by_side if scheduled.across else 1 if single else scheduled.in_flight(numbers[0])
+        single = is_once_a_row(nest.statements[numbers[0]]) and bool(inner)
+        alone = scheduled.tiles is UNTILED or (single and not scheduled.across)
+        beside = 1 if alone else scheduled.side_by_side if scheduled.across else scheduled.in_flight(numbers[0])
         times = vectors * inside if scheduled.across and not single else positions if single else vectors
         _wait(costs, bodies, beside, times)
     costs.add("rows", rows)
