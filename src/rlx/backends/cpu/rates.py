@@ -149,6 +149,7 @@ class CpuEstimator(Estimator):
         self.threads = min(options.threads or topology.usable(), topology.usable())
         self.program, bounds = program_of(graph, self.isa, options)
         self.runs = made_by_runs(self.program)
+        self.scheduled = [schedule_of(kernel, self.isa) for kernel in leaves(self.program.main)]
         temps = {b.number for b in self.program.buffers if b.kind == "temp"}
         self.memory = plan_memory(self.program, self.program.main, temps, bounds, reuse=True)
 
@@ -157,7 +158,7 @@ class CpuEstimator(Estimator):
         estimates = []
         home = level_of(self._resident(binding), self.isa)
         for item in placed(program.main, binding):
-            work = work_of(program, item.kernel, schedule_of(item.kernel, self.isa), self.isa, binding, self.runs)
+            work = work_of(program, item.kernel, self.scheduled[item.number], self.isa, binding, self.runs)
             times = item.times * item.chance
             looped = item.times > 1
             where = level_of(work.total_bytes, self.isa) if looped else home

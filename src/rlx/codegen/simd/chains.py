@@ -8,6 +8,7 @@ instructions alternate, put as many chains at every place of the loop. LLVM keep
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rlx.ir import expr as ex
 from rlx.ir.expr import INSTRUCTIONS, Expr
@@ -28,6 +29,7 @@ REACH = 160
 """Vector instructions that a core looks ahead: about as many registers as it has for results that are under way."""
 
 
+@lru_cache(maxsize=1 << 12)
 def cycles(body: Expr) -> int:
     """Of the longest chain of instructions of a body, each of which waits for the one before."""
     until: dict[Expr, int] = {}
