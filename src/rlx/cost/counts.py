@@ -62,32 +62,35 @@ class Counts:
         return Counts(**{name: value * factor for name, value in vars(self).items()})
 
 
-def count(body: Expr, axis: int, inside: Iterable[int] = ()) -> tuple[Counts, Counts]:
+def count(body: Expr, axis: int, inside: Iterable[int] = (), rows_vary: bool = True) -> tuple[Counts, Counts]:
     """(what every position along loop axis `axis` costs, what is worked out once before it).
 
     `inside` are axes of loops within: what varies along them counts with the first part.
+    Without `rows_vary` the axis is that of a row, along which results of earlier passes stay what they are.
     """
     axes = {axis, *inside}
     varying: set[Expr] = set()
     along: set[Expr] = set()
     each, once = Counts(), Counts()
     for node in ex.walk([body]):
-        if any(a in along for a in node.args) or _varies(node, {axis}):
+        if any(a in along for a in node.args) or _varies(node, {axis}, rows_vary):
             along.add(node)
-        moves = any(a in varying for a in node.args) or _varies(node, axes)
+        moves = any(a in varying for a in node.args) or _varies(node, axes, rows_vary)
         if moves:
             varying.add(node)
         _add(each if moves else once, node, axis, along)
     return each, once
 
 
-def _varies(node: Expr, axes: set[int]) -> bool:
+def _varies(node: Expr, axes: set[int], rows_vary: bool) -> bool:
     match node.kind:
         case "axis":
             return node.attr in axes
         case "load":
             return any(number in axes for number, _ in node.attr.axes)
-        case "row" | "temp" | "acc":
+        case "row":
+            return rows_vary
+        case "temp" | "acc":
             return True
     return False
 

@@ -209,6 +209,11 @@ def test_a_body_takes_what_bounds_it() -> None:
     assert work.waits < waiting.waits / 3
 
 
+def test_what_is_the_same_along_a_row_is_worked_out_once() -> None:
+    work = _body(lambda x: x / rlx.sqrt(rlx.reduce_sum(x * x, axes=(1,), keepdims=True) + 1.0), (64, 4096))
+    assert work.amounts["slow"] < 1.1 * 64 * 4096 / detect().lanes  # the division, and few roots
+
+
 def test_a_single_element_is_priced() -> None:
     assert rates.compute_ns(_body(lambda x: rlx.gelu(x) + 1.0, ()), USUAL) > 0
 

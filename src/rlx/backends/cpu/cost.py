@@ -271,7 +271,7 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
     vectors = rows * -(-length // isa.lanes)
     shared = _loaded(nest, inner, binding) if scheduled.across and inner else 1.0
     for stage in nest.statements:
-        each, once = count(stage.body, axis, inner_axes if scheduled.across else ())
+        each, once = count(stage.body, axis, inner_axes if scheduled.across else (), scheduled.across or not inner)
         each = replace(each, contiguous=shared * each.contiguous)
         single = isinstance(stage, Store) and not stage.per_element and bool(inner)
         if isinstance(stage, Store):
