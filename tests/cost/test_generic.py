@@ -97,8 +97,16 @@ def test_functions_of_angles_have_their_rate() -> None:
     assert sine.ns > 20 * exponential.ns
 
 
+def test_memory_is_as_quick_as_the_quickest_reads() -> None:
+    streams = {name: 0.001 for name in known() if name.startswith("stream_")}
+    (slow,) = kernels(lambda x: x + 1.0, (1024, 1024), rates=known(**streams))
+    (quick,) = kernels(lambda x: x + 1.0, (1024, 1024), rates=known(**streams, **READ))
+    assert quick.memory_ns == pytest.approx(8 * 1024 * 1024 / (4 * 16.0))
+    assert slow.memory_ns > 10 * quick.memory_ns
+
+
 def test_scans_down_have_their_rate() -> None:
-    rates = known(running_64x1024_per_ns=1.0, downward_512x512_per_ns=0.1)
+    rates = known(running_64x1024_per_ns=1.0, downward_1024x1024_per_ns=0.1)
     (along,), (down,) = (
         kernels(lambda x, axis=axis: rlx.cumsum(x, axis=axis), (512, 512), rates=rates) for axis in (1, 0)
     )

@@ -171,7 +171,7 @@ class SimtEstimator(GenericEstimator):
             case _:
                 return super()._kernel(program, kernel, binding, looped)
         touched = footprint(program, kernel, binding, points, set()).total if points else 0.0
-        memory = touched / (8 * self.rate_at("stream", (touched / 8,)))
+        memory = touched / self._bytes_per_ns(touched)
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 
     def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:

@@ -112,7 +112,7 @@ class GenericEstimator(Estimator):
             case _:
                 compute, flops, points = self._special(work, binding)
         touched = footprint(program, kernel, binding, points, set())
-        memory = touched.total / (8 * self.rate_at("stream", (touched.total / 8,)))
+        memory = touched.total / self._bytes_per_ns(touched.total)
         if looped and "looped" in self.points and isinstance(work, Contraction):
             # its operands stay in cache from trip to trip
             times = self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
@@ -125,6 +125,15 @@ class GenericEstimator(Estimator):
         return KernelEstimate(
             kernel.name, kernel.sources, ns, compute, memory, flops, touched.total, kind=_kind(work, compute, memory)
         )
+
+    def _bytes_per_ns(self, nbytes: float) -> float:
+        """Of memory, for so many bytes: as streams of loops go that do next to nothing else, or as sums of what is
+        there, if these are quicker."""
+        streamed = 8 * self.rate_at("stream", (nbytes / 8,))
+        if "sums" not in self.points:
+            return streamed
+        side = math.sqrt(nbytes / 4)
+        return max(streamed, 4 * self.rate_at("sums", (side, side)))
 
     def _far(self, items: Sequence[Placed], binding: Binding) -> float:
         """ns a byte of weights of products: 0 while all of them stay in a cache, as those of most probes do; of twice
@@ -189,10 +198,11 @@ class GenericEstimator(Estimator):
 
     def _kind_of_read(self, nest: LoopNest, stage: Reduce) -> str:
         """The probes that a reduction is priced by."""
+        down = _along(nest) < len(nest.outer)
         if stage.argument:
-            kind = "place"
+            kind = "places" if down and "places" in self.points else "place"
         elif stage.body.kind == "load" and not stage.body.args:
-            kind = "columns" if _along(nest) < len(nest.outer) else "sums"
+            kind = "columns" if down else "sums"
         else:
             kind = "reduce"
         return kind if kind in self.points else "reduce"
@@ -200,7 +210,7 @@ class GenericEstimator(Estimator):
     def _reduce_rate(self, nest: LoopNest, stage: Reduce, positions: float, inside: float) -> float:
         """Elements that go into a reduction in a nanosecond."""
         kind = self._kind_of_read(nest, stage)
-        size = (inside, positions) if kind == "columns" else (positions, inside)
+        size = (inside, positions) if kind in ("columns", "places") else (positions, inside)
         return self.rate_at(kind, size)
 
     def _instructions(self, counts: Counts, points: float) -> float:

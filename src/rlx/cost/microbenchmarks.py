@@ -315,9 +315,10 @@ READS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "sums_1024x1024": (_sum_rows, (1024, 1024)),
     "columns_1024x1024": (lambda x: build.reduce_sum(x, axes=(0,)), (1024, 1024)),
     "place_256x1024": (lambda x: build.argmax(x, axis=1), (256, 1024)),
+    "places_512x512": (lambda x: build.argmax(x, axis=0), (512, 512)),
     "running_64x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=1)), (64, 1024)),
     "running_512x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=1)), (512, 1024)),
-    "downward_512x512": (lambda x: _greatest_of_rows(build.cumsum(x, axis=0)), (512, 512)),
+    "downward_1024x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=0)), (1024, 1024)),
 }
 """Loops over what is on the device as it is, with nothing to work out before; "running" of KINDS is among them."""
 SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {
