@@ -183,6 +183,10 @@ def _rates(run: Mapping[str, probes.ProbeGraph], ns_of: Mapping[str, float], com
         # separates the start of a kernel from its work
         starts = probes.ROW if name.startswith(IN_A_ROW) else 1
         rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)
+    farthest = f"stream_{probes.STREAMS[-1]}_per_ns"
+    if "dram_bytes_ns" in rates and farthest in rates:
+        # both come from memory; the former is a difference, of which disturbances are a multiple
+        rates["dram_bytes_ns"] = min(rates["dram_bytes_ns"], 1.0 / (8 * rates[farthest]))
     for name, probe in run.items():
         if name.startswith("loop_"):
             _loop(rates, probe, inside(name))
