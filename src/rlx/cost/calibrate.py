@@ -58,7 +58,7 @@ ONCE = frozenset(
     }
 )  # fmt: skip
 """Probes that have no rate of their own."""
-IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
+IN_A_ROW = ("gemm", "conv", "depthwise", "grouped", "stream")
 """Probes of several kernels."""
 MOST_ALONE = 2.0
 """How many times as long as all threads one takes at most, so that starts are not taken for it."""

@@ -175,7 +175,8 @@ class GenericEstimator(Estimator):
         flops = 0.0
         if windowed(nest):
             flops = 2.0 * positions * inside
-            return flops / self.rate_at("depthwise", (inside,)), flops, positions * max(inside, 1)
+            kind = "grouped" if "grouped" in self.points and _in_groups(nest) else "depthwise"
+            return flops / self.rate_at(kind, (inside,)), flops, positions * max(inside, 1)
         for stage in nest.statements:
             each, _ = count(stage.body, axis, range(len(outer) + len(inner)))
             points = positions * (inside if not hasattr(stage, "per_element") or stage.per_element else 1)
@@ -314,6 +315,20 @@ def windowed(nest: LoopNest) -> bool:
     return len(nest.inner) > 1 and any(
         _moves_within(nest, node.attr) for stage in sums for node in ex.walk([stage.body]) if node.kind == "load"
     )
+
+
+def _in_groups(nest: LoopNest) -> bool:
+    """Whether windows sum over channels too: along an axis in which they do not move."""
+    products = [stage.body for stage in nest.statements if isinstance(stage, Reduce) and _product(stage.body)]
+    accesses = [load.attr for body in products for load in body.args]
+    moving: set[int] = set()
+    for access in accesses:
+        steps = [c for number, c in access.axes if number < len(nest.outer) and isinstance(c, int)]
+        for number, extent in enumerate(nest.inner):
+            within = access.coefficient(len(nest.outer) + number)
+            if isinstance(within, int) and isinstance(extent, int):
+                moving |= {number} if any(0 < within <= step <= within * (extent - 1) for step in steps) else set()
+    return bool(moving) and any(number not in moving and extent != 1 for number, extent in enumerate(nest.inner))
 
 
 def _moves_within(nest: LoopNest, access: Access) -> bool:

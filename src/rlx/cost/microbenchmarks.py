@@ -207,19 +207,20 @@ def conv(positions: tuple[int, ...], channels: int, others: int, window: tuple[i
 WINDOWS = (3, 5)
 
 
-def depthwise(window: int) -> ProbeGraph:
-    """Depthwise convolutions with square windows, one behind the other."""
+def depthwise(window: int, together: int = 1) -> ProbeGraph:
+    """Convolutions with square windows in groups of so many channels, one behind the other: depthwise ones if each
+    channel is a group."""
     channels, size = 64, 40
 
     def body(x: Value, *weights: Value) -> Value:
         for w in weights:
-            x = convolution(x, w, groups=channels)
+            x = convolution(x, w, groups=channels // together)
         return x
 
-    taps = window * window
+    taps, name = window * window * together, "depthwise" if together == 1 else "grouped"
     return _probe(
-        f"depthwise_{taps}", ROW * 2.0 * taps * channels * size * size, body, (1, channels, size, size),
-        *[(channels, 1, window, window)] * ROW,
+        f"{name}_{taps}", ROW * 2.0 * taps * channels * size * size, body, (1, channels, size, size),
+        *[(channels, together, window, window)] * ROW,
     )  # fmt: skip
 
 
@@ -417,7 +418,7 @@ def all_probes(reads_in_place: bool) -> list[ProbeGraph]:
     reads = [read(name) for name in READS] if reads_in_place else []
     return [
         chain(), weights(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS),
-        *(depthwise(w) for w in WINDOWS), *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *kinds)),
-        *reads, *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(), many(),
-        *(other(dtype) for dtype in OTHER_DTYPES),
+        *(depthwise(w) for w in WINDOWS), depthwise(WINDOWS[0], 2), *(stream(n) for n in STREAMS),
+        *(nest(name) for name in (*SIMPLE, *kinds)), *reads, *(nest(name, AGAIN) for name in COUNTED),
+        *(shared(n) for n in SHARED), single(), many(), *(other(dtype) for dtype in OTHER_DTYPES),
     ]  # fmt: skip
