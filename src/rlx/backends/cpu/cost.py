@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
@@ -324,19 +326,24 @@ def _loaded(nest: LoopNest, inner: Sequence[int], binding: Binding) -> float:
 
 
 CONFLICTS = {4096: 2.5, 2048: 1.6}
-"""How many times as long squares take whose rows lie a multiple of so many bytes apart: they want the same few lines of
-the nearest cache."""
+"""How many times as long squares, and columns, take whose rows lie a multiple of so many bytes apart: they want the
+same few lines of the nearest cache."""
 
 
-def _conflicts(scheduled: transpose.ScheduledTranspose, binding: Binding) -> float:
+def _conflicts(strides: Iterable[tuple[Dim, DType]], binding: Binding) -> float:
+    """How many times as long rows take that are so far apart, in elements of a dtype."""
+    apart = [dtype.itemsize * dims.evaluate(stride, binding) for stride, dtype in strides]
+    return next((times for step, times in CONFLICTS.items() if any(a and a % step == 0 for a in apart)), 1.0)
+
+
+def _strides(scheduled: transpose.ScheduledTranspose) -> Iterator[tuple[Dim, DType]]:
+    """How far rows of squares are apart where they are read and where they are written."""
     nest = scheduled.inner.nest
     (store,) = nest.statements
     assert isinstance(store, Store)
-    last = len(nest.outer) - 1
-    strides = [(read.attr.coefficient(last), read.dtype.itemsize) for read in scheduled.transposed]
-    strides.append((store.offset.coefficient(scheduled.axis), store.body.dtype.itemsize))
-    apart = [size * dims.evaluate(stride, binding) for stride, size in strides]
-    return next((times for step, times in CONFLICTS.items() if any(a and a % step == 0 for a in apart)), 1.0)
+    for read in scheduled.transposed:
+        yield read.attr.coefficient(len(nest.outer) - 1), read.dtype
+    yield store.offset.coefficient(scheduled.axis), store.body.dtype
 
 
 def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
@@ -357,7 +364,7 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
     down = scheduled.rows // isa.lanes
     squares = dims.evaluate(scheduled.positions, binding) * down * -(-outer[-1] // isa.lanes)
     _instructions(costs, each, squares * isa.lanes, isa)
-    costs.add("turned", transposes * squares * isa.lanes * _conflicts(scheduled, binding))
+    costs.add("turned", transposes * squares * isa.lanes * _conflicts(_strides(scheduled), binding))
     costs.add("rows", dims.evaluate(scheduled.positions, binding))
     return points
 
@@ -381,8 +388,10 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
         case PrefixScan():
             length = dims.evaluate(work.length, binding)
             points = outer * length
-            costs.slowness = FAR_ROWS if scheduled.across and length >= loops.LONG_COLUMN else 1.0
             along = len(work.outer)
+            if scheduled.across and length >= loops.LONG_COLUMN:
+                loads = [node for node in ex.walk([work.body]) if node.kind == "load"]
+                costs.slowness = FAR_ROWS * _conflicts(((n.attr.coefficient(along), n.dtype) for n in loads), binding)
             each, _ = count(work.body, along - 1, (along,)) if scheduled.across else count(work.body, along)
             _instructions(costs, each, points / isa.lanes, isa)
             costs.add("running", points / (isa.lanes if scheduled.across else 1))
