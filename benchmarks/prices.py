@@ -21,6 +21,7 @@ import numpy as np
 
 import rlx
 from rlx.backends.base import Options
+from rlx.cost.microbenchmarks import as_allocated
 from rlx.device import calibration, registry
 from rlx.device.choice import Chooser
 from rlx.device.policy import DevicePolicy
@@ -153,6 +154,9 @@ def _maps() -> Iterator[Class]:
     yield Class("add f16", (("f16", (1024, 1024)),) * 2, lambda x, y: x + y)
     yield Class("gelu", (square,), lambda x: rlx.gelu(x))
     yield Class("sin", (square,), lambda x: rlx.sin(x))
+    yield Class("sigmoid of an exponential", (square,), lambda x: rlx.sigmoid(rlx.exp(-x * x)) * x + 1.0)
+    yield Class("long mixed body", (square,), lambda x: rlx.exp(rlx.tanh(rlx.erf(rlx.exp(-x)))))
+    yield Class("wide mixed body", (square,), lambda x: rlx.tanh(x * 0.5) * rlx.exp(-x * x) + rlx.erf(x) * x + 1.0)
     yield Class("quotient of i64", (i64(512, 512), i64(512, 512)), lambda x, y: rlx.div(x, y + 1))
     yield Class("transpose", (square,), lambda x: x.T)
     yield Class("transpose of heads", (f32(8, 128, 12, 64),), lambda x: x.transpose(0, 2, 1, 3))
@@ -213,7 +217,7 @@ def graph_of(kind: Class) -> tuple[Graph, dict[str, Array]]:
     random = np.random.default_rng(0)
     graph = Graph(kind.name)
     values = [graph.input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(kind.inputs)]
-    inputs = {f"x{i}": _array(*of, kind.most, random) for i, of in enumerate(kind.inputs)}
+    inputs = {f"x{i}": as_allocated(_array(*of, kind.most, random)) for i, of in enumerate(kind.inputs)}
     for i, (dtype, shape) in enumerate(kind.weights):
         values.append(graph.param(f"w{i}", shape, dtype, data=_array(dtype, shape, kind.most, random)))
     results = kind.build(*values)

@@ -56,3 +56,13 @@ def test_a_long_run_is_not_repeated() -> None:
 
     assert len(calibrate.times_ns(run, 0.001)) == 1 and count == 1
     assert len(calibrate.times_ns(run, 0.05)) >= calibrate.LEAST_RUNS
+
+
+def test_weights_from_far_are_no_slower_than_streams() -> None:
+    """A run that was disturbed makes a difference of times look like a slow memory."""
+    listed = [probes.upload(), probes.download(), *probes.all_probes(False)]
+    ns_of = {"call": 1000.0} | {probe.name: 2000.0 + probe.amount / 10 for probe in listed}
+    ns_of["many"] *= 50
+    rates = calibrate._rates({probe.name: probe for probe in listed}, ns_of, 1e8)
+    farthest = rates[f"stream_{probes.STREAMS[-1]}_per_ns"]
+    assert rates["dram_bytes_ns"] == pytest.approx(1 / (8 * farthest))

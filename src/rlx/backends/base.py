@@ -85,6 +85,8 @@ class Backend(ABC):
     """Whether programs write into the arrays of a graph's `states`; else their next values are outputs like others."""
     holds_experts: ClassVar[bool] = False
     """Whether a weight of experts can be on the device in part (`Executable.reserve`)."""
+    reads_in_place: ClassVar[bool] = False
+    """Whether kernels read arrays that are on the device where these lie; else a run copies them first."""
     loop_trips: ClassVar[int] = 1 << 16
     """That loops which data end may take in a run, where nobody says how many: some seconds' worth."""
 

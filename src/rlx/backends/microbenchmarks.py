@@ -24,10 +24,17 @@ class MeasuredBackend(common.Measurable):
     def claims(self, graph: Graph) -> bool:
         return any(self.backend.claim(node) == "" for node in graph.nodes)
 
+    @property
+    def reads_in_place(self) -> bool:
+        return self.backend.reads_in_place
+
     def compile(self, probe: ProbeGraph) -> Callable[[], object]:
         executable = self.backend.compile(probe.graph, Options(cache=False), self.ordinal)
         executable.set_params(probe.params)
         bound, inputs = executable.bind({}), list(probe.inputs)
+        if probe.on_device:
+            placed = [executable.put(value.name, array) for value, array in zip(probe.graph.inputs, inputs)]
+            return lambda: bound.deliver_to(["host"] * len(probe.graph.outputs), placed)
         return lambda: bound(inputs)
 
 

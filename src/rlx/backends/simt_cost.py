@@ -140,7 +140,7 @@ class SimtEstimator(GenericEstimator):
     """Prices the kernels that these passes make of a program."""
 
     def __init__(self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass]) -> None:
-        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim))
+        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), options.policy())
         run_kernel_passes(self.program, passes, Context(options.disable))
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:
@@ -171,7 +171,7 @@ class SimtEstimator(GenericEstimator):
             case _:
                 return super()._kernel(program, kernel, binding, looped)
         touched = footprint(program, kernel, binding, points, set()).total if points else 0.0
-        memory = touched / (8 * self.rate_at("stream", (touched / 8,)))
+        memory = touched / self._bytes_per_ns(touched)
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
 
     def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:
@@ -186,7 +186,8 @@ class SimtEstimator(GenericEstimator):
             flops /= 2
         size = (heads, queries, keys, (work.features + work.value_features) / 2)
         points = heads * max(queries, keys) * max(work.features, work.value_features)
-        return flops / self.rate_at("attention", size), flops, points
+        times = self.rates.get(f"times_of_{work.dtype.name}", 1.0)
+        return times * flops / self.rate_at("attention", size), flops, points
 
     def _joined(self, work: FusedAttention, team: bool, binding: Binding) -> int:
         """Elements of the parts that are joined."""

@@ -58,7 +58,7 @@ ONCE = frozenset(
     }
 )  # fmt: skip
 """Probes that have no rate of their own."""
-IN_A_ROW = ("gemm", "conv", "depthwise", "stream")
+IN_A_ROW = ("gemm", "conv", "depthwise", "grouped", "stream")
 """Probes of several kernels."""
 MOST_ALONE = 2.0
 """How many times as long as all threads one takes at most, so that starts are not taken for it."""
@@ -73,6 +73,11 @@ class Measurable(Protocol):
 
     def claims(self, graph: Graph) -> bool:
         """Whether it has kernels of its own for a composite of the graph."""
+        ...
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether kernels read arrays that are on the device where these lie."""
         ...
 
     def compile(self, probe: probes.ProbeGraph) -> Callable[[], object]:
@@ -126,7 +131,8 @@ def calibrate(device: Measurable, step: Callable[[str], None]) -> Rates:
     runner = Runner(device, step)
     loops = [probes.loop(op, state) for op, state in probes.LOOPS]
     copies = (probes.upload(), probes.download())
-    able = [probe for probe in (*probes.all_probes(), *loops) if device.takes(probe.graph)]
+    listed = probes.all_probes(device.reads_in_place)
+    able = [probe for probe in (*listed, *loops) if device.takes(probe.graph)]
     transform = probes.transform()
     if device.claims(transform.graph):
         able.append(transform)
@@ -177,6 +183,10 @@ def _rates(run: Mapping[str, probes.ProbeGraph], ns_of: Mapping[str, float], com
         # separates the start of a kernel from its work
         starts = probes.ROW if name.startswith(IN_A_ROW) else 1
         rates[f"{name}_per_ns"] = probe.amount / max(ns - starts * rates["launch_ns"], LEAST_PART * ns)
+    farthest = f"stream_{probes.STREAMS[-1]}_per_ns"
+    if "dram_bytes_ns" in rates and farthest in rates:
+        # both come from memory; the former is a difference, of which disturbances are a multiple
+        rates["dram_bytes_ns"] = min(rates["dram_bytes_ns"], 1.0 / (8 * rates[farthest]))
     for name, probe in run.items():
         if name.startswith("loop_"):
             _loop(rates, probe, inside(name))

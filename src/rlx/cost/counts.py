@@ -19,9 +19,12 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 Binding = Mapping[str, int]
 SLOW = ("div", "sqrt", "rem")
 """Instructions that take many cycles."""
+SHORT_ROW_BYTES = 1 << 15
+"""Of rows that stay in the nearest cache, wherever in one of them is read."""
 CLOSE_BYTES = 32
 """Elements that lie so far apart, at most, share lines of the cache with their neighbours."""
 DIVISIONS = ("div", "rem")
+ANGLES = ("sin", "cos", "tan")
 MULTIPLIED = 3
 """Instructions that a division of integers by a constant is made of."""
 
@@ -33,8 +36,9 @@ class Counts:
     plain     arithmetic, comparisons, selections, conversions
     slow      divisions, remainders and roots
     library   calls of the C library (transcendental functions in f64)
-    contiguous   loads and stores of neighbours along the vector axis
-    strided   those with any other stride
+    angles    of these the functions of angles, which some libraries work out more exactly, and slowly
+    contiguous, stored   loads and stores of neighbours along the vector axis
+    strided   both with any other stride
     near      those at places that are close together, though no stride leads from one to the next: rows read again and
               again, channels of a group
     divided   quotients and remainders of integers by others that are no constants
@@ -47,6 +51,8 @@ class Counts:
     strided: float = 0.0
     near: float = 0.0
     divided: float = 0.0
+    stored: float = 0.0
+    angles: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         mine, its = vars(self), vars(other)
@@ -56,45 +62,52 @@ class Counts:
         return Counts(**{name: value * factor for name, value in vars(self).items()})
 
 
-def count(body: Expr, axis: int, inside: Iterable[int] = ()) -> tuple[Counts, Counts]:
+def count(body: Expr, axis: int, inside: Iterable[int] = (), rows_vary: bool = True) -> tuple[Counts, Counts]:
     """(what every position along loop axis `axis` costs, what is worked out once before it).
 
     `inside` are axes of loops within: what varies along them counts with the first part.
+    Without `rows_vary` the axis is that of a row, along which results of earlier passes stay what they are.
     """
     axes = {axis, *inside}
     varying: set[Expr] = set()
+    along: set[Expr] = set()
     each, once = Counts(), Counts()
     for node in ex.walk([body]):
-        moves = any(a in varying for a in node.args) or _varies(node, axes)
+        if any(a in along for a in node.args) or _varies(node, {axis}, rows_vary):
+            along.add(node)
+        moves = any(a in varying for a in node.args) or _varies(node, axes, rows_vary)
         if moves:
             varying.add(node)
-        _add(each if moves else once, node, axis, varying)
+        _add(each if moves else once, node, axis, along)
     return each, once
 
 
-def _varies(node: Expr, axes: set[int]) -> bool:
+def _varies(node: Expr, axes: set[int], rows_vary: bool) -> bool:
     match node.kind:
         case "axis":
             return node.attr in axes
         case "load":
             return any(number in axes for number, _ in node.attr.axes)
-        case "row" | "temp" | "acc":
+        case "row":
+            return rows_vary
+        case "temp" | "acc":
             return True
     return False
 
 
-def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
+def _add(to: Counts, node: Expr, axis: int, along: set[Expr]) -> None:
+    """`along` are the expressions that have other values at neighbours along the axis."""
     width = max(1.0, node.dtype.bits / 32)
     if node.kind == "load":
         access: Access = node.attr
         line = offset_of(node)
-        elsewhere = [e for e, _ in line.others if e in varying]
+        elsewhere = [e for e, _ in line.others if e in along]
         stride = access.coefficient(axis)
         if stride not in (0, 1):
             close = isinstance(stride, int) and abs(stride) * node.dtype.itemsize <= CLOSE_BYTES and not elsewhere
             to.near += width if close else 0.0
             to.strided += 0.0 if close else width
-        elif elsewhere and all(map(_is_step, elsewhere)):
+        elif elsewhere and (all(map(_is_step, elsewhere)) or _in_short_rows(node.dtype.itemsize, line)):
             to.near += width
         elif elsewhere:
             to.strided += width
@@ -105,6 +118,7 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
     elif node.kind in INSTRUCTIONS:
         if INSTRUCTIONS[node.kind].transcendental:
             to.library += 1
+            to.angles += node.kind in ANGLES
         elif node.kind in DIVISIONS and node.dtype.is_integer:
             if node.args[1].kind == "const":
                 to.plain += MULTIPLIED * width
@@ -114,6 +128,15 @@ def _add(to: Counts, node: Expr, axis: int, varying: set[Expr]) -> None:
             to.slow += width
         else:
             to.plain += width
+
+
+def _in_short_rows(itemsize: int, line: Linear) -> bool:
+    """Whether positions that data or arithmetic decide lie in rows, by an axis of their own, that a near cache
+    holds."""
+    inside = [c for _, c in line.others]
+    return all(isinstance(c, int) for c in inside) and any(
+        isinstance(row, int) and max(inside) < row <= SHORT_ROW_BYTES // itemsize for _, row in line.axes
+    )
 
 
 def _is_step(index: Expr) -> bool:
@@ -127,7 +150,7 @@ def store_counts(offset: Linear, body: Expr, axis: int) -> Counts:
     width = max(1.0, body.dtype.bits / 32)
     narrow = {16: 5.0, 8: 10.0, 4: 10.0}.get(body.dtype.bits, 0.0) if body.dtype.is_float else 0.0
     strided = bool(offset.others) or offset.coefficient(axis) not in (0, 1)
-    return Counts(plain=narrow, contiguous=0 if strided else width, strided=width if strided else 0)
+    return Counts(plain=narrow, stored=0 if strided else width, strided=width if strided else 0)
 
 
 @dataclass(frozen=True)

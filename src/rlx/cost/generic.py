@@ -16,29 +16,37 @@ from rlx.cost.counts import Binding, Counts, Placed, count, extents, footprint, 
 from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import overlapped, points_of, product_amounts, surfaces_of
 from rlx.ir import dim as dims
+from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Access
 from rlx.kernel.ir.irregular import FourierTransform, PrefixScan, Scatter, TopKSelection
-from rlx.kernel.ir.loops import LoopNest, Reduce
+from rlx.kernel.ir.loops import LoopNest, Reduce, Store, is_once_a_row
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.twiddles import points as transform_points
 from rlx.passes.decompose import Claims, no_claims
+from rlx.passes.precision import Policy
 
 BAND = 0.3
+NEAR = 0.25
+"""Of an element anywhere, one near the last: a line of the cache, or a transaction, holds several."""
 
 
 class GenericEstimator(Estimator):
-    """Prices kernels by kind. `disable` and `claims` as in `passes.pipeline`: rewrites to leave out, composites
-    that are lowered as one kernel."""
+    """Prices kernels by kind. `disable`, `claims` and `policy` as in `passes.pipeline`: rewrites to leave out,
+    composites that are lowered as one kernel, the dtypes that nodes compute in."""
 
-    def __init__(self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims) -> None:
+    def __init__(
+        self, graph: Graph, rates: Rates, disable: Iterable[str] = (), claims: Claims = no_claims,
+        policy: Policy | None = None,
+    ) -> None:  # fmt: skip
         from rlx.kernel.pipeline import to_kernels
         from rlx.passes.pipeline import layout, optimise, standard
 
         disable = frozenset(disable) | frozenset(flags.disable())
-        ready, _ = optimise(graph, [*standard(claims), *layout()], disable)
+        ready, _ = optimise(graph, [*standard(claims, policy), *layout()], disable)
         self.graph = graph
         self.program = to_kernels(ready, disable)
         self.rates = rates
@@ -104,18 +112,28 @@ class GenericEstimator(Estimator):
             case _:
                 compute, flops, points = self._special(work, binding)
         touched = footprint(program, kernel, binding, points, set())
-        memory = touched.total / (8 * self.rate_at("stream", (touched.total / 8,)))
+        memory = touched.total / self._bytes_per_ns(touched.total)
         if looped and "looped" in self.points and isinstance(work, Contraction):
             # its operands stay in cache from trip to trip
             times = self.rates.get(f"times_of_{work.b_dtype.name}", 1.0)
             compute = memory = times * flops / self.rate_at("looped", (max(flops, 1.0),))
-        # rates of products include their reads and writes
-        ns = compute if isinstance(work, Contraction) else max(compute, memory)
+        # rates of products, and of reductions of what is there, include their reads and writes
+        reads = isinstance(work, Contraction) or (isinstance(work, LoopNest) and self._is_read(work))
+        ns = compute if reads else max(compute, memory)
         if not isinstance(work, Contraction) and memory < compute < self.rates.get("shared_from_ns", 0.0):
             ns *= self.rates["alone"]
         return KernelEstimate(
             kernel.name, kernel.sources, ns, compute, memory, flops, touched.total, kind=_kind(work, compute, memory)
         )
+
+    def _bytes_per_ns(self, nbytes: float) -> float:
+        """Of memory, for so many bytes: as streams of loops go that do next to nothing else, or as sums of what is
+        there, if these are quicker."""
+        streamed = 8 * self.rate_at("stream", (nbytes / 8,))
+        if "sums" not in self.points:
+            return streamed
+        side = math.sqrt(nbytes / 4)
+        return max(streamed, 4 * self.rate_at("sums", (side, side)))
 
     def _far(self, items: Sequence[Placed], binding: Binding) -> float:
         """ns a byte of weights of products: 0 while all of them stay in a cache, as those of most probes do; of twice
@@ -152,25 +170,49 @@ class GenericEstimator(Estimator):
     def _nest(self, nest: LoopNest, binding: Binding) -> tuple[float, float, int]:
         outer, inner = extents(nest.outer, binding), extents(nest.inner, binding)
         positions, inside = math.prod(outer), math.prod(inner)
-        axis = len(outer) + len(inner) - 1
-        total = 0.0
+        axis = _along(nest)
+        total = reduced = 0.0
         flops = 0.0
-        reduces = 0
         if windowed(nest):
             flops = 2.0 * positions * inside
-            return flops / self.rate_at("depthwise", (inside,)), flops, positions * max(inside, 1)
+            kind = "grouped" if "grouped" in self.points and _in_groups(nest) else "depthwise"
+            return flops / self.rate_at(kind, (inside,)), flops, positions * max(inside, 1)
         for stage in nest.statements:
-            each, _ = count(stage.body, max(axis, 0), range(len(outer) + len(inner)))
+            each, _ = count(stage.body, axis, range(len(outer) + len(inner)))
             points = positions * (inside if not hasattr(stage, "per_element") or stage.per_element else 1)
             if hasattr(stage, "offset"):
-                each = each + store_counts(stage.offset, stage.body, max(axis, 0))
-            reduces += isinstance(stage, Reduce)
+                each = each + store_counts(stage.offset, stage.body, axis)
+            if isinstance(stage, Reduce):
+                reduced += positions * inside / self._reduce_rate(nest, stage, positions, max(inside, 1))
             total += self._instructions(each, points)
             flops += (each.plain + each.slow + each.divided) * points
-        if reduces:
-            rate = self.rate_at("reduce", (positions, max(inside, 1)))
-            total = max(total, reduces * positions * inside / rate)
-        return total, flops, positions * max(inside, 1)
+        if self._is_read(nest):
+            total = reduced
+        return max(total, reduced), flops, positions * max(inside, 1)
+
+    def _is_read(self, nest: LoopNest) -> bool:
+        """Whether all that a nest does to elements is to reduce what is there, which was measured as a whole."""
+        sums = [stage for stage in nest.statements if isinstance(stage, Reduce)]
+        others = [stage for stage in nest.statements if not isinstance(stage, Reduce)]
+        alone = all(isinstance(stage, Store) and is_once_a_row(stage) for stage in others)
+        return alone and bool(sums) and all(self._kind_of_read(nest, stage) != "reduce" for stage in sums)
+
+    def _kind_of_read(self, nest: LoopNest, stage: Reduce) -> str:
+        """The probes that a reduction is priced by."""
+        down = _along(nest) < len(nest.outer)
+        if stage.argument:
+            kind = "places" if down and "places" in self.points else "place"
+        elif stage.body.kind == "load" and not stage.body.args:
+            kind = "columns" if down else "sums"
+        else:
+            kind = "reduce"
+        return kind if kind in self.points else "reduce"
+
+    def _reduce_rate(self, nest: LoopNest, stage: Reduce, positions: float, inside: float) -> float:
+        """Elements that go into a reduction in a nanosecond."""
+        kind = self._kind_of_read(nest, stage)
+        size = (inside, positions) if kind in ("columns", "places") else (positions, inside)
+        return self.rate_at(kind, size)
 
     def _instructions(self, counts: Counts, points: float) -> float:
         """From what the probes of each take an element."""
@@ -178,8 +220,9 @@ class GenericEstimator(Estimator):
         return points * (
             counts.plain / (rates["plain_per_ns"] * probes.PLAIN)
             + (counts.slow + counts.divided) / (rates["divide_per_ns"] * probes.DIVIDES)
-            + counts.library / (rates["heavy_per_ns"] * probes.HEAVY)
-            + (counts.strided + counts.near) / rates["gather_per_ns"]
+            + (counts.library - counts.angles) / (rates["heavy_per_ns"] * probes.HEAVY)
+            + counts.angles / (rates.get("angle_per_ns", rates["heavy_per_ns"]) * probes.ANGLES)
+            + (counts.strided + NEAR * counts.near) / rates["gather_per_ns"]
         )
 
     def _special(self, work: object, binding: Binding) -> tuple[float, float, int]:
@@ -188,8 +231,9 @@ class GenericEstimator(Estimator):
                 points = math.prod(extents((*work.outer, work.length), binding))
                 return points / self.rates.get("rank_per_ns", 0.01), points, points
             case PrefixScan():
-                points = math.prod(extents((*work.outer, work.length), binding))
-                return points / self.rates.get("running_per_ns", 0.01), points, points
+                rows, length = math.prod(extents(work.outer, binding)), dims.evaluate(work.length, binding)
+                points = rows * length
+                return points / self._scan_rate(work, rows, length), points, points
             case Scatter():
                 points = math.prod(extents((*work.outer, *work.inner), binding))
                 return points / self.rates["gather_per_ns"], points, points
@@ -197,6 +241,17 @@ class GenericEstimator(Estimator):
                 flops = probes.transform_flops(math.prod(extents(work.outer, binding)), transform_points(work))
                 return flops / self.rates.get("transform_per_ns", self.rates["plain_per_ns"]), flops, int(flops)
         return 0.0, 0.0, 0
+
+    def _scan_rate(self, work: PrefixScan, rows: float, length: float) -> float:
+        """Elements of a running reduction in a nanosecond."""
+        down = all(n.attr.coefficient(len(work.outer)) != 1 for n in ex.walk([work.body]) if n.kind == "load")
+        if down and "downward" in self.points:
+            return self.rate_at("downward", (length, rows))
+        return (
+            self.rate_at("running", (rows, length))
+            if "running" in self.points
+            else self.rates.get("running_per_ns", 0.01)
+        )
 
     def rate_at(self, kind: str, at: tuple[float, ...]) -> float:
         """The rate at a size, between those measured: the nearer in ratio, the more they count."""
@@ -238,11 +293,52 @@ def _kind(work: object, compute: float, memory: float) -> str:
     return "order"
 
 
+def _along(nest: LoopNest) -> int:
+    """The axis that neighbours are read along: of the last of a row and the last of the others that along which fewer
+    loads are apart, the former if both are alike."""
+    last = len(nest.outer) + len(nest.inner) - 1
+    loads = [n.attr for n in ex.walk([s.body for s in nest.statements]) if n.kind == "load"]
+
+    def apart(axis: int) -> int:
+        return sum(access.coefficient(axis) not in (0, 1) for access in loads)
+
+    across = len(nest.outer) - 1
+    return across if nest.inner and across >= 0 and apart(across) < apart(last) else max(last, 0)
+
+
 def windowed(nest: LoopNest) -> bool:
-    """Whether it sums over windows, as depthwise convolutions and pooling do: the window has axes of its own, or what
-    is summed are products of elements."""
+    """Whether it sums over windows, as depthwise convolutions and pooling do: what is summed are products of elements,
+    or the window has axes of its own and moves within what it reaches."""
     sums = [stage for stage in nest.statements if isinstance(stage, Reduce)]
-    return bool(sums) and (len(nest.inner) > 1 or any(_product(stage.body) for stage in sums))
+    if any(_product(stage.body) for stage in sums):
+        return True
+    return len(nest.inner) > 1 and any(
+        _moves_within(nest, node.attr) for stage in sums for node in ex.walk([stage.body]) if node.kind == "load"
+    )
+
+
+def _in_groups(nest: LoopNest) -> bool:
+    """Whether windows sum over channels too: along an axis in which they do not move."""
+    products = [stage.body for stage in nest.statements if isinstance(stage, Reduce) and _product(stage.body)]
+    accesses = [load.attr for body in products for load in body.args]
+    moving: set[int] = set()
+    for access in accesses:
+        steps = [c for number, c in access.axes if number < len(nest.outer) and isinstance(c, int)]
+        for number, extent in enumerate(nest.inner):
+            within = access.coefficient(len(nest.outer) + number)
+            if isinstance(within, int) and isinstance(extent, int):
+                moving |= {number} if any(0 < within <= step <= within * (extent - 1) for step in steps) else set()
+    return bool(moving) and any(number not in moving and extent != 1 for number, extent in enumerate(nest.inner))
+
+
+def _moves_within(nest: LoopNest, access: Access) -> bool:
+    """Whether a step along another axis leads to elements that steps along those of a row lead to as well."""
+    within = [access.coefficient(len(nest.outer) + number) for number in range(len(nest.inner))]
+    steps = [c for number, c in access.axes if number < len(nest.outer)]
+    if not all(isinstance(c, int) for c in (*within, *steps, *nest.inner)):
+        return bool(steps)
+    reach = sum(c * (extent - 1) for c, extent in zip(within, nest.inner))
+    return any(min(within) <= step <= reach for step in steps)
 
 
 def _product(body: Expr) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +21,20 @@ F32 = np.float32
 
 @dataclass(frozen=True)
 class ProbeGraph:
-    """A graph, its input and weights, and how much it does, in the unit that `name` speaks of."""
+    """A graph, its input and weights, and how much it does, in the unit that `name` speaks of; `on_device` if the
+    inputs are there before a run."""
 
     name: str
     graph: Graph
     inputs: tuple[Array, ...]
     params: dict[str, Array]
     amount: float
+    on_device: bool = False
 
     @property
     def bytes_in(self) -> int:
-        return sum(a.nbytes for a in self.inputs)
+        """What a run takes to the device."""
+        return 0 if self.on_device else sum(a.nbytes for a in self.inputs)
 
     @property
     def bytes_out(self) -> int:
@@ -39,6 +42,22 @@ class ProbeGraph:
 
 
 Body = Callable[..., Value]
+
+
+LINE_BYTES, BEHIND_BYTES = 64, 16
+
+
+def as_allocated(array: Array) -> Array:
+    """A copy of the array that begins 16 bytes behind a line of the cache, where NumPy's allocator puts large arrays.
+
+    XLA's processor takes arrays over without a copy if they begin with a line. Smaller ones do so one time in four,
+    which times should not depend on.
+    """
+    raw = np.empty(array.nbytes + LINE_BYTES + BEHIND_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES + BEHIND_BYTES
+    placed = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    placed[...] = array
+    return placed
 
 
 def _probe(
@@ -52,7 +71,8 @@ def _probe(
     numbers = random.standard_normal(1 << 12).astype(F32) * F32(0.1 if dtype.is_float else 10)
     params = {f"w{i}": np.resize(numbers.astype(dtype.numpy), w) for i, w in enumerate(weights)}
     graph.output(body(x, *(graph.param(key, value.shape, dtype) for key, value in params.items())))
-    return ProbeGraph(name, graph, (random.standard_normal(shape).astype(dtype.numpy),), params, amount)
+    inputs = (as_allocated(random.standard_normal(shape).astype(dtype.numpy)),)
+    return ProbeGraph(name, graph, inputs, params, amount)
 
 
 def _row(name: str, amount: float, shape: tuple[int, ...], *weights: tuple[int, ...]) -> ProbeGraph:
@@ -187,19 +207,20 @@ def conv(positions: tuple[int, ...], channels: int, others: int, window: tuple[i
 WINDOWS = (3, 5)
 
 
-def depthwise(window: int) -> ProbeGraph:
-    """Depthwise convolutions with square windows, one behind the other."""
+def depthwise(window: int, together: int = 1) -> ProbeGraph:
+    """Convolutions with square windows in groups of so many channels, one behind the other: depthwise ones if each
+    channel is a group."""
     channels, size = 64, 40
 
     def body(x: Value, *weights: Value) -> Value:
         for w in weights:
-            x = convolution(x, w, groups=channels)
+            x = convolution(x, w, groups=channels // together)
         return x
 
-    taps = window * window
+    taps, name = window * window * together, "depthwise" if together == 1 else "grouped"
     return _probe(
-        f"depthwise_{taps}", ROW * 2.0 * taps * channels * size * size, body, (1, channels, size, size),
-        *[(channels, 1, window, window)] * ROW,
+        f"{name}_{taps}", ROW * 2.0 * taps * channels * size * size, body, (1, channels, size, size),
+        *[(channels, together, window, window)] * ROW,
     )  # fmt: skip
 
 
@@ -222,9 +243,9 @@ def stream(count: int) -> ProbeGraph:
     return _probe(f"stream_{count}", ROW * count / 2, body, (1,), *[(count // 64, 64)] * ROW)
 
 
-PLAIN, HEAVY, DIVIDES = 8, 1, 1
-"""How many instructions `plain`, `heavy` and `divide` have for an element: few, as loops of real programs have, so that
-one element's do not wait for another's."""
+PLAIN, HEAVY, DIVIDES, ANGLES = 8, 1, 1, 1
+"""How many instructions `plain`, `heavy`, `divide` and `angle` have for an element: few, as loops of real programs
+have, so that one element's do not wait for another's."""
 MIXED_DIVIDES = 8
 
 
@@ -269,6 +290,11 @@ def _sum_rows(x: Value) -> Value:
     return build.reduce_sum(x, axes=(1,))
 
 
+def _greatest_of_rows(x: Value) -> Value:
+    """Little of it for the host to read."""
+    return build.reduce_max(x, axes=(1,))
+
+
 NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "heavy": (_mixed, (1 << 10, 64)),
     "divide": (_divide, (1 << 10, 64)),
@@ -285,15 +311,27 @@ NESTS: dict[str, tuple[Body, tuple[int, ...]]] = {
 """Loops that are no products: what they do, and the shape of what they do it to."""
 KINDS = ("reduce_8192x64", "reduce_256x2048", "gather", "rank", "running")
 """Those of them that kernels of other devices are priced by."""
+READS: dict[str, tuple[Body, tuple[int, ...]]] = {
+    "sums_8192x64": (_sum_rows, (8192, 64)),
+    "sums_1024x1024": (_sum_rows, (1024, 1024)),
+    "columns_1024x1024": (lambda x: build.reduce_sum(x, axes=(0,)), (1024, 1024)),
+    "place_256x1024": (lambda x: build.argmax(x, axis=1), (256, 1024)),
+    "places_512x512": (lambda x: build.argmax(x, axis=0), (512, 512)),
+    "running_64x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=1)), (64, 1024)),
+    "running_512x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=1)), (512, 1024)),
+    "downward_1024x1024": (lambda x: _greatest_of_rows(build.cumsum(x, axis=0)), (1024, 1024)),
+}
+"""Loops over what is on the device as it is, with nothing to work out before; "running" of KINDS is among them."""
 SIMPLE: dict[str, tuple[Body, tuple[int, ...]]] = {
     "plain": (_plain, (1 << 10, 64)),
     "heavy": (_exponential, (1 << 10, 64)),
     "divide": (_reciprocal, (1 << 10, 64)),
+    "angle": (build.sin, (1 << 10, 64)),
 }
 """For devices whose code is made elsewhere: in ours such instructions are plain ones."""
 
 
-COUNTED = ("plain", "heavy", "divide")
+COUNTED = ("plain", "heavy", "divide", "angle")
 """Of these a run with the loop a few times over is taken against one with it once."""
 AGAIN = 4
 
@@ -310,6 +348,12 @@ def nest(name: str, times: int = 1) -> ProbeGraph:
         return build.reduce_max(product, axes=(product.rank - 1,)) if math.prod(shape) == product.type.size else product
 
     return _probe(name, math.prod(shape), whole, (1,), shape)
+
+
+def read(name: str) -> ProbeGraph:
+    """One of READS, of an input that is on the device."""
+    body, shape = READS[name]
+    return replace(_probe(name, math.prod(shape), body, shape), on_device=True)
 
 
 SHARED = (1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16)
@@ -368,12 +412,13 @@ def loop(op: str, state: int) -> ProbeGraph:
     return _probe(f"loop_{op}_{state}", TRIPS, body, (TRIPS, 1, state), *shapes)
 
 
-def all_probes() -> list[ProbeGraph]:
-    """Everything but `call` and the copies, which the others are freed from."""
+def all_probes(reads_in_place: bool) -> list[ProbeGraph]:
+    """Everything but `call` and the copies, which the others are freed from; READS where kernels read in place."""
+    kinds = [name for name in KINDS if name != "running"] if reads_in_place else KINDS
+    reads = [read(name) for name in READS] if reads_in_place else []
     return [
         chain(), weights(), *(gemm(*s) for s in GEMMS), *(batched(*s) for s in BATCHED), *(conv(*s) for s in CONVS),
-        *(depthwise(w) for w in WINDOWS),
-        *(stream(n) for n in STREAMS), *(nest(name) for name in (*SIMPLE, *KINDS)),
-        *(nest(name, AGAIN) for name in COUNTED), *(shared(n) for n in SHARED), single(), many(),
-        *(other(dtype) for dtype in OTHER_DTYPES),
+        *(depthwise(w) for w in WINDOWS), depthwise(WINDOWS[0], 2), *(stream(n) for n in STREAMS),
+        *(nest(name) for name in (*SIMPLE, *kinds)), *reads, *(nest(name, AGAIN) for name in COUNTED),
+        *(shared(n) for n in SHARED), single(), many(), *(other(dtype) for dtype in OTHER_DTYPES),
     ]  # fmt: skip

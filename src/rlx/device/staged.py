@@ -38,7 +38,8 @@ def estimator_of(graph: Graph, backend: Backend, options: Options, rates: Rates,
     """What predicts the program of a graph, in its parts. Raises what preparing the graph raises."""
     held = held_on(backend, graph, options)
     estimators = [
-        backend.estimator(part, options, rates, ordinal) or GenericEstimator(part, rates, options.disable)
+        backend.estimator(part, options, rates, ordinal)
+        or GenericEstimator(part, rates, options.disable, policy=options.policy())
         for part in parts(graph, held)
     ]
     if held:

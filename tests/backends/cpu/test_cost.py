@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ import rlx
 from rlx.backends.base import Options
 from rlx.backends.cpu import calibrate, rates
 from rlx.backends.cpu.build import program_of
-from rlx.backends.cpu.cost import KernelWork, _tiles, work_of
+from rlx.backends.cpu.cost import NEAR, KernelWork, _tiles, work_of
 from rlx.backends.cpu.isa import LEVELS, detect, forced
 from rlx.codegen.simd.module import schedule_of
 from rlx.cost.fit import overlapped
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 
 OPTIONS = Options(cache=False)
 USUAL = rates.usual(detect()) | {
@@ -164,8 +165,93 @@ def test_rates_are_found_again_from_the_times_they_make() -> None:
     assert all(fitted[name] == ns for name, ns in known.items()), "what was measured alone stays"
 
 
+def test_rates_of_bodies_are_found_again() -> None:
+    """The chain's loop says how long a cycle is, which a fit of sums could not tell from work."""
+    measured = rates.works(calibrate.bodies(), OPTIONS, {})
+    truth = {name: ns * 1.7 for name, ns in USUAL.items()} | {"cycle_ns": 0.4, "calls_ns": USUAL["calls_ns"]}
+    times = np.array([rates.compute_ns(work, truth) for work in measured])
+    fitted = calibrate.body_rates(measured, times, {"calls_ns": USUAL["calls_ns"]})
+    for name, ns in fitted.items():
+        assert ns == pytest.approx(truth[name], rel=0.15), name
+
+
 def _whole(work: KernelWork, of: dict[str, float]) -> float:
     return overlapped(rates.compute_ns(work, of), rates.memory_ns(work, of, "dram"))
+
+
+def _body(build: Callable[[Value], Value], shape: tuple[int, ...] = (4096,), dtype: str = "f32") -> KernelWork:
+    graph = Graph("body")
+    graph.output(build(graph.input("x", shape, dtype)))
+    (work,) = works(graph)
+    return work
+
+
+def test_a_body_takes_what_bounds_it() -> None:
+    """As many instructions take longer if each waits for the one before, and not if several vectors wait together."""
+
+    def chain(x: Value) -> Value:
+        for _ in range(30):
+            x = x * 0.5 + 0.25
+        return x
+
+    def tree(x: Value) -> Value:
+        terms = [x * float(n + 1) + 0.25 for n in range(16)]
+        while len(terms) > 1:
+            terms = [a * b for a, b in zip(terms[::2], terms[1::2])]
+        return terms[0]
+
+    waiting, busy = _body(chain), _body(tree)
+    known = USUAL | {"cycle_ns": 1.0}
+    assert waiting.amounts["plain"] == pytest.approx(busy.amounts["plain"], rel=0.4)
+    assert rates.compute_ns(waiting, known) > 2 * rates.compute_ns(busy, known)
+    work = _body(rlx.ops.exp)
+    assert rates.compute_ns(work, USUAL) > rates.compute_ns(_body(lambda x: x + 1.0), USUAL)
+    assert work.waits < waiting.waits / 3
+
+
+def test_what_is_the_same_along_a_row_is_worked_out_once() -> None:
+    work = _body(lambda x: x / rlx.sqrt(rlx.reduce_sum(x * x, axes=(1,), keepdims=True) + 1.0), (64, 4096))
+    assert work.amounts["slow"] < 1.1 * 64 * 4096 / detect().lanes  # the division, and few roots
+
+
+def test_a_single_element_is_priced() -> None:
+    assert rates.compute_ns(_body(lambda x: rlx.gelu(x) + 1.0, ()), USUAL) > 0
+
+
+def test_rates_of_before_serve() -> None:
+    """Profiles that know no cycles, and loads and stores as one."""
+    older = {n: ns for n, ns in USUAL.items() if n not in ("cycle_ns", "stored_ns", "divided_ns")}
+    graph = Graph("older")
+    graph.output(rlx.gelu(graph.input("x", (64, 64), "f32")) / 3.0)
+    assert rates.CpuEstimator(graph, OPTIONS, older)({}).run_ns > 0
+    # in a fit of all kernels together, instructions cost next to nothing
+    fitted = rates.complete(older | {"plain_ns": 1e-3}, detect())
+    assert fitted["plain_ns"] > 0.01 and rates.complete(fitted, detect()) == fitted
+
+
+def test_windows_count_what_they_load_once() -> None:
+    graph = Graph("depthwise")
+    x, w = graph.input("x", (1, 40, 40, 64), "f32"), graph.param("w", (3, 3, 1, 64), "f32")
+    graph.output(rlx.conv(x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), strides=(1, 1), dilations=(1, 1),
+                          low=(1, 1), high=(1, 1), groups=64).transpose(0, 2, 3, 1))  # fmt: skip
+    (work,) = [w for w in works(graph) if w.amounts.get("plain", 0) > 9 * 40 * 40 * 4]
+    assert 0 < work.amounts["contiguous"] < work.amounts["plain"] / 2
+
+
+def test_squares_that_want_the_same_lines_cost_more() -> None:
+    apart, together = (_body(lambda x: x.T, (side, side)).amounts["turned"] / side**2 for side in (1008, 1024))
+    assert together > 2 * apart
+
+
+def test_elements_of_a_short_row_are_near() -> None:
+    def gathered(*shape: int) -> float:
+        graph = Graph("gather")
+        x, i = graph.input("x", shape, "f32"), graph.input("i", shape, "i64")
+        graph.output(rlx.gather_elements(x, i, axis=len(shape) - 1))
+        (work,) = works(graph)
+        return work.amounts["strided"]
+
+    assert gathered(256, 256) == pytest.approx(NEAR * gathered(256 * 256))
 
 
 def test_memory_is_as_near_as_the_program_is_small() -> None:

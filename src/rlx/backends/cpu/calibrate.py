@@ -15,6 +15,7 @@ import numpy as np
 
 from rlx.backends.base import Options
 from rlx.backends.cpu import rates, topology
+from rlx.backends.cpu.cost import KernelWork
 from rlx.backends.cpu.executable import CpuBound, CpuExecutable
 from rlx.backends.cpu.isa import detect
 from rlx.codegen.simd.isa import Isa
@@ -132,6 +133,39 @@ def _attention(x: Value) -> Value:
     return build.attention(heads, heads, heads, scale=0.2)
 
 
+BODY_ELEMENTS = 1 << 12
+"""Of each loop over bodies: they stay in the nearest cache."""
+CHAIN_STEPS = 56
+
+
+def _chain(x: Value) -> Value:
+    """Products and sums, each of the one before: more of them than a core looks ahead."""
+    for _ in range(CHAIN_STEPS):
+        x = x * 0.5 + 0.25
+    return x
+
+
+BODIES: dict[str, Callable[[Value], Value]] = {
+    "exponential": lambda x: build.exp(-x), "gelu": build.gelu, "sine": build.sin,
+    "sigmoid": lambda x: build.sigmoid(build.exp(-x * x)) * x + 1.0,
+    **{name: probes.NESTS[name][0] for name in ("heavy", "divide")},
+}  # fmt: skip
+"""Maps that do much to an element."""
+BOUNDS: dict[str, Callable[[Value], Value]] = {
+    "contiguous": lambda x: build.reduce_sum(x, axes=(0,)), "stored": lambda x: x + 1.0,
+    "library": lambda x: build.exp(x.cast("f64")),
+    "divided": lambda x: build.div(x.cast("i32") + 1000, x.cast("i32") + 9), "waits": _chain,
+}  # fmt: skip
+"""Loops that one of these bounds."""
+
+
+def bodies() -> Graph:
+    graph = Graph("bodies")
+    for name, body in (BODIES | BOUNDS).items():
+        graph.output(body(graph.input(name, (BODY_ELEMENTS,), "f32")), name=f"{name} out")
+    return graph
+
+
 CORE_DEPTHS = (96, 384)
 CORE_PANELS = 4
 MANY_ROWS = 1024
@@ -174,8 +208,7 @@ class Products:
         for number, (k, n) in enumerate(sizes):
             x, w = graph.input(f"x{number}", (f"m{number}", k), "f32"), graph.param(f"w{number}", (k, n), "f32")
             graph.output(x @ w, name=f"y{number}")
-        executable = backend.compile(graph, Options(cache=False, profile=True), ordinal)
-        assert isinstance(executable, CpuExecutable)
+        executable = _compiled(backend, graph, Options(cache=False, profile=True), ordinal)
         executable.set_params({f"w{i}": np.full(size, 0.5, np.float32) for i, size in enumerate(sizes)})
         self.executable = executable
 
@@ -210,6 +243,25 @@ def read_rate(side: int, ns: float, threads: int, known: Rates, isa: Isa) -> flo
     return (ns - OVERLAP * work if ns > work else ns * OVERLAP) / (4.0 * side * side)
 
 
+def _compiled(backend: CpuBackend, graph: Graph, options: Options, ordinal: int) -> CpuExecutable:
+    executable = backend.compile(graph, options, ordinal)
+    assert isinstance(executable, CpuExecutable)
+    return executable
+
+
+def _bodies_meter(backend: CpuBackend, options: Options, ordinal: int) -> Meter:
+    random = np.random.default_rng(0)
+    inputs: list[Array] = [random.standard_normal(BODY_ELEMENTS, np.float32) for _ in BODIES | BOUNDS]
+    return Meter(_compiled(backend, bodies(), options, ordinal), {}, inputs, 1)
+
+
+def body_rates(works: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
+    """The rates of bodies, from the kernels of `bodies` and what they take."""
+    count = len(BODIES)
+    bounds = dict(zip(BOUNDS, zip(works[count:], map(float, times_ns[count:]))))
+    return rates.fit_bodies(works[:count], times_ns[:count], bounds, known)
+
+
 def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) -> Rates:
     """Measures and fits. The rates are those of one thread, and how much all threads gain.
 
@@ -225,13 +277,13 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     sizes = [*((k, width) for k in CORE_DEPTHS), *((side, side) for side in READ_SIDES.values())]
     # most of the time is LLVM's, which does not hold the interpreter's lock
     with ThreadPoolExecutor(topology.usable()) as pool:
-        whole = pool.submit(backend.compile, measured_suite.graph, options, ordinal)
+        whole = pool.submit(_compiled, backend, measured_suite.graph, options, ordinal)
         squares = pool.submit(Products, backend, ordinal, sizes)
-        copied = pool.submit(backend.compile, copies(), options, ordinal)
+        copied = pool.submit(_compiled, backend, copies(), options, ordinal)
+        mapped = pool.submit(_bodies_meter, backend, options, ordinal)
         called = pool.submit(backend.compile, small.graph, Options(cache=False), ordinal)
-        executable, copier = whole.result(), copied.result()
+        executable, copier, maps = whole.result(), copied.result(), mapped.result()
         products, call = squares.result(), called.result().bind({})
-    assert isinstance(executable, CpuExecutable) and isinstance(copier, CpuExecutable)
     executable.set_params(measured_suite.params)
     threads = executable.loaded.pool.threads
     heights = range(1, isa.gemm_rows + 1)
@@ -244,10 +296,10 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     shared = products.meter(at["l3"], 1, threads)
     alone, together = products.meter(at["l2"], MANY_ROWS), products.meter(at["l2"], MANY_ROWS, threads)
     calls: list[int] = []
-    meters = [kernels, *streams.values(), *lower.values(), *higher.values(), *reads.values(), shared, alone, together]
+    single = [kernels, maps, *streams.values(), *lower.values(), *higher.values(), *reads.values()]
     for number in range(ROUNDS):
         step(f"round {number + 1} of {ROUNDS}")
-        for meter in meters:
+        for meter in (*single, shared, alone, together):
             meter.round()
         calls += times_ns(lambda: call(list(small.inputs)), BUDGET_S / ROUNDS)
     step("fitting")
@@ -257,6 +309,7 @@ def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) ->
     for rows, meter in streams.items():
         nbytes = rates.works(copies(), options, {"n": rows})[MIDDLE].total_bytes
         known[f"warm_{nbytes:.0f}_ns"] = meter.ns(MIDDLE) / nbytes
+    known |= body_rates(rates.works(bodies(), options, {}), maps.kernels_ns(), known)
     fitted = rates.fit(rates.works(measured_suite.graph, options, {}), kernels.kernels_ns(), known)
     fitted["threads_count"] = float(threads)
     if threads > 1:

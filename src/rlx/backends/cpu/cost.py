@@ -3,31 +3,34 @@ dims."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rlx.codegen.scalar import maths
-from rlx.codegen.simd import attention, fourier, gemm, irregular, loops, transpose, winograd
+from rlx.codegen.simd import attention, chains, fourier, gemm, irregular, loops, transpose, windows, winograd
 from rlx.codegen.simd.entry_points import GRAIN_CYCLES
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.scheduled import FLAT_UNIT, Scheduled
 from rlx.cost.counts import Binding, Counts, count, extents, footprint, store_counts
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.irregular import PrefixScan, Scatter, TopKSelection
-from rlx.kernel.ir.loops import Reduce, Store
+from rlx.kernel.ir.loops import LoopNest, Reduce, Store, is_once_a_row, row_passes
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
+from rlx.kernel.schedule.schedule import UNTILED
 
-DIVIDED = 0.25
-"""Of a call of a library function, a division of 32-bit integers: neither has vector instructions."""
 NEAR = 0.4
 """Of an element anywhere in memory, one near the last: it is in the nearest cache."""
 Amounts = dict[str, float]
@@ -36,11 +39,12 @@ Amounts = dict[str, float]
 
 @dataclass
 class KernelWork:
-    """A kernel at known dims: amounts, bytes that it touches (`warm` as in `Footprint`) and how many times as long as
-    streamed ones these take, floating-point operations, pieces that threads may share, and its kind as in
-    `KernelEstimate`."""
+    """A kernel at known dims: amounts, cycles that bodies wait for their own results, bytes that it touches (`warm` as
+    in `Footprint`) and how many times as long as streamed ones these take, floating-point operations, pieces that
+    threads may share, and its kind as in `KernelEstimate`."""
 
     amounts: Amounts = field(default_factory=dict)
+    waits: float = 0.0
     flops: float = 0.0
     warm_bytes: float = 0.0
     total_bytes: float = 0.0
@@ -64,6 +68,9 @@ def work_of(
         costs.kind = "convolution"
     elif isinstance(scheduled, loops.ScheduledLoops) and scheduled.nest.reduces:
         costs.kind = "reduction"
+    elif isinstance(scheduled, transpose.ScheduledTranspose):
+        cold = any(kernel.slots[read.attr.slot] not in runs for read in scheduled.transposed)
+        costs.slowness = FAR_ROWS if cold else 1.0
     points = amounts(costs, scheduled, isa, binding)
     touched = footprint(program, kernel, binding, points, runs)
     costs.total_bytes, costs.warm_bytes = touched.total, touched.warm
@@ -109,7 +116,8 @@ def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding:
     )
     if not work.packed:
         costs.add("packed", batch * blocks * panels * depth * width)
-    _stores(costs, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa)
+    beside = 1 if n % width else scheduled.vectors
+    _stores(costs, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa, beside)
     return batch * max(m * n, m * k * taps, n * k * taps)
 
 
@@ -216,27 +224,36 @@ def _seen(work: FusedAttention, offset: int, queries: int, keys: int, rows: int,
 
 FAR_ROWS = 2.0
 """How many times as long as a stream parts of rows take that lie far apart."""
-PLACED = 7.0
-"""Instructions that keep the place of an extremum: comparisons with it and with NaN, and two choices."""
+EXTREMUM = 7.0
+"""Instructions that keep an extremum of floats, or its place: comparisons with it and with NaN, and choices."""
 
 
-def _stores(costs: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa) -> None:
-    """Bodies worked out and written for `rows` rows of `length`, vectors along `axis`."""
+def _stores(
+    costs: KernelWork, stores: Sequence[tuple[Any, Any]], axis: int, rows: int, length: int, isa: Isa, beside: int = 1
+) -> None:
+    """Bodies worked out and written for `rows` rows of `length`, vectors along `axis`, so many of them side by side."""
     vectors = rows * -(-length // isa.lanes)
     total = Counts()
-    for offset, written in stores:
-        body = maths.legalise(written)
+    bodies = [(offset, maths.legalise(written)) for offset, written in stores]
+    for offset, body in bodies:
         each, _ = count(body, axis)
         total = total + each + store_counts(offset, body, axis)
     _instructions(costs, total, vectors, isa)
+    _wait(costs, [body for _, body in bodies], beside, vectors)
+
+
+def _wait(costs: KernelWork, bodies: Sequence[Expr], beside: int, vectors: float) -> None:
+    costs.waits += vectors * chains.waits(bodies, sum(map(loops.body_weight, bodies)), beside)
 
 
 def _instructions(costs: KernelWork, counts: Counts, vectors: float, isa: Isa) -> None:
     costs.flops += (counts.plain + counts.slow + counts.divided) * vectors * isa.lanes
     costs.add("plain", counts.plain * vectors)
     costs.add("slow", counts.slow * vectors)
-    costs.add("library", (counts.library + DIVIDED * counts.divided) * vectors * isa.lanes)
+    costs.add("library", counts.library * vectors * isa.lanes)
+    costs.add("divided", counts.divided * vectors * isa.lanes)
     costs.add("contiguous", counts.contiguous * vectors)
+    costs.add("stored", counts.stored * vectors)
     costs.add("strided", (counts.strided + NEAR * counts.near) * vectors * isa.lanes)
 
 
@@ -254,15 +271,18 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
         axis, length = len(outer) + len(inner) - 1, inner[-1] if inner else 1
         rows = positions * (inside // max(length, 1))
     vectors = rows * -(-length // isa.lanes)
+    shared = _loaded(nest, inner, binding) if scheduled.across and inner else 1.0
     for stage in nest.statements:
-        each, once = count(stage.body, axis, inner_axes if scheduled.across else ())
+        each, once = count(stage.body, axis, inner_axes if scheduled.across else (), scheduled.across or not inner)
+        each = replace(each, contiguous=shared * each.contiguous)
         single = isinstance(stage, Store) and not stage.per_element and bool(inner)
         if isinstance(stage, Store):
             each = each + store_counts(stage.offset, stage.body, axis)
         elif isinstance(stage, Reduce):
-            each = each + Counts(plain=PLACED if stage.argument else 1)
+            of_floats = stage.combine in ("max", "min") and stage.dtype.is_float
+            each = each + Counts(plain=EXTREMUM if stage.argument or of_floats else 1)
         else:
-            each = each + Counts(contiguous=1)
+            each = each + Counts(stored=1)
         if scheduled.across:
             _instructions(costs, each, vectors * (1 if single else inside), isa)
         elif single:
@@ -272,11 +292,58 @@ def _nest(costs: KernelWork, scheduled: loops.ScheduledLoops, isa: Isa, binding:
         _instructions(costs, once, rows / isa.lanes, isa)
         if isinstance(stage, Reduce) and not scheduled.across:
             costs.add("joins", positions * min((length - 1) / 2, 1.0))
+    for numbers in row_passes(dict(enumerate(nest.statements))):
+        bodies = [nest.statements[number].body for number in numbers]
+        single = is_once_a_row(nest.statements[numbers[0]]) and bool(inner)
+        alone = scheduled.tiles is UNTILED or (single and not scheduled.across)
+        beside = 1 if alone else scheduled.side_by_side if scheduled.across else scheduled.in_flight(numbers[0])
+        times = vectors * inside if scheduled.across and not single else positions if single else vectors
+        _wait(costs, bodies, beside, times)
     costs.add("rows", rows)
     wide = scheduled.side_by_side * isa.lanes
     if scheduled.across and inside >= loops.LONG_COLUMN and length > wide:
         costs.slowness = FAR_ROWS
     return positions * max(inside, 1)
+
+
+def _loaded(nest: LoopNest, inner: Sequence[int], binding: Binding) -> float:
+    """Of what windows load, the part that none beside them has loaded before."""
+    if not windows.is_written_out(nest) or not windows.only_sums(
+        s for s in nest.statements if not isinstance(s, Store)
+    ):
+        return 1.0
+    turns = inner if windows.are_steps_written_out(nest.inner) else inner[1:]
+    axes = range(len(nest.outer) + len(inner) - len(turns), len(nest.outer) + len(inner))
+    places: set[object] = set()
+    loads = [n.attr for s in nest.statements if isinstance(s, Reduce) for n in ex.walk([s.body]) if n.kind == "load"]
+    for access in loads:
+        start = dims.evaluate(access.const, binding)
+        steps = [dims.evaluate(access.coefficient(number), binding) for number in axes]
+        moving = tuple(pair for pair in access.axes if pair[0] not in axes)
+        for at in itertools.product(*map(range, turns)):
+            places.add((access.slot, moving, start + sum(step * place for step, place in zip(steps, at))))
+    return len(places) / max(len(loads) * math.prod(turns), 1)
+
+
+CONFLICTS = {4096: 2.5, 2048: 1.6}
+"""How many times as long squares, and columns, take whose rows lie a multiple of so many bytes apart: they want the
+same few lines of the nearest cache."""
+
+
+def _conflicts(strides: Iterable[tuple[Dim, DType]], binding: Binding) -> float:
+    """How many times as long rows take that are so far apart, in elements of a dtype."""
+    apart = [dtype.itemsize * dims.evaluate(stride, binding) for stride, dtype in strides]
+    return next((times for step, times in CONFLICTS.items() if any(a and a % step == 0 for a in apart)), 1.0)
+
+
+def _strides(scheduled: transpose.ScheduledTranspose) -> Iterator[tuple[Dim, DType]]:
+    """How far rows of squares are apart where they are read and where they are written."""
+    nest = scheduled.inner.nest
+    (store,) = nest.statements
+    assert isinstance(store, Store)
+    for read in scheduled.transposed:
+        yield read.attr.coefficient(len(nest.outer) - 1), read.dtype
+    yield store.offset.coefficient(scheduled.axis), store.body.dtype
 
 
 def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: Isa, binding: Binding) -> int:
@@ -297,7 +364,7 @@ def _transpose(costs: KernelWork, scheduled: transpose.ScheduledTranspose, isa: 
     down = scheduled.rows // isa.lanes
     squares = dims.evaluate(scheduled.positions, binding) * down * -(-outer[-1] // isa.lanes)
     _instructions(costs, each, squares * isa.lanes, isa)
-    costs.add("turned", transposes * squares * isa.lanes)
+    costs.add("turned", transposes * squares * isa.lanes * _conflicts(_strides(scheduled), binding))
     costs.add("rows", dims.evaluate(scheduled.positions, binding))
     return points
 
@@ -319,8 +386,13 @@ def _irregular(costs: KernelWork, scheduled: irregular.ScheduledIrregular, isa: 
             costs.add("updated", points / (isa.lanes if scheduled.across and not _is_strided(work) else 1))
             return points
         case PrefixScan():
-            points = outer * dims.evaluate(work.length, binding)
-            each, _ = count(work.body, len(work.outer))
+            length = dims.evaluate(work.length, binding)
+            points = outer * length
+            along = len(work.outer)
+            if scheduled.across and length >= loops.LONG_COLUMN:
+                loads = [node for node in ex.walk([work.body]) if node.kind == "load"]
+                costs.slowness = FAR_ROWS * _conflicts(((n.attr.coefficient(along), n.dtype) for n in loads), binding)
+            each, _ = count(work.body, along - 1, (along,)) if scheduled.across else count(work.body, along)
             _instructions(costs, each, points / isa.lanes, isa)
             costs.add("running", points / (isa.lanes if scheduled.across else 1))
             return points

@@ -31,10 +31,37 @@ RIDGE = 0.05
 """Pull of every rate towards what a machine of this kind would have; it decides where nothing was measured."""
 LEAST = 0.2
 """Of what a machine of this kind would have, the least that a rate is taken for: nothing is free."""
+NOISE_NS = 100.0
+"""By which times of short kernels are off whatever they do: what was run before has the caches. They count less."""
 EXPLAINED = 1.2
 """A kernel that takes so much longer than its memory is not bound by it, whatever its instructions should take."""
 SWEEPS = 8
 """Fits with what memory bounds left out anew."""
+FITTED = ("plain", "slow")
+CALLED = ("library", "divided")
+"""What has no vector instructions: calls of library functions, and divisions of integers."""
+ARITHMETIC = (*FITTED, *CALLED)
+NEAR = ("contiguous", "stored")
+OF_BODIES = (*ARITHMETIC, *NEAR)
+"""Amounts of bodies, which overlap, and go on while their chains wait."""
+CYCLE_NS = 0.3
+DIVIDED, PLAIN = 0.25, 0.6
+"""A cycle, a division as a part of a call, and an instruction as a part of a multiply-add of products, of a core on
+which these were not measured."""
+
+
+def complete(rates: Rates, isa: Isa) -> Rates:
+    """Rates with what older calibrations did not measure: cycles, stores apart from loads, divisions from calls, and
+    instructions apart from the rest."""
+    if "cycle_ns" in rates:
+        return rates
+    multiplied_ns = rates[f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"] / (isa.gemm_rows * isa.gemm_vectors)
+    return rates | {
+        "cycle_ns": CYCLE_NS, "stored_ns": rates["contiguous_ns"], "divided_ns": DIVIDED * rates["library_ns"],
+        "plain_ns": max(rates["plain_ns"], PLAIN * multiplied_ns),
+    }  # fmt: skip
+
+
 BAND = 0.15
 """How far off predictions may be."""
 COMPILE_NS, COMPILE_KERNEL_NS = 6e7, 1.2e7
@@ -83,7 +110,16 @@ def _stream_ns(kind: str, nbytes: float, rates: Rates) -> float:
 
 def compute_ns(work: KernelWork, rates: Rates) -> float:
     """What the instructions of a kernel take."""
-    return sum(rates[f"{name}_ns"] * amount for name, amount in work.amounts.items())
+    others = sum(rates[f"{name}_ns"] * amount for name, amount in work.amounts.items() if name not in OF_BODIES)
+    return others + bodies_ns(work, rates)
+
+
+def bodies_ns(work: KernelWork, rates: Rates) -> float:
+    """What the bodies of loops take: arithmetic beside loads and stores, or, if that is longer, what each instruction
+    waits for the one before."""
+    arithmetic = sum(rates[f"{name}_ns"] * work.amounts.get(name, 0.0) for name in ARITHMETIC)
+    near = sum(rates[f"{name}_ns"] * work.amounts.get(name, 0.0) for name in NEAR)
+    return max(overlapped(arithmetic, near), work.waits * rates["cycle_ns"])
 
 
 def kernel_ns(
@@ -109,10 +145,11 @@ class CpuEstimator(Estimator):
         from rlx.backends.cpu.build import program_of
 
         self.isa = isa_of(options)
-        self.graph, self.rates = graph, rates
+        self.graph, self.rates = graph, complete(rates, self.isa)
         self.threads = min(options.threads or topology.usable(), topology.usable())
         self.program, bounds = program_of(graph, self.isa, options)
         self.runs = made_by_runs(self.program)
+        self.scheduled = [schedule_of(kernel, self.isa) for kernel in leaves(self.program.main)]
         temps = {b.number for b in self.program.buffers if b.kind == "temp"}
         self.memory = plan_memory(self.program, self.program.main, temps, bounds, reuse=True)
 
@@ -121,7 +158,7 @@ class CpuEstimator(Estimator):
         estimates = []
         home = level_of(self._resident(binding), self.isa)
         for item in placed(program.main, binding):
-            work = work_of(program, item.kernel, schedule_of(item.kernel, self.isa), self.isa, binding, self.runs)
+            work = work_of(program, item.kernel, self.scheduled[item.number], self.isa, binding, self.runs)
             times = item.times * item.chance
             looped = item.times > 1
             where = level_of(work.total_bytes, self.isa) if looped else home
@@ -156,9 +193,10 @@ class CpuEstimator(Estimator):
 def usual(isa: Isa) -> Rates:
     """Rates of a machine of this kind, roughly: where a fit begins. One vector instruction takes a third of 1 ns."""
     rates = {
-        "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "contiguous_ns": 0.2, "strided_ns": 0.5,
-        "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0, "packed_ns": 0.1, "winograd_in_ns": 60.0,
-        "winograd_out_ns": 40.0, "attention_scores_ns": 12.0, "attention_rows_ns": 20.0, "ranked_ns": 1.5,
+        "cycle_ns": CYCLE_NS, "calls_ns": 60.0, "plain_ns": 0.17, "slow_ns": 2.0, "library_ns": 10.0, "divided_ns": 2.5,
+        "contiguous_ns": 0.15, "stored_ns": 0.4, "strided_ns": 0.5, "joins_ns": 4.0, "rows_ns": 2.0, "turned_ns": 1.0,
+        "packed_ns": 0.1, "winograd_in_ns": 60.0, "winograd_out_ns": 40.0, "attention_scores_ns": 12.0,
+        "attention_rows_ns": 20.0, "ranked_ns": 1.5,
         "updated_ns": 1.5, "running_ns": 1.0, "transformed_ns": 3.0, "transforms_ns": 15.0, "panel_l3_ns": 0.001,
         "panel_dram_ns": 0.03, "gemm_again_ns": 0.6,
     }  # fmt: skip
@@ -190,17 +228,51 @@ def cores_ns(step_ns: Mapping[int, float], tile_ns: float, cell_ns: float, isa: 
 
 
 def fit(measured: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
-    """Rates that make the works take these times: by least squares in proportion to the times, none free.
+    """Rates that make the works take these times: by least squares in proportion to the times, no rate 0.
 
     `known` rates were measured alone and stay. Others begin as `usual` has them, scaled by how fast the machine is at
     products.
     """
+    return _fitted(measured, times_ns, _begin(known), frozenset(known))
+
+
+def fit_bodies(
+    measured: Sequence[KernelWork], times_ns: Array, of: Mapping[str, tuple[KernelWork, float]], known: Rates
+) -> Rates:
+    """Rates of the bodies of loops whose elements lie in the nearest cache.
+
+    measured, times_ns   loops that do much to an element: their arithmetic bounds them
+    of                   loops and their times that do little but load ("contiguous"), load and store ("stored"), call
+                         functions ("library"), or divide integers ("divided"), or whose instructions wait for one
+                         another ("waits")
+    """
+    rates = _begin(known)
+    calls = rates["calls_ns"]
+    for name in (*NEAR, *CALLED):
+        work, ns = of[name]
+        before = sum(rates[f"{n}_ns"] * work.amounts.get(n, 0.0) for n in OF_BODIES if n != name)
+        rates[f"{name}_ns"] = max(ns - calls - before, LEAST * ns) / work.amounts[name]
+    prior = np.array([rates[f"{name}_ns"] for name in FITTED])
+    beside = [calls + OVERLAP * sum(rates[f"{n}_ns"] * w.amounts.get(n, 0.0) for n in NEAR) for w in measured]
+    shares = np.array([[work.amounts.get(name, 0.0) for name in FITTED] for work in measured]) / times_ns[:, None]
+    matrix = np.vstack([shares * prior, RIDGE * np.eye(len(FITTED))])
+    target = np.concatenate([1 - np.array(beside) / times_ns, np.full(len(FITTED), RIDGE)])
+    solution = _bounded(matrix, target) * prior
+    chain, chain_ns = of["waits"]
+    return {
+        **{f"{name}_ns": rates[f"{name}_ns"] for name in (*NEAR, *CALLED)},
+        **{f"{name}_ns": float(ns) for name, ns in zip(FITTED, solution)},
+        "cycle_ns": max(chain_ns - calls, LEAST * chain_ns) / chain.waits,
+    }
+
+
+def _begin(known: Rates) -> Rates:
+    """Rates as `usual` has them, scaled by how fast the machine is at products, and those that are known."""
     isa = detect()
     prior = usual(isa)
     full = f"gemm_{isa.gemm_rows}x{isa.gemm_vectors}_ns"
     speed = known.get(full, prior[full]) / prior[full]
-    begin = {name: ns * speed for name, ns in prior.items()} | known
-    return _fitted(measured, times_ns, begin, frozenset(known))
+    return {name: ns * speed for name, ns in prior.items()} | known
 
 
 def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates, fixed: frozenset[str]) -> Rates:
@@ -214,9 +286,10 @@ def _fitted(measured: Sequence[KernelWork], times_ns: Array, begin: Rates, fixed
             compute, memory = compute_ns(work, rates), memory_ns(work, rates, "dram")
             if compute < memory and ns < EXPLAINED * memory:
                 continue
-            pinned = sum(rates[f"{n}_ns"] * a for n, a in work.amounts.items() if f"{n}_ns" in fixed)
-            rows.append([work.amounts.get(name, 0.0) * p / ns for name, p in zip(names, prior)])
-            targets.append(max(1.0 - (OVERLAP * memory + pinned) / ns, 0.0))
+            pinned = compute - sum(rates[f"{name}_ns"] * work.amounts.get(name, 0.0) for name in names)
+            counted = ns + NOISE_NS
+            rows.append([work.amounts.get(name, 0.0) * p / counted for name, p in zip(names, prior)])
+            targets.append(max(ns - OVERLAP * memory - pinned, 0.0) / counted)
         matrix = np.vstack([np.array(rows).reshape(len(rows), len(names)), RIDGE * np.eye(len(names))])
         target = np.concatenate([np.array(targets), np.full(len(names), RIDGE)])
         solution = _bounded(matrix, target) * prior

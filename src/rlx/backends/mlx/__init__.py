@@ -45,6 +45,7 @@ class MlxBackend(Backend):
     name = "mlx"
     writes_states = True
     holds_experts = True
+    reads_in_place = True
 
     def probe(self) -> Probe:
         spec = importlib.util.find_spec("mlx")

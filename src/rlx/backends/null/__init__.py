@@ -88,7 +88,7 @@ class NullBackend(Backend):
     def estimator(self, graph: Graph, options: Options, rates: Rates, ordinal: int = 0) -> Estimator:
         from rlx.cost.generic import GenericEstimator  # probing imports this module
 
-        return GenericEstimator(graph, rates, options.disable)
+        return GenericEstimator(graph, rates, options.disable, policy=options.policy())
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         types = [value.type for value in graph.outputs.values()]

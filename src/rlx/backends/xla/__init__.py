@@ -39,6 +39,7 @@ class XlaBackend(Backend):
     loop_trips = 1 << 25
     writes_states = True
     holds_experts = True
+    reads_in_place = True
     platform = "cpu"
 
     def on_processor(self, ordinal: int = 0) -> bool:
@@ -105,7 +106,8 @@ class XlaBackend(Backend):
         from rlx.backends.xla import fourier
         from rlx.cost.generic import GenericEstimator
 
-        return GenericEstimator(graph, rates, options.disable, options.dispatch.claims(fourier.estimated))
+        claims = options.dispatch.claims(fourier.estimated)
+        return GenericEstimator(graph, rates, options.disable, claims, options.policy())
 
     def compile(self, graph: Graph, options: Options, ordinal: int = 0) -> Executable:
         from rlx.backends.xla.executable import XlaExecutable

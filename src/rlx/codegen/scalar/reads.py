@@ -14,9 +14,13 @@ CHANGING = frozenset({"axis", "row", "acc", "register"})
 
 
 class Reads:
-    """Finds the changing leaves of expressions; of each expression once."""
+    """Finds the changing leaves of expressions; of each expression once.
 
-    def __init__(self) -> None:
+    beside   kinds of leaves that change too
+    """
+
+    def __init__(self, beside: frozenset[str] = frozenset()) -> None:
+        self._changing = CHANGING | beside
         self._known: dict[Expr, tuple[Expr, ...]] = {}
 
     def of(self, node: Expr) -> tuple[Expr, ...]:
@@ -35,7 +39,7 @@ class Reads:
 
     def _below(self, node: Expr) -> tuple[Expr, ...]:
         reads = {read for a in node.args for read in self._known[a]}
-        if node.kind in CHANGING:
+        if node.kind in self._changing:
             reads.add(node)
         elif node.kind == "load":
             reads.update(axis(number) for number, _ in node.attr.axes)

@@ -27,7 +27,8 @@ class Body:
 
     bases    pointer of each slot
     axes     current position of each loop axis (i64 names); a vector axis holds the first lane's
-    rows     results of reductions; `load_temp` loads what a Temp stage kept
+    rows     results of reductions
+    place    where in row buffers the present elements lie; `load_temp` loads what such a buffer keeps there
 
     What was made once is reused. It is kept under its expression *and the present values of everything that the
     expression reads* (`codegen/scalar/reads.py`): an axis that gets another position makes other values of the same
@@ -42,9 +43,10 @@ class Body:
         self.vector: Vector | None = None
         self.rows: dict[int, Reg] = {}
         self.accumulated: Reg | None = None
+        self.place = "0"
         self.load_temp: Callable[[int, DType], Reg] | None = None
         self._loaded: dict[object, str] | None = None
-        self._reads = Reads()
+        self._reads = Reads(frozenset({"temp"}))
         self._known: dict[object, Reg] = {}
         self._scopes: list[list[tuple[object, Reg | None]]] = [[]]
         """What each scope has made: keys, and what was known of them outside."""
@@ -89,6 +91,8 @@ class Body:
                 return (self.axes.get(leaf.attr), lanes)
             case "row":
                 return self.rows.get(leaf.attr)
+            case "temp":
+                return self.place
             case "acc":
                 return self.accumulated
         return self._find(leaf)

@@ -8,6 +8,7 @@ tile in L1; the epilogue then reads it from there. So one core serves every cont
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlx.codegen.simd import division
@@ -21,6 +22,7 @@ from rlx.codegen.simd.registers import Reg, Vector
 from rlx.codegen.simd.scheduled import WholePositions
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
@@ -292,32 +294,47 @@ class _GemmWriter:
         f, work = self.f, self.work
 
         def one(row: str, _: list[str]) -> list[str]:
-            for j in range(self.scheduled.vectors):
-                at = f.add(column, str(j * self.lanes))
-                if self.ragged and j:
-                    f.when(f.value(f"icmp slt i64 {at}, {f.dim(work.n)}"), lambda: self._vector(first, row, j, at))  # noqa: B023
+            ats = [f.add(column, str(j * self.lanes)) for j in range(self.scheduled.vectors)]
+            if not self.ragged:
+                self._vectors(first, row, list(enumerate(ats)))
+                return []
+            for j, at in enumerate(ats):
+                if j:
+                    f.when(f.value(f"icmp slt i64 {at}, {f.dim(work.n)}"), lambda: self._vectors(first, row, [(j, at)]))  # noqa: B023
                 else:
-                    self._vector(first, row, j, at)
+                    self._vectors(first, row, [(j, at)])
             return []
 
         f.loop("0", height, 1, [], one)
 
-    def _vector(self, first: str, row: str, j: int, at: str) -> None:
-        f, work = self.f, self.work
+    def _vectors(self, first: str, row: str, vectors: list[tuple[int, str]]) -> None:
+        """Vectors of a row of the tile, by number and column: the instructions of the epilogue alternate between
+        them."""
+        f, work, body = self.f, self.work, self.body
         total = self.form.total
-        kind = self.body.kind(total, True)
-        self.body.push()
-        self.body.axes[work.m_axis] = f.add(first, row)
-        self.body.axes[work.n_axis] = at
-        mask = lane_mask(self.body, f.sub(f.dim(work.n), at)) if self.ragged else None
-        self.body.vector = Vector(work.n_axis, mask)
-        where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
-        tile_row = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
-        self.body.accumulated = tile_row if work.dtype is self.form.dtype else self.body.round_narrow(tile_row)
+        kind = body.kind(total, True)
+        body.push()
+        body.axes[work.m_axis] = f.add(first, row)
+        sums: list[Reg] = []
+        for j, _ in vectors:
+            where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
+            tile_row = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
+            sums.append(tile_row if work.dtype is self.form.dtype else body.round_narrow(tile_row))
+        masks = [lane_mask(body, f.sub(f.dim(work.n), at)) if self.ragged else None for _, at in vectors]
+
+        def each() -> Iterator[None]:
+            for (_, at), mask, body.accumulated in zip(vectors, masks, sums):
+                body.axes[work.n_axis], body.vector = at, Vector(work.n_axis, mask)
+                yield
+
         for store in self.epilogue:
-            self.body.store(store.slot, store.offset, self.body.gen(store.body))
-        self.body.vector = None
-        self.body.pop()
+            for node in ex.walk([store.body]):
+                for _ in each():
+                    body.gen(node)
+            for _ in each():
+                body.store(store.slot, store.offset, body.gen(store.body))
+        body.vector = None
+        body.pop()
 
 
 def _without_k(work: Contraction) -> Linear:

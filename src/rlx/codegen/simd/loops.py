@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlx.codegen.scalar import small_floats as narrow
-from rlx.codegen.simd import division, windows
+from rlx.codegen.simd import chains, division, windows
 from rlx.codegen.simd.function import Module
 from rlx.codegen.simd.isa import Isa
 from rlx.codegen.simd.nest_writer import NestWriter
@@ -154,7 +154,7 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int)
 def _in_flight(bodies: Sequence[Expr], extent: Dim | None, lanes: int) -> int:
     """Vectors in flight; a known extent that they would not divide gets fewer, so that no rest is left."""
     size = sum(body_weight(body) for body in bodies)
-    most = 4 if size <= 12 else 2 if size <= 64 else 1
+    most = 4 if size <= 12 else max(2 if size <= 64 else 1, chains.side_by_side(bodies, size))
     if isinstance(extent, int) and extent % lanes == 0:
         return max(n for n in (1, 2, 4) if n <= most and extent % (n * lanes) == 0)
     return most

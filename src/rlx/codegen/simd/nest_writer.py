@@ -6,7 +6,7 @@ then several of them may go side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,7 +36,8 @@ ROWS_AHEAD = 4
 
 @dataclass(frozen=True)
 class _Part:
-    """One of the vectors along the last outer axis that go side by side: where it is, and its rows' results."""
+    """One of the vectors that go side by side, along the last outer axis or along the row: where it is, and its rows'
+    results."""
 
     position: str
     vector: Vector
@@ -53,7 +54,6 @@ class NestWriter:
         self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.body.load_temp = self._load_temp
         self.inner_axes = list(range(len(self.nest.outer), len(self.nest.outer) + len(self.nest.inner)))
-        self.flat_position = "0"
         self.parts: list[_Part] = []
 
     def write(self) -> Function:
@@ -134,8 +134,7 @@ class NestWriter:
         whole = self.f.add(low, self.f.mul(self.f.divide(span, str(wide)), str(wide)))
 
         def step(position: str, _: list[str]) -> list[str]:
-            for part in range(unroll):
-                self._at(axis, self.f.add(position, str(part * self.lanes)), None)
+            self._at(axis, position, None, unroll)
             return []
 
         def masked(position: str, _: list[str]) -> list[str]:
@@ -181,15 +180,26 @@ class NestWriter:
         self.body.vector = None
         self.body.pop()
 
-    def side_by_side(self) -> Iterator[int]:
-        """Each of the vectors side by side, with the body there; once where there are none."""
-        if not self.parts:
-            yield 0
-        for number, part in enumerate(self.parts):
-            self.body.axes[part.vector.axis] = part.position
-            self.body.vector = part.vector
-            self.body.rows = part.rows
+    def side_by_side(self, places: Sequence[str] = ()) -> Iterator[int]:
+        """Each of the vectors side by side, with the body there; once where there are none. `places` are those in row
+        buffers."""
+        for number in range(max(len(self.parts), 1)):
+            if self.parts:
+                part = self.parts[number]
+                self.body.axes[part.vector.axis] = part.position
+                self.body.vector = part.vector
+                self.body.rows = part.rows
+            if places:
+                self.body.place = places[number]
             yield number
+
+    def _alternate(self, body: Expr, places: Sequence[str] = ()) -> None:
+        """Makes an expression for all vectors side by side, each of its instructions for one after the other: what one
+        waits for, the others need not."""
+        if len(self.parts) > 1:
+            for node in ex.walk([body]):
+                for _ in self.side_by_side(places):
+                    self.body.gen(node)
 
     # stages
 
@@ -198,6 +208,7 @@ class NestWriter:
         for numbers in row_passes(dict(enumerate(self.nest.statements))):
             stage = self.nest.statements[numbers[0]]
             if isinstance(stage, Store) and is_once_a_row(stage):
+                self._alternate(stage.body)
                 for _ in self.side_by_side():
                     self.body.store(stage.slot, stage.offset, self.body.gen(stage.body))
             else:
@@ -293,14 +304,11 @@ class NestWriter:
         body.axes[axis] = position
 
     def _visit_parts(self, numbers: list[int], reduces: list[int], values: list[str], flat: str) -> list[str]:
-        """`_visit` for each of the vectors side by side."""
-        reduced: list[str] = []
-        parts = max(len(self.parts), 1)
-        row = self.f.mul(flat, str(self.lanes * parts))
-        for part in self.side_by_side():
-            self.flat_position = self.f.add(row, str(part * self.lanes))
-            reduced += self._visit(numbers, reduces, values[part * len(reduces) : (part + 1) * len(reduces)])
-        return reduced
+        """`_visit` for each of the vectors side by side along the last outer axis."""
+        count = max(len(self.parts), 1)
+        row = self.f.mul(flat, str(self.lanes * count))
+        places = [self.f.add(row, str(part * self.lanes)) for part in range(count)]
+        return self._visit(numbers, reduces, values, places)
 
     def _rounds(self, number: int) -> bool:
         stage = self.nest.statements[number]
@@ -339,16 +347,12 @@ class NestWriter:
         more = [(kind, self._identity(n, True)) for _ in range(unroll - 1) for kind, n in zip(kinds, reduces)]
 
         def step(position: str, values: list[str]) -> list[str]:
-            reduced: list[str] = []
-            for part in range(unroll):
-                at = f.add(position, str(part * self.lanes))
-                part_values = values[part * len(reduces) : (part + 1) * len(reduces)]
-                reduced.extend(self._vector_visit(numbers, reduces, axis, at, f.add(start, at), None, part_values))
-            return reduced
+            ats = [f.add(position, str(part * self.lanes)) for part in range(unroll)]
+            return self._along_row(numbers, reduces, [(at, Vector(axis)) for at in ats], start, values)
 
         def masked(position: str, values: list[str]) -> list[str]:
             mask = lane_mask(self.body, f.sub(extent, position))
-            return self._vector_visit(numbers, reduces, axis, position, f.add(start, position), mask, values)
+            return self._along_row(numbers, reduces, [(position, Vector(axis, mask))], start, values)
 
         parts = [value for _, value in (*carried, *more)]
         if not _below(extent, wide):
@@ -361,45 +365,41 @@ class NestWriter:
             return totals
         return f.loop(whole, extent, self.lanes, list(zip(kinds, totals)), masked)
 
-    def _vector_visit(
-        self,
-        numbers: list[int],
-        reduces: list[int],
-        axis: int,
-        position: str,
-        flat: str,
-        mask: str | None,
-        values: list[str],
+    def _along_row(
+        self, numbers: list[int], reduces: list[int], vectors: list[tuple[str, Vector]], start: str, values: list[str]
     ) -> list[str]:
+        """`_visit` for vectors along the row, by their positions."""
         self.body.push()
-        self.body.axes[axis] = position
-        self.body.vector = Vector(axis, mask)
-        self.flat_position = flat
-        reduced = self._visit(numbers, reduces, values)
+        self.parts = [_Part(position, vector, self.body.rows) for position, vector in vectors]
+        reduced = self._visit(numbers, reduces, values, [self.f.add(start, position) for position, _ in vectors])
+        self.parts = []
         self.body.vector = None
         self.body.pop()
         return reduced
 
-    def _visit(self, numbers: list[int], reduces: list[int], values: list[str]) -> list[str]:
-        """All stages of a pass at one position; gives the reductions' new values."""
+    def _visit(self, numbers: list[int], reduces: list[int], values: list[str], places: list[str]) -> list[str]:
+        """All stages of a pass at one position, or for the vectors side by side; gives the reductions' new values,
+        those of a vector together."""
         self.body.push()
-        value_of = dict(zip(reduces, values))
+        value_of = dict(zip(((part, n) for part in range(len(places)) for n in reduces), values))
         for number in numbers:
             stage = self.nest.statements[number]
-            reg = self.body.gen(stage.body)
-            is_vector = self.body.vector is not None
-            match stage:
-                case Reduce():
-                    wide = self.body.splat(reg) if is_vector else reg
-                    value_of[number] = self._combine(number, value_of[number], self._inside(number, wide), is_vector)
-                case RowBuffer():
-                    wide = self.body.splat(reg) if is_vector else reg
-                    self._store_temp(number, wide)
-                    self.body.remember(Expr("temp", stage.body.dtype, (), number), wide)
-                case Store():
-                    self.body.store(stage.slot, stage.offset, reg)
+            self._alternate(stage.body, places)
+            for part in self.side_by_side(places):
+                reg = self.body.gen(stage.body)
+                is_vector = self.body.vector is not None
+                wide = self.body.splat(reg) if is_vector else reg
+                match stage:
+                    case Reduce():
+                        inside = self._inside(number, wide)
+                        value_of[part, number] = self._combine(number, value_of[part, number], inside, is_vector)
+                    case RowBuffer():
+                        self._store_temp(number, wide)
+                        self.body.remember(Expr("temp", stage.body.dtype, (), number), wide)
+                    case Store():
+                        self.body.store(stage.slot, stage.offset, reg)
         self.body.pop()
-        return [value_of[n] for n in reduces]
+        return [value_of[part, n] for part in range(len(places)) for n in reduces]
 
     # reductions
 
@@ -440,7 +440,7 @@ class NestWriter:
     def _temp_address(self, number: int, dtype: DType) -> str:
         start = dict(self.scheduled.temps)[number]
         where = self.f.offset("%scratch", "i8", self.f.dim(start))
-        return self.f.offset(where, register_type(dtype) if dtype is not dtypes.bool_ else "i8", self.flat_position)
+        return self.f.offset(where, register_type(dtype) if dtype is not dtypes.bool_ else "i8", self.body.place)
 
     def _store_temp(self, number: int, reg: Reg) -> None:
         where = self._temp_address(number, reg.dtype)
