@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rlx"
 LAYERS = (
-    {"collector", "errors", "flags", "disk", "interrupt", "locks", "logs", "mapped"},
+    {"collector", "errors", "flags", "disk", "interrupt", "locks", "logs", "mapped", "records"},
     {"ir"},
     {"ops"},
     {"passes", "transform", "kernel"},

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
@@ -19,6 +19,7 @@ from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
 from rlx.models import registry as families
+from rlx.records import dataclass
 from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.interface import Interface, Port

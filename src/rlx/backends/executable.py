@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from rlx.errors import CapabilityError, ProfileError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.check import Check

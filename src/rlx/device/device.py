@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlx.errors import DeviceUnavailable, did_you_mean
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ environment and chain."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from rlx import flags
 from rlx.device import registry
 from rlx.device.device import Device
 from rlx.errors import DeviceUnavailable, FlagError
+from rlx.records import dataclass
 
 Strategy = Literal["cost_model", "benchmark", "auto"]
 HIDDEN = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from rlx.errors import ShapeError
 from rlx.ir.concrete import refuse
+from rlx.records import dataclass
 
 NAMED = ("min", "max", "broadcast")  # functions that are written by their names
 

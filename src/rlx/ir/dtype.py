@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from rlx.errors import DTypeError, did_you_mean
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

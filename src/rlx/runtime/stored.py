@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -35,6 +35,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 from rlx.runtime.broadcasting import around
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.demands import Demands, Place, Sizes, Trips

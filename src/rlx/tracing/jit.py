@@ -10,7 +10,6 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from rlx import collector, locks, logs
 from rlx.errors import InputError, OptionError, TracerError, did_you_mean, keywords_told
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
+from rlx.records import dataclass
 from rlx.runtime.session import Session
 from rlx.tracing import tree
 from rlx.tracing.arguments import NUMBERS, Kind, as_array, is_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
+from rlx.records import dataclass
 
 DIVIDED = 0.25
 """Of a call of a library function, a division of 32-bit integers: neither has vector instructions."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from rlx import flags
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import DeviceUnavailable, did_you_mean
+from rlx.records import dataclass
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -28,6 +28,7 @@ from rlx.ir.expect import Equality
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import RANDOM_STATE
+from rlx.records import dataclass
 
 OLDEST_OPSET = 1
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlx.frontends.onnx.wire import Lifted, lift
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 
 MAX_SKELETON_BYTES = 1 << 30
 MOST_READ = 1 << 10

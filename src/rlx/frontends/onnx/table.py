@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ops import build
+from rlx.records import dataclass
 
 Known = Array  # an object array of dims or bools
 F = TypeVar("F", bound=Callable[..., Any])
