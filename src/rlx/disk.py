@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +95,8 @@ def remove(key: str, place: Path | None = None) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError."""
+    import tempfile  # late: what only reads does without
+
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
@@ -172,6 +173,8 @@ def _digest(body: bytes) -> bytes:
 def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write into, which takes the place of `path` when the block ends, and goes if it fails. Raises OSError,
     which names `path`."""
+    import tempfile
+
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from rlx import collector, interrupt, locks, mapped
 from rlx.errors import CapabilityError, ClosedError, InputError
-from rlx.frontends import foreign, onnx, registry, saved
-from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
-from rlx.models import registry as families
 from rlx.records import dataclass
 from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
@@ -29,6 +26,7 @@ from rlx.runtime.signature import names_of
 
 if TYPE_CHECKING:
     from rlx.device.device import Device
+    from rlx.frontends.registry import Format, Imported, Source
     from rlx.ir.graph import Graph
     from rlx.ir.type import TensorType
     from rlx.models.conversation import Conversation
@@ -38,16 +36,23 @@ if TYPE_CHECKING:
     from rlx.runtime.graph_devices import Explanation, GraphDevices
 
 T = TypeVar("T")
-FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
-"""In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
+
+
+def formats() -> tuple[Format, ...]:
+    """In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
+    from rlx.frontends import onnx, saved
+    from rlx.models import registry as families
+
+    return saved.FORMAT, families.FORMAT, onnx.FORMAT
 
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
     """The program in a file, in bytes or in a folder of any known format; see `frontends.registry.read`."""
     import rlx.ops  # noqa: F401  # methods of values call ops by name
+    from rlx.frontends import registry
 
     with collector.paused():
-        return registry.read(source, FORMATS, mmap, **options)
+        return registry.read(source, formats(), mmap, **options)
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,8 @@ class Model:
             if self._decoder is None:
                 generator = None if self._imported is None else self._imported.generator
                 if generator is None:
+                    from rlx.models import registry as families
+
                     expected = f"a decoder, of a folder of {', '.join(families.DECODERS)}"
                     raise CapabilityError(f"[generate] expected {expected}, got {self._about.name!r} ({self.format})")
                 self._decoder = generator.decoder(self._session, self.graph.data)
@@ -294,6 +301,7 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError, and ModelError for a name that
         belongs to another format."""
+        from rlx.frontends import foreign
         from rlx.ir.serial import save_graph
 
         foreign.check_suffix(Path(path))
