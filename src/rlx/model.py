@@ -146,7 +146,7 @@ class Model:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._compiled is None and self._record is not None:
                 self._compiled = self._record.open(self._session.options, lambda: self.graph)
-                self._record = replace(self._record, params={})  # the program has them
+                self._record = replace(self._record, weights=self._record.weights.unread())  # the program has them
             if self._compiled is None:
                 self._chain = self._chain or self._session.chain(self.graph)
                 if self._chain is not None:

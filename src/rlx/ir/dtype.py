@@ -25,11 +25,13 @@ class DType:
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """What arrays of it have as their dtype."""
-        if isinstance(self.counterpart, str):
+        counterpart = self.counterpart
+        if isinstance(counterpart, str):
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.counterpart))
-        return np.dtype(self.counterpart)
+            counterpart = getattr(ml_dtypes, counterpart)
+        found: np.dtype[Any] = np.dtype(counterpart)
+        return found
 
     def __repr__(self) -> str:
         return self.name

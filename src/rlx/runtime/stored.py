@@ -3,9 +3,9 @@
 The cache stores code under the graph's fingerprint, so finding it means reading and importing the model. A *record*
 beside it has a key that is known earlier: the path, options, environment, processor and versions (`key`). It contains
 the digests of the model's files, the interface of the program, the places of its weights in the files, and the key of
-its code. Files are read whole into memory. If their digests differ from the record's, or anything else does not fit,
-the record is not used and the model takes the usual path. Weights are parts of that memory, so later changes to the
-files do not affect them. The graph is read when something needs it (`LateGraph`).
+its code. If the digests of the files differ from the record's, or anything else does not fit, the record is not used
+and the model takes the usual path. Packed weights come from the cache too (`backends.stored_weights`), so later changes
+to the files do not affect them; the weights as they are, and the graph, are read when something needs them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import hashlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlx import disk, flags, logs, mapped
 from rlx.backends.base import Options
+from rlx.backends.stored_weights import LateWeights, Opening, Source, has_digests
 from rlx.errors import ModelError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -46,12 +45,10 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.compiler import Compiler
 
-VERSION = 1
+VERSION = 2
 DEVICE = "cpu"
 MOST_OTHER_BYTES = 1 << 26
 """Of weights that lie in no file as they are (subnormal numbers became zero): a record holds them."""
-_READ_BYTES = 1 << 22
-_OTHER = -1
 _PACKAGES = ("numpy", "ml_dtypes", "onnx", "llvmlite", "google/protobuf")
 _NOT_IN_KEY = ("RLX_CACHE_DIR", "RLX_CACHE_BYTES")
 
@@ -63,7 +60,7 @@ class Record:
     """What a program starts from.
 
     about    what the model is beside its program, as `keep` was given it
-    files    memory with the whole of each file; `states` tell when each was last written to
+    weights  of the program; `states` tell when each file that they lie in was last written to
     """
 
     about: Json
@@ -72,9 +69,8 @@ class Record:
     checks: Sequence[Check]
     program: str
     isa: Json
-    params: Mapping[str, Array]
+    weights: LateWeights
     states: Sequence[tuple[int, ...]]
-    digests: Sequence[str]
 
     def open(self, options: Options, read: Callable[[], Graph]) -> CompiledGraph | None:
         """The program; None where its code is not in the cache any more. `read` gives the graph."""
@@ -99,14 +95,17 @@ class Record:
         if logs.wanted(logs.COMPILES, "compile"):
             took = f"{program.compile_ns / 1e6:.1f} ms"
             logs.tell(logs.COMPILES, "compile", f"taken from the cache in {took}: {self.interface.name!r} for {DEVICE}")
-        return CompiledGraph(Program(late, DEVICE, executable, compiler, self.params, self.demands))
+        whole = Program(late, DEVICE, executable, compiler, self.weights, self.demands)
+        if self.weights.packed is None:
+            whole.keep_packed(self.weights.source)
+        return CompiledGraph(whole)
 
     def check_unchanged(self, files: Sequence[Array]) -> None:
         """Raises ModelError where files that were read since are not those that the program is of."""
         now = [mapped.state_of(file) for file in files]
         if now == list(self.states):
             return
-        if [_digest_of(mapped.path_of(file)) for file in files] != list(self.digests):
+        if not has_digests(files, self.weights.source):
             raise ModelError(
                 "[load] expected the model as it was when it was opened, got files that were written to since"
             )
@@ -173,32 +172,27 @@ def keep(of: str, about: Json, files: Sequence[Array], compiled: CompiledGraph) 
     was read from, mapped."""
     executable = compiled.executable.stored
     graph = compiled.graph
-    paths = [mapped.path_of(file) for file in files]
-    if executable is None or not files or None in paths or set(graph.data) != set(compiled.program.params):
+    if executable is None or not files or set(graph.data) != set(compiled.program.params):
         return
-    places, other = _places(graph.data, files)
-    if sum(array.nbytes for array in other) > MOST_OTHER_BYTES:
+    source = Source.of(graph.data, files, MOST_OTHER_BYTES)
+    if source is None:
         return
     program, isa, checks = executable
-    digests = [_digest_of(path) for path in paths]
-    if [mapped.state_of(file) for file in files] != [mapped.state_at(path) for path in paths if path]:
-        return  # what was hashed is not what was read
     demands = Demands.of(graph)
     header = {
         "version": VERSION, "about": about, "program": program, "isa": isa,
-        "files": [[str(path), file.size, digest] for path, file, digest in zip(paths, files, digests)],
-        "params": places, "interface": _interface_out(Interface.of(graph)),
+        "files": source.files, "params": source.places, "interface": _interface_out(Interface.of(graph)),
         "checks": [_check_out(check) for check in checks],
         "sizes": [_sizes_out(demands.fixed), _sizes_out(demands.open)],
         "trips": [_trips_out(demands.fixed_trips), _trips_out(demands.open_trips)],
     }  # fmt: skip
     text = json.dumps(header).encode()
-    blobs = [np.ascontiguousarray(array).tobytes() for array in other]
-    disk.write(of, b"".join([len(text).to_bytes(8, "little"), text, *blobs]))
+    disk.write(of, b"".join([len(text).to_bytes(8, "little"), text, source.other]))
+    compiled.program.keep_packed(source)
 
 
 def find(of: str) -> Record | None:
-    """The record of this key, with the files in memory; None if there is none, or the files are not those of it."""
+    """The record of this key; None if there is none, or the files are not those of it."""
     data = disk.read(of)
     if data is None:
         return None
@@ -207,114 +201,26 @@ def find(of: str) -> Record | None:
         header = json.loads(data[8 : 8 + length])
         if header["version"] != VERSION:
             return None
-        files = [_read(Path(path), size, digest) for path, size, digest in header["files"]]
-        memory = [each[0] for each in files if each is not None]
-        if len(memory) < len(files):
-            return None
-        other = np.frombuffer(data, np.uint8, offset=8 + length)
-        params = {n: _param(other if at[0] == _OTHER else memory[at[0]], *at[1:]) for n, at in header["params"].items()}
+        source = Source(
+            [(path, size, digest) for path, size, digest in header["files"]], header["params"], data[8 + length :]
+        )
+        opening = Opening(source, header["program"])
         fixed, open_ = (_sizes_in(part) for part in header["sizes"])
-        return Record(
+        record = partial(
+            Record,
             about=header["about"],
             interface=_interface_in(header["interface"]),
             demands=Demands(fixed, open_, *(_trips_in(part) for part in header["trips"])),
             checks=[_check_in(entry) for entry in header["checks"]],
             program=header["program"],
             isa=header["isa"],
-            params=params,
-            states=[each[1] for each in files if each is not None],
-            digests=[digest for *_, digest in header["files"]],
         )
+        from rlx.backends.cpu import build  # noqa: F401  # which the first run needs: the other thread reads meanwhile
+
+        found = opening.wait()
+        return None if found is None else record(weights=found[0], states=found[1])
     except (ValueError, KeyError, TypeError, IndexError, RlxError):  # of no version that we know
         return None
-
-
-def _read(path: Path, size: int, digest: str) -> tuple[Array, tuple[int, ...]] | None:
-    """The whole of a file in memory, with its state; None if its content is another than noted."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            before = mapped.state_of_open(file.fileno())
-            if os.fstat(file.fileno()).st_size != size:
-                return None
-            memory = np.empty(size, np.uint8)
-            hasher, remaining = _Hasher(beside=size > _READ_BYTES), memory.data
-            try:
-                while remaining and (count := file.readinto(remaining[:_READ_BYTES])):
-                    hasher.update(remaining[:count])
-                    remaining = remaining[count:]
-            finally:
-                actual_digest = hasher.hexdigest()  # which ends its thread
-    except OSError:
-        return None
-    return (memory, before) if not remaining and actual_digest == digest else None
-
-
-class _Hasher:
-    """SHA-256 of parts; with `beside` in a thread of its own, while the next part is read."""
-
-    def __init__(self, beside: bool) -> None:
-        self._hash = hashlib.sha256()
-        self._parts: SimpleQueue[memoryview | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="rlx-hash", daemon=True) if beside else None
-        if self._thread is not None:
-            self._thread.start()
-
-    def _work(self) -> None:
-        while (part := self._parts.get()) is not None:
-            self._hash.update(part)
-
-    def update(self, part: memoryview) -> None:
-        if self._thread is None:
-            self._hash.update(part)
-        else:
-            self._parts.put(part)
-
-    def hexdigest(self) -> str:
-        if self._thread is not None:
-            self._parts.put(None)
-            self._thread.join()
-        return self._hash.hexdigest()
-
-
-def _digest_of(path: Path | None) -> str:
-    """Of a file's content; empty if it cannot be read."""
-    if path is None:
-        return ""
-    hasher = hashlib.sha256()
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while part := file.read(_READ_BYTES):
-                hasher.update(part)
-    except OSError:
-        return ""
-    return hasher.hexdigest()
-
-
-def _places(data: Mapping[str, Array], files: Sequence[Array]) -> tuple[dict[str, list[Any]], list[Array]]:
-    """Where each array lies: the number of its file, or that of what the record holds itself; with these."""
-    starts = [(file.__array_interface__["data"][0], file.nbytes) for file in files]
-    places, other, end = {}, [], 0
-    for name, array in data.items():
-        what = [dtypes.of(array.dtype).name, list(array.shape)]
-        begin = array.__array_interface__["data"][0]
-        inside = [i for i, (at, size) in enumerate(starts) if at <= begin and begin + array.nbytes <= at + size]
-        if inside and array.flags.c_contiguous and array.dtype.isnative:
-            places[name] = [inside[0], begin - starts[inside[0]][0], *what]
-        else:
-            places[name] = [_OTHER, end, *what]
-            other.append(array.astype(array.dtype.newbyteorder("="), copy=False))
-            end += array.nbytes
-    return places, other
-
-
-def _param(memory: Array, offset: int, dtype: str, shape: list[int]) -> Array:
-    of = dtypes.parse(dtype).numpy
-    count = 1
-    for n in shape:
-        count *= n
-    array = memory[offset : offset + count * of.itemsize].view(of).reshape(shape)
-    array.flags.writeable = False
-    return array
 
 
 @cache

@@ -18,6 +18,7 @@ from rlx.backends.checked import look
 from rlx.backends.cpu import build
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
+from rlx.backends.stored_weights import Source
 from rlx.codegen.simd.isa import Isa
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
@@ -135,6 +136,13 @@ class InterpretedExecutable(Executable):
             self.params = {**self.params, **params}
             if self._compiled is not None:
                 self._compiled.set_params(params)
+
+    def keep_packed(self, source: Source) -> None:
+        with self._lock:
+            if self._compiled is not None:
+                self._compiled.keep_packed(source)
+            else:
+                self._arrival.keep_packed(source)
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         made = self.now()
