@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
-MOST_FLOPS = 3_000_000_000
-"""Of a run in NumPy that takes less time than the compile, whose process it slows down."""
+MOST_FLOPS = 20_000_000
+"""Of a run in NumPy, for each unit of work of compiling, that takes less time than that: about a millisecond a unit."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 
@@ -205,7 +205,7 @@ class InterpretedBound(Bound):
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        self._waits = _flops(executable.graph, binding) > MOST_FLOPS
+        self._waits = _flops(executable.graph, binding) > MOST_FLOPS * _work(executable.graph)
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
@@ -236,6 +236,7 @@ class InterpretedBound(Bound):
         return bound
 
     def _in_numpy(self, inputs: Sequence[Array]) -> list[Array]:
+        from rlx.backends.cpu import blas_threads, topology
         from rlx.backends.cpu.numpy_kernels import KERNELS
         from rlx.ir.interpreter import evaluate
 
@@ -246,9 +247,10 @@ class InterpretedBound(Bound):
                 raise _CodeArrived
 
         named = dict(zip(self._names, inputs))
-        made = evaluate(
-            executable.graph, named, executable.params, self._binding, kernels=KERNELS, between=stop_for_code
-        )
+        with blas_threads.at_most(max(1, topology.usable() // 2)):  # the other processors compile
+            made = evaluate(
+                executable.graph, named, executable.params, self._binding, kernels=KERNELS, between=stop_for_code
+            )
         results = [array.copy() for array in made]
         if executable.checks:
             look(results.pop().tolist(), self._most, executable.checks, self._binding)
