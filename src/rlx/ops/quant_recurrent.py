@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -93,14 +94,14 @@ def _parts(w: Array, zero: Array) -> Array:
     most = (1 << 24) // (255 * max(1, int(np.abs(wide).max(initial=0))))
     count = max(1, -(-len(wide) // most))
     rows = -(-len(wide) // count)
-    return np.pad(wide, ((0, count * rows - len(wide)), (0, 0))).reshape(count, rows, -1)
+    return np.pad(wide, ((0, count * rows - len(wide)), (0, 0))).reshape(count, rows, w.shape[1])
 
 
 def _product(x: Array, w: Array, scale: Array) -> Array:
     """x [..., n], quantised, times the parts of w [n, g]."""
     quantised, step, zero_point = DynamicQuantize().reference(x)
     count, rows, columns = w.shape
-    flat = (quantised.astype(np.float32) - zero_point.astype(np.float32)).reshape(-1, x.shape[-1])
-    split = np.pad(flat, ((0, 0), (0, count * rows - flat.shape[1]))).reshape(-1, count, rows).transpose(1, 0, 2)
+    flat = (quantised.astype(np.float32) - zero_point.astype(np.float32)).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    split = np.pad(flat, ((0, 0), (0, count * rows - flat.shape[1]))).reshape(len(flat), count, rows).transpose(1, 0, 2)
     total = np.matmul(split, w).sum(0, dtype=np.float64).reshape(*x.shape[:-1], columns)
     return np.asarray(total.astype(np.float32) * (step * scale)).astype(np.float64)

@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 
 from rlx import locks
 
@@ -20,9 +21,8 @@ _holders: list[int] = []
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """What tells and sets the number; None if NumPy's BLAS is none that we know."""
     try:
-        from numpy._core import _multiarray_umath
-
-        library = ctypes.CDLL(_multiarray_umath.__file__)  # which is there, with the libraries that it is linked to
+        products = import_module("numpy._core._multiarray_umath")
+        library = ctypes.CDLL(products.__file__)  # which is there, with the libraries that it is linked to
     except (ImportError, OSError):
         return None
     for name in (f"{prefix}_{{}}_num_threads{suffix}" for prefix in _PREFIXES for suffix in _SUFFIXES):

@@ -152,17 +152,17 @@ def lstm(
     other = op.clip is not None or op.input_forget or op.activations not in ((), usual)
     if other or p is not None or lengths is not None or not _are_f32(x, w, r, b, h, c) or not x.size:
         return NotImplemented
-    steps, batch, directions, hidden = *x.shape[:2], op.directions, r.shape[2]
+    (steps, batch), directions, hidden = x.shape[:2], op.directions, r.shape[2]
     backwards = [d for d in range(directions) if op.backwards(d)]
-    halves = np.ones(4 * hidden, np.float32)
+    halves: Array = np.ones(4 * hidden, np.float32)
     halves[: 3 * hidden] = 0.5
-    projected = np.matmul(x.reshape(steps * batch, -1), w.transpose(0, 2, 1))
+    projected: Array = np.matmul(x.reshape(steps * batch, -1), w.transpose(0, 2, 1))
     projected += b.reshape(directions, 2, -1).sum(1)[:, None]
     projected *= halves
     rows = projected.reshape(directions, steps, batch, -1).transpose(1, 0, 2, 3).copy()
     weights = r.transpose(0, 2, 1) * halves
-    y = np.empty((steps, directions, batch, hidden), np.float32)
-    gates = np.empty((directions, batch, 4 * hidden), np.float32)
+    y: Array = np.empty((steps, directions, batch, hidden), np.float32)
+    gates: Array = np.empty((directions, batch, 4 * hidden), np.float32)
     smooth = gates[..., : 3 * hidden]
     i, o, f, g = (gates[..., n * hidden : (n + 1) * hidden] for n in range(4))
     for d in backwards:
