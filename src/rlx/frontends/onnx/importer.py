@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import onnx
-
 from rlx import flags
 from rlx.errors import GraphError, ModelError, RlxError, UnsupportedOp
 from rlx.frontends.onnx.definitions import default_attributes, standard_body
@@ -31,6 +29,8 @@ from rlx.ir.op import RANDOM_STATE
 from rlx.records import dataclass
 
 OLDEST_OPSET = 1
+SURE_OPSET = 22
+"""That of the oldest version of the package `onnx` that rlx runs with: newer ones have all up to it."""
 NUMPY_OPSET = 7  # the first with NumPy's broadcasting
 REGION_NODES = 8  # that a body counts as, beside its own
 # What code meets in a file that breaks the format in ways that no check foresaw.
@@ -158,9 +158,13 @@ class _ModelImporter:
         return Imported(self.graph, "onnx", self._notes(), self.sequences, outputs, self.file.files)
 
     def _check_opset(self) -> None:
-        opset = self.file.opsets.get("", onnx.defs.onnx_opset_version())
+        opset = self.file.opsets.get("")
+        if opset is not None and OLDEST_OPSET <= opset <= SURE_OPSET:
+            return
+        import onnx
+
         newest = onnx.defs.onnx_opset_version()
-        if not OLDEST_OPSET <= opset <= newest:
+        if opset is not None and not OLDEST_OPSET <= opset <= newest:
             raise UnsupportedOp(
                 f"[onnx] expected an opset of ai.onnx from {OLDEST_OPSET} to {newest}, got {opset} in {self.file.label}"
             )
