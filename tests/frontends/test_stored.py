@@ -199,6 +199,8 @@ def test_another_processor_goes_the_usual_way(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_choice_that_hangs_on_more_goes_the_usual_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import rlx.device.choice  # noqa: F401  # this process has looked at devices
+
     monkeypatch.setenv("RLX_DEVICES", "cpu,xla")
     first(write(tmp_path / "net.onnx"), device="auto")
     assert started(load(tmp_path / "net.onnx", device="auto"))
