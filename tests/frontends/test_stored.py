@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,18 @@ def wanted(weight: np.ndarray[Any, Any] = WEIGHT, scale: float = 1.0) -> np.ndar
 
 
 @pytest.fixture(autouse=True)
-def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("RLX_CACHE", "1")
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
     CODE.clear()  # which would spare the folder an entry
+    yield
+    wait_for_writers()  # or they would write into the folder of the next test
+
+
+def wait_for_writers() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "rlx-weights":
+            thread.join()
 
 
 def load(path: Path, **options: Any) -> Model:
@@ -222,9 +230,7 @@ def test_a_damaged_entry_is_no_entry(tmp_path: Path) -> None:
 
 def packed_entries(tmp_path: Path) -> list[Path]:
     """Entries of packed weights, when nobody writes them any more."""
-    for thread in threading.enumerate():
-        if thread.name == "rlx-weights":
-            thread.join()
+    wait_for_writers()
     return list((tmp_path / "cache").glob("packed-*"))
 
 
