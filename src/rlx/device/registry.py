@@ -50,7 +50,7 @@ def _plugins() -> dict[str, metadata.EntryPoint]:
 
 
 def _may_have_plugins() -> bool:
-    """Whether any package that is installed names our group, or lies in an archive, which `importlib.metadata` can read.
+    """Whether any installed package names our group, or lies in an archive, which `importlib.metadata` can read.
     That takes far longer, and is asked then alone."""
     for root in sys.path:
         if not os.path.isdir(root or "."):
