@@ -128,7 +128,7 @@ def test_a_start_from_the_cache_imports_little(tmp_path: Path, device: str) -> N
     assert "rlx.ops" in cold and "onnx.onnx_ml_pb2" in cold and "onnx" not in cold, "messages alone"
     assert on == "cpu" and from_cache and sums == again
     assert not [name for name in warm if name in HEAVY or name.startswith(tuple(f"{heavy}." for heavy in HEAVY))]
-    assert len(warm) < 90
+    assert len(warm) < 100
 
 
 def rewritten(path: Path, change: Callable[[], object]) -> None:

@@ -351,13 +351,16 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 def symbols(dim: Dim) -> set[str]:
     """Names of the symbols in a dim."""
-    if isinstance(dim, int):
-        return set()
+    return set() if isinstance(dim, int) else set(_symbols(dim))
+
+
+@lru_cache(MOST_KEPT)
+def _symbols(dim: Poly) -> frozenset[str]:
     names: set[str] = set()
     for monomial, _ in dim.terms:
         for factor in monomial:
             names |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
-    return names
+    return frozenset(names)
 
 
 _CALLS: dict[str, Callable[[int, int], int]] = {

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from rlx.backends.base import Options
 from rlx.backends.stored_weights import LateWeights, Opening, Source, has_digests
 from rlx.errors import ModelError, RlxError
 from rlx.ir import dim as dims
+from rlx.ir import dim_table
 from rlx.ir import dtype as dtypes
 from rlx.ir.check import Check, Violation
 from rlx.ir.dim import Dim
@@ -53,6 +54,8 @@ _PACKAGES = ("numpy", "ml_dtypes", "onnx", "llvmlite", "google/protobuf")
 _NOT_IN_KEY = ("RLX_CACHE_DIR", "RLX_CACHE_BYTES")
 
 Json = dict[str, Any]
+Known = Mapping[str, Dim]
+"""Dims by their texts, which need not be parsed."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +182,9 @@ def keep(of: str, about: Json, files: Sequence[Array], compiled: CompiledGraph) 
         return
     program, isa, checks = executable
     demands = Demands.of(graph)
+    used = [dim for sizes in (demands.fixed, demands.open) for shape in sizes for dim in shape]
     header = {
-        "version": VERSION, "about": about, "program": program, "isa": isa,
+        "version": VERSION, "dims": dim_table.written(used), "about": about, "program": program, "isa": isa,
         "files": source.files, "params": source.places, "interface": _interface_out(Interface.of(graph)),
         "checks": [_check_out(check) for check in checks],
         "sizes": [_sizes_out(demands.fixed), _sizes_out(demands.open)],
@@ -205,13 +209,14 @@ def find(of: str) -> Record | None:
             [(path, size, digest) for path, size, digest in header["files"]], header["params"], data[8 + length :]
         )
         opening = Opening(source, header["program"])
-        fixed, open_ = (_sizes_in(part) for part in header["sizes"])
+        known = dim_table.read(*header["dims"])
+        fixed, open_ = (_sizes_in(part, known) for part in header["sizes"])
         record = partial(
             Record,
             about=header["about"],
-            interface=_interface_in(header["interface"]),
-            demands=Demands(fixed, open_, *(_trips_in(part) for part in header["trips"])),
-            checks=[_check_in(entry) for entry in header["checks"]],
+            interface=_interface_in(header["interface"], known),
+            demands=Demands(fixed, open_, *(_trips_in(part, known) for part in header["trips"])),
+            checks=[_check_in(entry, known) for entry in header["checks"]],
             program=header["program"],
             isa=header["isa"],
         )
@@ -223,60 +228,59 @@ def find(of: str) -> Record | None:
         return None
 
 
-@cache
-def _dim(text: int | str) -> Dim:
-    if isinstance(text, int):
-        return text
-    return int(text) if text.isdecimal() else dims.parse(text)
-
-
 def _type_out(of: TensorType) -> list[Any]:
     return [of.dtype.name, _shape_out(of.shape)]
 
 
-def _type_in(entry: list[Any]) -> TensorType:
-    return TensorType(_shape_in(entry[1]), dtypes.parse(entry[0]))
+def _type_in(entry: list[Any], known: Known) -> TensorType:
+    return TensorType(_shape_in(entry[1], known), dtypes.parse(entry[0]))
 
 
 def _shape_out(shape: Sequence[Dim]) -> list[int | str]:
     return [d if isinstance(d, int) else str(d) for d in shape]
 
 
-def _shape_in(entry: Sequence[int | str]) -> tuple[Dim, ...]:
-    return tuple(_dim(d) for d in entry)
+def _dim(text: int | str, known: Known) -> Dim:
+    if isinstance(text, int):
+        return text
+    return int(text) if text.isdecimal() else known.get(text) or dims.parse(text)
+
+
+def _shape_in(entry: Sequence[int | str], known: Known) -> tuple[Dim, ...]:
+    return tuple([d if isinstance(d, int) else _dim(d, known) for d in entry])
 
 
 def _sizes_out(sizes: Sizes) -> list[Any]:
     return [[_shape_out(shape), nbytes, place.op, place.label] for shape, (nbytes, place) in sizes.items()]
 
 
-def _sizes_in(entry: list[Any]) -> Sizes:
-    return {_shape_in(shape): (nbytes, Place(op, label)) for shape, nbytes, op, label in entry}
+def _sizes_in(entry: list[Any], known: Known) -> Sizes:
+    return {_shape_in(shape, known): (nbytes, Place(op, label)) for shape, nbytes, op, label in entry}
 
 
 def _trips_out(trips: Trips) -> list[Any]:
     return [[str(count), place.op, place.label] for count, place in trips]
 
 
-def _trips_in(entry: list[Any]) -> Trips:
-    return [(_dim(count), Place(op, label)) for count, op, label in entry]
+def _trips_in(entry: list[Any], known: Known) -> Trips:
+    return [(_dim(count, known), Place(op, label)) for count, op, label in entry]
 
 
 def _check_out(of: Check) -> list[Any]:
     return [*_shape_out((of.low, of.high)), asdict(of.words), None if of.count is None else str(of.count)]
 
 
-def _check_in(entry: list[Any]) -> Check:
+def _check_in(entry: list[Any], known: Known) -> Check:
     low, high, words, count = entry
-    return Check(_dim(low), _dim(high), Violation(**words), None if count is None else _dim(count))
+    return Check(_dim(low, known), _dim(high, known), Violation(**words), None if count is None else _dim(count, known))
 
 
 def _equality_out(of: Equality) -> list[Any]:
     return [*_shape_out((of.left, of.right)), of.reason, of.spreads]
 
 
-def _equality_in(entry: list[Any]) -> Equality:
-    return Equality(_dim(entry[0]), _dim(entry[1]), entry[2], entry[3])
+def _equality_in(entry: list[Any], known: Known) -> Equality:
+    return Equality(_dim(entry[0], known), _dim(entry[1], known), entry[2], entry[3])
 
 
 def _interface_out(of: Interface) -> Json:
@@ -290,12 +294,15 @@ def _interface_out(of: Interface) -> Json:
     }  # fmt: skip
 
 
-def _interface_in(entry: Json) -> Interface:
-    inputs, params, outputs = ({n: _type_in(t) for n, t in entry[p].items()} for p in ("inputs", "params", "outputs"))
+def _interface_in(entry: Json, known: Known) -> Interface:
+    inputs, params, outputs = (
+        {n: _type_in(t, known) for n, t in entry[part].items()} for part in ("inputs", "params", "outputs")
+    )
     return Interface(
         name=entry["name"], inputs=inputs, states=tuple(entry["states"]), following=entry["following"], params=params,
         outputs=outputs, symbols=tuple(entry["symbols"]), measured=tuple(entry["measured"]),
         bounds={name: (low, high) for name, (low, high) in entry["bounds"].items()},
-        equalities=tuple(map(_equality_in, entry["equalities"])), within=tuple(map(_equality_in, entry["within"])),
+        equalities=tuple(_equality_in(e, known) for e in entry["equalities"]),
+        within=tuple(_equality_in(e, known) for e in entry["within"]),
         assumes_equal=entry["assumes_equal"],
     )  # fmt: skip
