@@ -150,6 +150,7 @@ def test_a_run_under_way_goes_on_in_the_code_that_arrives(
 
 def test_runs_of_much_work_wait_for_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_runs, "MOST_FLOPS", 0)
+    monkeypatch.setattr(first_runs, "FLOPS_OF_WORK", 0)
     monkeypatch.setattr(InterpretedBound, "_in_numpy", lambda self, inputs: pytest.fail("in NumPy"))
     compiled = Session("cpu").compile(net())
     pending(compiled)

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
-MOST_FLOPS = 20_000_000
-"""Of a run in NumPy, for each unit of work of compiling, that takes less time than that: about a millisecond a unit."""
+MOST_FLOPS = 3_000_000_000
+"""Of a run in NumPy that takes less time than any compile, whose process has to start."""
+FLOPS_OF_WORK = 20_000_000
+"""Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 
@@ -205,7 +207,8 @@ class InterpretedBound(Bound):
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        self._waits = _flops(executable.graph, binding) > MOST_FLOPS * _work(executable.graph)
+        most = max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
+        self._waits = _flops(executable.graph, binding) > most
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
