@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlx import disk
@@ -141,3 +142,20 @@ def test_calibrations_and_observations_are_written_whole(monkeypatch: pytest.Mon
     calibration.write(calibrated)
     observations.record(observed.Key("p", ()), observed.sample_of("p", [1.0], {"call": 1.0}, "t", 0.0))
     assert not list(folder.glob(f"*{disk.UNFINISHED}"))
+
+
+def test_mapped_entries_come_back() -> None:
+    arrays = {"a": np.arange(1000, dtype="f4").reshape(10, 100), "b": np.zeros(0, "u1"), "é": np.ones(3, "i8")}
+    disk.write_mapped("key", arrays)
+    entry = disk.map_entry("key")
+    assert entry is not None and entry.is_whole() and list(entry.arrays) == list(arrays)
+    for name, array in arrays.items():
+        assert entry.arrays[name].tobytes() == array.tobytes()
+        assert not array.nbytes or entry.arrays[name].ctypes.data % 64 == 0
+    assert disk.map_entry("other") is None
+
+
+def test_more_than_a_fourth_of_the_cache_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE_BYTES", "4000")
+    disk.write_mapped("key", {"a": np.zeros(1001, "u1")})
+    assert disk.map_entry("key") is None

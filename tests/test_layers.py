@@ -13,7 +13,19 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rlx"
 LAYERS = (
-    {"arguments", "collector", "elsewhere", "errors", "flags", "disk", "interrupt", "locks", "logs", "mapped"},
+    {
+        "arguments",
+        "collector",
+        "elsewhere",
+        "errors",
+        "flags",
+        "disk",
+        "interrupt",
+        "locks",
+        "logs",
+        "mapped",
+        "records",
+    },
     {"ir"},
     {"ops"},
     {"passes", "transform", "kernel"},

@@ -92,6 +92,8 @@ def _all(arguments: Any, fits: Fits) -> bool:
 
 def _container(annotation: str) -> Fits | None:
     name, _, inner = annotation.removesuffix("]").partition("[")
+    if name == "tuple" and inner.endswith(", ..."):
+        name, inner = "Sequence", inner.removesuffix(", ...")
     if name in ("Sequence", "Iterable"):
         each, keys = kind(inner), name == "Iterable"
         return lambda argument: (

@@ -6,14 +6,15 @@ Any failure (no folder, no permission to write, no space) only means that nothin
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import tempfile
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rlx import flags, logs
 
@@ -86,6 +87,92 @@ def _tell_unwritable(why: str) -> None:
     logs.warn("cache", f"what was compiled cannot be kept: {why}; RLX_CACHE_DIR names another folder")
 
 
+MAPPED = b"rlx-mapped1\n"
+_ALIGNED = 64
+"""Bytes of a line of the processor's cache: where arrays of mapped entries begin."""
+
+
+class MappedEntry:
+    """An entry of arrays that are read where they lie in its file.
+
+    arrays   u8 by name, in memory that is mapped for reading
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, ValueError for anything but such an entry."""
+        import mmap
+
+        import numpy as np
+
+        self._path = path
+        with open(path, "rb", buffering=0) as file:
+            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        begin = len(MAPPED)
+        end = begin + 8 + int.from_bytes(self._mapping[begin : begin + 4], "little")
+        if self._mapping[:begin] != MAPPED or end > len(self._mapping):
+            raise ValueError("no entry to be mapped")
+        memory = np.frombuffer(self._mapping, np.uint8)
+        header = json.loads(self._mapping[begin + 8 : end])
+        self.arrays = {name: memory[at : at + size] for name, (at, size) in header.items()}
+        if any(array.size < size for array, (_, size) in zip(self.arrays.values(), header.values())):
+            raise ValueError("a part of an entry")
+
+    def is_whole(self) -> bool:
+        """Whether the content is what was written. It reads all of it, and lets other threads run meanwhile."""
+        begin = len(MAPPED) + 4
+        with memoryview(self._mapping) as data:
+            return zlib.crc32(data[begin + 4 :]) == int.from_bytes(self._mapping[begin : begin + 4], "little")
+
+    def remove(self) -> None:
+        """Drops the entry; its memory stays as it is."""
+        _remove(self._path)
+
+
+def map_entry(key: str) -> MappedEntry | None:
+    """An entry of `write_mapped`; None if there is none. Whether it `is_whole` is for the caller to ask."""
+    if not flags.cache():
+        return None
+    try:
+        path = folder() / f"{key}{SUFFIX}"
+        entry = MappedEntry(path)
+        os.utime(path)
+        return entry
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def write_mapped(key: str, arrays: Mapping[str, Any], place: Path | None = None) -> None:
+    """Keeps arrays as an entry that is mapped, if it can and they take at most a fourth of the cache; `place` as in
+    `read`."""
+    most = flags.cache_bytes() // 4
+    if (place is None and not flags.cache()) or sum(array.nbytes for array in arrays.values()) > most:
+        return
+    offsets, header = _laid_out({name: array.nbytes for name, array in arrays.items()})
+    parts, at = [header], len(MAPPED) + 8 + len(header)
+    for array, offset in zip(arrays.values(), offsets):
+        parts += [bytes(offset - at), array.reshape(-1).view("u1").data]
+        at = offset + array.nbytes
+    check = 0
+    for part in parts:
+        check = zlib.crc32(part, check)
+    start = MAPPED + len(header).to_bytes(4, "little") + check.to_bytes(4, "little")
+    try:
+        replace((place or folder()) / f"{key}{SUFFIX}", b"".join([start, *parts]), lasting=True)
+        trim(flags.cache_bytes())
+    except OSError as error:
+        _tell_unwritable(str(error))
+
+
+def _laid_out(sizes: Mapping[str, int]) -> tuple[list[int], bytes]:
+    """Where each array begins in the file, and the header that says it."""
+    room = 64 * (len(sizes) + 1) + sum(map(len, sizes))  # more than any header of so many takes
+    at, offsets = -(-(len(MAPPED) + 8 + room) // _ALIGNED) * _ALIGNED, []
+    for size in sizes.values():
+        offsets.append(at)
+        at += -(-size // _ALIGNED) * _ALIGNED
+    return offsets, json.dumps(dict(zip(sizes, zip(offsets, sizes.values())))).encode()
+
+
 def remove(key: str, place: Path | None = None) -> None:
     """Drops an entry, if it is there; `place` as in `read`."""
     try:
@@ -94,14 +181,22 @@ def remove(key: str, place: Path | None = None) -> None:
         return
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError."""
+def replace(path: Path, data: bytes, lasting: bool = False) -> None:
+    """Writes a file whole or not at all, in a folder that is made if it is not there. Raises OSError.
+
+    lasting   waits until the content is on the disk, before the file has its name
+    """
+    import tempfile  # late: what only reads does without
+
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(unfinished, path)
     except BaseException:
         _remove(Path(unfinished))
@@ -172,6 +267,8 @@ def _digest(body: bytes) -> bytes:
 def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write into, which takes the place of `path` when the block ends, and goes if it fails. Raises OSError,
     which names `path`."""
+    import tempfile
+
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rlx.errors import FlagError, did_you_mean
+from rlx.records import dataclass
 
 T = TypeVar("T")
 

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from rlx import locks
 from rlx.errors import InputError, RlxError, RunCancelled, RunTimeout
+from rlx.records import dataclass
 
 T = TypeVar("T")
 

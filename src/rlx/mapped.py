@@ -193,6 +193,8 @@ def _mapping_of(array: Array) -> mmap.mmap | None:
     """The mapping at the end of an array's chain of owners."""
     owner: object = array
     for _ in range(64):
+        if owner is None:
+            return None
         if isinstance(owner, mmap.mmap):
             return owner
         if isinstance(owner, memoryview):

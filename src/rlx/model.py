@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
@@ -15,12 +15,10 @@ from rlx import collector, interrupt, locks, mapped
 from rlx.arguments import checked, methods_checked
 from rlx.elsewhere import OF_MODELS
 from rlx.errors import CapabilityError, ClosedError, InputError
-from rlx.frontends import foreign, onnx, registry, saved
-from rlx.frontends.registry import Format, Imported, Source
 from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
-from rlx.models import registry as families
+from rlx.records import dataclass
 from rlx.runtime import stored
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.interface import Interface, Port
@@ -30,6 +28,7 @@ from rlx.runtime.signature import names_of
 
 if TYPE_CHECKING:
     from rlx.device.device import Device
+    from rlx.frontends.registry import Format, Imported, Source
     from rlx.ir.graph import Graph
     from rlx.ir.type import TensorType
     from rlx.models.conversation import Conversation
@@ -39,16 +38,23 @@ if TYPE_CHECKING:
     from rlx.runtime.graph_devices import Explanation, GraphDevices
 
 T = TypeVar("T")
-FORMATS: tuple[Format, ...] = (saved.FORMAT, families.FORMAT, onnx.FORMAT)
-"""In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
+
+
+def formats() -> tuple[Format, ...]:
+    """In the order in which they are asked; the last takes whatever no other wants, and says what is wrong with it."""
+    from rlx.frontends import onnx, saved
+    from rlx.models import registry as families
+
+    return saved.FORMAT, families.FORMAT, onnx.FORMAT
 
 
 def read(source: Source, mmap: bool = False, **options: Any) -> Imported:
     """The program in a file, in bytes or in a folder of any known format; see `frontends.registry.read`."""
     import rlx.ops  # noqa: F401  # methods of values call ops by name
+    from rlx.frontends import registry
 
     with collector.paused():
-        return registry.read(source, FORMATS, mmap, **options)
+        return registry.read(source, formats(), mmap, **options)
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ class Model:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._compiled is None and self._record is not None:
                 self._compiled = self._record.open(self._session.options, lambda: self.graph)
-                self._record = replace(self._record, params={})  # the program has them
+                self._record = replace(self._record, weights=self._record.weights.unread())  # the program has them
             if self._compiled is None:
                 self._chain = self._chain or self._session.chain(self.graph)
                 if self._chain is not None:
@@ -216,6 +222,8 @@ class Model:
             if self._decoder is None:
                 generator = None if self._imported is None else self._imported.generator
                 if generator is None:
+                    from rlx.models import registry as families
+
                     expected = f"a decoder, of a folder of {', '.join(families.DECODERS)}"
                     raise CapabilityError(f"[generate] expected {expected}, got {self._about.name!r} ({self.format})")
                 self._decoder = generator.decoder(self._session, self.graph.data)
@@ -303,6 +311,7 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes program and weights to one file that `load` opens. Raises OSError, and ModelError for a name that
         belongs to another format."""
+        from rlx.frontends import foreign
         from rlx.ir.serial import save_graph
 
         foreign.check_suffix(Path(path))

@@ -11,7 +11,7 @@ from rlx.device import registry
 from rlx.device.device import HELPERS, KINDS, Device
 from rlx.errors import DeviceUnavailable
 
-HEAVY = ("wgpu", "jax", "mlx", "coremltools", "torch", "llvmlite")
+HEAVY = ("wgpu", "jax", "mlx", "coremltools", "torch", "llvmlite", "importlib.metadata")
 
 
 def test_every_kind_is_here_or_says_why_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import sys
 import threading
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import rlx
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
+from rlx.ir import dim_table
 from rlx.ir.dim import Dim
 
 NAMES = ("a", "b", "seq")
@@ -206,3 +208,18 @@ def test_a_dim_is_not_compared_by_its_name() -> None:
             ask()
     with pytest.raises(TypeError):
         _ = n * 0.5
+
+
+@given(st.lists(expressions(), max_size=5))
+def test_tables_of_dims_read_back(drawn: list[tuple[Dim, object]]) -> None:
+    wanted = [dim for dim, _ in drawn]
+    nodes, texts = json.loads(json.dumps(dim_table.written(wanted)))
+    known = dim_table.read(nodes, texts)
+    assert known == {str(dim): dim for dim in wanted if not isinstance(dim, int)}
+    assert [str(dim) for dim in known.values()] == list(known)
+
+
+def test_what_is_no_table_of_dims_is_refused() -> None:
+    for nodes in ([["floordiv", [0], 2]], [[]], [3], [[[1, [5]]]]):
+        with pytest.raises(ShapeError, match="table"):
+            dim_table.read(nodes, {"x": 0})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.claims import PREFER_NATIVE, Dispatch
 from rlx.backends.executable import Executable
 from rlx.errors import CapabilityError
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.backends.size_buckets import SizeBuckets

@@ -4,12 +4,12 @@ options."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rlx.arguments import methods_checked
 from rlx.errors import OptionError, UnsupportedOp, did_you_mean
 from rlx.ir import dim as dims
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from rlx.errors import CapabilityError, ProfileError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
+    from rlx.backends.stored_weights import LateWeights, Source
     from rlx.ir.check import Check
 
 
@@ -129,6 +131,15 @@ class Executable(ABC):
     def take(self, params: Mapping[str, Array], private: Mapping[str, Array]) -> None:
         """As `set_params`, of weights as they were given, which may lie in files, and as arrays that may be kept."""
         self.set_params(private)
+
+    def take_stored(self, weights: LateWeights) -> bool:
+        """As `set_params`, of weights that the cache on disk has as the program reads them; False where it has not, and
+        nothing was taken."""
+        return False
+
+    def keep_packed(self, source: Source) -> None:  # noqa: B027  # most have nothing to keep
+        """Keeps the weights on disk as the program reads them, as soon as they are packed. They were set last, and are
+        those in `source`."""
 
     def reserve(self, name: str) -> bool:
         """Room on the device for a weight that comes by `write_part`, instead of an array for it. False where the

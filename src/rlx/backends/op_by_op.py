@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -23,6 +22,7 @@ from rlx.ir.op import LEAVES
 from rlx.ops.control import If, Scan
 from rlx.ops.writing import written_in_place
 from rlx.passes import prepare
+from rlx.records import dataclass
 
 Lower = Callable[..., Any]
 

@@ -8,7 +8,6 @@ A loop of known length is therefore unrolled into dispatches that differ only in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlx import interrupt
 from rlx.errors import InputError
@@ -16,6 +15,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dtype import DType
 from rlx.kernel.ir.control import Branch, Loop
 from rlx.kernel.ir.program import Kernel, Program
+from rlx.records import dataclass
 
 Ask = Callable[[int, int], bool]
 """Tells the bool in a buffer that starts at a place, after all kernels that were given out have run."""

@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rlx import backends, cost, disk, flags
 from rlx.cost.estimate import Rates
 from rlx.device import registry
 from rlx.device.device import Device
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +19,7 @@ from rlx.errors import DeviceUnavailable, FallbackError, RlxError, UnsupportedOp
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
 from rlx.ir.symbols import has_measured
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.backends.size_buckets import SizeBuckets

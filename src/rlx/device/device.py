@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlx.arguments import methods_checked
 from rlx.errors import DeviceUnavailable, did_you_mean
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

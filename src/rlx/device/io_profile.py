@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rlx.backends.base import Options
@@ -17,6 +17,7 @@ from rlx.ir.symbols import has_measured
 from rlx.passes.checks import add_checks
 from rlx.passes.cut import ending_at
 from rlx.passes.state import guarded
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

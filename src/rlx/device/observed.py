@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from rlx import disk, locks
 from rlx.device import calibration
 from rlx.device.device import Device
 from rlx.errors import RlxError
+from rlx.records import dataclass
 
 MOST_KEPT = 512
 """Samples of a device: the latest."""

@@ -4,7 +4,7 @@ environment and chain."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from rlx import flags
@@ -12,6 +12,7 @@ from rlx.arguments import methods_checked
 from rlx.device import registry
 from rlx.device.device import Device
 from rlx.errors import DeviceUnavailable, FlagError
+from rlx.records import dataclass
 
 Strategy = Literal["cost_model", "benchmark", "auto"]
 HIDDEN = {

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from functools import cache
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from rlx.arguments import checked
 from rlx.backends.base import Backend, Probe
 from rlx.device.device import HELPERS, KINDS, Device
 from rlx.errors import DeviceUnavailable, RlxError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 BUILT_IN: dict[str, str] = {
     "cpu": "rlx.backends.cpu:CpuBackend",
@@ -28,6 +33,7 @@ BUILT_IN: dict[str, str] = {
     "null": "rlx.backends.null:NullBackend",
 }
 ENTRY_POINTS = "rlx.backends"
+_METADATA = (".dist-info", ".egg-info")
 
 
 def names() -> list[str]:
@@ -37,7 +43,36 @@ def names() -> list[str]:
 
 @cache
 def _plugins() -> dict[str, metadata.EntryPoint]:
+    if not _may_have_plugins():
+        return {}
+    from importlib import metadata
+
     return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _may_have_plugins() -> bool:
+    """Whether any installed package names our group, or lies in an archive, which `importlib.metadata` can read.
+    That takes far longer, and is asked then alone."""
+    for root in sys.path:
+        if not os.path.isdir(root or "."):
+            if os.path.exists(root):
+                return True
+            continue
+        try:
+            with os.scandir(root or ".") as entries:
+                folders = [entry.path for entry in entries if entry.name.endswith((*_METADATA, ".egg"))]
+        except OSError:
+            return True
+        for folder in folders:
+            if folder.endswith(".egg"):
+                return True
+            try:
+                with open(os.path.join(folder, "entry_points.txt"), "rb") as file:
+                    if f"[{ENTRY_POINTS}]".encode() in file.read():
+                        return True
+            except OSError:  # it has none
+                continue
+    return False
 
 
 def has_plugins() -> bool:

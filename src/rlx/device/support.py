@@ -4,7 +4,6 @@ program."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Literal
 
 from rlx import locks
@@ -20,6 +19,7 @@ from rlx.ir.op import LEAVES, Composite, Elementwise
 from rlx.ir.symbols import has_measured
 from rlx.ops.reduce import Reduction
 from rlx.ops.shape import Movement
+from rlx.records import dataclass
 
 Fate = Literal["native", "decomposed", "merged", "unsupported"]
 SIMPLE = (*LEAVES, Movement, Elementwise)

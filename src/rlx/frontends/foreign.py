@@ -8,11 +8,11 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx.errors import ModelError
+from rlx.records import dataclass
 
 HEAD_BYTES = 4096
 """Of a file that are looked at."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from rlx import mapped
 from rlx.errors import ModelError, OptionError, did_you_mean
 from rlx.frontends import foreign
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph

@@ -4,11 +4,11 @@ checks."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rlx.errors import InputError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 from rlx.ir.op import Tolerance
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from rlx.arguments import is_index
 from rlx.errors import ShapeError
 from rlx.ir.concrete import refuse
+from rlx.records import dataclass
 
 NAMED = ("min", "max", "broadcast")  # functions that are written by their names
 
@@ -352,13 +352,16 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 def symbols(dim: Dim) -> set[str]:
     """Names of the symbols in a dim."""
-    if isinstance(dim, int):
-        return set()
+    return set() if isinstance(dim, int) else set(_symbols(dim))
+
+
+@lru_cache(MOST_KEPT)
+def _symbols(dim: Poly) -> frozenset[str]:
     names: set[str] = set()
     for monomial, _ in dim.terms:
         for factor in monomial:
             names |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
-    return names
+    return frozenset(names)
 
 
 _CALLS: dict[str, Callable[[int, int], int]] = {

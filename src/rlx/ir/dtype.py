@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from functools import cached_property
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from rlx.errors import DTypeError, did_you_mean
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type. `kind` is one of bool, uint, int, float, complex; `bits` is its width in memory per element."""
+    """An element type. `kind` is one of bool, uint, int, float, complex; `bits` is its width in memory per element;
+    `counterpart` NumPy's type, or the name of one in `ml_dtypes`, which is imported when it is asked for."""
 
     name: str
     kind: str
     bits: int
-    numpy: np.dtype[Any]
+    counterpart: Any
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """What arrays of it have as their dtype."""
+        counterpart = self.counterpart
+        if isinstance(counterpart, str):
+            import ml_dtypes
+
+            counterpart = getattr(ml_dtypes, counterpart)
+        found: np.dtype[Any] = np.dtype(counterpart)
+        return found
 
     def __repr__(self) -> str:
         return self.name
@@ -52,10 +65,11 @@ class DType:
         return self.kind in ("int", "float", "complex")
 
 
-def _make(name: str, kind: str, bits: int, numpy_type: Any) -> DType:
-    dtype = DType(name, kind, bits, np.dtype(numpy_type))
+def _make(name: str, kind: str, bits: int, counterpart: Any) -> DType:
+    dtype = DType(name, kind, bits, counterpart)
     ALL[name] = dtype
-    _FROM_NUMPY[dtype.numpy] = dtype
+    if not isinstance(counterpart, str):
+        _FROM_NUMPY[dtype.numpy] = dtype
     return dtype
 
 
@@ -63,26 +77,26 @@ ALL: dict[str, DType] = {}
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {}
 
 bool_ = _make("bool", "bool", 8, np.bool_)
-u2 = _make("u2", "uint", 2, ml_dtypes.uint2)
-u4 = _make("u4", "uint", 4, ml_dtypes.uint4)
+u2 = _make("u2", "uint", 2, "uint2")
+u4 = _make("u4", "uint", 4, "uint4")
 u8 = _make("u8", "uint", 8, np.uint8)
 u16 = _make("u16", "uint", 16, np.uint16)
 u32 = _make("u32", "uint", 32, np.uint32)
 u64 = _make("u64", "uint", 64, np.uint64)
-i2 = _make("i2", "int", 2, ml_dtypes.int2)
-i4 = _make("i4", "int", 4, ml_dtypes.int4)
+i2 = _make("i2", "int", 2, "int2")
+i4 = _make("i4", "int", 4, "int4")
 i8 = _make("i8", "int", 8, np.int8)
 i16 = _make("i16", "int", 16, np.int16)
 i32 = _make("i32", "int", 32, np.int32)
 i64 = _make("i64", "int", 64, np.int64)
-f4e2m1 = _make("f4e2m1", "float", 4, ml_dtypes.float4_e2m1fn)
-f8e4m3 = _make("f8e4m3", "float", 8, ml_dtypes.float8_e4m3fn)
-f8e5m2 = _make("f8e5m2", "float", 8, ml_dtypes.float8_e5m2)
-f8e4m3fnuz = _make("f8e4m3fnuz", "float", 8, ml_dtypes.float8_e4m3fnuz)
-f8e5m2fnuz = _make("f8e5m2fnuz", "float", 8, ml_dtypes.float8_e5m2fnuz)
-f8e8m0 = _make("f8e8m0", "float", 8, ml_dtypes.float8_e8m0fnu)
+f4e2m1 = _make("f4e2m1", "float", 4, "float4_e2m1fn")
+f8e4m3 = _make("f8e4m3", "float", 8, "float8_e4m3fn")
+f8e5m2 = _make("f8e5m2", "float", 8, "float8_e5m2")
+f8e4m3fnuz = _make("f8e4m3fnuz", "float", 8, "float8_e4m3fnuz")
+f8e5m2fnuz = _make("f8e5m2fnuz", "float", 8, "float8_e5m2fnuz")
+f8e8m0 = _make("f8e8m0", "float", 8, "float8_e8m0fnu")
 f16 = _make("f16", "float", 16, np.float16)
-bf16 = _make("bf16", "float", 16, ml_dtypes.bfloat16)
+bf16 = _make("bf16", "float", 16, "bfloat16")
 f32 = _make("f32", "float", 32, np.float32)
 f64 = _make("f64", "float", 64, np.float64)
 c64 = _make("c64", "complex", 64, np.complex64)
@@ -122,10 +136,18 @@ def of(value: Any) -> DType:
         near = did_you_mean(value, NAMES, 3) if isinstance(value, str) else ""
         among = "a dtype" if near else f"one of {', '.join(ALL)}"
         raise DTypeError(f"expected {among}, got {value!r}{near}") from None
-    dtype = _FROM_NUMPY.get(numpy_dtype) or _FROM_NUMPY.get(numpy_dtype.newbyteorder("="))
+    dtype = _counterpart_of(numpy_dtype) or _counterpart_of(numpy_dtype.newbyteorder("="))
     if dtype is None:
         raise DTypeError(f"expected one of {', '.join(ALL)}, got {numpy_dtype}")
     return dtype
+
+
+def _counterpart_of(numpy_dtype: np.dtype[Any]) -> DType | None:
+    found = _FROM_NUMPY.get(numpy_dtype)
+    if found is None and "ml_dtypes" in sys.modules:  # else nobody has a dtype of it
+        _FROM_NUMPY.update({dtype.numpy: dtype for dtype in ALL.values()})
+        found = _FROM_NUMPY.get(numpy_dtype)
+    return found
 
 
 _INTS = [i2, i4, i8, i16, i32, i64]

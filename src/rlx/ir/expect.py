@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from rlx.errors import DTypeError, InputError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

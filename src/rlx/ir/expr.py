@@ -8,7 +8,6 @@ Integer arithmetic wraps. Comparisons give bool. Loop-level leaves (`axis`, `loa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,6 +16,7 @@ import numpy as np
 from rlx.errors import DTypeError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

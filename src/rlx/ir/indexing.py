@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Shape
+from rlx.records import dataclass
 
 
 def resolve_reshape(shape: Shape, target: Shape) -> Shape:

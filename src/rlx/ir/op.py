@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 from rlx.errors import GraphError, InputError, ShapeError, did_you_mean
@@ -18,6 +17,7 @@ from rlx.ir.expr import Expr
 from rlx.ir.literal import Array, Literal
 from rlx.ir.names import RANDOM_STATE as RANDOM_STATE
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.padding import Padded, Padding

@@ -12,7 +12,6 @@ broadcasts one entry has none: its entries are equal, in its padding too, so it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +21,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Call, Dim, Shape
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
+from rlx.records import dataclass
 
 Parts = tuple[Dim, ...]
 Axes = tuple[Parts, ...]

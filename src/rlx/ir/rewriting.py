@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlx import flags, logs
+from rlx.records import dataclass
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.arguments import checked, is_iterable
@@ -13,6 +12,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
+from rlx.records import dataclass
 
 MAX_RANK = 64
 MAX_DIM = 1 << 62

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rlx.models.blocks import Weights, join_heads, linear, named, norm, split_he
 from rlx.ops.build import attention, gather, gelu, maximum, ne, reduce_sum, relu, silu
 from rlx.ops.build import l2_normalize as normalize
 from rlx.ops.build import slice as cut
+from rlx.records import dataclass
 
 MAX_LAYERS = 1024
 _ACTIVATIONS = {"gelu": {}, "gelu_new": {"approximate": True}, "gelu_pytorch_tanh": {"approximate": True}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from rlx.models.llama import decoder
 from rlx.models.llama_config import Config
 from rlx.models.sampling import USUAL_NEW_TOKENS, Sampler, Settings
 from rlx.models.text import Messages, Text, TextStream
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlx.models.config_keys import Keys
 from rlx.models.rope import Rope, rope_of
+from rlx.records import dataclass
 
 MAX_LAYERS = 1024
 MAX_HEAD_SIZE = 1 << 16

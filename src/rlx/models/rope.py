@@ -7,12 +7,12 @@ Sources: Su et al. 2021, arXiv:2104.09864; `linear` scaling: Chen et al. 2023, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from rlx.ir.literal import Array
 from rlx.models.config_keys import Keys
+from rlx.records import dataclass
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from rlx.errors import InputError, did_you_mean
 from rlx.ir.literal import Array
 from rlx.models.config_keys import Keys
+from rlx.records import dataclass
 
 USUAL_NEW_TOKENS = 256
 """At most, where neither a caller nor a file says how many."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from rlx.errors import GraphError
 from rlx.ir.graph import Value
 from rlx.ops import build
+from rlx.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

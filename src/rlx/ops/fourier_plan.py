@@ -6,11 +6,12 @@ keep their accuracy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+from rlx.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

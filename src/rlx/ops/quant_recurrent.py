@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,13 @@ class DynamicQuantizeLstm(Lstm):
         last = [np.zeros(h.shape), np.zeros(c.shape)]
         for d in range(self.directions):
             now = (h[d].astype(np.float64), c[d].astype(np.float64))
-            projected = _product(x, _wide(w[d], w_zero[d]), w_scale[d])
-            recurrent = _wide(r[d], r_zero[d])
+            projected = _product(x, _parts(w[d], w_zero[d]), w_scale[d])
+            recurrent = _parts(r[d], r_zero[d])
             bias, peep = b[d].reshape(2, -1).astype(np.float64), None if p is None else p[d].astype(np.float64)
-            none = np.zeros((4 * h.shape[2], h.shape[2]))
+            none = np.zeros((4 * h.shape[2], 0))  # the product with h comes with `both`
             for t in reversed(range(steps)) if self.backwards(d) else range(steps):
                 both = projected[t] + _product(now[0].astype(x.dtype), recurrent, r_scale[d])
-                step = self.cell(d, both, none, bias, now, peep)
+                step = self.cell(d, both, none, bias, (now[0][:, :0], now[1]), peep)
                 live = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
                 y[t, d] = np.where(live, step[0], 0)
                 now = (np.where(live, step[0], now[0]), np.where(live, step[1], now[1]))
@@ -86,12 +87,21 @@ class DynamicQuantizeLstm(Lstm):
         return total.cast(dtypes.f32) * (scale * step)
 
 
-def _wide(w: Array, zero: Array) -> Array:
-    """Bytes without their zero point, in float64, which holds every sum of their products exactly."""
-    return np.asarray(w.astype(np.float64) - zero)
+def _parts(w: Array, zero: Array) -> Array:
+    """Bytes [n, g] without their zero point, f32 [parts, rows, g]. A part has so few rows that float32 holds every sum
+    of its products with bytes exactly; zeros fill the last one."""
+    wide = w.astype(np.float32) - zero.astype(np.float32)
+    most = (1 << 24) // (255 * max(1, int(np.abs(wide).max(initial=0))))
+    count = max(1, -(-len(wide) // most))
+    rows = -(-len(wide) // count)
+    return np.pad(wide, ((0, count * rows - len(wide)), (0, 0))).reshape(count, rows, w.shape[1])
 
 
 def _product(x: Array, w: Array, scale: Array) -> Array:
+    """x [..., n], quantised, times the parts of w [n, g]."""
     quantised, step, zero_point = DynamicQuantize().reference(x)
-    total = np.matmul(_wide(quantised, zero_point), w)
+    count, rows, columns = w.shape
+    flat = (quantised.astype(np.float32) - zero_point.astype(np.float32)).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    split = np.pad(flat, ((0, 0), (0, count * rows - flat.shape[1]))).reshape(len(flat), count, rows).transpose(1, 0, 2)
+    total = np.matmul(split, w).sum(0, dtype=np.float64).reshape(*x.shape[:-1], columns)
     return np.asarray(total.astype(np.float32) * (step * scale)).astype(np.float64)

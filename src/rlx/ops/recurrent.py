@@ -307,7 +307,7 @@ class Lstm(Recurrent):
         h, c = states
         f, g, out = self.gates_of(number)
         zi, zo, zf, zc = np.split(xw + h @ r.T + b.sum(0), 4, axis=1)
-        pi, po, pf = np.split(np.zeros(3 * h.shape[1]) if p is None else p, 3)
+        pi, po, pf = np.split(np.zeros(3 * c.shape[1]) if p is None else p, 3)
         i = f.exact(zi + pi * c)
         forget = 1 - i if self.input_forget else f.exact(zf + pf * c)
         c = forget * c + i * g.exact(zc)

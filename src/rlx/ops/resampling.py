@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +26,7 @@ from rlx.ir.op import Composite, Tolerance, op
 from rlx.ir.type import TensorType
 from rlx.ops import build
 from rlx.ops.numpy_or_graph import choose, clamp, cubic, floor_divide, greatest, least, real, remainder
+from rlx.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ assumed not to overflow, since indices do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from rlx.ir.graph import Value
 from rlx.ir.literal import Array
 from rlx.ops.elementwise import Add, Cast, Ge, Gt, Le, Lt, Mul, Neg, Sub
 from rlx.ops.shape import BroadcastTo, DimsTensor, Iota, Reshape, Slice, Transpose
+from rlx.records import dataclass
 
 MAX_DEPTH = 24
 MAX_CONSTANT = 1 << 16  # elements of a constant that is looked into

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from rlx.ops.precondition import Require
 from rlx.ops.shape import BroadcastTo, DimsTensor, Reshape
 from rlx.passes.driver import Rebuild
 from rlx.passes.intervals import NOTHING, Interval, Intervals, with_elements
+from rlx.records import dataclass
 
 OUTPUT = "rlx.checks"
 TRIPS = TensorType((), dtypes.i64)

@@ -11,7 +11,6 @@ import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rlx import flags, logs
@@ -21,6 +20,7 @@ from rlx.ir.op import LEAVES, Op
 from rlx.ir.rewriting import Context, Report
 from rlx.ir.verify import verify
 from rlx.passes.pattern import Found, Pattern
+from rlx.records import dataclass
 
 __all__ = ["Context", "Pass", "Rebuild", "Report", "Rule", "Rules", "run_passes"]
 MAX_SWEEPS = 64  # rounds of one pass over one graph; a pass that needs more has rules that undo each other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir.dim import Bounds, Dim
@@ -18,6 +17,7 @@ from rlx.ops.reduce import Argmax, Argmin, ReduceMax, ReduceMin
 from rlx.ops.selection import Positions
 from rlx.ops.shape import BroadcastTo, Concat, DimsTensor, Frames, Iota, Reshape, Slice, Transpose
 from rlx.ops.writing import UpdateSlice
+from rlx.records import dataclass
 
 MAX_DEPTH = 64
 MAX_TEXT = 256  # characters of a bound: longer ones are not computed

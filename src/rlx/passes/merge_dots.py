@@ -7,7 +7,6 @@ The weights are joined by a concat of params, which depends on params alone and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -17,6 +16,7 @@ from rlx.ops import build
 from rlx.ops.elementwise import Add
 from rlx.ops.linalg import DotGeneral
 from rlx.passes.driver import Context, Pass, Rebuild
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

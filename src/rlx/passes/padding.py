@@ -7,7 +7,7 @@ counts of its results is what the graph gives at the sizes of the run. Each op's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlx.errors import ShapeError
 from rlx.ir.dim import Dim
@@ -16,6 +16,7 @@ from rlx.ir.op import Constant, Input, Op, Param
 from rlx.ir.padding import Axes, Body, NotPadded, Padded, Padding, grows
 from rlx.ir.symbols import symbols_of
 from rlx.passes.driver import Rebuild
+from rlx.records import dataclass
 
 Known = dict[Value, Padded]
 

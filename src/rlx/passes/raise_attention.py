@@ -8,8 +8,6 @@ raising: the guard means empty rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlx.ir.graph import Value
@@ -21,6 +19,7 @@ from rlx.ops.shape import BroadcastTo, Reshape, Transpose
 from rlx.ops.transcendental import Tanh
 from rlx.passes.driver import Rules
 from rlx.passes.pattern import Found, Where, is_all
+from rlx.records import dataclass
 
 rules = Rules("raise-attention")
 

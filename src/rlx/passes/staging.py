@@ -9,7 +9,7 @@ and the next one knows their results.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
@@ -21,6 +21,7 @@ from rlx.ir.symbols import has_measured, symbols_of, symbols_within
 from rlx.ops import build
 from rlx.ops.shape import BroadcastTo, Reshape, Slice, Transpose
 from rlx.passes.held_experts import is_held
+from rlx.records import dataclass
 
 
 @dataclass

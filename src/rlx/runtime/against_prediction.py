@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from rlx.cost.estimate import KernelEstimate
@@ -15,6 +15,7 @@ from rlx.device.policy import DevicePolicy
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 from rlx.runtime.profiler import Key, Profile, key_of
 from rlx.runtime.session import Session
 from rlx.runtime.signature import Signature

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Capabilities, Executable
 from rlx.backends.memory import DeviceArray
+from rlx.backends.stored_weights import LateWeights, Source
 from rlx.errors import CompileError, InputError, RlxError, ShapeError
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
@@ -137,7 +138,7 @@ class BroadcastExecutable(Executable):
         self.build = build
         self.compile_ns = equal.compile_ns
         self.from_cache = equal.from_cache
-        self._given: dict[str, Array] = {}  # read again for each program: copies would stay in memory
+        self._given: Mapping[str, Array] = {}  # read again for each program: copies would stay in memory
         self._programs: dict[Key, tuple[Graph, Demands, Executable]] = {}
         self._lock = locks.rlock()
 
@@ -148,9 +149,19 @@ class BroadcastExecutable(Executable):
         """Weights as they were given, which may lie in files, and the arrays that programs may keep."""
         with self._lock:
             self.equal.set_params(private)
-            self._given.update(params)
+            self._given = {**self._given, **params}
             for graph, _, program in self._programs.values():
                 program.set_params(_of(graph, private))
+
+    def take_stored(self, weights: LateWeights) -> bool:
+        with self._lock:
+            if self._programs or not self.equal.take_stored(weights):
+                return False
+            self._given = weights
+            return True
+
+    def keep_packed(self, source: Source) -> None:
+        self.equal.keep_packed(source)
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         key, graph = self.graphs.at(binding)
@@ -227,7 +238,7 @@ class BroadcastExecutable(Executable):
             copy = BroadcastExecutable(self.graphs, self.equal.clone(weights), self.build)
             for key, (graph, demands, program) in self._programs.items():
                 copy._programs[key] = (graph, demands, program.clone(weights))
-            copy._given = dict(self._given) if weights else {}
+            copy._given = self._given if weights else {}
             return copy
 
     def code(self) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
 from rlx.passes.specialise import assume_equal, specialise
+from rlx.records import dataclass
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlx import collector, flags, locks, logs
@@ -17,6 +17,7 @@ from rlx.backends.executable import Executable
 from rlx.backends.failures import translated
 from rlx.ir.fingerprint import fingerprint
 from rlx.ir.graph import Graph
+from rlx.records import dataclass
 from rlx.runtime.broadcasting import around
 from rlx.runtime.interface import LateGraph
 from rlx.runtime.stages import compile_graph

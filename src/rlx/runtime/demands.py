@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlx import flags
@@ -12,6 +11,7 @@ from rlx.backends.failures import memory_bytes
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph, Node

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ir.op import Param
 from rlx.ops.experts import GroupedMatmul
+from rlx.records import dataclass
 from rlx.runtime.mode import Observer
 from rlx.runtime.run import observed
 from rlx.runtime.state import State

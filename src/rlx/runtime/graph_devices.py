@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rlx import collector, locks, logs
@@ -31,6 +31,7 @@ from rlx.errors import (
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.picture import in_a_frame
+from rlx.records import dataclass
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.graph_state import GraphState

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlx import locks
@@ -16,6 +15,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph

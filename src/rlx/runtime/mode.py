@@ -4,12 +4,13 @@ into inputs), and active extents. A `Mode` is immutable; a run sees one mode fro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError, did_you_mean
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 from rlx.runtime.interface import Interface
 
 if TYPE_CHECKING:

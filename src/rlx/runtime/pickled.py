@@ -4,7 +4,6 @@ values that stay between runs. Code is compiled again there, or read from the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx import mapped
@@ -13,6 +12,7 @@ from rlx.device import registry
 from rlx.errors import CapabilityError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 from rlx.runtime.compiler import Compiler
 from rlx.runtime.mode import Mode
 from rlx.runtime.program import Program

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rlx import locks
 from rlx.errors import RlxError
+from rlx.records import dataclass
 
 T = TypeVar("T")
 

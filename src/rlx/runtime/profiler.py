@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rlx.ir.op import LEAVES
 from rlx.ir.substitute import type_with_dims
 from rlx.ir.type import TensorType
 from rlx.passes.cut import ending_at
+from rlx.records import dataclass
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.program import Inputs
 from rlx.runtime.session import Session

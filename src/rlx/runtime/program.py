@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rlx import locks, mapped
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.failures import Step, reraise, structured, translated
+from rlx.backends.stored_weights import LateWeights, Source
 from rlx.errors import CapabilityError, ClosedError, InputError, OutOfMemory, did_you_mean
 from rlx.ir.expect import UnequalDims
 from rlx.ir.literal import Array
@@ -59,7 +60,8 @@ class Program:
         self.output_at = [numbers[name] for name in self.output_names]
         self.next_at = [(state, numbers[output]) for state, output in interface.following.items()]
         self.param_types: dict[str, TensorType] = dict(interface.params)
-        self.params: dict[str, Array] = {}
+        self.params: Mapping[str, Array] = {}
+        self._has_first_weights = True
         self.place = executable.place
         self.writes_states = executable.writes_states
         self.signature = Signature(interface, self.place, lambda: late.graph)
@@ -68,8 +70,11 @@ class Program:
         self._demands = Demands.of(self.graph) if demands is None else demands
         self._plans = BindCache()
         self._parts: dict[tuple[bool, tuple[str, ...], Budget | None], Program] = {}
-        if params:
+        if isinstance(params, LateWeights) and executable.take_stored(params):
+            self.params, self._missing = params, frozenset()
+        elif params:
             self.set_params(self.checked(params))
+            self._has_first_weights = True
 
     @property
     def graph(self) -> Graph:
@@ -115,9 +120,17 @@ class Program:
             if any(not self.param_types[name].is_static for name in params):
                 self._plans.clear()
             self.params = {**self.params, **params}
+            self._has_first_weights = False
             self._missing = self._missing - params.keys()
             for part in self._parts.values():
                 part._take(params, private)
+
+    def keep_packed(self, source: Source) -> None:
+        """Has the executable keep weights on disk as it reads them, if they are still those that it was made with:
+        those in `source`."""
+        with self._lock:
+            if self._has_first_weights:
+                self.executable.keep_packed(source)
 
     # runs
 
@@ -231,6 +244,7 @@ class Program:
         with self._lock:
             clone = Program(self._late, self.device, self.executable.clone(), self._compiler, None, self._demands)
             clone.params, clone._missing = self.params, self._missing
+            clone._has_first_weights = self._has_first_weights
             if self.signature.random is not None and clone.signature.random is not None:
                 clone.signature.random.place = self.signature.random.place
             return clone

@@ -3,9 +3,9 @@
 The cache stores code under the graph's fingerprint, so finding it means reading and importing the model. A *record*
 beside it has a key that is known earlier: the path, options, environment, processor and versions (`key`). It contains
 the digests of the model's files, the interface of the program, the places of its weights in the files, and the key of
-its code. Files are read whole into memory. If their digests differ from the record's, or anything else does not fit,
-the record is not used and the model takes the usual path. Weights are parts of that memory, so later changes to the
-files do not affect them. The graph is read when something needs it (`LateGraph`).
+its code. If the digests of the files differ from the record's, or anything else does not fit, the record is not used
+and the model takes the usual path. Packed weights come from the cache too (`backends.stored_weights`), so later changes
+to the files do not affect them; the weights as they are, and the graph, are read when something needs them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import hashlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlx import disk, flags, logs, mapped
 from rlx.backends.base import Options
+from rlx.backends.stored_weights import LateWeights, Opening, Source, has_digests
 from rlx.errors import ModelError, RlxError
 from rlx.ir import dim as dims
+from rlx.ir import dim_table
 from rlx.ir import dtype as dtypes
 from rlx.ir.check import Check, Violation
 from rlx.ir.dim import Dim
 from rlx.ir.expect import Equality
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 from rlx.runtime.broadcasting import around
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.demands import Demands, Place, Sizes, Trips
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.compiler import Compiler
 
-VERSION = 1
+VERSION = 2
 DEVICE = "cpu"
 MOST_OTHER_BYTES = 1 << 26
 """Of weights that lie in no file as they are (subnormal numbers became zero): a record holds them."""
-_READ_BYTES = 1 << 22
-_OTHER = -1
 _PACKAGES = ("numpy", "ml_dtypes", "onnx", "llvmlite", "google/protobuf")
 _NOT_IN_KEY = ("RLX_CACHE_DIR", "RLX_CACHE_BYTES")
 
 Json = dict[str, Any]
+Known = Mapping[str, Dim]
+"""Dims by their texts, which need not be parsed."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Record:
     """What a program starts from.
 
     about    what the model is beside its program, as `keep` was given it
-    files    memory with the whole of each file; `states` tell when each was last written to
+    weights  of the program; `states` tell when each file that they lie in was last written to
     """
 
     about: Json
@@ -71,9 +72,8 @@ class Record:
     checks: Sequence[Check]
     program: str
     isa: Json
-    params: Mapping[str, Array]
+    weights: LateWeights
     states: Sequence[tuple[int, ...]]
-    digests: Sequence[str]
 
     def open(self, options: Options, read: Callable[[], Graph]) -> CompiledGraph | None:
         """The program; None where its code is not in the cache any more. `read` gives the graph."""
@@ -98,14 +98,17 @@ class Record:
         if logs.wanted(logs.COMPILES, "compile"):
             took = f"{program.compile_ns / 1e6:.1f} ms"
             logs.tell(logs.COMPILES, "compile", f"taken from the cache in {took}: {self.interface.name!r} for {DEVICE}")
-        return CompiledGraph(Program(late, DEVICE, executable, compiler, self.params, self.demands))
+        whole = Program(late, DEVICE, executable, compiler, self.weights, self.demands)
+        if self.weights.packed is None:
+            whole.keep_packed(self.weights.source)
+        return CompiledGraph(whole)
 
     def check_unchanged(self, files: Sequence[Array]) -> None:
         """Raises ModelError where files that were read since are not those that the program is of."""
         now = [mapped.state_of(file) for file in files]
         if now == list(self.states):
             return
-        if [_digest_of(mapped.path_of(file)) for file in files] != list(self.digests):
+        if not has_digests(files, self.weights.source):
             raise ModelError(
                 "[load] expected the model as it was when it was opened, got files that were written to since"
             )
@@ -172,32 +175,28 @@ def keep(of: str, about: Json, files: Sequence[Array], compiled: CompiledGraph) 
     was read from, mapped."""
     executable = compiled.executable.stored
     graph = compiled.graph
-    paths = [mapped.path_of(file) for file in files]
-    if executable is None or not files or None in paths or set(graph.data) != set(compiled.program.params):
+    if executable is None or not files or set(graph.data) != set(compiled.program.params):
         return
-    places, other = _places(graph.data, files)
-    if sum(array.nbytes for array in other) > MOST_OTHER_BYTES:
+    source = Source.of(graph.data, files, MOST_OTHER_BYTES)
+    if source is None:
         return
     program, isa, checks = executable
-    digests = [_digest_of(path) for path in paths]
-    if [mapped.state_of(file) for file in files] != [mapped.state_at(path) for path in paths if path]:
-        return  # what was hashed is not what was read
     demands = Demands.of(graph)
+    used = [dim for sizes in (demands.fixed, demands.open) for shape in sizes for dim in shape]
     header = {
-        "version": VERSION, "about": about, "program": program, "isa": isa,
-        "files": [[str(path), file.size, digest] for path, file, digest in zip(paths, files, digests)],
-        "params": places, "interface": _interface_out(Interface.of(graph)),
+        "version": VERSION, "dims": dim_table.written(used), "about": about, "program": program, "isa": isa,
+        "files": source.files, "params": source.places, "interface": _interface_out(Interface.of(graph)),
         "checks": [_check_out(check) for check in checks],
         "sizes": [_sizes_out(demands.fixed), _sizes_out(demands.open)],
         "trips": [_trips_out(demands.fixed_trips), _trips_out(demands.open_trips)],
     }  # fmt: skip
     text = json.dumps(header).encode()
-    blobs = [np.ascontiguousarray(array).tobytes() for array in other]
-    disk.write(of, b"".join([len(text).to_bytes(8, "little"), text, *blobs]))
+    disk.write(of, b"".join([len(text).to_bytes(8, "little"), text, source.other]))
+    compiled.program.keep_packed(source)
 
 
 def find(of: str) -> Record | None:
-    """The record of this key, with the files in memory; None if there is none, or the files are not those of it."""
+    """The record of this key; None if there is none, or the files are not those of it."""
     data = disk.read(of)
     if data is None:
         return None
@@ -206,170 +205,82 @@ def find(of: str) -> Record | None:
         header = json.loads(data[8 : 8 + length])
         if header["version"] != VERSION:
             return None
-        files = [_read(Path(path), size, digest) for path, size, digest in header["files"]]
-        memory = [each[0] for each in files if each is not None]
-        if len(memory) < len(files):
-            return None
-        other = np.frombuffer(data, np.uint8, offset=8 + length)
-        params = {n: _param(other if at[0] == _OTHER else memory[at[0]], *at[1:]) for n, at in header["params"].items()}
-        fixed, open_ = (_sizes_in(part) for part in header["sizes"])
-        return Record(
+        source = Source(
+            [(path, size, digest) for path, size, digest in header["files"]], header["params"], data[8 + length :]
+        )
+        opening = Opening(source, header["program"])
+        known = dim_table.read(*header["dims"])
+        fixed, open_ = (_sizes_in(part, known) for part in header["sizes"])
+        record = partial(
+            Record,
             about=header["about"],
-            interface=_interface_in(header["interface"]),
-            demands=Demands(fixed, open_, *(_trips_in(part) for part in header["trips"])),
-            checks=[_check_in(entry) for entry in header["checks"]],
+            interface=_interface_in(header["interface"], known),
+            demands=Demands(fixed, open_, *(_trips_in(part, known) for part in header["trips"])),
+            checks=[_check_in(entry, known) for entry in header["checks"]],
             program=header["program"],
             isa=header["isa"],
-            params=params,
-            states=[each[1] for each in files if each is not None],
-            digests=[digest for *_, digest in header["files"]],
         )
+        from rlx.backends.cpu import build  # noqa: F401  # which the first run needs: the other thread reads meanwhile
+
+        found = opening.wait()
+        return None if found is None else record(weights=found[0], states=found[1])
     except (ValueError, KeyError, TypeError, IndexError, RlxError):  # of no version that we know
         return None
-
-
-def _read(path: Path, size: int, digest: str) -> tuple[Array, tuple[int, ...]] | None:
-    """The whole of a file in memory, with its state; None if its content is another than noted."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            before = mapped.state_of_open(file.fileno())
-            if os.fstat(file.fileno()).st_size != size:
-                return None
-            memory = np.empty(size, np.uint8)
-            hasher, remaining = _Hasher(beside=size > _READ_BYTES), memory.data
-            try:
-                while remaining and (count := file.readinto(remaining[:_READ_BYTES])):
-                    hasher.update(remaining[:count])
-                    remaining = remaining[count:]
-            finally:
-                actual_digest = hasher.hexdigest()  # which ends its thread
-    except OSError:
-        return None
-    return (memory, before) if not remaining and actual_digest == digest else None
-
-
-class _Hasher:
-    """SHA-256 of parts; with `beside` in a thread of its own, while the next part is read."""
-
-    def __init__(self, beside: bool) -> None:
-        self._hash = hashlib.sha256()
-        self._parts: SimpleQueue[memoryview | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="rlx-hash", daemon=True) if beside else None
-        if self._thread is not None:
-            self._thread.start()
-
-    def _work(self) -> None:
-        while (part := self._parts.get()) is not None:
-            self._hash.update(part)
-
-    def update(self, part: memoryview) -> None:
-        if self._thread is None:
-            self._hash.update(part)
-        else:
-            self._parts.put(part)
-
-    def hexdigest(self) -> str:
-        if self._thread is not None:
-            self._parts.put(None)
-            self._thread.join()
-        return self._hash.hexdigest()
-
-
-def _digest_of(path: Path | None) -> str:
-    """Of a file's content; empty if it cannot be read."""
-    if path is None:
-        return ""
-    hasher = hashlib.sha256()
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while part := file.read(_READ_BYTES):
-                hasher.update(part)
-    except OSError:
-        return ""
-    return hasher.hexdigest()
-
-
-def _places(data: Mapping[str, Array], files: Sequence[Array]) -> tuple[dict[str, list[Any]], list[Array]]:
-    """Where each array lies: the number of its file, or that of what the record holds itself; with these."""
-    starts = [(file.__array_interface__["data"][0], file.nbytes) for file in files]
-    places, other, end = {}, [], 0
-    for name, array in data.items():
-        what = [dtypes.of(array.dtype).name, list(array.shape)]
-        begin = array.__array_interface__["data"][0]
-        inside = [i for i, (at, size) in enumerate(starts) if at <= begin and begin + array.nbytes <= at + size]
-        if inside and array.flags.c_contiguous and array.dtype.isnative:
-            places[name] = [inside[0], begin - starts[inside[0]][0], *what]
-        else:
-            places[name] = [_OTHER, end, *what]
-            other.append(array.astype(array.dtype.newbyteorder("="), copy=False))
-            end += array.nbytes
-    return places, other
-
-
-def _param(memory: Array, offset: int, dtype: str, shape: list[int]) -> Array:
-    of = dtypes.parse(dtype).numpy
-    count = 1
-    for n in shape:
-        count *= n
-    array = memory[offset : offset + count * of.itemsize].view(of).reshape(shape)
-    array.flags.writeable = False
-    return array
-
-
-@cache
-def _dim(text: int | str) -> Dim:
-    if isinstance(text, int):
-        return text
-    return int(text) if text.isdecimal() else dims.parse(text)
 
 
 def _type_out(of: TensorType) -> list[Any]:
     return [of.dtype.name, _shape_out(of.shape)]
 
 
-def _type_in(entry: list[Any]) -> TensorType:
-    return TensorType(_shape_in(entry[1]), dtypes.parse(entry[0]))
+def _type_in(entry: list[Any], known: Known) -> TensorType:
+    return TensorType(_shape_in(entry[1], known), dtypes.parse(entry[0]))
 
 
 def _shape_out(shape: Sequence[Dim]) -> list[int | str]:
     return [d if isinstance(d, int) else str(d) for d in shape]
 
 
-def _shape_in(entry: Sequence[int | str]) -> tuple[Dim, ...]:
-    return tuple(_dim(d) for d in entry)
+def _dim(text: int | str, known: Known) -> Dim:
+    if isinstance(text, int):
+        return text
+    return int(text) if text.isdecimal() else known.get(text) or dims.parse(text)
+
+
+def _shape_in(entry: Sequence[int | str], known: Known) -> tuple[Dim, ...]:
+    return tuple([d if isinstance(d, int) else _dim(d, known) for d in entry])
 
 
 def _sizes_out(sizes: Sizes) -> list[Any]:
     return [[_shape_out(shape), nbytes, place.op, place.label] for shape, (nbytes, place) in sizes.items()]
 
 
-def _sizes_in(entry: list[Any]) -> Sizes:
-    return {_shape_in(shape): (nbytes, Place(op, label)) for shape, nbytes, op, label in entry}
+def _sizes_in(entry: list[Any], known: Known) -> Sizes:
+    return {_shape_in(shape, known): (nbytes, Place(op, label)) for shape, nbytes, op, label in entry}
 
 
 def _trips_out(trips: Trips) -> list[Any]:
     return [[str(count), place.op, place.label] for count, place in trips]
 
 
-def _trips_in(entry: list[Any]) -> Trips:
-    return [(_dim(count), Place(op, label)) for count, op, label in entry]
+def _trips_in(entry: list[Any], known: Known) -> Trips:
+    return [(_dim(count, known), Place(op, label)) for count, op, label in entry]
 
 
 def _check_out(of: Check) -> list[Any]:
     return [*_shape_out((of.low, of.high)), asdict(of.words), None if of.count is None else str(of.count)]
 
 
-def _check_in(entry: list[Any]) -> Check:
+def _check_in(entry: list[Any], known: Known) -> Check:
     low, high, words, count = entry
-    return Check(_dim(low), _dim(high), Violation(**words), None if count is None else _dim(count))
+    return Check(_dim(low, known), _dim(high, known), Violation(**words), None if count is None else _dim(count, known))
 
 
 def _equality_out(of: Equality) -> list[Any]:
     return [*_shape_out((of.left, of.right)), of.reason, of.spreads]
 
 
-def _equality_in(entry: list[Any]) -> Equality:
-    return Equality(_dim(entry[0]), _dim(entry[1]), entry[2], entry[3])
+def _equality_in(entry: list[Any], known: Known) -> Equality:
+    return Equality(_dim(entry[0], known), _dim(entry[1], known), entry[2], entry[3])
 
 
 def _interface_out(of: Interface) -> Json:
@@ -383,12 +294,15 @@ def _interface_out(of: Interface) -> Json:
     }  # fmt: skip
 
 
-def _interface_in(entry: Json) -> Interface:
-    inputs, params, outputs = ({n: _type_in(t) for n, t in entry[p].items()} for p in ("inputs", "params", "outputs"))
+def _interface_in(entry: Json, known: Known) -> Interface:
+    inputs, params, outputs = (
+        {n: _type_in(t, known) for n, t in entry[part].items()} for part in ("inputs", "params", "outputs")
+    )
     return Interface(
         name=entry["name"], inputs=inputs, states=tuple(entry["states"]), following=entry["following"], params=params,
         outputs=outputs, symbols=tuple(entry["symbols"]), measured=tuple(entry["measured"]),
         bounds={name: (low, high) for name, (low, high) in entry["bounds"].items()},
-        equalities=tuple(map(_equality_in, entry["equalities"])), within=tuple(map(_equality_in, entry["within"])),
+        equalities=tuple(_equality_in(e, known) for e in entry["equalities"]),
+        within=tuple(_equality_in(e, known) for e in entry["within"]),
         assumes_equal=entry["assumes_equal"],
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 from rlx.runtime.dlpack import handed_over
 
 

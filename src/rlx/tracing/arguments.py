@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Value
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 from rlx.runtime.dlpack import array_of
 
 NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}

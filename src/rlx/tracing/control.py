@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.type import TensorType
 from rlx.ops.control import If, Scan, While
 from rlx.passes.specialise import specialise
+from rlx.records import dataclass
 from rlx.tracing.dims import Answers, plain
 from rlx.tracing.graphs import TracedGraph, is_weak
 from rlx.tracing.tree import LEAF, Structure, flatten, rebuild, shown

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from rlx.ir import dim as dims
 from rlx.ir.concrete import asked_by_rlx, callers_line, refuse
 from rlx.ir.dim import Dim, Poly
 from rlx.ir.graph import Value
+from rlx.records import dataclass
 
 _ASK: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,

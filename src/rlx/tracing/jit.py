@@ -10,7 +10,6 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from rlx.arguments import checked, methods_checked
 from rlx.errors import InputError, OptionError, TracerError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.passes.specialise import specialise
+from rlx.records import dataclass
 from rlx.runtime.session import Precision, Session
 from rlx.tracing import tree
 from rlx.tracing.arguments import NUMBERS, Kind, as_array, is_value

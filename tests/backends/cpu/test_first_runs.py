@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ import pytest
 
 import rlx
 from rlx import disk
-from rlx.backends.cpu import arrival, first_runs, tiers
+from rlx.backends.base import Options
+from rlx.backends.cpu import arrival, build, first_runs, tiers
 from rlx.backends.cpu.first_runs import InterpretedBound, InterpretedExecutable
+from rlx.backends.cpu.isa import widest
+from rlx.backends.stored_weights import LateWeights, Opening, Source, request_key
 from rlx.errors import InputError, ModelError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -94,6 +98,36 @@ def test_a_run_does_not_wait_for_its_code(held: threading.Event, tmp_path: Path,
     assert len(names) == (1 if cached else 0) and not any("-" in name for name in names)
 
 
+def source_of(graph: Graph) -> Source:
+    return Source([], {"w": [-1, 0, "f32", [40, 33]]}, graph.data["w"].tobytes())
+
+
+def test_the_process_that_compiles_packs_weights_too(tmp_path: Path) -> None:
+    graph, isa, options = net(), widest(), Options(tiered=True)
+    source = source_of(graph)
+    disk.write(request_key("key"), source.to_bytes())
+    arrival._compile(arrival.pack_graph(graph, isa, options), tmp_path, "key")
+    assert disk.read(request_key("key")) is None
+    executable = build.stored("key", asdict(isa), options)
+    assert executable is not None and executable.take_stored(LateWeights(source, Opening(source, "key")))
+    result = executable.bind({"n": 7})([X])[0]
+    np.testing.assert_array_equal(result, Session("cpu", compile="before", cache=False).compile(graph).run([X])[0])
+
+
+def test_it_is_told_which(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Session("cpu").compile(net())
+    executable = pending(compiled)
+    written: dict[str, bytes] = {}
+    monkeypatch.setattr(disk, "write", lambda key, body: written.update({key: body}))
+    compiled.program.keep_packed(source_of(compiled.graph))
+    assert written == {request_key(str(executable._key)): source_of(compiled.graph).to_bytes()}
+    compiled.set_param("w", compiled.params["w"] + 1)
+    written.clear()
+    compiled.program.keep_packed(source_of(compiled.graph))
+    assert not written, "other weights than those of the source"
+    held.set()
+
+
 def test_a_run_under_way_goes_on_in_the_code_that_arrives(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +150,7 @@ def test_a_run_under_way_goes_on_in_the_code_that_arrives(
 
 def test_runs_of_much_work_wait_for_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_runs, "MOST_FLOPS", 0)
+    monkeypatch.setattr(first_runs, "FLOPS_OF_WORK", 0)
     monkeypatch.setattr(InterpretedBound, "_in_numpy", lambda self, inputs: pytest.fail("in NumPy"))
     compiled = Session("cpu").compile(net())
     pending(compiled)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -110,3 +112,18 @@ def test_cache_sizes_are_read(tmp_path: Path) -> None:
     expected = {"l1_bytes": 48 << 10, "l2_bytes": 2 << 20, "l3_bytes": 96 << 20, "line_bytes": 64}
     assert isa.cache_sizes(tmp_path) == expected
     assert isa.cache_sizes(tmp_path / "absent") == {}
+
+
+def test_the_host_is_known_without_llvmlite() -> None:
+    """Whoever waits for code of another process needs no more of LLVM than what the host is."""
+    script = """
+import sys
+from rlx.backends.cpu import isa
+isa.detect()
+loaded = "llvmlite.binding" in sys.modules
+told = isa._host()
+import llvmlite.binding as llvm
+print(loaded, told == (str(llvm.get_host_cpu_name()), str(llvm.get_host_cpu_features().flatten())))
+"""
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == [str(sys.platform != "linux"), "True"]

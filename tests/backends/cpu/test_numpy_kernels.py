@@ -15,6 +15,7 @@ from rlx.ir.compare import mismatch
 from rlx.ir.interpreter import evaluate
 from rlx.ops.convolution import Conv, ConvTranspose
 from rlx.ops.linalg import DotGeneral
+from rlx.ops.recurrent import Lstm
 
 CASES = [case for case in cases_of_every_op() if type(case.op) in KERNELS]
 
@@ -66,6 +67,21 @@ def test_transposed_convolutions(data: st.DataObject) -> None:
     x = array((data.draw(sizes), channels, 5, 4), dtypes.f32, 1, data.draw(st.booleans()))
     w = array((channels, outputs, *window), dtypes.f32, 2)
     check(Case(ConvTranspose(strides, dilations, low, high, extra), (x, w), "any"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_lstm(data: st.DataObject) -> None:
+    direction = data.draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
+    count = 2 if direction == "bidirectional" else 1
+    steps, batch, size, hidden = (data.draw(sizes) for _ in range(4))
+    shapes = [
+        (steps, batch, size), (count, 4 * hidden, size), (count, 4 * hidden, hidden), (count, 8 * hidden),
+        (count, batch, hidden), (count, batch, hidden),
+    ]  # fmt: skip
+    arrays = [array(shape, dtypes.f32, number) for number, shape in enumerate(shapes)]
+    assert KERNELS[Lstm](Lstm(direction), *arrays) is not NotImplemented
+    check(Case(Lstm(direction), tuple(arrays), "any"))
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from rlx.ir.op import Constant, Elementwise, Input, Op, Param
 from rlx.ir.type import TensorType
 from rlx.ops.reduce import identity
 from rlx.passes import prepare
+from rlx.records import dataclass
 
 FAMILIES = (compressed, fused, indexing, contractions)
 """What fills the table."""

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rlx import flags
 from rlx.backends.coreml.build import Built, Port
 from rlx.backends.coreml.library import TARGET, at_work, tools
 from rlx.errors import CompileError
+from rlx.records import dataclass
 
 SUFFIX = ".mlpackage"
 PORT_TYPES = {"FLOAT32": "fp32", "FLOAT16": "fp16", "INT32": "int32"}

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from rlx import disk, locks, logs
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, tiers
-from rlx.backends.cpu.artifact import from_bytes, to_bytes
+from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
 from rlx.backends.cpu.executable import CpuExecutable
+from rlx.backends.stored_weights import Source, request_key, write_packed
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import ModelError, RlxError
 
@@ -75,6 +76,11 @@ class Arrival:
         except OSError as error:
             logs.tell(logs.COMPILES, "compile", f"no other process compiles: {error}")
             return None
+
+    def keep_packed(self, source: Source) -> None:
+        """Asks the other process to pack these weights too, and to keep them in the cache."""
+        if self._key and not self._temporary:
+            disk.write(request_key(self._key), source.to_bytes())
 
     def now(self) -> CpuExecutable | None:
         """The program in code of either tier, if it is there. Raises CompileError, UnsupportedOp."""
@@ -194,14 +200,29 @@ def _compile(job: bytes, folder: Path, key: str) -> None:
     if not texts:
         disk.write(key, to_bytes(artifact), folder)
         _say(FULL)
+        _pack(artifact, isa, folder, key)
         return
     disk.write(tiers.quick_key(key), tiers.pack(artifact, texts, isa), folder)
     _say(QUICK)
     if hasattr(os, "nice"):
         os.nice(tiers.NICE)
-    tiers.write_better(artifact, texts, isa, folder, key)
+    code = tiers.write_better(artifact, texts, isa, folder, key)
     _say(FULL)
     disk.remove(tiers.quick_key(key), folder)
+    _pack(tiers.better(artifact, code), isa, folder, key)
+
+
+def _pack(artifact: Artifact, isa: Isa, folder: Path, key: str) -> None:
+    """Packs weights of the program, if that was asked for, and keeps them: the next process maps them."""
+    request = disk.read(request_key(key), folder)
+    if request is None:
+        return
+    disk.remove(request_key(key), folder)
+    source = Source.from_bytes(request)
+    found = source.read()
+    if found is not None:
+        code = CpuExecutable.of(artifact, isa, None).loaded
+        write_packed(source.key(key), code.without_constants(code.pack(found[0])), folder)
 
 
 def _say(what: str) -> None:

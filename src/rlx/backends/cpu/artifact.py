@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 VERSION = 4
 

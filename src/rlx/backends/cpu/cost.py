@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from rlx.kernel.ir.winograd import POINTS, TILE
 from rlx.kernel.passes.twiddles import passes
 from rlx.kernel.passes.twiddles import points as points_of
 from rlx.kernel.schedule.schedule import UNTILED
+from rlx.records import dataclass
 
 NEAR = 0.4
 """Of an element anywhere in memory, one near the last: it is in the nearest cache."""

@@ -11,12 +11,13 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 
 _HEADER = np.dtype([
     ("magic", "S16"), ("type", "<u2"), ("machine", "<u2"), ("version", "<u4"), ("entry", "<u8"), ("programs", "<u8"),

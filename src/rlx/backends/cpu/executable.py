@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from rlx.backends.cpu.clock import ns_per_tick
 from rlx.backends.cpu.jit import Loaded
 from rlx.backends.cpu.pool import ThreadPool
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime
+from rlx.backends.stored_weights import LateWeights, Source, write_packed
 from rlx.codegen.simd.isa import Isa
+from rlx.disk import MappedEntry
 from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
@@ -156,6 +159,23 @@ class _Code:
         used = {*artifact.main_params, *packed}
         return _Packed({number: a for number, a in arrays.items() if number in used})
 
+    def without_constants(self, packed: _Packed) -> dict[int, Array]:
+        """Of what `rlx_main` reads, what the code does not bring itself."""
+        return {n: array for n, array in packed.arrays.items() if n not in self.artifact.constants}
+
+    def packed_by(self, entry: MappedEntry) -> _Packed | None:
+        """Weights as `without_constants` gave them, in the memory of an entry; None if they are not those of this
+        program."""
+        artifact, read = self.artifact, set(self.artifact.main_params)
+        slots = [*artifact.kept, *(slot for slot in artifact.params if slot.number in read)]
+        if not all(slot.type.is_static for slot in slots):
+            return None
+        sizes = {slot.number: slot.type.nbytes() for slot in slots}
+        if {name: array.nbytes for name, array in entry.arrays.items()} != {str(n): size for n, size in sizes.items()}:
+            return None
+        used = {n: array for n, array in artifact.constants.items() if n in read}
+        return _Packed({**{n: entry.arrays[str(n)] for n in sizes}, **used})
+
     def bytes_of(self, name: str, values: Any, threads: int) -> int:
         """What the function of this name says about the size of an arena."""
         size = ctypes.c_int64()
@@ -181,17 +201,32 @@ class _Code:
 class _Weights:
     """One set of weights, never changed: packed when a run first wants it, for all programs that share it."""
 
-    def __init__(self, code: _Code, params: Mapping[str, Array]) -> None:
+    def __init__(self, code: _Code, params: Mapping[str, Array], packed: _Packed | None = None) -> None:
         self.params = params
-        self.packed: _Packed | None = None
+        self.packed = packed
         self._code = code
+        self._wanted: Source | None = None
         self._lock = locks.lock()
 
     def pack(self) -> _Packed:
         with self._lock:
             if self.packed is None:
                 self.packed = self._code.pack(self.params)
+                if self._wanted is not None:  # beside this run; the process waits for it before it ends
+                    what = (self._wanted, self.packed)
+                    threading.Thread(target=self._write, args=what, name="rlx-weights").start()
             return self.packed
+
+    def keep(self, source: Source) -> None:
+        """Keeps them on disk once they are packed; they are those in `source`."""
+        with self._lock:
+            self._wanted, packed = source, self.packed
+        if packed is not None:
+            self._write(source, packed)
+
+    def _write(self, source: Source, packed: _Packed) -> None:
+        if self._code.key is not None:
+            write_packed(source.key(self._code.key), self._code.without_constants(packed))
 
 
 class CpuExecutable(Executable):
@@ -216,6 +251,18 @@ class CpuExecutable(Executable):
     def set_params(self, params: Mapping[str, Array]) -> None:
         with self._lock:
             self.weights = _Weights(self.loaded, {**self.weights.params, **params})
+
+    def take_stored(self, weights: LateWeights) -> bool:
+        packed = None if weights.packed is None else self.loaded.packed_by(weights.packed)
+        if packed is None:
+            return False
+        with self._lock:
+            self.weights = _Weights(self.loaded, weights, packed)
+        return True
+
+    def keep_packed(self, source: Source) -> None:
+        with self._lock:
+            self.weights.keep(source)
 
     def bind(self, binding: Mapping[str, int]) -> Bound:
         values = [binding[s] for s in self.artifact.symbols]

@@ -18,6 +18,7 @@ from rlx.backends.checked import look
 from rlx.backends.cpu import build
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.executable import Bound, Capabilities, Executable, KernelTime, deliver, shapes_at
+from rlx.backends.stored_weights import Source
 from rlx.codegen.simd.isa import Isa
 from rlx.ir import dim as dims
 from rlx.ir.check import Check
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 LEAST_WORK = 32
 """Of compiling a graph, in nodes of one op each, that takes longer than another process needs to start."""
 MOST_FLOPS = 3_000_000_000
-"""Of a run in NumPy that takes less time than the compile, whose process it slows down."""
+"""Of a run in NumPy that takes less time than any compile, whose process has to start."""
+FLOPS_OF_WORK = 20_000_000
+"""Of a run in NumPy that takes as long as a unit of work of compiling: about a millisecond."""
 _WORK_OF_KERNEL = 6
 """Of a node that becomes a large kernel or several."""
 
@@ -136,6 +139,13 @@ class InterpretedExecutable(Executable):
             if self._compiled is not None:
                 self._compiled.set_params(params)
 
+    def keep_packed(self, source: Source) -> None:
+        with self._lock:
+            if self._compiled is not None:
+                self._compiled.keep_packed(source)
+            else:
+                self._arrival.keep_packed(source)
+
     def bind(self, binding: Mapping[str, int]) -> Bound:
         made = self.now()
         return InterpretedBound(self, binding) if made is None else made.bind(binding)
@@ -197,7 +207,8 @@ class InterpretedBound(Bound):
         self.shapes = shapes_at(types[:-1] if executable.checks else types, binding)
         self._names = [value.name for value in executable.graph.inputs]
         self._most = [check.most(binding) for check in executable.checks]
-        self._waits = _flops(executable.graph, binding) > MOST_FLOPS
+        most = max(MOST_FLOPS, FLOPS_OF_WORK * _work(executable.graph))
+        self._waits = _flops(executable.graph, binding) > most
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array]:
         bound = self._compiled or (self._code() if self._waits else self._now())
@@ -228,6 +239,7 @@ class InterpretedBound(Bound):
         return bound
 
     def _in_numpy(self, inputs: Sequence[Array]) -> list[Array]:
+        from rlx.backends.cpu import blas_threads, topology
         from rlx.backends.cpu.numpy_kernels import KERNELS
         from rlx.ir.interpreter import evaluate
 
@@ -238,9 +250,10 @@ class InterpretedBound(Bound):
                 raise _CodeArrived
 
         named = dict(zip(self._names, inputs))
-        made = evaluate(
-            executable.graph, named, executable.params, self._binding, kernels=KERNELS, between=stop_for_code
-        )
+        with blas_threads.at_most(max(1, topology.usable() // 2)):  # the other processors compile
+            made = evaluate(
+                executable.graph, named, executable.params, self._binding, kernels=KERNELS, between=stop_for_code
+            )
         results = [array.copy() for array in made]
         if executable.checks:
             look(results.pop().tolist(), self._most, executable.checks, self._binding)

@@ -18,6 +18,7 @@ from rlx.ir.interpreter import Kernels
 from rlx.ops.convolution import Conv, ConvTranspose, _padded, _taps, infer_shape
 from rlx.ops.integers import IntegerMatmul
 from rlx.ops.linalg import DotGeneral, Matmul
+from rlx.ops.recurrent import Lstm
 from rlx.ops.transcendental import Erf
 
 Array = np.ndarray[Any, Any]
@@ -138,6 +139,50 @@ def integer_matmul(op: IntegerMatmul, x: Array, y: Array, x_zero: Array, y_zero:
     return np.matmul(left, right).astype(np.int64).astype(np.int32)  # which wraps
 
 
+def lstm(
+    op: Lstm, x: Array, w: Array, r: Array, b: Array, h: Array, c: Array, p: Array | None = None,
+    lengths: Array | None = None,
+) -> Any:  # fmt: skip
+    """All of x·w as one product, and a step of both directions at once; the usual functions of the gates alone, which
+    have no alpha and beta.
+
+    A sigmoid is half of the tanh of half its argument, and a half: one call computes all gates.
+    """
+    usual = (*("sigmoid", "tanh", "tanh") * op.directions,)
+    other = op.clip is not None or op.input_forget or op.activations not in ((), usual)
+    if other or p is not None or lengths is not None or not _are_f32(x, w, r, b, h, c) or not x.size:
+        return NotImplemented
+    (steps, batch), directions, hidden = x.shape[:2], op.directions, r.shape[2]
+    backwards = [d for d in range(directions) if op.backwards(d)]
+    halves: Array = np.ones(4 * hidden, np.float32)
+    halves[: 3 * hidden] = 0.5
+    projected: Array = np.matmul(x.reshape(steps * batch, -1), w.transpose(0, 2, 1))
+    projected += b.reshape(directions, 2, -1).sum(1)[:, None]
+    projected *= halves
+    rows = projected.reshape(directions, steps, batch, -1).transpose(1, 0, 2, 3).copy()
+    weights = r.transpose(0, 2, 1) * halves
+    y: Array = np.empty((steps, directions, batch, hidden), np.float32)
+    gates: Array = np.empty((directions, batch, 4 * hidden), np.float32)
+    smooth = gates[..., : 3 * hidden]
+    i, o, f, g = (gates[..., n * hidden : (n + 1) * hidden] for n in range(4))
+    for d in backwards:
+        rows[:, d] = rows[::-1, d].copy()
+    c = c.copy()
+    for row, out in zip(rows, y):
+        np.matmul(h, weights, out=gates)
+        np.add(gates, row, out=gates)
+        np.tanh(gates, out=gates)
+        np.multiply(smooth, np.float32(0.5), out=smooth)
+        np.add(smooth, np.float32(0.5), out=smooth)
+        np.multiply(f, c, out=c)
+        np.add(c, i * g, out=c)
+        h = np.multiply(o, np.tanh(c), out=out)
+    last = h.copy()
+    for d in backwards:
+        y[:, d] = y[::-1, d].copy()
+    return y, last, c
+
+
 def erf(op: Erf, x: Array) -> Any:
     """By the polynomials of compiled code; see `codegen.scalar.maths`."""
     if not _are_f32(x):
@@ -169,5 +214,5 @@ def _polynomial(x: Array, of: tuple[float, ...]) -> Array:
 
 KERNELS: Kernels = {
     Conv: conv, ConvTranspose: conv_transpose, DotGeneral: dot_general, Erf: erf, IntegerMatmul: integer_matmul,
-    Matmul: matmul,
+    Lstm: lstm, Matmul: matmul,
 }  # fmt: skip

@@ -22,8 +22,7 @@ import hashlib
 import os
 import platform
 import time
-from importlib import resources
-from string import Template
+from pathlib import Path
 
 from rlx import disk, locks
 from rlx.backends.cpu import topology
@@ -67,9 +66,11 @@ def ir_for(system: str, machine: str) -> str:
     names = _MACHINES.get(machine) if system == "Linux" else None
     if names is None:
         return _SERIAL
-    files = resources.files(__package__)
-    text = "\n".join(files.joinpath(name).read_text() for name in ("pool.ll", "watch.ll"))
-    return Template(text).substitute(names, PIECE_CYCLES=PIECE_CYCLES)
+    here = Path(__file__).parent
+    text = "\n".join((here / name).read_text() for name in ("pool.ll", "watch.ll"))
+    for name, value in {**names, "PIECE_CYCLES": str(PIECE_CYCLES)}.items():
+        text = text.replace(f"${name}", value)
+    return text
 
 
 class ThreadPool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from rlx.ir.interpreter import bind_op
 from rlx.ir.op import LEAVES, Constant, Elementwise, Input, Op, Param
 from rlx.ops.reduce import identity
 from rlx.ops.shape import Movement
+from rlx.records import dataclass
 
 FAMILIES = (fused, indexing, contractions)
 """What fills the table."""

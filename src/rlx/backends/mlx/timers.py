@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlx.backends.executable import KernelTime
 from rlx.backends.mlx.library import Value, mx
 from rlx.ir.graph import Node
+from rlx.records import dataclass
 
 Call = Callable[[Sequence[Value], Mapping[str, Value]], Sequence[Value]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 from rlx import flags
@@ -47,6 +47,7 @@ from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.driver import Pass
 from rlx.passes.pipeline import layout, optimise, standard
+from rlx.records import dataclass
 
 WORDS = "u32"
 HALF = "f16"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rlx.codegen.scalar.int_ranges import overflows
 from rlx.codegen.simt.code import WORKGROUP, Shader
 from rlx.errors import UnsupportedOp
 from rlx.ir import dim as dims
+from rlx.records import dataclass
 
 MAX_INDEX = (1 << 31) - 1
 Dispatch = tuple[Any, Any, int, tuple[int, int]]

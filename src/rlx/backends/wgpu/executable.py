@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from rlx.errors import InputError, OutOfMemory
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Buffer, buffers_used
+from rlx.records import dataclass
 
 MOST_SEQUENCES = 256
 """Pieces of a program with branches that are kept ready."""

@@ -9,7 +9,7 @@ these what only `prepare` needs, which is given back after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlx.codegen.simt.language.wgsl.types import HALF_BYTES, PLAIN, WORD_BYTES, Target, can_pack, element_words
 from rlx.ir import dim as dims
@@ -17,6 +17,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.ir.program import Buffer, Program, buffers_used, storage_roots
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
+from rlx.records import dataclass
 
 ARENA = 0
 HALVES = -1

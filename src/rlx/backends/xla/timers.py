@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rlx.backends.executable import KernelTime
 from rlx.backends.xla.named_scopes import Instructions
 from rlx.errors import ProfileError
 from rlx.ir.graph import Graph
+from rlx.records import dataclass
 
 MARK = "rlx.run"
 """The annotation that a run stands in."""

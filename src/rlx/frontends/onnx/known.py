@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
-
 from rlx.errors import did_you_mean
 from rlx.frontends.onnx.table import TABLE, find
 
@@ -19,6 +17,8 @@ def is_known(domain: str, op_type: str, opset: int) -> bool:
     """Whether there is an importer function for an op, or the standard defines it by others."""
     if find(domain, op_type, opset) is not None:
         return True
+    import onnx
+
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError
 
 from rlx import flags, mapped
 from rlx.errors import ModelError, UnsupportedOp
 from rlx.frontends.files import map_file
 from rlx.frontends.onnx.external import Folder
+from rlx.frontends.onnx.messages import ModelProto, TensorProto
 from rlx.frontends.onnx.wire import Lifted, lift
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.literal import Array
+from rlx.records import dataclass
 
 MAX_SKELETON_BYTES = 1 << 30
 MOST_READ = 1 << 10
@@ -42,8 +42,8 @@ def dtype_of(code: int) -> DType:
     """The dtype of a TensorProto code. Raises UnsupportedOp."""
     dtype = DTYPES.get(code)
     if dtype is None:
-        known = code in onnx.TensorProto.DataType.values()
-        name = onnx.TensorProto.DataType.Name(code).lower() if known else str(code)
+        known = code in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(code).lower() if known else str(code)
         raise UnsupportedOp(f"the dtype {name} is not supported")
     return dtype
 
@@ -91,14 +91,14 @@ class ModelFile:
         """Raises ModelError if the files were written to since they were opened."""
         mapped.check([self.data, *(self.folder.opened if self.folder else ())])
 
-    def stand_in(self, tensor: onnx.TensorProto) -> Array:
+    def stand_in(self, tensor: TensorProto) -> Array:
         """An array of the tensor's type, of zeros if it is big: for who will not use its numbers."""
         dtype, shape = _type_of(tensor)
         if math.prod(shape) <= MOST_READ:
             return self.array(tensor)
         return np.broadcast_to(np.zeros((), dtype.numpy), shape)
 
-    def array(self, tensor: onnx.TensorProto) -> Array:
+    def array(self, tensor: TensorProto) -> Array:
         """The tensor as an array, a view of the file where that is possible. Raises ModelError, UnsupportedOp."""
         dtype, shape = _type_of(tensor)
         count = math.prod(shape)
@@ -111,12 +111,12 @@ class ModelFile:
             raise ModelError(f"[onnx] expected {expected} bytes for {dtype}{list(shape)}, got {actual}")
         return _decode(raw, dtype, count).reshape(shape)
 
-    def _raw(self, tensor: onnx.TensorProto) -> Array | None:
+    def _raw(self, tensor: TensorProto) -> Array | None:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if self.lifted.key in entries:
             offset, length = self.lifted.extents[int(entries[self.lifted.key])]
             return self.data[offset : offset + length]
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor.name, entries)
         return np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else None
 
@@ -129,7 +129,7 @@ class ModelFile:
         offset = _whole(name, entries.get("offset") or "0")
         return self.folder.bytes_at(entries["location"], offset, _whole(name, length) if length else None)
 
-    def _typed(self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
+    def _typed(self, tensor: TensorProto, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
         values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
         per_element = 2 if dtype.is_complex else 1
         packed = 8 // dtype.bits if dtype.bits < 8 else 1
@@ -148,7 +148,7 @@ class ModelFile:
         return _decode(bits.view(np.uint8), dtype, count).reshape(shape)
 
 
-def _type_of(tensor: onnx.TensorProto) -> tuple[DType, tuple[int, ...]]:
+def _type_of(tensor: TensorProto) -> tuple[DType, tuple[int, ...]]:
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape) or len(shape) > 64:
         raise ModelError(f"[onnx] expected dims that are not negative, got {shape}, at tensor {tensor.name!r}")
@@ -191,7 +191,7 @@ def _parse(skeleton: bytes, label: str) -> Any:
     if len(skeleton) > MAX_SKELETON_BYTES:
         raise ModelError(f"[onnx] expected at most {MAX_SKELETON_BYTES} bytes beside weights, got {len(skeleton)}")
     try:
-        proto = onnx.ModelProto.FromString(skeleton)
+        proto = ModelProto.FromString(skeleton)
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"[onnx] expected an ONNX model, got {label}, which is damaged or none: {error}") from None
     if not proto.ir_version or not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import onnx
-
 from rlx.errors import ModelError
+from rlx.frontends.onnx.messages import AttributeProto
 
 MAX_INLINE_DEPTH = 32
 """Of functions and sub-graphs in one another."""
@@ -36,6 +35,6 @@ def _names_in(body: Any, depth: int) -> set[str]:
     for node in body.node:
         names.update(node.input)
         for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
+            if attribute.type == AttributeProto.GRAPH:
                 names |= _names_in(attribute.g, depth + 1)
     return names

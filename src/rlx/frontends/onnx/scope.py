@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlx.frontends.onnx.operand import Operand
+from rlx.records import dataclass
 
 
 @dataclass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from rlx.frontends.onnx.operand import Alike, Growing, Many, Nothing, Operand
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Param
 from rlx.ir.type import TensorType
+from rlx.records import dataclass
 
 MAX_CONSTANT_BYTES = 1 << 16  # of constants that a region gets as its own
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import onnx
 
 from rlx.errors import ModelError, UnsupportedOp
+from rlx.frontends.onnx.messages import AttributeProto
 from rlx.frontends.onnx.operand import Operand
 from rlx.frontends.onnx.subgraphs import Subgraphs
 from rlx.frontends.onnx.weights import Leaves
@@ -24,6 +23,7 @@ from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
 from rlx.ops import build
+from rlx.records import dataclass
 
 Known = Array  # an object array of dims or bools
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,21 +61,20 @@ def onnx_op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") 
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[tuple[tuple[str, bool], ...], str | None]:
+    code = function.__code__  # `inspect.signature` takes many times as long, for hundreds of functions
+    names = code.co_varnames[: code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)]
     kinds: list[tuple[str, bool]] = []
-    rest = None
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        annotation, _, none = str(parameter.annotation).partition(" | ")
+    for name in names[1:]:
+        annotation, _, none = str(function.__annotations__.get(name, "none")).partition(" | ")
         kind = _KINDS.get(annotation, "")
         if not kind or none not in ("", "None"):
-            actual = "none" if parameter.annotation is parameter.empty else str(parameter.annotation)
-            expected = f"an annotation among {list(_KINDS)} of the input {parameter.name!r}"
+            expected = f"an annotation among {list(_KINDS)} of the input {name!r}"
+            actual = function.__annotations__.get(name, "none")
             raise TypeError(
                 f"[onnx_op] expected {expected}, got {actual}, at importer function {function.__qualname__!r}"
             )
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            rest = kind
-        else:
-            kinds.append((kind, none == "None"))
+        kinds.append((kind, none == "None"))
+    rest = kinds.pop()[0] if code.co_flags & inspect.CO_VARARGS else None
     return tuple(kinds), rest
 
 
@@ -133,6 +132,8 @@ class OnnxNode:
         return [name for name in self._attributes if name not in known_names and not self._is_default(name)]
 
     def _is_default(self, name: str) -> bool:
+        import onnx
+
         try:
             declared = onnx.defs.get_schema(self.op_type, self.opset, self.domain).attributes[name].default_value
         except (onnx.defs.SchemaError, KeyError):
@@ -149,41 +150,41 @@ class OnnxNode:
                 raise ModelError(f"[{self.op_type}] expected the attribute {name!r}, got none")
             return default
         if attribute.type != kind:
-            actual = onnx.AttributeProto.AttributeType.Name(attribute.type)
-            expected = onnx.AttributeProto.AttributeType.Name(kind)
+            actual = AttributeProto.AttributeType.Name(attribute.type)
+            expected = AttributeProto.AttributeType.Name(kind)
             raise ModelError(f"[{self.op_type}] expected the attribute {name!r} of type {expected}, got {actual}")
         return getattr(attribute, field)
 
     def integer(self, name: str, default: int | None = _MISSING) -> Any:
         """An integer attribute. Raises ModelError if it is absent and has no default."""
-        return self._get(name, default, onnx.AttributeProto.INT, "i")
+        return self._get(name, default, AttributeProto.INT, "i")
 
     def flag(self, name: str, default: bool = False) -> bool:
         """An integer attribute that says yes or no."""
-        return bool(self._get(name, int(default), onnx.AttributeProto.INT, "i"))
+        return bool(self._get(name, int(default), AttributeProto.INT, "i"))
 
     def real(self, name: str, default: float | None = _MISSING) -> Any:
-        return self._get(name, default, onnx.AttributeProto.FLOAT, "f")
+        return self._get(name, default, AttributeProto.FLOAT, "f")
 
     def text(self, name: str, default: str | None = _MISSING) -> Any:
-        value = self._get(name, default, onnx.AttributeProto.STRING, "s")
+        value = self._get(name, default, AttributeProto.STRING, "s")
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
     def texts(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        value = self._get(name, default, onnx.AttributeProto.STRINGS, "strings")
+        value = self._get(name, default, AttributeProto.STRINGS, "strings")
         return None if value is None else tuple(value)
 
     def integers(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        value = self._get(name, default, onnx.AttributeProto.INTS, "ints")
+        value = self._get(name, default, AttributeProto.INTS, "ints")
         return None if value is None else tuple(value)
 
     def reals(self, name: str, default: Sequence[Any] | None = _MISSING) -> Any:
-        value = self._get(name, default, onnx.AttributeProto.FLOATS, "floats")
+        value = self._get(name, default, AttributeProto.FLOATS, "floats")
         return None if value is None else tuple(value)
 
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute as an array; None if it is absent."""
-        attribute = self._get(name, None, onnx.AttributeProto.TENSOR, "t")
+        attribute = self._get(name, None, AttributeProto.TENSOR, "t")
         return None if attribute is None else self._read(attribute)
 
     def leaf(self, array: Array) -> Operand:
@@ -192,11 +193,11 @@ class OnnxNode:
 
     def type_attribute(self, name: str) -> Any:
         """A type; None if it is absent."""
-        return self._get(name, None, onnx.AttributeProto.TYPE_PROTO, "tp")
+        return self._get(name, None, AttributeProto.TYPE_PROTO, "tp")
 
     def graph_attribute(self, name: str) -> Any:
         """A sub-graph."""
-        return self._get(name, _MISSING, onnx.AttributeProto.GRAPH, "g")
+        return self._get(name, _MISSING, AttributeProto.GRAPH, "g")
 
     def unsupported(self, reason: str) -> UnsupportedOp:
         """The error to raise for a node that the format allows and rlx does not take."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Value
 from rlx.ops import build
+from rlx.records import dataclass
 
 MAX_WINDOW = 1 << 24  # elements of a window: larger than any picture
 MAX_TAPS = 64  # elements of a window whose argmax is requested: each is written out

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlx.errors import ModelError
+from rlx.records import dataclass
 
 LEAST = 1024
 MAX_DEPTH = 64

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.work import Place, Renderable
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from rlx.ir import dtype as dtypes
@@ -15,6 +14,7 @@ from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Linear, load, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Place, Renderable
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.work import Work
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.kernel.ir.program import Kernel

@@ -8,7 +8,6 @@ axes, with dims as coefficients, so that transposes, slices, broadcasts and resh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -16,6 +15,7 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
+from rlx.records import dataclass
 
 # Index arithmetic: `Expr`s of i64 with the leaves `axis` and `dim`.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from rlx.ir.dim import Dim, Shape
@@ -17,6 +16,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.work import Place, Renderable
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

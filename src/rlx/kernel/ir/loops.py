@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
 
 from rlx.ir.dim import Shape
@@ -13,6 +12,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr, walk
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.work import Place, Renderable
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

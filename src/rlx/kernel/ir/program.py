@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlx.ir import dim as dims
@@ -13,6 +13,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expect import Equality
 from rlx.kernel.ir.control import Loop
 from rlx.kernel.ir.work import Work
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

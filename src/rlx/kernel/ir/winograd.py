@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Self
 
@@ -21,6 +20,7 @@ from rlx.ir.dim import Shape
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.work import Place, Renderable
+from rlx.records import dataclass
 
 TILE = 4
 WINDOW = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rlx.ir import expr as ex
@@ -12,6 +11,7 @@ from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import Linear, offset_of
+from rlx.records import dataclass
 
 if TYPE_CHECKING:
     from rlx.kernel.ir.program import Kernel

@@ -7,7 +7,6 @@ which may go in vectors or in squares as any other; each border is a map of one 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -18,6 +17,7 @@ from rlx.kernel.ir.index import Linear, linear
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

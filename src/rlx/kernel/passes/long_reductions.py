@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from rlx.ir import expr as ex
@@ -18,6 +17,7 @@ from rlx.kernel.ir.index import Linear, contiguous, load, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
 from rlx.kernel.ir.program import Buffer, Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

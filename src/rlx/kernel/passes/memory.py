@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from rlx.ir import dim as dims
@@ -14,6 +14,7 @@ from rlx.ir.dim import Bounds, Dim
 from rlx.kernel.ir.index import Access
 from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import Kernel, Program, storage_roots
+from rlx.records import dataclass
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector."""

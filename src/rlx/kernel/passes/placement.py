@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.ir import dim as dims
@@ -25,6 +24,7 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 from rlx.kernel.ir.winograd import WinogradConvolution
 from rlx.kernel.ir.work import Work
 from rlx.kernel.passes.driver import KernelPass
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,6 +25,7 @@ from rlx.kernel.passes.driver import LeafPass
 from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.ops.fourier_plan import roots
+from rlx.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -8,9 +8,9 @@ processors and GPUs; each names the levels that it has.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 from rlx.ir.dim import Dim
+from rlx.records import dataclass
 
 LEVELS = ("grid", "workgroup", "thread", "cache", "register")
 """From the outside in: pieces that threads or workgroups take, a workgroup's part, one thread's or lane's part, what

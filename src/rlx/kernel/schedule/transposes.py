@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.ir.expr import Expr, walk
 from rlx.kernel.ir.loops import LoopNest, Store
+from rlx.records import dataclass
 
 
 @dataclass(frozen=True)
