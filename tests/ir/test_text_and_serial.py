@@ -15,7 +15,7 @@ import pytest
 import rlx
 from ops.cases import Case, cases_of_every_op
 from rlx import ops
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, call
 from rlx.ir.serial import load_graph, save_graph
 from rlx.ir.text import parse_graph, print_graph
 from rlx.ir.verify import verify
@@ -86,6 +86,14 @@ def test_a_file_that_leaves_out_equalities_gets_them_from_type_rules(tmp_path: P
     assert [(str(e.left), str(e.right), e.spreads) for e in load_graph(tmp_path / "g.rlx").equalities] == [
         ("n", "m", "either")
     ]
+
+
+def test_ranges_of_u64_go_to_their_end(tmp_path: Path) -> None:
+    g = Graph("draws")
+    attributes = {"shape": (4,), "low": (1 << 64) - 9, "high": 1 << 64, "dtype": "u64"}
+    g.output(call("random_integers", g.input("state", (4,), "u32"), **attributes))
+    save_graph(g, tmp_path / "g.rlx")
+    assert load_graph(tmp_path / "g.rlx").same_as(g)
 
 
 @pytest.mark.parametrize("case", cases_of_every_op()[::5], ids=str)

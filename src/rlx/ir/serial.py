@@ -226,7 +226,7 @@ class _Reader:
         self.tensors = tensors
         self.nodes = 0
         self.read: dict[str, Callable[[Any], Any]] = {
-            "int": _int,
+            "int": lambda value: _int(value, MOST_ATTRIBUTE),
             "bool": _bool,
             "float": _float,
             "str": _text,
@@ -306,8 +306,12 @@ class _Reader:
         return TensorType.of((self.dim(d) for d in _list(shape, 64)), dtypes.parse(_text(name)))
 
 
-def _int(value: Any) -> int:
-    if type(value) is not int or abs(value) >= 1 << 63:
+MOST_ATTRIBUTE = 1 << 64
+"""What an attribute may be: the end of a range of u64. Dims are i64."""
+
+
+def _int(value: Any, most: int = (1 << 63) - 1) -> int:
+    if type(value) is not int or abs(value) > most:
         raise ModelError(f"[load] expected an integer, got {value!r}")
     return value
 
