@@ -159,9 +159,21 @@ BOUNDS: dict[str, Callable[[Value], Value]] = {
 """Loops that one of these bounds."""
 
 
+def _pool(x: Value) -> Value:
+    square = x.reshape(1, 1, 64, BODY_ELEMENTS // 64)
+    return build.average_pool(square, window=(2, 2), strides=(2, 2), dilations=(1, 1), low=(0, 0), high=(0, 0))
+
+
+SHORT_ROWS: tuple[Callable[[Value], Value], ...] = (
+    lambda x: build.reduce_sum(x.reshape(BODY_ELEMENTS // 16, 16), axes=(1,)), _pool
+)  # fmt: skip
+"""Loops that mostly begin rows, and join the lanes of their sums: in different proportions."""
+
+
 def bodies() -> Graph:
     graph = Graph("bodies")
-    for name, body in (BODIES | BOUNDS).items():
+    rows = {f"rows {number}": body for number, body in enumerate(SHORT_ROWS)}
+    for name, body in (BODIES | BOUNDS | rows).items():
         graph.output(body(graph.input(name, (BODY_ELEMENTS,), "f32")), name=f"{name} out")
     return graph
 
@@ -251,15 +263,18 @@ def _compiled(backend: CpuBackend, graph: Graph, options: Options, ordinal: int)
 
 def _bodies_meter(backend: CpuBackend, options: Options, ordinal: int) -> Meter:
     random = np.random.default_rng(0)
-    inputs: list[Array] = [random.standard_normal(BODY_ELEMENTS, np.float32) for _ in BODIES | BOUNDS]
+    inputs: list[Array] = [
+        random.standard_normal(BODY_ELEMENTS, np.float32) for _ in range(len(BODIES) + len(BOUNDS) + len(SHORT_ROWS))
+    ]
     return Meter(_compiled(backend, bodies(), options, ordinal), {}, inputs, 1)
 
 
 def body_rates(works: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
     """The rates of bodies, from the kernels of `bodies` and what they take."""
-    count = len(BODIES)
-    bounds = dict(zip(BOUNDS, zip(works[count:], map(float, times_ns[count:]))))
-    return rates.fit_bodies(works[:count], times_ns[:count], bounds, known)
+    count, rows = len(BODIES), len(BODIES) + len(BOUNDS)
+    bounds = dict(zip(BOUNDS, zip(works[count:rows], map(float, times_ns[count:rows]))))
+    found = rates.fit_bodies(works[:count], times_ns[:count], bounds, known)
+    return found | rates.fit_rows(works[rows:], times_ns[rows:], known | found)
 
 
 def calibrate(backend: CpuBackend, ordinal: int, step: Callable[[str], None]) -> Rates:

@@ -266,6 +266,20 @@ def fit_bodies(
     }
 
 
+def fit_rows(measured: Sequence[KernelWork], times_ns: Array, known: Rates) -> Rates:
+    """What the start of a row takes, from loops in the nearest cache whose bodies are `known`: a fit of all kernels
+    together hardly tells it from the joining of lanes, which is left to that fit, as it takes longer where more waits
+    for it than in these loops."""
+    names = ("rows", "joins")
+    begin = _begin(known)
+    prior = np.array([begin[f"{name}_ns"] for name in names])
+    beside = [compute_ns(work, begin | {f"{name}_ns": 0.0 for name in names}) for work in measured]
+    shares = np.array([[work.amounts.get(name, 0.0) for name in names] for work in measured]) / times_ns[:, None]
+    matrix = np.vstack([shares * prior, RIDGE * np.eye(len(names))])
+    target = np.concatenate([1 - np.array(beside) / times_ns, np.full(len(names), RIDGE)])
+    return {"rows_ns": float(_bounded(matrix, target)[0] * prior[0])}
+
+
 def _begin(known: Rates) -> Rates:
     """Rates as `usual` has them, scaled by how fast the machine is at products, and those that are known."""
     isa = detect()
