@@ -356,11 +356,8 @@ def symbols(dim: Dim) -> set[str]:
 
 @lru_cache(MOST_KEPT)
 def _symbols(dim: Poly) -> frozenset[str]:
-    names: set[str] = set()
-    for monomial, _ in dim.terms:
-        for factor in monomial:
-            names |= {factor} if isinstance(factor, str) else symbols(factor.left) | symbols(factor.right)
-    return frozenset(names)
+    factors = [factor for monomial, _ in dim.terms for factor in monomial]
+    return frozenset().union(*({f} if isinstance(f, str) else symbols(f.left) | symbols(f.right) for f in factors))
 
 
 _CALLS: dict[str, Callable[[int, int], int]] = {
