@@ -10,11 +10,12 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakMethod, WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
 _clears: list[Callable[[], None]] = []
-_resets: set[WeakMethod[Callable[[], None]]] = set()
+_resets: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+"""What to call with an object, by the object. A `WeakMethod` complains if a process ends before its object is gone."""
 
 
 def lock() -> threading.Lock:
@@ -36,9 +37,9 @@ def forget_after_fork(clear: Callable[[], None]) -> None:
     _clears.append(clear)
 
 
-def after_fork(reset: Callable[[], None]) -> None:
-    """Calls a method in the child of a fork, as long as its object lives."""
-    _resets.add(WeakMethod(reset, _resets.discard))
+def after_fork(owner: Any, reset: Callable[[Any], None]) -> None:
+    """Calls a function with an object in the child of a fork, as long as the object lives."""
+    _resets[owner] = reset
 
 
 def _in_child() -> None:
@@ -46,10 +47,8 @@ def _in_child() -> None:
         each._at_fork_reinit()
     for clear in _clears:
         clear()
-    for reference in list(_resets):
-        reset = reference()
-        if reset is not None:
-            reset()
+    for owner, reset in list(_resets.items()):
+        reset(owner)
 
 
 if hasattr(os, "register_at_fork"):

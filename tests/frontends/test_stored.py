@@ -123,6 +123,7 @@ def test_a_start_from_the_cache_imports_little(tmp_path: Path, device: str) -> N
             [sys.executable, "-c", SCRIPT, str(path), device], capture_output=True, text=True, check=True, cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(SOURCE), "RLX_DEVICES": "cpu"},
         )  # fmt: skip
+        assert not completed.stderr, "nothing complains when the process ends"
         reports.append(json.loads(completed.stdout))
     (cold, *_, sums), (warm, on, from_cache, again) = reports
     assert "rlx.ops" in cold and "onnx.onnx_ml_pb2" in cold and "onnx" not in cold, "messages alone"

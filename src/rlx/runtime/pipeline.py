@@ -101,7 +101,7 @@ class Pipeline(Generic[T]):
         self._queued = self._finished = 0  # how many ever were
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        locks.after_fork(self._forget)
+        locks.after_fork(self, Pipeline._forget)
 
     def put(self, work: Work[T]) -> Pending[T]:
         """Queues a run; waits while the queue is full."""
