@@ -3,6 +3,8 @@ code; what no register holds, or a kernel has not, is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa
 from rlx.codegen.simd.module import generate, schedule_of
 from rlx.errors import RlxError
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Value
 from rlx.kernel.ir.program import leaves
 from support import run_on
 
@@ -89,10 +91,24 @@ def test_windows_add_up_in_the_same_order_however_many_go_together(monkeypatch: 
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_short_bodies_and_long_chains_have_four_vectors_in_flight(level: str) -> None:
+    """Others have two: what they do to one vector is enough to keep the units busy."""
+    lanes = isa.forced(level, for_codegen_only=True).lanes
+    bodies: dict[int, list[Callable[[Value], Value]]] = {
+        4: [lambda x: x * 2.0 + 1.0, ops.exp], 2: [lambda x: sum((x * k + x * (x - k) for k in range(1, 6)), x)],
+    }  # fmt: skip
+    for vectors, several in bodies.items():
+        for body in several:
+            graph = Graph("map")
+            graph.output(body(graph.input("x", (1003,))))
+            assert schedules(graph, level) == [f"register elements {vectors * lanes}, vectors of {lanes} along a0"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_each_kernel_says_how_it_is_run(level: str) -> None:
     lanes = isa.forced(level, for_codegen_only=True).lanes
     shown = {name: schedules(scheduled(name).graph, level) for name in ("maps", "columns", "transposes", "rankings")}
-    assert f"register elements {2 * lanes}, vectors of {lanes} along a0" in shown["maps"]
+    assert f"register elements {4 * lanes}, vectors of {lanes} along a0" in shown["maps"]
     assert any(text.startswith("register elements ") and "x terms 256" in text for text in shown["columns"])
     square = f"register rows {lanes} x columns {lanes}"
     assert f"cache rows {lanes}, {square}, vectors of {lanes} along a0" in shown["transposes"]
