@@ -338,7 +338,7 @@ def test_weights_that_others_read_are_held_whole() -> None:
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5, True, "3"])
 def test_budgets_that_are_none_are_refused(budget: Any) -> None:
-    with pytest.raises(OptionError, match="expert_budget( of at least 1|' to be int)"):
+    with pytest.raises(OptionError, match=r"expert_budget( of at least 1|' to be int)"):
         rlx.Session("cpu", expert_budget=budget)
 
 
