@@ -162,14 +162,16 @@ def test_every_estimator_knows_the_precision() -> None:
 
 @pytest.mark.parametrize("channels, per_ns", [(1, 8.0), (2, 0.5)])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_windows_over_channels_have_their_rate(channels: int, per_ns: float, stride: int) -> None:
+@pytest.mark.parametrize("size", [20, "s"])
+def test_windows_over_channels_have_their_rate(channels: int, per_ns: float, stride: int, size: int | str) -> None:
+    """Also of images of open size, whose rows are as far apart as only a run tells."""
     graph = rlx.Graph()
-    x, w = graph.input("x", (1, 64, 20, 20)), graph.param("w", (64, channels, 3, 3))
+    x, w = graph.input("x", (1, 64, size, size)), graph.param("w", (64, channels, 3, 3))
     graph.output(rlx.conv(x, w, strides=(stride,) * 2, dilations=(1, 1), low=(0, 0), high=(0, 0),
                           groups=64 // channels))  # fmt: skip
     rates = {
         name: 8.0 if name.startswith("depthwise_") else rate for name, rate in known(grouped_18_per_ns=0.5).items()
     }
-    made = GenericEstimator(graph, rates)({}).kernels
+    made = GenericEstimator(graph, rates)({"s": 20} if size == "s" else {}).kernels
     (window,) = [kernel for kernel in made if kernel.kind == "window"]
     assert window.flops / window.compute_ns == pytest.approx(per_ns)

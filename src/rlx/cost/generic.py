@@ -17,6 +17,7 @@ from rlx.cost.estimate import Estimate, Estimator, KernelEstimate, Rates
 from rlx.cost.fit import overlapped, points_of, product_amounts, surfaces_of
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention
@@ -323,12 +324,22 @@ def _in_groups(nest: LoopNest) -> bool:
     accesses = [load.attr for body in products for load in body.args]
     moving: set[int] = set()
     for access in accesses:
-        steps = [c for number, c in access.axes if number < len(nest.outer) and isinstance(c, int)]
+        steps = [c for number, c in access.axes if number < len(nest.outer)]
         for number, extent in enumerate(nest.inner):
             within = access.coefficient(len(nest.outer) + number)
-            if isinstance(within, int) and isinstance(extent, int):
-                moving |= {number} if any(0 < within <= step <= within * (extent - 1) for step in steps) else set()
+            moving |= {number} if any(_meets(step, within, extent) for step in steps) else set()
     return bool(moving) and any(number not in moving and extent != 1 for number, extent in enumerate(nest.inner))
+
+
+def _meets(step: Dim, within: Dim, extent: Dim) -> bool:
+    """Whether a window, whose elements along an axis are so far apart, overlaps with itself after a step: rows of open
+    width too."""
+    if not isinstance(extent, int) or within == 0:
+        return False
+    if isinstance(step, int) and isinstance(within, int):
+        return 0 < within <= step <= within * (extent - 1)
+    times = dims.exact_div(step, within)
+    return isinstance(times, int) and 1 <= times < extent
 
 
 def _moves_within(nest: LoopNest, access: Access) -> bool:
