@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -188,3 +190,51 @@ def test_handles_take_them_too(driver: EmulatedDriver) -> None:
     program.set_params({"w": W, "bias": BIAS})
     program.bind_handle("x", Exporter(array_of(x_of(3))))
     np.testing.assert_array_equal(program.run([])[0], expected(x_of(3))[0])
+
+
+class Tensor:
+    """A tensor of torch on the device, with what of it is read."""
+
+    layout = "strided"
+    is_cuda = True
+
+    def __init__(self, array: CudaArray, dtype: str, strides: tuple[int, ...]) -> None:
+        self.array, self.dtype, self.shape, self._strides = array, dtype, array.shape, strides
+
+    def get_device(self) -> int:
+        return 0
+
+    def is_conj(self) -> bool:
+        return False
+
+    is_neg = is_conj
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+    def data_ptr(self) -> int:
+        return self.array.pointer
+
+    def detach(self) -> Tensor:
+        return self
+
+
+def test_tensors_of_torch_wait_for_runs_and_not_the_host(
+    driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs wait for what torch's stream was given, and that stream for the run: nobody waits for the device."""
+    stream = driver.stream()
+    number = driver.stream_number(stream)
+    cuda = SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=number))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, strided="strided", cuda=cuda))
+    program = rlx.Session("cuda").compile(dense())
+    program.set_params({"w": W, "bias": BIAS})
+    given = Tensor(array_of(x_of(3)), "torch.float32", (6, 1))
+    program.run([given], outputs="device")
+    with driver.counted() as calls:
+        results = program.run([given], outputs="device")
+    assert calls.count("record") == calls.count("wait") == 2 and "synchronise" not in calls
+    for result, wanted in zip(results, expected(x_of(3))):
+        np.testing.assert_array_equal(np.asarray(result), wanted)
+    with pytest.raises(InputError, match="without gaps"):
+        program.run([Tensor(array_of(x_of(3)), "torch.float32", (12, 2))])

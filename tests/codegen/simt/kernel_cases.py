@@ -166,6 +166,8 @@ def kernel_cases() -> Iterator[KernelCase]:
         ("few queries", _attention((2, 2, 7, 30), (2, 2, 400, 30), 30, "bf16", "bool", causal=True), [{}]),
         ("one query of halves", _attention((2, 6, 1, 64), (2, 2, 200, 64), 64, "bf16", causal=True, offset=199), [{}]),
         ("few queries of halves", _attention((2, 8, 5, 40), (2, 2, 150, 40), 24, "f16", "bool", softcap=4.0), [{}]),
+        ("values in half words", _attention((1, 2, 20, 32), (1, 2, 40, 32), 32, "f16"), [{}]),
+        ("values in three half words", _attention((1, 2, 3, 16), (1, 1, 70, 16), 96, "bf16"), [{}]),
         ("a window of halves", _attention((1, 4, 8, 128), (1, 4, 300, 128), 128, "bf16", **bounded), [{}]),
         ("few wide queries", _attention((1, 2, 8, 256), (1, 2, 300, 256), 256, **bounded), [{}]),
     ):
