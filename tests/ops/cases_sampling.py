@@ -36,6 +36,10 @@ def _roi_align(name: str) -> Iterator[Case]:
             yield case(name, mode, x, regions, batch, scale=0.8, **how)
     yield case(name, "one-sample", x, regions, batch.astype(np.int32), height=2, width=4, samples=1)
     yield case(name, "nothing", x, regions[:0], batch[:0], height=2, width=2, samples=2)
+    endless = np.where(np.arange(7) % 6 == 0, np.float32(np.inf), x)
+    outside = np.array([[-20, -20, -10, -10], [50, 2, 60, 4]], np.float32)
+    for mode in ("avg", "max"):
+        yield case(name, f"outside-{mode}", endless, outside, batch[:2], height=2, width=2, samples=2, mode=mode)
 
 
 @specimen("reverse_sequence")

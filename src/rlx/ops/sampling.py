@@ -236,7 +236,7 @@ class RoiAlign(Composite):
                 lay = (at_x.shape[0], 1, at_x.shape[1])
                 index = (image + at_y) * columns + at_x.reshape(lay)
                 weight = weight_y * weight_x.reshape(lay)
-                parts.append(choose(in_y & in_x.reshape(lay), weight, 0.0) * _rows(flat, index))
+                parts.append(choose(in_y & in_x.reshape(lay), weight * _rows(flat, index), 0.0))
         s = self.samples
         bins = (*parts[0].shape[:2], self.height, s, self.width, s)
         if self.mode == "max":
