@@ -14,6 +14,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(lanes)
 #define __grid_constant__
 

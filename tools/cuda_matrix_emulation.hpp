@@ -48,4 +48,7 @@ inline void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsig
 // Kernels of the emulation end before the next one begins.
 inline void follow() {}
 
+template <class T>
+Piece piece_ahead(const T* place) { return *(const Piece*)place; }
+
 inline void bring_near(const void* place) { (void)*(const volatile char*)place; }

@@ -24,6 +24,7 @@ from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import BitonicSort, Scatter
+from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import leaves
 
 GROUPS = 12
@@ -140,20 +141,22 @@ def test_transposes_go_through_shared_memory() -> None:
     assert text.count("__syncthreads();") == 1
 
 
-def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[Scatter], str]:
-    """The scatters that a long one becomes, and their text."""
+def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[Scatter], list[Store], str]:
+    """The scatters that a long one becomes, the stores under a guard, and their text."""
     graph = Graph("scatter")
     x, at = graph.input("x", (50,), dtype), graph.input("at", (length, 1), "i32")
     graph.output(ops.scatter_nd(x, at, graph.input("updates", (length,), dtype), combine=combine))
     program = program_of(graph)
     works = [kernel.work for kernel in program.main if isinstance(kernel.work, Scatter)]
-    return works, cuda_module([program]).text.removeprefix(prelude())
+    nests = [kernel.work for kernel in program.main if isinstance(kernel.work, LoopNest)]
+    writes = [store for nest in nests for store in nest.stores() if store.guard is not None]
+    return works, writes, cuda_module([program]).text.removeprefix(prelude())
 
 
 def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
     for length, dtype in ((3000, dtypes.i32), (1 << 31, dtypes.i32), ((1 << 31) + 1, dtypes.i64), ("m", dtypes.i64)):
-        (find, write), _ = scatters("f32", None, length)
-        assert find.atomic and not write.atomic and find.body.dtype is dtype
+        (find,), (write,), _ = scatters("f32", None, length)
+        assert find.atomic and find.body.dtype is dtype and write.body.dtype is dtypes.f32
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
 )
 def test_updates_are_joined_where_their_order_does_not_show(dtype: str, combine: str, instruction: str) -> None:
     """By instructions on integers, never by those on floats; in order where there is no way to make it the same."""
-    works, text = scatters(dtype, combine, 3000)
+    works, _, text = scatters(dtype, combine, 3000)
     assert all(work.atomic == bool(instruction) for work in works)
     assert instruction in text and "(float*)" not in text and "(double*)" not in text
     assert ("atomic" in text or "Exchange" in text) == bool(instruction)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt import row_product, team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cuda import CUDA, Cuda, bindings_of, prelude
@@ -16,6 +16,7 @@ from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -120,6 +121,12 @@ def cuda_module(programs: Iterable[Program], moving: frozenset[str] = frozenset(
 def _guesses(kernel: Kernel) -> Iterator[tuple[Dim, int | None, int]]:
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
+    if isinstance(work, RowProduct):
+        most = row_product.most_rows(work.nest, work.product)
+        known = work.product.m if isinstance(work.product.m, int) else None
+        for limit, guess in row_product.guesses(most, known):
+            yield work.product.m, limit, guess
+        return
     rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
     if isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
         for most, guess in team_contraction.GUESSES:

@@ -58,6 +58,8 @@ WIDE = 2048
 """Columns from which on tiles of few rows have 16 of them."""
 RESIDENT_TEAMS = 5
 """Workgroups of few rows that a multiprocessor runs at once."""
+MOST_HELD = 8
+"""Pieces of weights that a lane has on their way before it waits."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -211,8 +213,12 @@ class TeamContraction(Writer):
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
-        self.most_rows = _most_rows(work, rows_guess)
+        self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
+        steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
+        holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
+        self.held = steps if holds and steps * self.layout.columns // 8 <= MOST_HELD else 0
+        """Steps along k of a warp whose weights it has in registers before it waits for earlier kernels."""
         warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
@@ -231,13 +237,23 @@ class TeamContraction(Writer):
         code.emit(f"const int part = warp % {along_k};")
         code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
         code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
-        if code.follows:
+        if self.held:
+            self._hold_weights()
+        elif code.follows:
             self._bring_weights()
+        self._prepare_rows()
         self._sums()
         code.emit(self.language.barrier())
         self._finish()
         steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
         return dims.add(steps, rows * columns)
+
+    def _most_rows(self, rows_guess: int) -> float:
+        """How many rows there are at most."""
+        return _most_rows(self.work, rows_guess)
+
+    def _prepare_rows(self) -> None:
+        """What is done about the rows of a before sums: nothing, as they lie in memory."""
 
     def _has_own_weights(self) -> bool:
         """Whether its weights are the same in every run, and their places known before a run."""
@@ -257,6 +273,24 @@ class TeamContraction(Writer):
             code.emit(f"bring_near({start} + at);")
         code.emit("follow();")
 
+    def _hold_weights(self) -> None:
+        """Loads the warp's weights while the kernel before still runs, which made none of them."""
+        code, work = self.code, self.work
+        for j in range(self.layout.columns // 8):
+            at = code.let(self._column(j), "b")
+            code.emit(f"Piece held{j}[{self.held}];")
+            for i in range(self.held):
+                piece = f"piece_ahead(slot{work.b_slot} + {at} + (part + {i * self.layout.warps[2]}) * 256 + own * 8)"
+                code.emit(f"held{j}[{i}] = {self._unless_behind(i, piece)};")
+        code.emit("follow();")
+
+    def _unless_behind(self, step: int, piece: str) -> str:
+        """A piece of a warp's step along k, zeros behind the end."""
+        chunks, first = -(-_static(self.work.k) // CHUNK), step * self.layout.warps[2]
+        if first + self.layout.warps[2] <= chunks:
+            return piece
+        return f"part + {first} < {chunks} ? {piece} : Piece{{}}"
+
     # where operands lie
 
     def _rows(self, count: int, row_of: str) -> list[str]:
@@ -270,14 +304,20 @@ class TeamContraction(Writer):
         self.body.axes[work.m_axis] = code.let(f"min({self.top} + warp_row + {row}, {last})", "row")
         return self.body.fresh_offset(self._outside(work.a))
 
+    def _left_piece(self, at: str) -> str:
+        """The 16 bytes of a row of a."""
+        return self._piece(self.work.a_slot, self.work.a, at)
+
     def _outside(self, line: Linear) -> Linear:
         inside = (*self.work.tap_axes, self.work.k_axis)
         return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
 
     def _piece(self, slot: int, line: Linear, at: str) -> str:
         """The 16 bytes of a side at an offset in elements."""
-        aligned = self.body.slots[slot].aligned and _is_aligned(line, self.work)
-        return f"piece_at<{str(aligned).lower()}>(slot{slot} + {at})"
+        return f"piece_at<{str(self._is_aligned(slot, line)).lower()}>(slot{slot} + {at})"
+
+    def _is_aligned(self, slot: int, line: Linear) -> bool:
+        return self.body.slots[slot].aligned and _is_aligned(line, self.work)
 
     def _panel(self, first: str, width: int) -> str:
         """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
@@ -317,19 +357,19 @@ class TeamContraction(Writer):
         few = self.most_rows <= HALF
         a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
         code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
-        b = [code.let(self._column(j), "b") for j in range(n_tiles)]
+        b = [] if self.held else [code.let(self._column(j), "b") for j in range(n_tiles)]
         with ExitStack() as loops:
             a_tap, b_tap = self._taps(loops)
-            code.emit(f"#pragma unroll {8 if few and n_tiles <= 2 else 4 if m_tiles * n_tiles <= 8 else 2}")
-            loops.enter_context(
-                code.block(f"for (int chunk = part; chunk < {-(-k // 32)}; chunk += {layout.warps[2]})")
-            )
-            code.emit("const int along = chunk * 32 + own % 4 * 8;")
-            guard, none = (f"along < {k} ? ", " : Piece{}") if k % 32 else ("", "")
-            rows = [self._piece(work.a_slot, work.a, f"{at} + along{a_tap}") for at in a]
+            self._steps(loops, few)
+            code.emit(f"const int along = chunk * {CHUNK} + own % 4 * 8;")
+            behind = k % CHUNK or (self.held and -(-k // CHUNK) % layout.warps[2])
+            guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
+            rows = [self._left_piece(f"{at} + along{a_tap}") for at in a]
             left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
             left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
-            if work.packed:
+            if self.held:
+                right = [f"held{j}[step]" for j in range(n_tiles)]
+            elif work.packed:
                 columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
                 right = [code.let(column, "right") for column in columns]
             else:
@@ -345,6 +385,19 @@ class TeamContraction(Writer):
                     row = f"warp_row + {16 * i + 8 * (number // 2)} + own / 4"
                     column = f"warp_column + {8 * j + number % 2} + own % 4 * 2"
                     self._put(row, column, f"sums[{i}][{j}][{number}]")
+
+    def _steps(self, loops: ExitStack, few: bool) -> None:
+        """The loop over a warp's chunks along k; over those whose weights it has, written out."""
+        code, layout = self.code, self.layout
+        slices, tiles = layout.warps[2], layout.rows // 16 * (layout.columns // 8)
+        if self.held:
+            code.emit("#pragma unroll")
+            loops.enter_context(code.block(f"for (int step = 0; step < {self.held}; step++)"))
+            code.emit(f"const int chunk = part + step * {slices};")
+            return
+        code.emit(f"#pragma unroll {8 if few and layout.columns <= 16 else 4 if tiles <= 8 else 2}")
+        head = f"for (int chunk = part; chunk < {-(-_static(self.work.k) // CHUNK)}; chunk += {slices})"
+        loops.enter_context(code.block(head))
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
         """What four lanes have of eight rows each, high and low, and of eight columns: 32 steps along k."""

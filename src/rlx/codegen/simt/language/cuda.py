@@ -314,28 +314,66 @@ class Cuda(Language):
         lanes: int = WORKGROUP,
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
-        position = f"({INDEX})blockIdx.x"
-        if positions_a_group > 1:
-            position = f"{position} * {positions_a_group} + threadIdx.x"
-        pointers = [
-            f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
-            for number, binding in enumerate(bindings)
-        ]
-        assert isinstance(record, CudaRecord)  # this language's own
-        if record.moves:
-            pointers.append(f"const {INDEX}* __restrict__ moving")
-        count = max(record.rounds + len(record.numbers), 1)
-        lines = [
-            f'extern "C" __global__ void __launch_bounds__({lanes})',
-            f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
-            f"  const {INDEX} position = {position};",
-            "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
-            *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
-            *([] if code.follows else ["  follow();"]),
-            *code.lines,
-            "}",
-        ]
-        return "\n".join(lines)
+        body = _body(code, f"({INDEX})blockIdx.x", positions_a_group)
+        return "\n".join([*_head(record, bindings, name, lanes), *body, "}"])
+
+    def part(self, slots: int) -> CudaPart:
+        """The language of parts of a kernel with so many slots."""
+        return CudaPart(slots, self.moving)
+
+
+class CudaPart(Cuda):
+    """Parts of one kernel, which share a record of numbers and have blocks of their own."""
+
+    def __init__(self, slots: int, moving: frozenset[str]) -> None:
+        super().__init__(moving)
+        self.shared = CudaRecord(slots, 0, moving)
+
+    def record(self, slots: int, rounds: int = 0) -> Record:
+        return self.shared
+
+    def assemble(
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
+        lanes: int = WORKGROUP,
+    ) -> str:  # fmt: skip
+        """A part, for the blocks from 0 on."""
+        return "\n".join(_body(code, "block", positions_a_group))
+
+    def whole(self, parts: Sequence[str], blocks: Sequence[Dim], bindings: Sequence[Binding], name: str) -> str:
+        """The kernel of parts, each with so many blocks."""
+        counts = [self.shared.dim(count) for count in blocks]
+        lines = [*_head(self.shared, bindings, name, WORKGROUP), f"  {INDEX} block = blockIdx.x;"]
+        for part, count in zip(parts, counts):
+            lines += [f"  if (block < {count}) {{", part, "    return;", "  }", f"  block -= {count};"]
+        return "\n".join([*lines, "}"])
+
+
+def _head(record: Record, bindings: Sequence[Binding], name: str, lanes: int) -> list[str]:
+    """The first lines of a kernel."""
+    pointers = [
+        f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
+        for number, binding in enumerate(bindings)
+    ]
+    assert isinstance(record, CudaRecord)  # this language's own
+    if record.moves:
+        pointers.append(f"const {INDEX}* __restrict__ moving")
+    count = max(record.rounds + len(record.numbers), 1)
+    return [
+        f'extern "C" __global__ void __launch_bounds__({lanes})',
+        f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
+    ]
+
+
+def _body(code: Code, block: str, positions_a_group: int) -> list[str]:
+    """The lines between a kernel's braces; `block` is the number of the block."""
+    position = f"{block} * {positions_a_group} + threadIdx.x" if positions_a_group > 1 else block
+    return [
+        f"  const {INDEX} position = {position};",
+        "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
+        *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
+        *([] if code.follows else ["  follow();"]),
+        *code.lines,
+    ]
 
 
 CUDA = Cuda()
