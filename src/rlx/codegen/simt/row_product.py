@@ -14,13 +14,14 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.group_rows import GroupRows
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.loops import legal_stages
+from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.loops import LoopNest
 
-GUESSES = ((1, 1), (HALF, HALF), (32, 16), (128, 128))
+GUESSES = ((1, 1), (HALF, HALF))
 """Numbers of rows up to which they are taken for another number; there are never more."""
 PAD = 8
 """Elements behind each row, so that rows begin in different banks."""
@@ -83,22 +84,34 @@ class RowProductWriter(TeamContraction):
         check = Check(tuple(self.row_body.indices), self.nest.extents())
         return dataclasses.replace(made, checks=(*made.checks, check))
 
+    def _before_rows(self) -> None:
+        self.rows = self._rows_of(self._lanes_of_a_row())
+        if isinstance(self.rows, PieceRows):
+            self.rows.bring_ahead()
+
+    def _rows_of(self, width: int) -> GroupRows:
+        """What makes a row with so many lanes."""
+        *stages, last = legal_stages(self.nest.statements)
+        storing = f"{self.left} == 0" + (f" && {self.top} + made < {self.record.dim(self.work.m)}" if width < WARP else "")
+        held = operands(self.row_body, self.nest, stages, last.body, width)
+        common = (self.row_body, self.nest, stages, self.lanes, width, last.body)
+        if held is None:
+            return GroupRows(*common, self._take, storing)
+        return PieceRows(*common, self._take_all, storing, held)
+
     def _prepare_rows(self) -> None:
-        code, language, nest, record = self.code, self.language, self.nest, self.record
-        width = self._lanes_of_a_row()
+        code, language, rows = self.code, self.language, self.record.dim(self.work.m)
         language.shared_variable(code, "left_rows", "__align__(16) unsigned short", self.staged * _stride(self.work))
+        width = self.rows.step
         first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
-        rows = record.dim(self.work.m)
         together = max(WARP // width, 1)  # lanes of one warp go on together
         begun = f"made / {together} * {together}" if together > 1 else "made"
         inside = f"{begun} < {self.staged} && {self.top} + {begun} < {rows}"
         with code.block(f"for (int made = {first}; {inside}; made += {step})"):
             row = f"{self.top} + made"
-            storing = f"{self.left} == 0" + (f" && {row} < {rows}" if together > 1 else "")
             row = f"min({row}, {rows} - {language.index(1)})" if together > 1 else row
             self._place_row(code.let(row, "row"))
-            *stages, last = legal_stages(nest.statements)
-            GroupRows(self.row_body, nest, stages, self.lanes, width, last.body, self._take, storing).write()
+            self.rows.write()
         code.emit(language.barrier())
 
     def _lanes_of_a_row(self) -> int:
@@ -122,6 +135,11 @@ class RowProductWriter(TeamContraction):
     def _take(self, place: str, value: Reg) -> None:
         bits = f"encode_{self.work.a_dtype}({value.name})"
         self.code.emit(f"left_rows[made * {_stride(self.work)} + {place}] = (unsigned short){bits};")
+
+    def _take_all(self, first: str, values: list[Reg]) -> None:
+        bits = [f"encode_{self.work.a_dtype}({value.name})" for value in values]
+        words = ", ".join(f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2]))
+        self.code.emit(f"*(Piece*)(left_rows + made * {_stride(self.work)} + {first}) = Piece{{{words}}};")
 
     def _a_offset(self, row: str) -> str:
         return f"min((int)(warp_row + {row}), {self.staged - 1}) * {_stride(self.work)}"

@@ -237,10 +237,14 @@ class TeamContraction(Writer):
         code.emit(f"const int part = warp % {along_k};")
         code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
         code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
-        if self.held:
-            self._hold_weights()
-        elif code.follows:
-            self._bring_weights()
+        if code.follows:
+            if self.held:
+                self._hold_weights()
+            else:
+                self._bring_weights()
+        self._before_rows()
+        if code.follows:
+            code.emit("follow();")
         self._prepare_rows()
         self._sums()
         code.emit(self.language.barrier())
@@ -251,6 +255,9 @@ class TeamContraction(Writer):
     def _most_rows(self, rows_guess: int) -> float:
         """How many rows there are at most."""
         return _most_rows(self.work, rows_guess)
+
+    def _before_rows(self) -> None:
+        """What is loaded for the rows of a before earlier kernels have ended."""
 
     def _prepare_rows(self) -> None:
         """What is done about the rows of a before sums: nothing, as they lie in memory."""
@@ -271,7 +278,6 @@ class TeamContraction(Writer):
         start = f"(const char*)(slot{work.b_slot} + {self.body.fresh_offset(work.b)})"
         with code.block(f"for (auto at = {first} + lane * {LINE}; at < {end}; at += {self.lanes * LINE})"):
             code.emit(f"bring_near({start} + at);")
-        code.emit("follow();")
 
     def _hold_weights(self) -> None:
         """Loads the warp's weights while the kernel before still runs, which made none of them."""
@@ -282,7 +288,6 @@ class TeamContraction(Writer):
             for i in range(self.held):
                 piece = f"piece_ahead(slot{work.b_slot} + {at} + (part + {i * self.layout.warps[2]}) * 256 + own * 8)"
                 code.emit(f"held{j}[{i}] = {self._unless_behind(i, piece)};")
-        code.emit("follow();")
 
     def _unless_behind(self, step: int, piece: str) -> str:
         """A piece of a warp's step along k, zeros behind the end."""
