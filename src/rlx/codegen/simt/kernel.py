@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.codegen.simt import contraction, irregular, loops, sliced, team_attention, team_contraction
+from rlx.codegen.simt import contraction, irregular, loops, sliced, team_attention, team_contraction, tile_contraction
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.language import WGSL
@@ -31,7 +31,7 @@ def render(
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
-            return team_contraction.render(work, slots, bindings, name, target, language)
+            return tile_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work if sliced.takes(work, target):
             return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:

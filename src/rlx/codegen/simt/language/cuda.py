@@ -331,6 +331,7 @@ class Cuda(Language):
             f"  const {INDEX} position = {position};",
             "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
             *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
+            *([f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []),
             *([] if code.follows else ["  follow();"]),
             *code.lines,
             "}",
@@ -346,7 +347,7 @@ def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
     return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
 
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh")
+PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh")
 """Texts with instructions of PTX."""
 
 

@@ -1,0 +1,133 @@
+"""Tiles of products with many rows: how workgroups can lay them out, and which of that should be fastest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlx.codegen.simt.team_contraction import CHUNK, PAD, WARP, Layout, with_rows
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+
+PIECE_BYTES = 16
+LEAST_ROWS, LEAST_COLUMNS = 192, 32
+"""Of matrices that are worth a tile."""
+LEAST_SPACE = 256 * 128
+"""Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
+MOST_SHARED_BYTES = 99 << 10
+"""Of a workgroup: as much as every GPU with `cp.async` gives to one."""
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 << 10
+REGISTERS = 65536
+"""Of an H200, and of a multiprocessor."""
+PRODUCTS_A_CLOCK = 1270
+"""Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
+SHARED_A_CLOCK, COMMON_A_CLOCK = 128, 32
+"""Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share."""
+STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
+"""What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
+
+
+@dataclass(frozen=True)
+class TileLayout(Layout):
+    """How a workgroup computes its tile from operands in workgroup memory.
+
+    depth    elements along k of both sides that are brought there at once: one chunk, or two
+    stages   how many times as many have room there
+    """
+
+    depth: int = 2 * CHUNK
+    stages: int = 3
+
+    @property
+    def chunks(self) -> int:
+        return self.depth // CHUNK
+
+    @property
+    def side_pieces(self) -> tuple[int, int]:
+        """Pieces of 16 bytes that a stage has of the left side, and of the right one."""
+        rows, columns = self.tile
+        return rows * self.chunks * 4, columns * self.chunks * 4
+
+    @property
+    def ring_bytes(self) -> int:
+        return PIECE_BYTES * sum(self.side_pieces) * self.stages
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the sums go through workgroup memory: as few as have room where operands had it."""
+        parts = 1
+        while self._sums_bytes(parts) > self.ring_bytes and self.rows % (32 * parts) == 0:
+            parts *= 2
+        return parts
+
+    def _sums_bytes(self, parts: int) -> int:
+        rows, columns = self.tile
+        return 4 * rows // parts * (columns + PAD)
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(self.ring_bytes, self._sums_bytes(self.parts))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
+        rows, columns = self.tile
+        results = rows // self.parts * columns
+        return (
+            self.shared_bytes <= MOST_SHARED_BYTES
+            and self.lanes % (WARP * self.chunks) == 0
+            and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
+            and self.lanes % columns == 0
+            and results % (8 * self.lanes) == 0
+        )
+
+
+WARPS = (
+    (64, 64, (2, 2)), (64, 64, (4, 2)), (64, 64, (2, 4)), (64, 32, (2, 4)), (64, 32, (2, 2)), (32, 64, (2, 2)),
+    (32, 64, (4, 2)), (32, 32, (2, 2)), (32, 32, (4, 2)),
+)  # fmt: skip
+"""Rows and columns of a warp, and warps."""
+LAYOUTS = tuple(
+    layout
+    for rows, columns, (m, n) in WARPS
+    for depth in (64, 32)
+    for stages in (3, 4)
+    if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages)).is_possible
+)
+
+
+def tile_of(work: Contraction, rows: int) -> TileLayout | None:
+    """The layout that should take the least time, or None where operands had better come straight from memory. Dims of
+    rows that only a run tells are taken to make so many `rows`."""
+    known = with_rows(work, rows)
+    m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
+    if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
+        return None
+    return min(LAYOUTS, key=lambda layout: clocks(known, layout))
+
+
+def clocks(work: Contraction, layout: TileLayout) -> float:
+    """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
+    cache take, where there are enough workgroups to hide each other's waits."""
+    m, n = _static(work.m), _static(work.n)
+    k = math.prod(_static(d) for d in work.taps) * _static(work.k)
+    rows, columns = layout.tile
+    blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns)
+    steps = -(-k // layout.depth)
+    k = steps * layout.depth
+    itemsize = work.a_dtype.itemsize
+    brought = (rows + columns) * k * itemsize
+    taken = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
+    finish = 2 * rows * columns / PRODUCTS_A_CLOCK * 64
+    products = rows * columns * k / PRODUCTS_A_CLOCK
+    busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK) + finish
+    registers = 72 + layout.rows * layout.columns // WARP + (layout.rows + layout.columns) // 2
+    resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
+    alone = busy + steps * STEP_CLOCKS + FILL_CLOCKS + FINISH_CLOCKS
+    return max(-(-blocks // MULTIPROCESSORS) * busy, -(-blocks // (MULTIPROCESSORS * max(resident, 1))) * alone)
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # made so by `with_rows`
+    return dim
