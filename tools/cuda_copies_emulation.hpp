@@ -1,7 +1,7 @@
 // Copies that go on beside a lane's other work: done when the lane waits for them and not before, and until then their
 // places hold what nobody expects, so that a missing wait or barrier shows.
 
-#define DYNAMIC_SHARED(bytes) static Piece dynamic_shared[(bytes) / sizeof(Piece)]
+#define DYNAMIC_SHARED(bytes) alignas(1024) static Piece dynamic_shared[(bytes) / sizeof(Piece)]
 
 inline void copy_ahead_if(bool there, Piece* place, const void* source) {
   emulation::Lane& own = emulation::block[threadIdx.x];

@@ -22,7 +22,7 @@ from rlx.ir.literal import Array
 COMPILER = "g++"
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-shared", "-fPIC")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
-PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies")]
+PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups")]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 NOTHING = 0

@@ -26,6 +26,8 @@ from .graphs import compiled
 SMALL = TileLayout(32, 32, (2, 2, 1), 32, 3)
 DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
 IN_PARTS = TileLayout(64, 64, (2, 2, 1), 32, 3)
+TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
+TOGETHER_IN_PARTS = TileLayout(32, 64, (8, 1, 1), 32, 3, together=True)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
@@ -49,7 +51,11 @@ def wide(array: Array) -> Array:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("layout", [SMALL, DEEP, IN_PARTS], ids=["small", "deep", "in parts"])
+@pytest.mark.parametrize(
+    "layout",
+    [SMALL, DEEP, IN_PARTS, TOGETHER, TOGETHER_IN_PARTS],
+    ids=["small", "deep", "in parts", "together", "together in parts"],
+)
 @pytest.mark.parametrize(("m", "k", "n"), [(64, 64, 64), (130, 200, 72), (70, 40, 136), (65, 104, 33)])
 def test_products_with_weights(
     layout: TileLayout, dtype: str, m: int, k: int, n: int, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch

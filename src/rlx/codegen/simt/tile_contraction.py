@@ -59,7 +59,14 @@ class TileContraction(TeamContraction):
         self.left = code.let(f"{self.body.axes[work.n_axis]} * {self.language.index(columns)}", "left")
         along_m = layout.warps[0]
         code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
-        code.emit(f"const int warp_row = warp % {along_m} * {layout.rows};")
+        group, rows_of_group = layout.group, layout.group * layout.rows
+        row = (
+            f"warp / {group} % {along_m // group} * {{}} + warp % {group} * 16"
+            if group > 1
+            else f"warp % {along_m} * {{}}"
+        )
+        code.emit(f"const int warp_row = {row.format(rows_of_group)};")
+        code.emit(f"const int part_row = {row.format(rows_of_group // layout.parts)};")
         code.emit(f"const int warp_column = warp / {along_m} * {layout.columns};")
         code.emit(f"float sums[{layout.rows // 16}][{layout.columns // 8}][4] = {{}};")
         self._sums()
@@ -90,6 +97,8 @@ class TileContraction(TeamContraction):
             code.emit(f"const int step = ahead - {layout.stages - 1};")
             with code.block("if (step >= 0)"):
                 code.emit(f"wait_copies<{layout.stages - 2}>();")
+                if layout.together:
+                    code.emit("show_to_warpgroups();")
                 code.emit(self.language.barrier())
             with code.block(f"if (ahead < {steps})"):
                 code.emit(f"const int along = ahead % {a_turn} * {layout.depth};")
@@ -100,7 +109,15 @@ class TileContraction(TeamContraction):
                 right("stage")
             code.emit("commit_copies();")
             code.emit("if (step < 0) continue;")
-            self._multiply_stage()
+            pieces = sum(layout.side_pieces)
+            code.emit(f"const Piece* const from = dynamic_shared + step % {layout.stages} * {pieces};")
+            if layout.together:
+                with code.block("if (has_warpgroups)"):
+                    self._multiply_together()
+                with code.block("else"):
+                    self._multiply_stage()
+            else:
+                self._multiply_stage()
 
     def _name_taps(self, tap: str) -> None:
         """Where in the window a step is."""
@@ -213,15 +230,13 @@ class TileContraction(TeamContraction):
         """All products of a stage: two of each pair of a warp's row and column tiles, 32 elements along k."""
         code, layout = self.code, self.ring
         m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
-        pieces = sum(layout.side_pieces)
-        code.emit(f"const Piece* const from = dynamic_shared + step % {layout.stages} * {pieces};")
         with ExitStack() as loops:
             self._unrolled(loops, "chunk", chunks)
             code.emit(f"Piece left[2][{m_tiles}], right[{n_tiles}];")
             with ExitStack() as inner:
                 self._unrolled(inner, "i", m_tiles)
                 for number, name in enumerate(("left_high", "left_low")):
-                    place = f"from + {name} + (i * {2 * chunks} + chunk) * {WARP}"
+                    place = f"from + {name} + (i * {2 * layout.group * chunks} + chunk) * {WARP}"
                     code.emit(f"left[{number}][i] = load_matrices({place});")
             with ExitStack() as inner:
                 self._unrolled(inner, "j", n_tiles)
@@ -232,6 +247,23 @@ class TileContraction(TeamContraction):
                     self._unrolled(inner, "i", m_tiles)
                     rows = ", ".join(f"left[{number}][i].{word}" for word in "xyzw")
                     code.emit(f"mma_{self.work.a_dtype}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
+
+    def _multiply_together(self) -> None:
+        """The same by products of four warps."""
+        code, layout = self.code, self.ring
+        stride = layout.chunks * WARP
+        rows = layout.group * layout.rows
+        code.emit(f"const Piece* const rows = from + warp / 4 % {layout.warps[0] // 4} * {rows // 8 * stride};")
+        code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]} + warp_column / 8 * {stride};")
+        slabs = layout.rows // 16
+        code.emit("".join(f"hold(sums[{i}]); " for i in range(slabs)) + "begin_products();")
+        with ExitStack() as loops:
+            self._unrolled(loops, "k", 2 * layout.chunks)
+            self._unrolled(loops, "i", slabs)
+            left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
+            right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
+            code.emit(f"warpgroup_mma_{self.work.a_dtype}(sums[i], {left}, {right});")
+        code.emit("end_products();" + "".join(f" hold(sums[{i}]);" for i in range(slabs)))
 
     def _unrolled(self, loops: ExitStack, name: str, count: int) -> None:
         self.code.emit("#pragma unroll")
@@ -248,7 +280,7 @@ class TileContraction(TeamContraction):
             self._unrolled(loops, "i", of_a_warp // 16)
             self._unrolled(loops, "j", layout.columns // 8)
             self._unrolled(loops, "half", 2)
-            row = f"warp_row / {layout.parts} + i * 16 + half * 8 + own / 4"
+            row = f"part_row + i * {16 * layout.group} + half * 8 + own / 4"
             column = "warp_column + j * 8 + own % 4 * 2"
             pair = ", ".join(f"__float_as_uint(sums[{first} + i][j][2 * half + {k}])" for k in range(2))
             code.emit(f"*(HalfPiece*)(shared_sums + ({row}) * {pitch} + {column}) = HalfPiece{{{pair}}};")

@@ -22,6 +22,8 @@ REGISTERS = 65536
 """Of an H200, and of a multiprocessor."""
 PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
+PRODUCTS_TOGETHER = 1740
+"""The same by `wgmma`."""
 SHARED_A_CLOCK, COMMON_A_CLOCK = 128, 32
 """Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share."""
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
@@ -34,10 +36,17 @@ class TileLayout(Layout):
 
     depth    elements along k of both sides that are brought there at once: one chunk, or two
     stages   how many times as many have room there
+    together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
     """
 
     depth: int = 2 * CHUNK
     stages: int = 3
+    together: bool = False
+
+    @property
+    def group(self) -> int:
+        """Warps whose rows are one piece of the tile."""
+        return 4 if self.together else 1
 
     @property
     def chunks(self) -> int:
@@ -79,6 +88,7 @@ class TileLayout(Layout):
             and self.lanes % (WARP * self.chunks) == 0
             and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
             and self.lanes % columns == 0
+            and self.warps[0] % self.group == 0
             and results % (8 * self.lanes) == 0
         )
 
@@ -88,13 +98,22 @@ WARPS = (
     (32, 64, (4, 2)), (32, 32, (2, 2)), (32, 32, (4, 2)),
 )  # fmt: skip
 """Rows and columns of a warp, and warps."""
+GROUPS = (
+    (32, 128, (4, 1)), (16, 128, (8, 1)), (32, 128, (8, 1)), (32, 128, (4, 2)), (32, 64, (4, 1)), (16, 64, (4, 1)),
+)  # fmt: skip
+"""The same of warps that make products together."""
 LAYOUTS = tuple(
     layout
-    for rows, columns, (m, n) in WARPS
+    for together, splits in ((False, WARPS), (True, GROUPS))
+    for rows, columns, (m, n) in splits
     for depth in (64, 32)
     for stages in (3, 4)
-    if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages)).is_possible
+    if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages, together)).is_possible
 )
+
+
+CHOICES = tuple(layout for layout in LAYOUTS if not layout.together)
+"""Those that `tile_of` chooses from."""
 
 
 def tile_of(work: Contraction, rows: int) -> TileLayout | None:
@@ -104,7 +123,7 @@ def tile_of(work: Contraction, rows: int) -> TileLayout | None:
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
     if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
         return None
-    return min(LAYOUTS, key=lambda layout: clocks(known, layout))
+    return min(CHOICES, key=lambda layout: clocks(known, layout))
 
 
 def clocks(work: Contraction, layout: TileLayout) -> float:
@@ -118,11 +137,13 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
     brought = (rows + columns) * k * itemsize
-    taken = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
+    slabs = rows // 64 if layout.together else layout.warps[0]
+    taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     finish = 2 * rows * columns / PRODUCTS_A_CLOCK * 64
-    products = rows * columns * k / PRODUCTS_A_CLOCK
+    products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
     busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK) + finish
-    registers = 72 + layout.rows * layout.columns // WARP + (layout.rows + layout.columns) // 2
+    sums = layout.rows * layout.columns // WARP
+    registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
     alone = busy + steps * STEP_CLOCKS + FILL_CLOCKS + FINISH_CLOCKS
     return max(-(-blocks // MULTIPROCESSORS) * busy, -(-blocks // (MULTIPROCESSORS * max(resident, 1))) * alone)

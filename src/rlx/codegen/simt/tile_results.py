@@ -91,14 +91,14 @@ class TileResults:
         return self.body.scope(f"if ({at} < {self.body.record.dim(extent)})")
 
     def _at_m(self, row: str, part: int) -> str:
-        """The row of the results that is one of a part's sums: of each warp's rows so many follow one another."""
+        """The row of the results that is one of a part's sums: of each warp's rows, or those of a group of warps, so
+        many follow one another."""
         layout = self.layout
-        of_a_warp = layout.rows // layout.parts
+        rows = layout.rows * layout.group
+        of_part = rows // layout.parts
         if layout.parts == 1:
             return self.code.let(f"{self.top} + {row}", "at")
-        return self.code.let(
-            f"{self.top} + ({row} / {of_a_warp} * {layout.rows} + {part * of_a_warp} + {row} % {of_a_warp})", "at"
-        )
+        return self.code.let(f"{self.top} + ({row} / {of_part} * {rows} + {part * of_part} + {row} % {of_part})", "at")
 
     def _moves_along_m(self, node: Expr) -> bool:
         line, m_axis = offset_of(node), self.work.m_axis

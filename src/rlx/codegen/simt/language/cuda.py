@@ -18,6 +18,7 @@ from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
 from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.base import Language, boolean
+from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_products
 from rlx.codegen.simt.registers import Reg
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
@@ -357,6 +358,7 @@ def prelude(ptx: bool = True) -> str:
     PTX, and products of matrix units; for other compilers neither."""
     folder = files("rlx.codegen.simt.language")
     parts = [(folder / "cuda.cuh").read_text(), *((folder / name).read_text() for name in PTX if ptx)]
+    parts += [warpgroup_products()] if ptx else []
     return "\n".join([*parts, *(_conversions(dtype, ptx) for dtype in SMALL_FLOATS)])
 
 

@@ -1,7 +1,7 @@
 // Copies from memory to workgroup memory that go on beside a thread's other work: 16 bytes each, of multiples of them.
 
 // Workgroup memory that a launch brings: as much as a multiprocessor has, where arrays of a kernel's own end at 48 KB.
-#define DYNAMIC_SHARED(bytes) extern __shared__ Piece dynamic_shared[]
+#define DYNAMIC_SHARED(bytes) extern __shared__ __align__(1024) Piece dynamic_shared[]
 
 __device__ __forceinline__ void copy_ahead(Piece* place, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
