@@ -13,12 +13,14 @@ from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
 from rlx.backends.cuda.executable import CudaExecutable
-from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cuda_module
 from rlx.codegen.simt.tile_layouts import LAYOUTS, TileLayout
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.program import leaves
 
 from .emulated_driver import EmulatedDriver
 from .graphs import compiled
@@ -50,15 +52,17 @@ def wide(array: Array) -> Array:
     return array.astype(np.float64)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(
     "layout",
     [SMALL, DEEP, IN_PARTS, TOGETHER, TOGETHER_IN_PARTS],
     ids=["small", "deep", "in parts", "together", "together in parts"],
 )
-@pytest.mark.parametrize(("m", "k", "n"), [(64, 64, 64), (130, 200, 72), (70, 40, 136), (65, 104, 33)])
+@pytest.mark.parametrize(
+    ("m", "k", "n", "dtype"),
+    [(64, 64, 64, "f16"), (130, 200, 72, "bf16"), (70, 40, 136, "f16"), (65, 104, 33, "bf16")],
+)
 def test_products_with_weights(
-    layout: TileLayout, dtype: str, m: int, k: int, n: int, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    layout: TileLayout, m: int, k: int, n: int, dtype: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ends of every side that are no multiple of a tile; the rows are known to a run alone."""
     force(monkeypatch, layout)
@@ -178,6 +182,18 @@ def test_sides_that_begin_anywhere_come_straight_from_memory(monkeypatch: pytest
     shifted = ops.slice(graph.input("flat", (1 + 64 * 64,), "f16"), starts=(1,), stops=(1 + 64 * 64,))
     graph.output(shifted.reshape(64, 64) @ graph.param("w", (64, 64), "f16"))
     assert "copy_ahead(" not in "".join(cuda_module([program_of(graph)]).kernels.values())
+
+
+def test_more_results_have_larger_tiles_and_few_rows_none() -> None:
+    areas = []
+    for m, n in ((128, 4096), (256, 1024), (4096, 4096)):
+        graph = Graph("product")
+        graph.output(graph.input("x", (m, 1024), "f16") @ graph.param("w", (1024, n), "f16"))
+        (kernel,) = leaves(program_of(graph).main)
+        assert isinstance(kernel.work, Contraction)
+        layout = tile_layouts.tile_of(kernel.work, 1)  # of known rows, whatever is guessed
+        areas.append(math.prod(layout.tile) if layout else 0)
+    assert 0 == areas[0] < areas[1] < areas[2]
 
 
 @pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())

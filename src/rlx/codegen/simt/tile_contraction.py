@@ -83,7 +83,8 @@ class TileContraction(TeamContraction):
     # operands
 
     def _sums(self) -> None:
-        """The ring of stages: one is waited for and used, and another one asked for in the place of the last."""
+        """The ring of stages: one is waited for and used, and another one asked for in the place of the last. Products
+        of warpgroups go on meanwhile, and have ended before the next stage is used."""
         work, code, layout = self.work, self.code, self.ring
         a_turn = -(-_static(work.k) // layout.depth)
         steps = f"{_static(dims.product(work.taps)) * a_turn}"
@@ -95,11 +96,18 @@ class TileContraction(TeamContraction):
         code.emit("#pragma unroll 1")
         with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.stages - 1}; ahead++)"):
             code.emit(f"const int step = ahead - {layout.stages - 1};")
+            code.emit("const Piece* from = dynamic_shared;")
             with code.block("if (step >= 0)"):
                 code.emit(f"wait_copies<{layout.stages - 2}>();")
                 if layout.together:
+                    code.emit("if (has_warpgroups) await_products();")
                     code.emit("show_to_warpgroups();")
                 code.emit(self.language.barrier())
+                pieces = sum(layout.side_pieces)
+                code.emit(f"from = dynamic_shared + step % {layout.stages} * {pieces};")
+                if layout.together:
+                    with code.block("if (has_warpgroups)"):
+                        self._multiply_together()
             with code.block(f"if (ahead < {steps})"):
                 code.emit(f"const int along = ahead % {a_turn} * {layout.depth};")
                 self._name_taps(f"ahead / {a_turn}")
@@ -108,16 +116,11 @@ class TileContraction(TeamContraction):
                 left("stage")
                 right("stage")
             code.emit("commit_copies();")
-            code.emit("if (step < 0) continue;")
-            pieces = sum(layout.side_pieces)
-            code.emit(f"const Piece* const from = dynamic_shared + step % {layout.stages} * {pieces};")
-            if layout.together:
-                with code.block("if (has_warpgroups)"):
-                    self._multiply_together()
-                with code.block("else"):
-                    self._multiply_stage()
-            else:
-                self._multiply_stage()
+            code.emit(f"if (step < 0{' || has_warpgroups' * layout.together}) continue;")
+            self._multiply_stage()
+        if layout.together:
+            code.emit("if (has_warpgroups) await_products();")
+            code.emit(self._hold())
 
     def _name_taps(self, tap: str) -> None:
         """Where in the window a step is."""
@@ -255,15 +258,17 @@ class TileContraction(TeamContraction):
         rows = layout.group * layout.rows
         code.emit(f"const Piece* const rows = from + warp / 4 % {layout.warps[0] // 4} * {rows // 8 * stride};")
         code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]} + warp_column / 8 * {stride};")
-        slabs = layout.rows // 16
-        code.emit("".join(f"hold(sums[{i}]); " for i in range(slabs)) + "begin_products();")
+        code.emit(f"{self._hold()} begin_products();")
         with ExitStack() as loops:
             self._unrolled(loops, "k", 2 * layout.chunks)
-            self._unrolled(loops, "i", slabs)
+            self._unrolled(loops, "i", layout.rows // 16)
             left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             code.emit(f"warpgroup_mma_{self.work.a_dtype}(sums[i], {left}, {right});")
-        code.emit("end_products();" + "".join(f" hold(sums[{i}]);" for i in range(slabs)))
+        code.emit("commit_products();")
+
+    def _hold(self) -> str:
+        return " ".join(f"hold(sums[{i}]);" for i in range(self.ring.rows // 16))
 
     def _unrolled(self, loops: ExitStack, name: str, count: int) -> None:
         self.code.emit("#pragma unroll")

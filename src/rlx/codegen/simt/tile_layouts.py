@@ -24,8 +24,10 @@ PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
 PRODUCTS_TOGETHER = 1740
 """The same by `wgmma`."""
-SHARED_A_CLOCK, COMMON_A_CLOCK = 128, 32
-"""Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share."""
+SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 32 * MULTIPROCESSORS
+"""Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
+FINISHED_A_CLOCK = 10
+"""Results that a multiprocessor puts through workgroup memory and an epilogue."""
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
 
@@ -99,7 +101,8 @@ WARPS = (
 )  # fmt: skip
 """Rows and columns of a warp, and warps."""
 GROUPS = (
-    (32, 128, (4, 1)), (16, 128, (8, 1)), (32, 128, (8, 1)), (32, 128, (4, 2)), (32, 64, (4, 1)), (16, 64, (4, 1)),
+    (32, 128, (8, 1)), (32, 128, (4, 2)), (32, 128, (4, 1)), (16, 128, (8, 1)), (16, 128, (4, 1)), (32, 64, (4, 1)),
+    (16, 64, (8, 1)), (16, 64, (4, 2)), (16, 64, (4, 1)),
 )  # fmt: skip
 """The same of warps that make products together."""
 LAYOUTS = tuple(
@@ -110,8 +113,6 @@ LAYOUTS = tuple(
     for stages in (3, 4)
     if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages, together)).is_possible
 )
-
-
 CHOICES = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those that `tile_of` chooses from."""
 
@@ -130,23 +131,23 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
     cache take, where there are enough workgroups to hide each other's waits."""
     m, n = _static(work.m), _static(work.n)
-    k = math.prod(_static(d) for d in work.taps) * _static(work.k)
     rows, columns = layout.tile
     blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns)
-    steps = -(-k // layout.depth)
+    steps = math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth)
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
     brought = (rows + columns) * k * itemsize
     slabs = rows // 64 if layout.together else layout.warps[0]
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
-    finish = 2 * rows * columns / PRODUCTS_A_CLOCK * 64
     products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
-    busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK) + finish
+    busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
+    busy += rows * columns / FINISHED_A_CLOCK
     sums = layout.rows * layout.columns // WARP
     registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
     alone = busy + steps * STEP_CLOCKS + FILL_CLOCKS + FINISH_CLOCKS
-    return max(-(-blocks // MULTIPROCESSORS) * busy, -(-blocks // (MULTIPROCESSORS * max(resident, 1))) * alone)
+    waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
+    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
 
 
 def _static(dim: Dim) -> int:

@@ -41,8 +41,11 @@ __device__ __forceinline__ void begin_products() {
   WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void end_products() {
+__device__ __forceinline__ void commit_products() {
   WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void await_products() {
   WGMMA("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 """
