@@ -75,8 +75,9 @@ def test_products_are_quads_in_registers() -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
-    """Few rows share the sum among more warps than many do; panels are read by whole warps."""
-    lanes = []
+    """Few rows share the sum among more warps than many do; panels are read by whole warps. Operands of many rows come
+    to workgroup memory."""
+    slices = []
     for rows in (1, 16, 4096):
         graph = Graph("product")
         graph.output(graph.input("x", (rows, 512), dtype) @ graph.param("w", (512, 384), dtype))
@@ -85,21 +86,23 @@ def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
         (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
         variant = module.variant(kernel, {})
         text = module.kernels[variant.name]
-        assert f"mma_{dtype}(sums[0][0]" in text and (kernel.work.packed, kernel.work.group) == (8, 32)
+        assert f"mma_{dtype}(sums[" in text and ("copy_ahead(" in text) == (rows == 4096)
+        assert (kernel.work.packed, kernel.work.group) == (8, 32)
         schedule = variant.shader.schedule
         assert schedule.mma == (16, 8, 16)
-        lanes.append(team_contraction.layout_of(kernel.work).warps[2])
-    assert lanes[0] >= lanes[1] > lanes[2] == 1
+        slices.append(team_contraction.layout_of(kernel.work).warps[2])
+    assert slices[0] >= slices[1] > slices[2] == 1
 
 
 def test_products_of_open_numbers_of_rows_have_a_variant_for_few() -> None:
     graph = Graph("product")
-    graph.output(graph.input("x", ("batch", "n", 512), "f16") @ graph.param("w", (512, 384), "f16"))
+    graph.output(graph.input("x", ("batch", "n", 512), "f16") @ graph.param("w", (512, 1536), "f16"))
     program = program_of(graph)
     module = cuda_module([program])
     (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
-    chosen = [module.variant(kernel, {"batch": batch, "n": 8}).name for batch in (0, 1, 2, 4, 5, 64, 65, 2000)]
-    assert all(chosen[i] == chosen[i + 1] for i in range(0, 8, 2)) and len(set(chosen)) == 4
+    batches = (0, 1, 2, 4, 5, 24, 25, 128, 129, 2000)
+    chosen = [module.variant(kernel, {"batch": batch, "n": 8}).name for batch in batches]
+    assert all(chosen[i] == chosen[i + 1] for i in range(0, 10, 2)) and len(set(chosen)) == 5
 
 
 def test_products_without_rows_have_a_layout() -> None:

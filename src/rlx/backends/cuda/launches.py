@@ -27,8 +27,8 @@ POINTER_BYTES = 8
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` is as in
-    `Shader`."""
+    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` and
+    `shared_bytes` are as in `Shader`."""
 
     kernel: Kernel
     function: Function
@@ -37,9 +37,12 @@ class Launch:
     arguments: int
     held: tuple[Array, Array]
     ahead: bool = False
+    shared_bytes: int = 0
 
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
-        driver.launch(self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping)
+        driver.launch(
+            self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping, self.shared_bytes
+        )
 
 
 def give(driver: Driver, given: Sequence[Launch], stream: Any) -> None:
@@ -101,4 +104,7 @@ def _launch(
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
     values[len(starts) : len(starts) + len(record)] = record
     places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)
-    return Launch(kernel, function, blocks, shader.lanes, places.ctypes.data, (values, places), shader.ahead)
+    held = (values, places)
+    return Launch(
+        kernel, function, blocks, shader.lanes, places.ctypes.data, held, shader.ahead, shader.shared_bytes
+    )  # fmt: skip

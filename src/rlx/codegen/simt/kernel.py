@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rlx.codegen.simt import (
     contraction, irregular, loops, row_product, side_by_side, sliced, team_attention, team_contraction, team_join,
+    tile_contraction,
 )  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
@@ -39,7 +40,7 @@ def render(
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
-            return team_contraction.render(work, slots, bindings, name, target, language)
+            return tile_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work if sliced.takes(work, target):
             return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:

@@ -44,7 +44,7 @@ CHUNK = 32
 """Elements along k that four lanes have of a row."""
 PANELS = (8, CHUNK)
 """Width and groups of panels: what a warp reads at once."""
-GUESSES = ((8, 1), (32, 16), (512, 128), (None, 4096))
+GUESSES = ((8, 1), (32, 16), (192, 128), (1024, 512), (None, 4096))
 """Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
 FEW_ROWS = 32
 """Rows up to which a workgroup reads its weights once, and mostly waits for them."""
@@ -118,7 +118,7 @@ def _piece(work: Contraction) -> int:
     return 16 // work.a_dtype.itemsize
 
 
-def _is_aligned(side: Linear, work: Contraction) -> bool:
+def is_aligned(side: Linear, work: Contraction) -> bool:
     """Whether all runs along k begin at multiples of 16 bytes."""
     strides = [side.const, *(c for n, c in side.axes if n != work.k_axis), *(c for _, c in side.others)]
     return all(dims.exact_div(c, _piece(work)) is not None for c in strides)
@@ -140,7 +140,7 @@ def _most_rows(work: Contraction, rows_guess: int) -> float:
 def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
     """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
     operands. Dims of rows that only a run tells are taken to make so many `rows`."""
-    known = _with_rows(work, rows)
+    known = with_rows(work, rows)
     if _static(rows_of(known)) <= HALF and _static(known.k) >= CHUNK * min(MANY_SLICES):
         return _narrow(known)
     return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
@@ -156,7 +156,7 @@ def _narrow(work: Contraction) -> Layout:
     return Layout(16, columns, (1, 1, slices))
 
 
-def _with_rows(work: Contraction, rows: int) -> Contraction:
+def with_rows(work: Contraction, rows: int) -> Contraction:
     m = max(work.m, 1) if isinstance(work.m, int) else rows
     known = math.prod(d for d in work.batch if isinstance(d, int))
     batch = (known, 1 if all(isinstance(d, int) for d in work.batch) else max(1, rows // max(known * m, 1)))
@@ -206,9 +206,16 @@ def _cost(work: Contraction, layout: Layout) -> float:
 class TeamContraction(Writer):
     """The shader of a contraction that a workgroup computes."""
 
-    def __init__(self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int) -> None:
+    def __init__(
+        self,
+        work: Contraction,
+        slots: Sequence[Slot],
+        language: Language,
+        rows_guess: int,
+        layout: Layout | None = None,
+    ) -> None:
         self.work = work
-        self.layout = layout_of(work, rows_guess)
+        self.layout = layout or layout_of(work, rows_guess)
         rows, columns = self.layout.tile
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
@@ -271,7 +278,7 @@ class TeamContraction(Writer):
         """Asks for the tile's weights while the kernel before still runs, which made none of them."""
         work, code = self.work, self.code
         columns = self.layout.tile[1]
-        panel_bytes = _depth(work) * PANELS[0] * work.b_dtype.itemsize
+        panel_bytes = depth(work) * PANELS[0] * work.b_dtype.itemsize
         last = -(-_static(work.n) // PANELS[0]) * panel_bytes
         first = code.let(f"{self.left} / {PANELS[0]} * {panel_bytes}", "first")
         end = code.let(f"minimum({first} + {columns // PANELS[0] * panel_bytes}, {self.language.index(last)})", "end")
@@ -322,13 +329,13 @@ class TeamContraction(Writer):
         return f"piece_at<{str(self._is_aligned(slot, line)).lower()}>(slot{slot} + {at})"
 
     def _is_aligned(self, slot: int, line: Linear) -> bool:
-        return self.body.slots[slot].aligned and _is_aligned(line, self.work)
+        return self.body.slots[slot].aligned and is_aligned(line, self.work)
 
     def _panel(self, first: str, width: int) -> str:
         """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
         work, index = self.work, self.language.index
         count = index(-(-_static(work.n) // width))
-        size = self.record.dim(dims.mul(dims.product(work.taps), _depth(work) * width))
+        size = self.record.dim(dims.mul(dims.product(work.taps), depth(work) * width))
         start = self.body.fresh_offset(work.b)
         panel = f"min(({self.left} + warp_column + {first}) / {index(width)}, {count} - {index(1)})"
         return f"{start} + {panel} * {size}"
@@ -346,7 +353,7 @@ class TeamContraction(Writer):
         a = " + " + self._tap_offset(work.a)
         if not work.packed:
             return a, " + " + self._tap_offset(work.b)
-        steps = tuple(dims.mul(c, _depth(work) * work.packed) for c in contiguous(work.taps))
+        steps = tuple(dims.mul(c, depth(work) * work.packed) for c in contiguous(work.taps))
         return a, " + " + body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))
 
     def _tap_offset(self, line: Linear) -> str:
@@ -450,7 +457,7 @@ class TeamContraction(Writer):
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
 
 
-def _depth(work: Contraction) -> int:
+def depth(work: Contraction) -> int:
     """Elements of a column of a panel, with those behind its end."""
     return -(-_static(work.k) // work.group) * work.group
 

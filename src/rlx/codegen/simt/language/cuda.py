@@ -18,6 +18,7 @@ from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
 from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
 from rlx.codegen.simt.language.base import Language, boolean
+from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_products
 from rlx.codegen.simt.registers import Reg
 from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
@@ -371,6 +372,7 @@ def _body(code: Code, block: str, positions_a_group: int) -> list[str]:
         f"  const {INDEX} position = {position};",
         "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
         *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
+        *([f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []),
         *([] if code.follows else ["  follow();"]),
         *code.lines,
     ]
@@ -384,7 +386,7 @@ def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
     return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
 
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh")
+PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh")
 """Texts with instructions of PTX."""
 
 
@@ -394,6 +396,7 @@ def prelude(ptx: bool = True) -> str:
     PTX, and products of matrix units; for other compilers neither."""
     folder = files("rlx.codegen.simt.language")
     parts = [(folder / "cuda.cuh").read_text(), *((folder / name).read_text() for name in PTX if ptx)]
+    parts += [warpgroup_products()] if ptx else []
     return "\n".join([*parts, *(_conversions(dtype, ptx) for dtype in SMALL_FLOATS)])
 
 
