@@ -21,6 +21,7 @@ from rlx.device.device import Device
 from rlx.ir.graph import Value
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct
 
 
 def known(**rates: float) -> Rates:
@@ -158,6 +159,18 @@ def test_every_estimator_knows_the_precision() -> None:
     for simt in (WgpuEstimator, CudaEstimator):
         assert narrow(simt(graph, options, known(shader_f16=1.0))) == {"f16"}
         assert narrow(simt(graph, Options(), known(shader_f16=1.0))) == {"f32"}
+
+
+def test_kernels_of_parts_are_priced_and_those_that_a_run_leaves_out_are_not() -> None:
+    graph = rlx.Graph()
+    x = graph.input("x", ("n", 64))
+    y = rlx.softmax(x, axis=-1).cast("f16") @ graph.param("w", (64, 512), "f16")
+    graph.output(y, rlx.softmax(x * 2.0, axis=-1))
+    estimator = CudaEstimator(graph, Options(), known(asked_ns=1.0))
+    assert any(isinstance(kernel.work, RowProduct) for kernel in estimator.program.main)
+    few, many = estimator({"n": 1}), estimator({"n": 100})
+    assert len(few.kernels) == 2 and len(many.kernels) == 3
+    assert all(kernel.ns > 0 and kernel.nbytes > 0 for kernel in (*few.kernels, *many.kernels))
 
 
 @pytest.mark.parametrize("channels, per_ns", [(1, 8.0), (2, 0.5)])

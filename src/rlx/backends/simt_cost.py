@@ -23,8 +23,12 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import Composite
 from rlx.kernel.ir.irregular import BitonicSort, Scatter, TopKSelection
+from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program
+from rlx.kernel.ir.slots import apart
 from rlx.kernel.passes.driver import KernelPass, run_kernel_passes
 from rlx.kernel.passes.split_kv import chunk_of, part_length, parts_of
 from rlx.ops import build
@@ -157,6 +161,10 @@ class SimtEstimator(GenericEstimator):
         )  # fmt: skip
 
     def _kernel(self, program: Program, kernel: Kernel, binding: Binding, looped: bool) -> KernelEstimate:
+        if isinstance(kernel.work, Composite):
+            return self._composite(program, kernel, kernel.work, binding, looped)
+        if isinstance(kernel.work, (LoopNest, Contraction)) and 0 in extents(kernel.work.extents(), binding):
+            return KernelEstimate(kernel.name, kernel.sources, 0.0, 0.0, 0.0)
         of_attention = isinstance(kernel.work, (FusedAttention, SplitKvPartial, SplitKvCombine))
         kind = "attention" if of_attention else "order"
         match kernel.work:
@@ -173,6 +181,15 @@ class SimtEstimator(GenericEstimator):
         touched = footprint(program, kernel, binding, points, set()).total if points else 0.0
         memory = touched / self._bytes_per_ns(touched)
         return KernelEstimate(kernel.name, kernel.sources, max(ns, memory), ns, memory, flops, touched, kind=kind)
+
+    def _composite(
+        self, program: Program, kernel: Kernel, work: Composite, binding: Binding, looped: bool
+    ) -> KernelEstimate:
+        """Its parts one after the other; of the kind of the last, which is the product of a `RowProduct`."""
+        parts = [self._kernel(program, part, binding, looped) for part in apart(kernel, work.parts())]
+        named = ("ns", "compute_ns", "memory_ns", "flops", "nbytes")
+        sums = (sum(getattr(part, name) for part in parts) for name in named)
+        return KernelEstimate(kernel.name, kernel.sources, *sums, kind=parts[-1].kind)
 
     def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:
         """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs; a window

@@ -6,6 +6,7 @@ Slots of the parts are those of the whole; axes are each part's own.
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -19,6 +20,9 @@ from rlx.records import dataclass
 
 class Composite(Renderable):
     """Renderable work whose parts have axes of their own, so that it has none itself."""
+
+    @abstractmethod
+    def parts(self) -> tuple[Renderable, ...]: ...
 
     def bodies(self) -> tuple[Expr, ...]:
         return tuple(body for part in self.parts() for body in part.bodies())

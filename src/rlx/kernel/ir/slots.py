@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from rlx.ir import expr as ex
@@ -12,6 +12,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest, Statement, Store
 from rlx.kernel.ir.program import Kernel
+from rlx.kernel.ir.work import Renderable
 
 Nest = TypeVar("Nest", LoopNest, Contraction)
 
@@ -32,9 +33,19 @@ def on_slots(work: Nest, of: tuple[int, ...], slots: tuple[int, ...]) -> Nest:
         return dataclasses.replace(work, statements=tuple(_statement(s, places) for s in work.statements))
     epilogue = tuple(_store(store, places) for store in work.epilogue)
     return dataclasses.replace(
-        work, a_slot=places[work.a_slot], a=_line(work.a, places), b_slot=places[work.b_slot], b=_line(work.b, places),
+        work, a_slot=places.get(work.a_slot, Contraction.NO_SLOT), a=_line(work.a, places), b_slot=places[work.b_slot], b=_line(work.b, places),
         epilogue=epilogue,
     )  # fmt: skip
+
+
+def apart(kernel: Kernel, parts: Iterable[Renderable]) -> Iterator[Kernel]:
+    """A kernel for each part of a kernel's work, with the slots that it speaks of."""
+    for part in parts:
+        assert isinstance(part, (LoopNest, Contraction))
+        written = {place.slot for place in part.writes()}
+        used = written | {place.slot for place in part.reads()} | {node.attr.slot for node in part.loads()}
+        slots = tuple(n for slot, n in enumerate(kernel.slots) if slot in used)
+        yield dataclasses.replace(kernel, work=on_slots(part, kernel.slots, slots), slots=slots, writes=len(written))
 
 
 def _statement(statement: Statement, places: Mapping[int, int]) -> Statement:

@@ -113,12 +113,17 @@ def _followed(kernel: Kernel, tail: Kernel) -> Kernel | None:
         return None
     (store,) = follower.statements
     length = nest.inner[0]
-    places = _places(nest, follower.outer)
-    if places is None or not isinstance(store, Store) or not isinstance(length, int) or length > MOST_ELEMENTS:
+    if not isinstance(store, Store) or not isinstance(length, int) or length > MOST_ELEMENTS:
         return None
+    axes = _refined(nest.outer, follower.outer[:-1]) if follower.outer[-1:] == nest.inner else None
+    if axes is None:
+        return None
+    outer, own_places, places = axes
+    row = Linear(0, ((len(outer), 1),))
+    own_places[len(nest.outer)] = places[len(follower.outer) - 1] = row
     slots, writes = joined((kernel, tail), inside=kernel.slots[:1])
     (store,) = on_slots(follower, tail.slots, slots).statements
-    own = on_slots(nest, kernel.slots, slots)
+    own = _on_axes(on_slots(nest, kernel.slots, slots), outer, own_places)
     assert isinstance(store, Store)
     if any(_reads_rows(part) for part in store.needs()[1:]):
         return None  # where it writes depends on the rows
@@ -128,30 +133,63 @@ def _followed(kernel: Kernel, tail: Kernel) -> Kernel | None:
     guard = None if store.guard is None else replaced_expr(store.guard, places)
     last = Store(store.slot, replaced_linear(store.offset, places), body, True, guard)
     names = tuple(dict.fromkeys((*kernel.sources, *tail.sources)))
-    work = LoopNest(nest.outer, nest.inner, (*own.statements[:-1], last))
+    work = LoopNest(outer, nest.inner, (*own.statements[:-1], last))
     return Kernel(f"{kernel.name}_{tail.name}", work, slots, writes, names)
+
+
+def _on_axes(nest: LoopNest, outer: Shape, places: dict[int, Linear]) -> LoopNest:
+    """A nest with other outer axes; its own in terms of these."""
+    statements = []
+    for statement in nest.statements:
+        changed = dataclasses.replace(statement, body=replaced_expr(statement.body, places))
+        if isinstance(changed, Store):
+            changed = dataclasses.replace(changed, offset=replaced_linear(changed.offset, places))
+        statements.append(changed)
+    return LoopNest(outer, nest.inner, tuple(statements))
 
 
 def _reads_rows(body: Expr) -> bool:
     return any(node.kind == "load" and node.attr.slot == Contraction.NO_SLOT for node in ex.walk([body]))
 
 
-def _places(nest: LoopNest, axes: Shape) -> dict[int, Linear] | None:
-    """The map's axes in terms of the nest's: its last axis goes along the row, each other one is some of the outer axes
-    as one. None where they are not."""
-    if not axes or axes[-1] != nest.inner[0]:
-        return None
-    places = {len(axes) - 1: Linear(0, ((len(nest.outer), 1),))}
-    left = list(enumerate(nest.outer))
-    for number, extent in enumerate(axes[:-1]):
-        taken: list[tuple[int, Dim]] = []
-        while left and (not taken or dims.product(d for _, d in taken) != extent):
-            taken.append(left.pop(0))
-        if dims.product(d for _, d in taken) != extent:
+def _refined(left: Shape, right: Shape) -> tuple[Shape, dict[int, Linear], dict[int, Linear]] | None:
+    """Axes of which those of both sides are made, each of neighbours, and both sides' in terms of them. None where they
+    cannot be told to go together."""
+    extents: list[Dim] = []
+    mine: dict[int, Linear] = {}
+    its: dict[int, Linear] = {}
+
+    def split(whole: int, into: dict[int, Linear], parts: Sequence[tuple[int, Dim]], each: dict[int, Linear]) -> None:
+        first = len(extents)
+        for (number, extent), step in zip(parts, contiguous(d for _, d in parts)):
+            each[number] = Linear(0, ((len(extents), 1),))
+            into[whole] = into.get(whole, Linear()).plus(Linear(0, ((len(extents), step),)))
+            extents.append(extent)
+        assert len(extents) > first
+
+    ours, theirs = list(enumerate(left)), list(enumerate(right))
+    while ours and theirs:
+        for one, other, into, each in ((ours, theirs, mine, its), (theirs, ours, its, mine)):
+            count = _factors(one[0][1], [d for _, d in other])
+            if count:
+                split(one.pop(0)[0], into, other[:count], each)
+                del other[:count]
+                break
+        else:
             return None
-        steps = contiguous(d for _, d in taken)
-        places[number] = Linear(0, tuple((axis, step) for (axis, _), step in zip(taken, steps)))
-    return None if any(extent != 1 for _, extent in left) else places
+    for rest, into in ((ours, mine), (theirs, its)):
+        if any(extent != 1 for _, extent in rest):
+            return None
+        into.update((number, Linear()) for number, _ in rest)
+    return tuple(extents), mine, its
+
+
+def _factors(extent: Dim, parts: Sequence[Dim]) -> int:
+    """How many of some dims, from the first one on, make an extent together; 0 for none."""
+    for count in range(1, len(parts) + 1):
+        if dims.product(parts[:count]) == extent:
+            return count
+    return 0
 
 
 def _with_rows(body: Expr, nest: LoopNest, places: dict[int, Linear]) -> Expr | None:

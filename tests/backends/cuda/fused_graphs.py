@@ -1,0 +1,107 @@
+"""Graphs whose small kernels become parts of others on CUDA, by the passes that do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rlx import ops
+from rlx.ir.graph import Graph, Value
+from rlx.ir.literal import Array
+
+WIDTH, COLUMNS, HEAD = 64, 40, 16
+
+
+def weight(graph: Graph, name: str, *shape: int, dtype: str = "f32") -> Value:
+    drawn = np.random.default_rng(len(name)).standard_normal(shape) / np.sqrt(shape[0])
+    return graph.param(name, shape, dtype, data=drawn.astype(graph_dtype(dtype)))
+
+
+def graph_dtype(dtype: str) -> np.dtype[np.generic]:
+    import ml_dtypes
+
+    return np.dtype({"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}[dtype])
+
+
+def layer_norm(x: Value, scale: Value, shift: Value) -> Value:
+    centred = x - ops.reduce_mean(x, axes=(-1,), keepdims=True)
+    spread = ops.reduce_mean(ops.square(centred), axes=(-1,), keepdims=True)
+    y: Value = centred * ops.rsqrt(spread + 1e-6) * scale + shift
+    return y
+
+
+def normed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> None:
+    """A norm that a product reads, and others behind it too."""
+    x = graph.input("x", (rows, WIDTH))
+    normed = layer_norm(x, weight(graph, "scale", WIDTH), weight(graph, "shift", WIDTH))
+    product = normed.cast(dtype) @ weight(graph, "w", WIDTH, COLUMNS, dtype=dtype)
+    graph.output(product.cast("f32"), normed)
+
+
+def gated_product(graph: Graph, rows: int | str = "n", dtype: str = "bf16") -> None:
+    """An activation of two halves that a product reads."""
+    both = graph.input("both", (rows, 2 * WIDTH), dtype)
+    gated = ops.silu(both[:, :WIDTH]) * both[:, WIDTH:]
+    product = gated @ weight(graph, "w", WIDTH, COLUMNS, dtype=dtype)
+    graph.output(product.cast("f32"), name="y")
+
+
+def turned(x: Value, angles: Value) -> Value:
+    """Rotary positions: halves of rows, one turned against the other."""
+    half = HEAD // 2
+    low, high = x[..., :half], x[..., half:]
+    cos, sin = ops.cos(angles), ops.sin(angles)
+    y: Value = ops.concat(low * cos - high * sin, high * cos + low * sin, axis=-1)
+    return y
+
+
+def rotary_norm(graph: Graph, rows: int | str = "n") -> None:
+    """Rows of heads are normed and turned."""
+    x, angles = graph.input("x", (3, rows, HEAD)), graph.input("angles", (rows, HEAD // 2))
+    spread = ops.reduce_mean(ops.square(x), axes=(-1,), keepdims=True)
+    normed = x * ops.rsqrt(spread + 1e-6) * weight(graph, "scale", HEAD)
+    graph.output(turned(normed, angles), name="y")
+
+
+def written_norm(graph: Graph, rows: int | str = "n") -> None:
+    """Normed rows that go to places of a state, some of which may lie outside."""
+    x, at = graph.input("x", (rows, HEAD)), graph.input("at", (), "i64")
+    spread = ops.reduce_mean(ops.square(x), axes=(-1,), keepdims=True)
+    state = graph.state("cache", (24, HEAD))
+    written = ops.update_slice(state, x * ops.rsqrt(spread + 1e-6), at)
+    graph.set_next(state, written)
+    graph.output(ops.reduce_sum(written, axes=(0,)), name="sum")
+
+
+def two_norms(graph: Graph, rows: int | str = "n") -> None:
+    """Two softmaxes that need nothing of each other, and one that needs both."""
+    x, y = graph.input("x", (rows, 40)), graph.input("y", (3, rows))
+    a, b = ops.softmax(x, axis=-1), ops.softmax(y, axis=-1)
+    graph.output(a, b, ops.softmax(ops.matmul(b, a), axis=-1))
+
+
+GRAPHS: dict[str, Callable[[Graph], None]] = {
+    "side-writes": written_norm,
+    "row-tails": rotary_norm,
+    "row-prologues": normed_product,
+    "side-by-side": two_norms,
+}
+"""By the pass without which they become other kernels."""
+
+
+def graph_of(make: Callable[..., None], *args: int | str) -> Graph:
+    graph = Graph(make.__name__)
+    make(graph, *args)
+    return graph
+
+
+def inputs_of(graph: Graph, rows: int) -> dict[str, Array]:
+    """Inputs for so many rows."""
+    random = np.random.default_rng(rows)
+    given: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = tuple(rows if d == "n" or not isinstance(d, int) else d for d in value.shape)
+        drawn = random.standard_normal(shape)
+        given[value.name] = np.array(3) if value.name == "at" else drawn.astype(value.dtype.numpy)
+    return given

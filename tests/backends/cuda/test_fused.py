@@ -1,0 +1,153 @@
+"""Small kernels as parts of others: what becomes one kernel, and that results stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.base import Options
+from rlx.backends.cuda.build import build, program_of
+from rlx.errors import CompileError
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+from rlx.kernel.ir.fused import RowProduct, SideBySide
+from rlx.kernel.ir.loops import LoopNest
+from rlx.kernel.ir.program import Program, leaves
+from rlx.kernel.ir.text import text_of
+from rlx.kernel.ir.verify import verify
+
+from .emulated_driver import EmulatedDriver
+from .fused_graphs import (
+    GRAPHS,
+    HEAD,
+    gated_product,
+    graph_of,
+    inputs_of,
+    normed_product,
+    rotary_norm,
+    turned,
+    two_norms,
+    written_norm,
+)
+
+
+def results_of(graph: Graph, given: dict[str, Array], device: str) -> list[Array]:
+    program = rlx.Session(device).compile(graph)
+    if any(value.name == "cache" for value in graph.inputs):
+        program.bind_handle("cache", np.ones((24, HEAD), np.float32))
+        given = {name: value for name, value in given.items() if name != "cache"}
+    return [np.asarray(result) for result in program.run(given)]
+
+
+def check(graph: Graph, rows: int, tolerance: float) -> None:
+    given = inputs_of(graph, rows)
+    for made, expected in zip(results_of(graph, given, "cuda"), results_of(graph, given, "cpu")):
+        scale = max(np.abs(expected).max(initial=0.0), 1.0)
+        np.testing.assert_allclose(made, expected, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_pass_makes_other_kernels_and_the_same_results(name: str, driver: EmulatedDriver) -> None:
+    graph = graph_of(GRAPHS[name])
+    with_it, without = (
+        build(graph, Options(disable=frozenset(off))).module.kernels.keys() for off in ((), {name})
+    )  # fmt: skip
+    assert set(with_it) != set(without)
+    check(graph, 5, 2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("make", [normed_product, gated_product])
+def test_products_make_their_rows(make: Callable[..., None], dtype: str, driver: EmulatedDriver) -> None:
+    """Of one row by all lanes, of a few by a warp each; of many, kernels are as they were."""
+    graph = graph_of(make, "n", dtype)
+    assert any(isinstance(kernel.work, RowProduct) for kernel in program_of(graph).main)
+    for rows in (1, 2, 7, 8, 9, 20, 0):
+        check(graph, rows, 2e-2 if dtype == "bf16" else 4e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_products_of_known_rows_leave_nothing_else(rows: int, driver: EmulatedDriver) -> None:
+    graph = graph_of(normed_product, rows, "f16")
+    works = [kernel.work for kernel in program_of(graph).main]
+    assert [type(work) for work in works] == [RowProduct]
+    check(graph, rows, 4e-3)
+
+
+def test_products_of_many_rows_make_none() -> None:
+    works = [kernel.work for kernel in program_of(graph_of(normed_product, 64, "f16")).main]
+    assert not any(isinstance(work, RowProduct) for work in works)
+
+
+def test_rows_that_are_no_pieces(driver: EmulatedDriver) -> None:
+    """Rows that begin anywhere, and an operand that data choose."""
+    graph = Graph("uneven")
+    x = graph.input("x", ("n", 72))[:, 5:69]
+    ids = graph.input("ids", ("n",), "i64")
+    table = graph.param("table", (9, 64), data=np.arange(576, dtype=np.float32).reshape(9, 64) / 576)
+    y = ops.softmax(x + ops.gather(table, ids, axis=0), axis=-1)
+    w = graph.param("w", (64, 24), "f16", data=np.eye(64, 24, dtype=np.float16))
+    graph.output((y.cast("f16") @ w).cast("f32"), name="y")
+    assert any(isinstance(kernel.work, RowProduct) for kernel in program_of(graph).main)
+    for rows in (1, 3):
+        given = inputs_of(graph, rows) | {"ids": np.arange(rows) * 3}
+        made, expected = (results_of(graph, given, device)[0] for device in ("cuda", "cpu"))
+        np.testing.assert_allclose(made, expected, rtol=0, atol=1e-3)
+
+
+def reduces(program: Program) -> int:
+    return sum(isinstance(k.work, LoopNest) and k.work.reduces for k in leaves(program.main))
+
+
+def test_rotary_positions_are_part_of_a_norm(driver: EmulatedDriver) -> None:
+    graph = graph_of(rotary_norm)
+    nests = [kernel.work for kernel in program_of(graph).main if isinstance(kernel.work, LoopNest)]
+    assert len([nest for nest in nests if nest.reduces]) == 1
+    assert not any(nest.outer[-1:] == (HEAD,) for nest in nests)  # no map over the rows is left
+    for rows in (1, 4):
+        check(graph, rows, 1e-5)
+
+
+def test_a_row_is_not_read_beyond_its_ends(driver: EmulatedDriver) -> None:
+    """What reads the rows of others has kernels of its own."""
+    graph = Graph("beyond")
+    rows = ops.softmax(graph.input("x", ("n", HEAD)), axis=-1)
+    graph.output(turned(ops.concat(rows[1:], rows[:1], axis=0), graph.input("angles", ("n", HEAD // 2))), name="y")
+    check(graph, 3, 1e-6)
+
+
+@pytest.mark.parametrize("at", [0, 3, 20])
+def test_rows_go_to_a_state(at: int, driver: EmulatedDriver) -> None:
+    graph = graph_of(written_norm)
+    (nest,) = (k.work for k in program_of(graph).main if isinstance(k.work, LoopNest) and k.work.inner == (HEAD,))
+    assert any(store.guard is not None for store in nest.stores())
+    given = inputs_of(graph, 4) | {"at": np.array(at)}
+    made, expected = (results_of(graph, given, device)[0] for device in ("cuda", "cpu"))
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_run_side_by_side_if_none_needs_another(driver: EmulatedDriver) -> None:
+    graph = graph_of(two_norms)
+    program = program_of(graph)
+    together = [kernel for kernel in program.main if isinstance(kernel.work, SideBySide)]
+    assert [len(kernel.work.parts()) for kernel in together] == [2]
+    assert len(program.main) == 3  # both, their product, and what needs that
+    check(graph, 6, 1e-5)
+
+
+def test_composites_are_written_and_verified() -> None:
+    for make in GRAPHS.values():
+        graph = graph_of(make)
+        program = program_of(graph)
+        verify(program)
+        text = text_of(program)
+        assert ("at once:" in text) == any(isinstance(k.work, SideBySide) for k in program.main)
+        assert ("product:" in text) == any(isinstance(k.work, RowProduct) for k in program.main)
+        if "product:" in text:
+            program.prepare.clear()
+            with pytest.raises(CompileError, match="to be written before it is read"):
+                verify(program)
