@@ -4,6 +4,7 @@ and epilogues, of every kind of layout."""
 from __future__ import annotations
 
 import math
+import re
 
 import ml_dtypes
 import numpy as np
@@ -130,14 +131,14 @@ def test_epilogues(dtype: str, out: str, n: int, driver: EmulatedDriver, monkeyp
     """Eight neighbours at once where memory takes them so, and one where rows begin anywhere."""
     force(monkeypatch, DEEP)
     graph = Graph("epilogue")
-    x, residual = graph.input("x", ("m", 64), dtype), graph.input("residual", ("m", n), dtype)
+    x, residual = graph.input("x", (70, 64), dtype), graph.input("residual", (70, n), dtype)
     y = x @ graph.param("w", (64, n), dtype) + graph.param("bias", (n,), dtype)
-    graph.output((ops.relu(y) + residual + graph.input("scale", ("m", 1), dtype)).cast(out))
+    graph.output((ops.relu(y) + residual + graph.input("scale", (70, 1), dtype)).cast(out))
     x_given, w, bias = whole((70, 64), 1, dtype), whole((64, n), 2, dtype), whole((n,), 3, dtype)
     r, scale = whole((70, n), 4, dtype), whole((70, 1), 5, dtype)
     executable = compiled(graph, {"w": w, "bias": bias})
     assert tiles(executable) == 1
-    (result,) = executable.bind({"m": 70})([x_given, r, scale])
+    (result,) = executable.bind({})([x_given, r, scale])
     expected = np.maximum(wide(x_given) @ wide(w) + wide(bias), 0) + wide(r) + wide(scale)
     if out == "u8":
         expected = np.clip(expected, 0, 255)
@@ -149,7 +150,7 @@ def test_epilogues(dtype: str, out: str, n: int, driver: EmulatedDriver, monkeyp
 def test_a_gelu_and_a_residual_in_place_of_fractions(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, IN_PARTS)
     graph = Graph("feed forward")
-    x = graph.input("x", ("m", 64), "f16")
+    x = graph.input("x", (131, 64), "f16")
     y = ops.gelu(x @ graph.param("up", (64, 128), "f16") + graph.param("bias", (128,), "f16"))
     graph.output(x + y @ graph.param("down", (128, 64), "f16"))
     random = np.random.default_rng(0)
@@ -158,7 +159,7 @@ def test_a_gelu_and_a_residual_in_place_of_fractions(driver: EmulatedDriver, mon
     executable = compiled(graph, given)
     assert tiles(executable) == 2
     x_given = random.standard_normal((131, 64)).astype(np.float16)
-    (result,) = executable.bind({"m": 131})([x_given])
+    (result,) = executable.bind({})([x_given])
     hidden = wide(x_given) @ wide(given["up"]) + wide(given["bias"])
     hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
     np.testing.assert_allclose(wide(result), wide(x_given) + hidden @ wide(given["down"]), atol=4e-3)
@@ -196,6 +197,17 @@ def test_more_results_have_larger_tiles_and_few_rows_none() -> None:
     assert 0 == areas[0] < areas[1] < areas[2]
 
 
+def test_workgroups_in_a_row_share_the_larger_side() -> None:
+    """Which comes from memory once; the smaller one stays in the cache."""
+    for m, n in ((4096, 1024), (512, 4096)):
+        graph = Graph("product")
+        graph.output(graph.input("x", (m, 256), "f16") @ graph.param("w", (256, n), "f16"))
+        (text,) = (text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
+        (fast,) = re.findall(r"const auto (\w+) = position %", text)
+        (column,) = re.findall(r"const auto left\d+ = (\w+) \*", text)
+        assert (column == fast) == (m > n)
+
+
 @pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
 @pytest.mark.parametrize("number", range(len(nvrtc.ARCHITECTURES)))
 def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +217,7 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
     for layout in layouts:
         force(monkeypatch, layout)
         graph = Graph("product")
-        graph.output(graph.input("x", ("m", 96), "f16") @ graph.param("w", (96, 100), "f16"))
+        graph.output(graph.input("x", (300, 96), "f16") @ graph.param("w", (96, 100), "f16"))
         texts += [text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
     assert len(texts) == len(layouts)
     assert nvrtc.compile_cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])

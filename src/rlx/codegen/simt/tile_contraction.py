@@ -17,7 +17,7 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import CHUNK, PAD, PANELS, WARP, TeamContraction, depth, is_aligned
-from rlx.codegen.simt.tile_layouts import TileLayout, tile_of
+from rlx.codegen.simt.tile_layouts import TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -31,7 +31,11 @@ Copies = Callable[[str], None]
 
 
 class TileContraction(TeamContraction):
-    """The shader of a contraction whose operands come to workgroup memory."""
+    """The shader of a contraction whose operands come to workgroup memory.
+
+    rows_first   whether workgroups that follow one another have the same columns, so that the right side comes from
+                 memory once, and the left one stays in the common cache; else the other way round
+    """
 
     def __init__(
         self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int, layout: TileLayout
@@ -39,6 +43,10 @@ class TileContraction(TeamContraction):
         super().__init__(work, slots, language, rows_guess, layout)
         self.ring = layout
         self.code.follows = False
+        self.rows_first = is_smaller_left(work, rows_guess)
+        if self.rows_first:
+            *batch, down, across = self.grid
+            self.grid = (*batch, across, down)
         self.code.dynamic_shared = layout.shared_bytes
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
@@ -55,6 +63,9 @@ class TileContraction(TeamContraction):
         """Everything of one tile."""
         work, code, layout = self.work, self.code, self.ring
         rows, columns = layout.tile
+        if self.rows_first:
+            axes = self.body.axes
+            axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
         self.top = code.let(f"{self.body.axes[work.m_axis]} * {self.language.index(rows)}", "top")
         self.left = code.let(f"{self.body.axes[work.n_axis]} * {self.language.index(columns)}", "left")
         along_m = layout.warps[0]

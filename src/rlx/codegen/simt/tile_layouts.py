@@ -127,6 +127,12 @@ def tile_of(work: Contraction, rows: int) -> TileLayout | None:
     return min(CHOICES, key=lambda layout: clocks(known, layout))
 
 
+def is_smaller_left(work: Contraction, rows: int) -> bool:
+    """Whether the left side of a matrix has fewer elements than the right one."""
+    known = with_rows(work, rows)
+    return _static(known.m) < _static(known.n)
+
+
 def clocks(work: Contraction, layout: TileLayout) -> float:
     """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
     cache take, where there are enough workgroups to hide each other's waits."""
