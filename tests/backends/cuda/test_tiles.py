@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
@@ -18,6 +19,7 @@ from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cuda_module
 from rlx.codegen.simt.tile_layouts import LAYOUTS, TileLayout
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
@@ -174,6 +176,31 @@ def test_rows_that_other_data_choose(driver: EmulatedDriver, monkeypatch: pytest
     chosen = np.random.default_rng(3).integers(0, 9, 67)
     (result,) = compiled(graph, {"w": w}).bind({"m": 67})([table_given, chosen])
     np.testing.assert_array_equal(wide(result), wide(table_given)[chosen] @ wide(w))
+
+
+@pytest.mark.parametrize("layout", [SMALL, TOGETHER], ids=["small", "together"])
+def test_as_many_rows_as_a_table_of_the_device_says(
+    layout: TileLayout, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are appended to a state, and all so far are multiplied: one graph for all numbers of them."""
+    force(monkeypatch, layout)
+    graph = Graph("appending")
+    row, counted = graph.input("row", (1, 64), "f16"), graph.input("cached", ("past",), "u8")
+    past = counted.shape[0]
+    state = graph.state("cache", (80, 64), "f16")
+    written = ops.update_slice(state, row, ops.dims_tensor(graph, values=(past,)).reshape(()))
+    graph.set_next(state, written)
+    seen = ops.slice(written, starts=(0, 0), stops=(dims.add(past, 1), 64), steps=(1, 1))
+    graph.output(ops.reduce_sum(seen @ graph.param("w", (64, 40), "f16"), axes=(0,)), name="sum")
+    w, rows = whole((64, 40), 1), whole((72, 64), 2) // 2
+    program = rlx.Session("cuda").compile(graph)
+    program.set_param("w", w)
+    program.bind_handle("cache", np.concatenate([rows[:62], np.zeros((18, 64), np.float16)]))
+    for past in range(62, 72):
+        with driver.counted() as calls:
+            (result,) = program.run([rows[past : past + 1], np.zeros(past, np.uint8)])
+        np.testing.assert_array_equal(wide(result), wide(rows[: past + 1] @ w).sum(0))
+    assert calls.count("launch") == 0 and calls.count("replay") == 1
 
 
 def test_sides_that_begin_anywhere_come_straight_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
