@@ -31,7 +31,9 @@ from .graphs import compiled
 SMALL = TileLayout(32, 32, (2, 2, 1), 32, 3)
 DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
 IN_PARTS = TileLayout(64, 64, (2, 2, 1), 32, 3)
+SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
 TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
+TOGETHER_SLICED = TileLayout(32, 64, (4, 1, 2), 64, 3, together=True)
 TOGETHER_IN_PARTS = TileLayout(32, 64, (8, 1, 1), 32, 3, together=True)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -57,8 +59,8 @@ def wide(array: Array) -> Array:
 
 @pytest.mark.parametrize(
     "layout",
-    [SMALL, DEEP, IN_PARTS, TOGETHER, TOGETHER_IN_PARTS],
-    ids=["small", "deep", "in parts", "together", "together in parts"],
+    [SMALL, DEEP, IN_PARTS, SLICED, TOGETHER, TOGETHER_SLICED, TOGETHER_IN_PARTS],
+    ids=["small", "deep", "in parts", "sliced", "together", "together sliced", "together in parts"],
 )
 @pytest.mark.parametrize(
     ("m", "k", "n", "dtype"),
