@@ -4,11 +4,13 @@ and epilogues, of every kind of layout."""
 from __future__ import annotations
 
 import math
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
@@ -17,6 +19,7 @@ from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cuda_module
 from rlx.codegen.simt.tile_layouts import LAYOUTS, TileLayout
+from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.kernel.ir.contraction import Contraction
@@ -28,7 +31,9 @@ from .graphs import compiled
 SMALL = TileLayout(32, 32, (2, 2, 1), 32, 3)
 DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
 IN_PARTS = TileLayout(64, 64, (2, 2, 1), 32, 3)
+SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
 TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
+TOGETHER_SLICED = TileLayout(32, 64, (4, 1, 2), 64, 3, together=True)
 TOGETHER_IN_PARTS = TileLayout(32, 64, (8, 1, 1), 32, 3, together=True)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -54,8 +59,8 @@ def wide(array: Array) -> Array:
 
 @pytest.mark.parametrize(
     "layout",
-    [SMALL, DEEP, IN_PARTS, TOGETHER, TOGETHER_IN_PARTS],
-    ids=["small", "deep", "in parts", "together", "together in parts"],
+    [SMALL, DEEP, IN_PARTS, SLICED, TOGETHER, TOGETHER_SLICED, TOGETHER_IN_PARTS],
+    ids=["small", "deep", "in parts", "sliced", "together", "together sliced", "together in parts"],
 )
 @pytest.mark.parametrize(
     ("m", "k", "n", "dtype"),
@@ -130,14 +135,14 @@ def test_epilogues(dtype: str, out: str, n: int, driver: EmulatedDriver, monkeyp
     """Eight neighbours at once where memory takes them so, and one where rows begin anywhere."""
     force(monkeypatch, DEEP)
     graph = Graph("epilogue")
-    x, residual = graph.input("x", ("m", 64), dtype), graph.input("residual", ("m", n), dtype)
+    x, residual = graph.input("x", (70, 64), dtype), graph.input("residual", (70, n), dtype)
     y = x @ graph.param("w", (64, n), dtype) + graph.param("bias", (n,), dtype)
-    graph.output((ops.relu(y) + residual + graph.input("scale", ("m", 1), dtype)).cast(out))
+    graph.output((ops.relu(y) + residual + graph.input("scale", (70, 1), dtype)).cast(out))
     x_given, w, bias = whole((70, 64), 1, dtype), whole((64, n), 2, dtype), whole((n,), 3, dtype)
     r, scale = whole((70, n), 4, dtype), whole((70, 1), 5, dtype)
     executable = compiled(graph, {"w": w, "bias": bias})
     assert tiles(executable) == 1
-    (result,) = executable.bind({"m": 70})([x_given, r, scale])
+    (result,) = executable.bind({})([x_given, r, scale])
     expected = np.maximum(wide(x_given) @ wide(w) + wide(bias), 0) + wide(r) + wide(scale)
     if out == "u8":
         expected = np.clip(expected, 0, 255)
@@ -149,7 +154,7 @@ def test_epilogues(dtype: str, out: str, n: int, driver: EmulatedDriver, monkeyp
 def test_a_gelu_and_a_residual_in_place_of_fractions(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, IN_PARTS)
     graph = Graph("feed forward")
-    x = graph.input("x", ("m", 64), "f16")
+    x = graph.input("x", (131, 64), "f16")
     y = ops.gelu(x @ graph.param("up", (64, 128), "f16") + graph.param("bias", (128,), "f16"))
     graph.output(x + y @ graph.param("down", (128, 64), "f16"))
     random = np.random.default_rng(0)
@@ -158,7 +163,7 @@ def test_a_gelu_and_a_residual_in_place_of_fractions(driver: EmulatedDriver, mon
     executable = compiled(graph, given)
     assert tiles(executable) == 2
     x_given = random.standard_normal((131, 64)).astype(np.float16)
-    (result,) = executable.bind({"m": 131})([x_given])
+    (result,) = executable.bind({})([x_given])
     hidden = wide(x_given) @ wide(given["up"]) + wide(given["bias"])
     hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
     np.testing.assert_allclose(wide(result), wide(x_given) + hidden @ wide(given["down"]), atol=4e-3)
@@ -173,6 +178,31 @@ def test_rows_that_other_data_choose(driver: EmulatedDriver, monkeypatch: pytest
     chosen = np.random.default_rng(3).integers(0, 9, 67)
     (result,) = compiled(graph, {"w": w}).bind({"m": 67})([table_given, chosen])
     np.testing.assert_array_equal(wide(result), wide(table_given)[chosen] @ wide(w))
+
+
+@pytest.mark.parametrize("layout", [SMALL, TOGETHER], ids=["small", "together"])
+def test_as_many_rows_as_a_table_of_the_device_says(
+    layout: TileLayout, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are appended to a state, and all so far are multiplied: one graph for all numbers of them."""
+    force(monkeypatch, layout)
+    graph = Graph("appending")
+    row, counted = graph.input("row", (1, 64), "f16"), graph.input("cached", ("past",), "u8")
+    past = counted.shape[0]
+    state = graph.state("cache", (80, 64), "f16")
+    written = ops.update_slice(state, row, ops.dims_tensor(graph, values=(past,)).reshape(()))
+    graph.set_next(state, written)
+    seen = ops.slice(written, starts=(0, 0), stops=(dims.add(past, 1), 64), steps=(1, 1))
+    graph.output(ops.reduce_sum(seen @ graph.param("w", (64, 40), "f16"), axes=(0,)), name="sum")
+    w, rows = whole((64, 40), 1), whole((72, 64), 2) // 2
+    program = rlx.Session("cuda").compile(graph)
+    program.set_param("w", w)
+    program.bind_handle("cache", np.concatenate([rows[:62], np.zeros((18, 64), np.float16)]))
+    for past in range(62, 72):
+        with driver.counted() as calls:
+            (result,) = program.run([rows[past : past + 1], np.zeros(past, np.uint8)])
+        np.testing.assert_array_equal(wide(result), wide(rows[: past + 1] @ w).sum(0))
+    assert calls.count("launch") == 0 and calls.count("replay") == 1
 
 
 def test_sides_that_begin_anywhere_come_straight_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +226,17 @@ def test_more_results_have_larger_tiles_and_few_rows_none() -> None:
     assert 0 == areas[0] < areas[1] < areas[2]
 
 
+def test_workgroups_in_a_row_share_the_larger_side() -> None:
+    """Which comes from memory once; the smaller one stays in the cache."""
+    for m, n in ((4096, 1024), (512, 4096)):
+        graph = Graph("product")
+        graph.output(graph.input("x", (m, 256), "f16") @ graph.param("w", (256, n), "f16"))
+        (text,) = (text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
+        (fast,) = re.findall(r"const auto (\w+) = position %", text)
+        (column,) = re.findall(r"const auto left\d+ = (\w+) \*", text)
+        assert (column == fast) == (m > n)
+
+
 @pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
 @pytest.mark.parametrize("number", range(len(nvrtc.ARCHITECTURES)))
 def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +246,7 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
     for layout in layouts:
         force(monkeypatch, layout)
         graph = Graph("product")
-        graph.output(graph.input("x", ("m", 96), "f16") @ graph.param("w", (96, 100), "f16"))
+        graph.output(graph.input("x", (300, 96), "f16") @ graph.param("w", (96, 100), "f16"))
         texts += [text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
     assert len(texts) == len(layouts)
     assert nvrtc.compile_cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])

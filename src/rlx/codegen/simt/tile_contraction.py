@@ -9,7 +9,7 @@ bank nor those that load matrices: 16 bytes of each of eight rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt import team_contraction
@@ -17,7 +17,7 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import CHUNK, PAD, PANELS, WARP, TeamContraction, depth, is_aligned
-from rlx.codegen.simt.tile_layouts import TileLayout, tile_of
+from rlx.codegen.simt.tile_layouts import TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -31,7 +31,11 @@ Copies = Callable[[str], None]
 
 
 class TileContraction(TeamContraction):
-    """The shader of a contraction whose operands come to workgroup memory."""
+    """The shader of a contraction whose operands come to workgroup memory.
+
+    rows_first   whether workgroups that follow one another have the same columns, so that the right side comes from
+                 memory once, and the left one stays in the common cache; else the other way round
+    """
 
     def __init__(
         self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int, layout: TileLayout
@@ -39,6 +43,10 @@ class TileContraction(TeamContraction):
         super().__init__(work, slots, language, rows_guess, layout)
         self.ring = layout
         self.code.follows = False
+        self.rows_first = is_smaller_left(work, rows_guess)
+        if self.rows_first:
+            *batch, down, across = self.grid
+            self.grid = (*batch, across, down)
         self.code.dynamic_shared = layout.shared_bytes
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
@@ -55,27 +63,30 @@ class TileContraction(TeamContraction):
         """Everything of one tile."""
         work, code, layout = self.work, self.code, self.ring
         rows, columns = layout.tile
+        if self.rows_first:
+            axes = self.body.axes
+            axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
         self.top = code.let(f"{self.body.axes[work.m_axis]} * {self.language.index(rows)}", "top")
         self.left = code.let(f"{self.body.axes[work.n_axis]} * {self.language.index(columns)}", "left")
-        along_m = layout.warps[0]
         code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        along_m, along_n, along_k = layout.warps
         group, rows_of_group = layout.group, layout.group * layout.rows
-        row = (
-            f"warp / {group} % {along_m // group} * {{}} + warp % {group} * 16"
-            if group > 1
-            else f"warp % {along_m} * {{}}"
-        )
-        code.emit(f"const int warp_row = {row.format(rows_of_group)};")
-        code.emit(f"const int part_row = {row.format(rows_of_group // layout.parts)};")
-        code.emit(f"const int warp_column = warp / {along_m} * {layout.columns};")
+        row, of_group = f"warp / {group} % {along_m // group}", f"warp % {group} * 16"
+        code.emit(f"const int warp_row = {row} * {rows_of_group} + {of_group};")
+        code.emit(f"const int part_row = {row} * {rows_of_group // layout.parts} + {of_group};")
+        code.emit(f"const int warp_column = warp / {along_m} % {along_n} * {layout.columns};")
+        slice_of_k = f"warp / {along_m * along_n}" if along_k > 1 else "0"
+        code.emit(f"const int slice = {slice_of_k}, first_piece = slice * {layout.slice * WARP};")
         code.emit(f"float sums[{layout.rows // 16}][{layout.columns // 8}][4] = {{}};")
         self._sums()
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
         results = TileResults(work, layout, self.body, stages, self.top, self.left)
         code.emit("float* const shared_sums = (float*)dynamic_shared;")
         for part in range(layout.parts):
-            code.emit(self.language.barrier())
-            self._put_part(part)
+            for number in range(along_k):
+                code.emit(self.language.barrier())
+                with code.block(f"if (slice == {number})") if along_k > 1 else nullcontext():
+                    self._put_part(part, number > 0)
             code.emit(self.language.barrier())
             results.write(part)
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
@@ -225,16 +236,16 @@ class TileContraction(TeamContraction):
         chunks = layout.chunks
         code.emit("const int swap = own % 8 / 2;")
         row = f"(warp_row / 8 + own / 8 % 2) * {chunks * WARP} + own % 8 * 4"
-        code.emit(f"const int left_high = {row} + (own / 16 ^ swap), left_low = left_high ^ 2;")
+        code.emit(f"const int left_high = first_piece + {row} + (own / 16 ^ swap), left_low = left_high ^ 2;")
         column = f"{layout.side_pieces[0]} + warp_column / 8 * {chunks * WARP} + own % 8 * 4"
-        code.emit(f"const int right_at = {column} + (own / 8 ^ swap);")
+        code.emit(f"const int right_at = first_piece + {column} + (own / 8 ^ swap);")
 
     def _multiply_stage(self) -> None:
         """All products of a stage: two of each pair of a warp's row and column tiles, 32 elements along k."""
         code, layout = self.code, self.ring
         m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
         with ExitStack() as loops:
-            self._unrolled(loops, "chunk", chunks)
+            self._unrolled(loops, "chunk", layout.slice)
             code.emit(f"Piece left[2][{m_tiles}], right[{n_tiles}];")
             with ExitStack() as inner:
                 self._unrolled(inner, "i", m_tiles)
@@ -256,11 +267,13 @@ class TileContraction(TeamContraction):
         code, layout = self.code, self.ring
         stride = layout.chunks * WARP
         rows = layout.group * layout.rows
-        code.emit(f"const Piece* const rows = from + warp / 4 % {layout.warps[0] // 4} * {rows // 8 * stride};")
-        code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]} + warp_column / 8 * {stride};")
+        own_rows = f"warp / 4 % {layout.warps[0] // 4} * {rows // 8 * stride}"
+        code.emit(f"const Piece* const rows = from + first_piece + {own_rows};")
+        own_columns = f"{layout.side_pieces[0]} + warp_column / 8 * {stride}"
+        code.emit(f"const Piece* const columns = from + first_piece + {own_columns};")
         code.emit(f"{self._hold()} begin_products();")
         with ExitStack() as loops:
-            self._unrolled(loops, "k", 2 * layout.chunks)
+            self._unrolled(loops, "k", 2 * layout.slice)
             self._unrolled(loops, "i", layout.rows // 16)
             left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
             right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
@@ -276,8 +289,8 @@ class TileContraction(TeamContraction):
 
     # results
 
-    def _put_part(self, part: int) -> None:
-        """The sums of a part of each warp's rows, into workgroup memory."""
+    def _put_part(self, part: int, adds: bool) -> None:
+        """The sums of a part of each warp's rows, into workgroup memory, or added to those of other warps there."""
         code, layout = self.code, self.ring
         of_a_warp, pitch = layout.rows // layout.parts, layout.tile[1] + PAD
         first = part * of_a_warp // 16
@@ -287,8 +300,11 @@ class TileContraction(TeamContraction):
             self._unrolled(loops, "half", 2)
             row = f"part_row + i * {16 * layout.group} + half * 8 + own / 4"
             column = "warp_column + j * 8 + own % 4 * 2"
-            pair = ", ".join(f"__float_as_uint(sums[{first} + i][j][2 * half + {k}])" for k in range(2))
-            code.emit(f"*(HalfPiece*)(shared_sums + ({row}) * {pitch} + {column}) = HalfPiece{{{pair}}};")
+            code.emit(f"HalfPiece* const place = (HalfPiece*)(shared_sums + ({row}) * {pitch} + {column});")
+            pair = [f"sums[{first} + i][j][2 * half + {k}]" for k in range(2)]
+            if adds:
+                pair = [f"__uint_as_float(place->{word}) + {total}" for word, total in zip("xy", pair)]
+            code.emit(f"*place = HalfPiece{{{', '.join(f'__float_as_uint({total})' for total in pair)}}};")
 
 
 def fits(work: Contraction, slots: Sequence[Slot]) -> bool:

@@ -55,6 +55,11 @@ class TileLayout(Layout):
         return self.depth // CHUNK
 
     @property
+    def slice(self) -> int:
+        """Chunks of a stage that one warp has: each of the warps along k has its own."""
+        return self.chunks // self.warps[2]
+
+    @property
     def side_pieces(self) -> tuple[int, int]:
         """Pieces of 16 bytes that a stage has of the left side, and of the right one."""
         rows, columns = self.tile
@@ -91,27 +96,30 @@ class TileLayout(Layout):
             and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
             and self.lanes % columns == 0
             and self.warps[0] % self.group == 0
+            and self.chunks % self.warps[2] == 0
             and results % (8 * self.lanes) == 0
         )
 
 
 WARPS = (
-    (64, 64, (2, 2)), (64, 64, (4, 2)), (64, 64, (2, 4)), (64, 32, (2, 4)), (64, 32, (2, 2)), (32, 64, (2, 2)),
-    (32, 64, (4, 2)), (32, 32, (2, 2)), (32, 32, (4, 2)),
+    (64, 64, (2, 2, 1)), (64, 64, (4, 2, 1)), (64, 64, (2, 4, 1)), (64, 64, (2, 2, 2)), (64, 32, (2, 4, 1)),
+    (64, 32, (2, 2, 1)), (64, 32, (2, 2, 2)), (32, 64, (2, 2, 1)), (32, 64, (4, 2, 1)), (32, 64, (2, 2, 2)),
+    (32, 32, (2, 2, 1)), (32, 32, (4, 2, 1)), (32, 32, (2, 2, 2)),
 )  # fmt: skip
 """Rows and columns of a warp, and warps."""
 GROUPS = (
-    (32, 128, (8, 1)), (32, 128, (4, 2)), (32, 128, (4, 1)), (16, 128, (8, 1)), (16, 128, (4, 1)), (32, 64, (4, 1)),
-    (16, 64, (8, 1)), (16, 64, (4, 2)), (16, 64, (4, 1)),
+    (32, 128, (8, 1, 1)), (32, 128, (4, 2, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
+    (16, 128, (4, 1, 1)), (32, 64, (4, 1, 1)), (32, 64, (4, 1, 2)), (16, 64, (8, 1, 1)), (16, 64, (4, 2, 1)),
+    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)),
 )  # fmt: skip
 """The same of warps that make products together."""
 LAYOUTS = tuple(
     layout
     for together, splits in ((False, WARPS), (True, GROUPS))
-    for rows, columns, (m, n) in splits
+    for rows, columns, warps in splits
     for depth in (64, 32)
     for stages in (3, 4)
-    if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages, together)).is_possible
+    if (layout := TileLayout(rows, columns, warps, depth, stages, together)).is_possible
 )
 CHOICES = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those that `tile_of` chooses from."""
@@ -125,6 +133,12 @@ def tile_of(work: Contraction, rows: int) -> TileLayout | None:
     if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
         return None
     return min(CHOICES, key=lambda layout: clocks(known, layout))
+
+
+def is_smaller_left(work: Contraction, rows: int) -> bool:
+    """Whether the left side of a matrix has fewer elements than the right one."""
+    known = with_rows(work, rows)
+    return _static(known.m) < _static(known.n)
 
 
 def clocks(work: Contraction, layout: TileLayout) -> float:
@@ -141,11 +155,11 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
     busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
-    busy += rows * columns / FINISHED_A_CLOCK
+    busy += rows * columns * (1 + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     sums = layout.rows * layout.columns // WARP
     registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
-    alone = busy + steps * STEP_CLOCKS + FILL_CLOCKS + FINISH_CLOCKS
+    alone = busy + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
     waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
     return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
 
