@@ -99,7 +99,7 @@ ANE = Rules(
 RULES: dict[str, Rules] = {
     "mlx": MLX,
     "ane": ANE,
-    "cuda": Rules(refused=frozenset({"kernels in CUDA C++ have no complex numbers"})),
+    "cuda": Rules(refused=frozenset({"kernels in C++ have no complex numbers"})),
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
     "gpu": WGPU,
     "vulkan": WGPU,
