@@ -311,7 +311,7 @@ class Cpp(Language):
     lane_number = "threadIdx.x"
 
     @abstractmethod
-    def head(self, lanes: int) -> str:
+    def qualifiers(self, lanes: int) -> str:
         """What stands before the name of a kernel."""
 
     @abstractmethod
@@ -327,9 +327,11 @@ class Cpp(Language):
         lanes: int = WORKGROUP,
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
-        position = f"({INDEX}){self.block_index}"
-        if positions_a_group > 1:
-            position = f"{position} * {positions_a_group} + {self.lane_number}"
+        body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
+        return "\n".join([*self.head(record, bindings, name, lanes), *body, "}"])
+
+    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int) -> list[str]:
+        """The first lines of a kernel."""
         pointers = [
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
             for number, binding in enumerate(bindings)
@@ -338,17 +340,18 @@ class Cpp(Language):
         if record.moves:
             pointers.append(f"const {INDEX}* __restrict__ moving")
         count = max(record.rounds + len(record.numbers), 1)
-        lines = [
-            self.head(lanes),
-            f"{name}({', '.join([*pointers, self.record_parameter(count)])}) {{",
+        return [self.qualifiers(lanes), f"{name}({', '.join([*pointers, self.record_parameter(count)])}) {{"]
+
+    def body(self, code: Code, block: str, positions_a_group: int) -> list[str]:
+        """The lines between a kernel's braces; `block` is the number of the block."""
+        position = f"{block} * {positions_a_group} + {self.lane_number}" if positions_a_group > 1 else block
+        return [
             f"  const {INDEX} position = {position};",
             f"  [[maybe_unused]] const unsigned lane = {self.lane_number};",
             *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
             *self.first_lines(code),
             *code.lines,
-            "}",
         ]
-        return "\n".join(lines)
 
 
 def index_literal(value: int) -> str:

@@ -21,7 +21,7 @@ class Cuda(Cpp):
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
 
-    def head(self, lanes: int) -> str:
+    def qualifiers(self, lanes: int) -> str:
         return f'extern "C" __global__ void __launch_bounds__({lanes})'
 
     def record_parameter(self, count: int) -> str:
