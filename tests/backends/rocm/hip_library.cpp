@@ -196,9 +196,14 @@ Error hipMemcpyDtoDAsync(Handle target, Handle source, Size bytes, Handle stream
   CALL(hipMemcpyDtoDAsync, (unsigned long long)bytes, stream) memcpy(target, source, bytes); return 0;
 }
 
+std::map<Handle, const char*> images;  // as they were given: what is behind them may change until a module is unloaded
+
 Error hipModuleLoadData(Handle* module, const void* image) {
-  CALL(hipModuleLoadData, (unsigned long long)((const unsigned char*)image)[5]) *module = made(); return 0;
+  CALL(hipModuleLoadData, (unsigned long long)((const unsigned char*)image)[5])
+  images[*module = made()] = (const char*)image;
+  return 0;
 }
+const char* image_of(Handle module) { return images[module]; }
 Error hipModuleUnload(Handle module) { CALL(hipModuleUnload, module) return 0; }
 Error hipModuleGetFunction(Handle* function, Handle module, const char* name) {
   if (Error code = called("hipModuleGetFunction", list(module) + ", " + name)) return code;

@@ -116,6 +116,17 @@ def test_kernels_and_graphs(hip: Noted) -> None:
         driver.update(executable, graph)
 
 
+def test_code_stays_as_long_as_its_module(hip: Noted) -> None:
+    driver = HipDriver()
+    hip.library.image_of.argtypes, hip.library.image_of.restype = (ctypes.c_void_p,), ctypes.c_void_p
+    modules = [driver.load(bytes([number]) * 5000) for number in range(1, 9)]
+    for number, module in enumerate(modules, 1):
+        assert ctypes.string_at(hip.library.image_of(module), 5000) == bytes([number]) * 5000
+    for module in modules:
+        driver.unload(module)
+    assert not driver._images
+
+
 def test_all_calls_were_seen(hip: Noted) -> None:
     """No signature is left that no test takes."""
     told = Path(__file__).read_text()

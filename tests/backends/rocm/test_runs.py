@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from backends.cuda.graphs import BIAS, W, cache, dense, expected, x_of
+from backends.cuda.graphs import BIAS, W, cache, dense, doubling, expected, x_of
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda import device
@@ -74,6 +74,13 @@ def test_states_pipelines_and_profiles(driver: EmulatedHip) -> None:
     with driver.counted() as calls:
         times = timed.profile([x_of(3)])
     assert all(time.calls == 1 and time.total_ns > 0 for time in times) and "begin_capture" not in calls
+
+
+def test_loops_that_data_end(driver: EmulatedHip) -> None:
+    bound = program(doubling()).bind({})
+    for start, end in ((3.0, 192.0), (200.0, 200.0), (7.0, 112.0)):
+        (result,) = bound([np.array([1, start, 0], np.float32)])
+        np.testing.assert_array_equal(result, np.array([end / start, end, 0], np.float32))
 
 
 def test_arrays_say_that_they_are_on_rocm(driver: EmulatedHip) -> None:

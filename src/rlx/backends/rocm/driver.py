@@ -104,6 +104,7 @@ class HipDriver(Driver):
                 raise DeviceUnavailable(f"[device] {libraries.HIP} has no {name}: {libraries.INSTALL}")
             function.argtypes, function.restype = parameters, Int
         self.library.hipGetErrorName.argtypes, self.library.hipGetErrorName.restype = (Int,), ctypes.c_char_p
+        self._images: dict[int, bytes] = {}
         self.compiler = f"hiprtc {hiprtc.version()} {' '.join(hiprtc.OPTIONS)}"
         try:
             self._call("hipInit", 0)
@@ -229,10 +230,14 @@ class HipDriver(Driver):
         self._call("hipMemcpyDtoDAsync", target, source, nbytes, stream)
 
     def load(self, code: bytes) -> Any:
-        return self._made("hipModuleLoadData", code)
+        """The code stays where it is for as long as the module: HIP need not copy it."""
+        module = self._made("hipModuleLoadData", code)
+        self._images[module] = code
+        return module
 
     def unload(self, module: Any) -> None:
         self._call("hipModuleUnload", module)
+        self._images.pop(module, None)
 
     def function(self, module: Any, name: str) -> Any:
         return self._made("hipModuleGetFunction", module, name.encode())
