@@ -41,6 +41,8 @@ from support import assert_close
 from tools.emulate_cuda import Emulator
 
 CASES_A_MODULE = 120
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+"""The number of a function's attribute."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,15 @@ class Driver:
     def free(self, pointer: ctypes.c_uint64) -> None:
         self("cuMemFree_v2", pointer)
 
-    def launch(self, module: ctypes.c_void_p, name: str, blocks: int, lanes: int, arguments: Sequence[object]) -> None:
+    def launch(
+        self, module: ctypes.c_void_p, name: str, blocks: int, lanes: int, arguments: Sequence[object],
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
         function = ctypes.c_void_p()
         self("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        self("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
-        self("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, None, pointers, None)
+        self("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, shared_bytes, None, pointers, None)
         self("cuCtxSynchronize")
 
 
@@ -171,7 +177,8 @@ def _launch(
         rounds = shader.rounds.of(int(dims.evaluate(shader.rounds.extent, item.binding)))
     for brought in rounds if blocks else ():
         record = (ctypes.c_longlong * max(len(brought) + len(numbers), 1))(*brought, *numbers)
-        driver.launch(loaded, variant.name, blocks, shader.lanes, [*(memory[n] for n in kernel.slots), record])
+        arguments = [*(memory[n] for n in kernel.slots), record]
+        driver.launch(loaded, variant.name, blocks, shader.lanes, arguments, shader.shared_bytes)
 
 
 Groups = list[list[Lowered]]

@@ -15,6 +15,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(lanes)
 #define __grid_constant__
 
@@ -26,11 +27,21 @@ constexpr size_t stack_bytes = 256 << 10;
 
 constexpr int ended = 0, pausing = -1;
 
+// What a lane copies beside its other work: from nowhere, zeros.
+struct Copy {
+  void* place;
+  const void* source;
+  int group;
+};
+
 struct Lane {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(stack_bytes);
   int waits_at = ended;  // the line of a barrier; `pausing` where it waits for nobody
   unsigned long long given;
+  unsigned shown[6];
+  std::vector<Copy> copies;
+  int groups = 0;  // of copies so far
 };
 
 struct Index {
@@ -83,8 +94,9 @@ inline int common_place(unsigned first, unsigned count) {
   return place;
 }
 
-// Runs a block; false where its lanes wait for one another at different places. Every other block takes its lanes in
-// the opposite order, so that what depends on their order shows.
+// Runs a block; false where its lanes wait for one another at different places. A warp goes on alone for as long as its
+// lanes wait for one another only, so that a missing wait for other warps shows. Every other block takes its lanes in the
+// opposite order, so that what depends on their order shows.
 inline bool run_block(unsigned number) {
   blockIdx.x = number;
   for (Lane& lane : block) {
@@ -93,16 +105,20 @@ inline bool run_block(unsigned number) {
     lane.context.uc_stack.ss_size = lane.stack.size();
     lane.context.uc_link = nullptr;
     lane.waits_at = pausing;
+    lane.copies.clear();
+    lane.groups = 0;
     makecontext(&lane.context, enter, 0);
   }
   for (;;) {
     go_on(pausing, number % 2);
     bool paused = false, together = false;
     for (const Lane& lane : block) paused |= lane.waits_at == pausing;
-    for (unsigned first = 0; first < lanes && !paused; first += warp) {
-      const int place = common_place(first, warp);
-      if (place < pausing) go_on(place, number % 2, first, warp);
-      together |= place < pausing;
+    for (unsigned turn = 0; turn < lanes && !paused; turn += warp) {
+      const unsigned first = number % 2 ? lanes - warp - turn : turn;
+      for (int place; (place = common_place(first, warp)) < pausing;) {
+        go_on(place, number % 2, first, warp);
+        together = true;
+      }
     }
     if (paused || together) continue;
     const int place = common_place(0, lanes);

@@ -31,8 +31,8 @@ OPTIONS = (
     "-fPIC",
 )
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
-MATRIX = Path(__file__).with_name("cuda_matrix_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
+PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups")]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 NOTHING = 0
@@ -63,7 +63,8 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        kernels = text.replace(cuda.prelude(), f"{cuda.prelude(ptx=False)}\n{MATRIX.read_text()}")
+        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX)])
+        kernels = text.replace(cuda.prelude(), others)
         kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
         assert kernels != text
         entries = "\n".join(
@@ -106,8 +107,12 @@ class Emulator:
     def free(self, pointer: ctypes.c_uint64) -> None:
         del self._memory[pointer.value]
 
-    def launch(self, module: ctypes.CDLL, name: str, blocks: int, lanes: int, arguments: Sequence[object]) -> None:
-        """Runs a kernel. Raises AssertionError where lanes of a block wait for one another in vain."""
+    def launch(
+        self, module: ctypes.CDLL, name: str, blocks: int, lanes: int, arguments: Sequence[object],
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """Runs a kernel, whose text says how much workgroup memory a launch brings. Raises AssertionError where lanes
+        of a block wait for one another in vain."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))  # type: ignore[arg-type]
         run = module[f"run_{name}"]
         wrong = WRONG[run(ctypes.c_uint(lanes), ctypes.c_uint(blocks), pointers)]

@@ -66,12 +66,14 @@ class Graph:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel: its library, its name, how many pointers it takes, and how many numbers."""
+    """A kernel: its library, its name, how many pointers it takes, how many numbers, and what its launches bring of
+    workgroup memory."""
 
     library: ctypes.CDLL
     name: str
     pointers: int
     numbers: int
+    shared_bytes: int
 
 
 class EmulatedDriver(Driver):
@@ -147,7 +149,11 @@ class EmulatedDriver(Driver):
             assert head is not None, source
             numbers = re.search(r"Record<(\d+)>", head[1])
             assert numbers is not None
-            facts = {"name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1])}
+            shared = re.findall(r"^  DYNAMIC_SHARED\((\d+)\);", source, re.MULTILINE)
+            facts = {
+                "name": name, "pointers": head[1].count("__restrict__"), "numbers": int(numbers[1]),
+                "shared_bytes": sum(map(int, shared)),
+            }  # fmt: skip
             self._compiled[source] = json.dumps(facts).encode() + b"\n" + self.emulator.compile(source, [name])
         return self._compiled[source]
 
@@ -324,12 +330,14 @@ class EmulatedDriver(Driver):
 
     def function(self, module: Any, name: str) -> Any:
         assert name == module["name"]
-        return Loaded(module["library"], name, module["pointers"], module["numbers"])
+        return Loaded(module["library"], name, module["pointers"], module["numbers"], module["shared_bytes"])
 
     def launch(
-        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
-    ) -> None:
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self._called("launch")
+        assert shared_bytes == function.shared_bytes
         count = function.pointers + 1
         places = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(arguments))
         pointers = [ctypes.c_int64.from_address(int(place)).value for place in places[:-1]]

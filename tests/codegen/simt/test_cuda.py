@@ -24,6 +24,7 @@ from rlx.ir.graph import Graph
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.irregular import BitonicSort, Scatter
+from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.ir.program import leaves
 
 GROUPS = 12
@@ -74,8 +75,9 @@ def test_products_are_quads_in_registers() -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
-    """Few rows share the sum among more warps than many do; panels are read by whole warps."""
-    lanes = []
+    """Few rows share the sum among more warps than many do; panels are read by whole warps. Operands of many rows come
+    to workgroup memory."""
+    slices = []
     for rows in (1, 16, 4096):
         graph = Graph("product")
         graph.output(graph.input("x", (rows, 512), dtype) @ graph.param("w", (512, 384), dtype))
@@ -84,21 +86,23 @@ def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
         (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
         variant = module.variant(kernel, {})
         text = module.kernels[variant.name]
-        assert f"mma_{dtype}(sums[0][0]" in text and (kernel.work.packed, kernel.work.group) == (8, 32)
+        assert f"mma_{dtype}(sums[" in text and ("copy_ahead(" in text) == (rows == 4096)
+        assert (kernel.work.packed, kernel.work.group) == (8, 32)
         schedule = variant.shader.schedule
         assert schedule.mma == (16, 8, 16)
-        lanes.append(team_contraction.layout_of(kernel.work).warps[2])
-    assert lanes[0] >= lanes[1] > lanes[2] == 1
+        slices.append(team_contraction.layout_of(kernel.work).warps[2])
+    assert slices[0] >= slices[1] > slices[2] == 1
 
 
 def test_products_of_open_numbers_of_rows_have_a_variant_for_few() -> None:
     graph = Graph("product")
-    graph.output(graph.input("x", ("batch", "n", 512), "f16") @ graph.param("w", (512, 384), "f16"))
+    graph.output(graph.input("x", ("batch", "n", 512), "f16") @ graph.param("w", (512, 1536), "f16"))
     program = program_of(graph)
     module = cpp_module([program])
     (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
-    chosen = [module.variant(kernel, {"batch": batch, "n": 8}).name for batch in (0, 1, 2, 4, 5, 64, 65, 2000)]
-    assert all(chosen[i] == chosen[i + 1] for i in range(0, 8, 2)) and len(set(chosen)) == 4
+    batches = (0, 1, 2, 4, 5, 24, 25, 128, 129, 2000)
+    chosen = [module.variant(kernel, {"batch": batch, "n": 8}).name for batch in batches]
+    assert all(chosen[i] == chosen[i + 1] for i in range(0, 10, 2)) and len(set(chosen)) == 5
 
 
 def test_products_without_rows_have_a_layout() -> None:
@@ -140,20 +144,22 @@ def test_transposes_go_through_shared_memory() -> None:
     assert text.count("__syncthreads();") == 1
 
 
-def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[Scatter], str]:
-    """The scatters that a long one becomes, and their text."""
+def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[Scatter], list[Store], str]:
+    """The scatters that a long one becomes, the stores under a guard, and their text."""
     graph = Graph("scatter")
     x, at = graph.input("x", (50,), dtype), graph.input("at", (length, 1), "i32")
     graph.output(ops.scatter_nd(x, at, graph.input("updates", (length,), dtype), combine=combine))
     program = program_of(graph)
     works = [kernel.work for kernel in program.main if isinstance(kernel.work, Scatter)]
-    return works, cpp_module([program]).text.removeprefix(prelude())
+    nests = [kernel.work for kernel in program.main if isinstance(kernel.work, LoopNest)]
+    writes = [store for nest in nests for store in nest.stores() if store.guard is not None]
+    return works, writes, cpp_module([program]).text.removeprefix(prelude())
 
 
 def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
     for length, dtype in ((3000, dtypes.i32), (1 << 31, dtypes.i32), ((1 << 31) + 1, dtypes.i64), ("m", dtypes.i64)):
-        (find, write), _ = scatters("f32", None, length)
-        assert find.atomic and not write.atomic and find.body.dtype is dtype
+        (find,), (write,), _ = scatters("f32", None, length)
+        assert find.atomic and find.body.dtype is dtype and write.body.dtype is dtypes.f32
 
 
 @pytest.mark.parametrize(
@@ -175,7 +181,7 @@ def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
 )
 def test_updates_are_joined_where_their_order_does_not_show(dtype: str, combine: str, instruction: str) -> None:
     """By instructions on integers, never by those on floats; in order where there is no way to make it the same."""
-    works, text = scatters(dtype, combine, 3000)
+    works, _, text = scatters(dtype, combine, 3000)
     assert all(work.atomic == bool(instruction) for work in works)
     assert instruction in text and "(float*)" not in text and "(double*)" not in text
     assert ("atomic" in text or "Exchange" in text) == bool(instruction)

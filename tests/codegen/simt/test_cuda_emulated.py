@@ -141,6 +141,21 @@ def launch(text: str, name: str, blocks: int, *arrays: Array) -> None:
         emulator.download(array, pointer)
 
 
+@pytest.mark.parametrize("missing", ["", "wait_copies<0>();", "__syncthreads();"])
+def test_copies_are_seen_behind_a_wait_and_a_barrier(missing: str) -> None:
+    """Every lane takes what a lane of another warp has copied."""
+    text = (
+        'extern "C" __global__ void f(int* to, const int* from, const Record<1> record) {\n'
+        "  DYNAMIC_SHARED(1024);\n  const unsigned lane = threadIdx.x, other = (lane + 32) % 64;\n"
+        "  copy_ahead_if(lane != 7, dynamic_shared + lane, from + 4 * lane);\n  commit_copies();\n"
+        "  wait_copies<0>();\n  __syncthreads();\n  to[lane] = (int)dynamic_shared[other].y;\n}\n"
+    )
+    copied, given = np.zeros(WORKGROUP, np.int32), np.arange(4 * WORKGROUP, dtype=np.int32)
+    launch(prelude() + text.replace(missing, "") if missing else prelude() + text, "f", 1, copied, given)
+    expected = np.roll(np.where(np.arange(WORKGROUP) == 7, 0, given[1::4]), 32)
+    assert np.array_equal(copied, expected) == (not missing)
+
+
 def test_lanes_that_wait_in_vain_are_found() -> None:
     text = (
         'extern "C" __global__ void f(int* p, const Record<1> record) {\n'

@@ -11,6 +11,8 @@ from rlx.errors import DeviceUnavailable, MissingExtra
 
 EXTRA = "pip install 'rlx[cuda]'"
 KEEP_ALL = (1 << 64) - 1
+FREE_SHARED_BYTES = 48 << 10
+"""Of workgroup memory that a launch brings without having said so."""
 NON_BLOCKING = 1
 UNTIMED = 2
 EXTERNAL = 1
@@ -176,13 +178,18 @@ class BindingsDriver(Driver):
         return self._call("cuModuleGetFunction", module, name.encode())
 
     def launch(
-        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
-    ) -> None:
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        if shared_bytes > FREE_SHARED_BYTES:
+            kind = self.cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call("cuFuncSetAttribute", function, kind, shared_bytes)
         if not overlapping:
-            self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, stream, arguments, 0)
+            self._call("cuLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, shared_bytes, stream, arguments, 0)
             return
         config = self.cuda.CUlaunchConfig()
         config.gridDimX, config.blockDimX, config.hStream = blocks, lanes, stream
+        config.sharedMemBytes = shared_bytes
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.attrs, config.numAttrs = [self._overlapping], 1
         self._call("cuLaunchKernelEx", config, function, arguments, 0)

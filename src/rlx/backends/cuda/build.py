@@ -13,7 +13,7 @@ from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
-from rlx.codegen.simt import contraction, irregular, team_attention, team_contraction
+from rlx.codegen.simt import contraction, irregular, row_product, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA
 from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
@@ -23,6 +23,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
@@ -31,6 +32,9 @@ from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack
+from rlx.kernel.passes.row_prologues import RowPrologues
+from rlx.kernel.passes.row_tails import RowTails, SideWrites
+from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.driver import Pass
@@ -87,6 +91,11 @@ def _panels(work: Contraction) -> tuple[int, int]:
     return contraction.panels(work)
 
 
+def _most_rows(nest: LoopNest, work: Contraction) -> int:
+    """Rows that a product makes itself; only one of weights in panels, which it asks for before."""
+    return row_product.most_rows(nest, work) if work.packed and team_contraction.takes(work) else 0
+
+
 def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
@@ -96,6 +105,10 @@ def kernel_passes() -> list[KernelPass]:
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
         Pack(_panels, batched=True),
+        SideWrites(),
+        RowTails(),
+        RowPrologues(_most_rows),
+        BesideEachOther(lambda nest: True),
     ]
 
 

@@ -181,11 +181,13 @@ class Driver(ABC):
 
     @abstractmethod
     def launch(
-        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
-    ) -> None:
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
         """`arguments` points to pointers to a kernel's arguments, which are read before this returns.
 
-        overlapping   the kernel waits itself for the one before it in the stream
+        overlapping    the kernel waits itself for the one before it in the stream
+        shared_bytes   of workgroup memory beside what the kernel declares
         """
 
     # graphs

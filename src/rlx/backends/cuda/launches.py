@@ -20,15 +20,15 @@ from rlx.ir.literal import Array
 from rlx.kernel.ir.program import Kernel
 
 MOST_BLOCKS = (1 << 31) - 1
-FEW_LANES, MANY_LANES = 1 << 14, 1 << 17
-"""Of kernels that mostly wait for their own start, and of those that half of a device holds at once."""
+MULTIPROCESSORS = 132
+"""Of the devices whose launches overlap."""
 POINTER_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` is as in
-    `Shader`."""
+    """A launch of a kernel. `arguments` points to pointers to the arguments, which lie in `held`; `ahead` and
+    `shared_bytes` are as in `Shader`."""
 
     kernel: Kernel
     function: Function
@@ -37,28 +37,24 @@ class Launch:
     arguments: int
     held: tuple[Array, Array]
     ahead: bool = False
+    shared_bytes: int = 0
 
     def on(self, driver: Driver, stream: Any, overlapping: bool = False) -> None:
-        driver.launch(self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping)
+        driver.launch(
+            self.function.handle, self.blocks, self.lanes, self.arguments, stream, overlapping, self.shared_bytes
+        )
 
 
 def give(driver: Driver, given: Sequence[Launch], stream: Any) -> None:
     """Gives a stream kernels in a row, of which some begin while the one before ends."""
-    before: Launch | None = None
-    for launch in given:
-        launch.on(driver, stream, before is not None and _overlaps(before, launch))
-        before = launch
+    for number, launch in enumerate(given):
+        launch.on(driver, stream, number > 0 and _overlaps(launch))
 
 
-def _overlaps(before: Launch, launch: Launch) -> bool:
-    """Whether a kernel is to begin while the one before ends, where devices can. Not behind one that fills the device:
-    its multiprocessors become free one by one, and the first ones would get most of what follows. Of kernels with many
-    blocks themselves only those that ask for weights before they wait gain more than that costs."""
-    return (
-        launch.function.device.overlaps
-        and before.blocks * before.lanes <= MANY_LANES
-        and (launch.ahead or launch.blocks * launch.lanes <= FEW_LANES)
-    )
+def _overlaps(launch: Launch) -> bool:
+    """Whether a kernel is to begin while the one before ends, where devices can: if it asks for weights before it
+    waits, or its blocks find a multiprocessor each. More blocks would crowd on those that become free first."""
+    return launch.function.device.overlaps and (launch.ahead or launch.blocks <= MULTIPROCESSORS)
 
 
 def launches(
@@ -109,4 +105,7 @@ def _launch(
     values[: len(starts)] = np.array(starts, np.uint64).view(np.int64)
     values[len(starts) : len(starts) + len(record)] = record
     places = values.ctypes.data + POINTER_BYTES * np.arange(len(starts) + 1, dtype=np.int64)
-    return Launch(kernel, function, blocks, shader.lanes, places.ctypes.data, (values, places), shader.ahead)
+    held = (values, places)
+    return Launch(
+        kernel, function, blocks, shader.lanes, places.ctypes.data, held, shader.ahead, shader.shared_bytes
+    )  # fmt: skip

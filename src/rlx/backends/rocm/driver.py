@@ -243,9 +243,10 @@ class HipDriver(Driver):
         return self._made("hipModuleGetFunction", module, name.encode())
 
     def launch(
-        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False
-    ) -> None:
-        self._call("hipModuleLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, 0, stream, arguments, None)
+        self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self._call("hipModuleLaunchKernel", function, blocks, 1, 1, lanes, 1, 1, shared_bytes, stream, arguments, None)
 
     def begin_capture(self, stream: Any) -> None:
         self._call("hipStreamBeginCapture", stream, RELAXED)

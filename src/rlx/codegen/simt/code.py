@@ -69,6 +69,7 @@ class Shader:
     rounds       where the work is dispatched several times, in rounds that depend on a dim
     schedule     how the work is spread over lanes, where it is tiled
     ahead        whether it asks for what it reads before it waits for earlier kernels
+    shared_bytes   of workgroup memory that a dispatch brings
     """
 
     text: str
@@ -83,6 +84,7 @@ class Shader:
     schedule: Schedule = UNTILED
     lanes: int = WORKGROUP
     ahead: bool = False
+    shared_bytes: int = 0
 
     @property
     def record_words(self) -> int:
@@ -95,6 +97,7 @@ class Code:
     """Lines of a language; `let` names a value and `block` indents. Names are unique in a function.
 
     shared      workgroup memory: names of arrays, with the type of their elements, and how many there are
+    dynamic_shared   bytes of workgroup memory beside them that a launch brings
     subgroups   whether lanes may exchange values within subgroups
     follows     whether the lines say themselves where they wait for earlier kernels
     """
@@ -102,6 +105,7 @@ class Code:
     language: Language
     lines: list[str] = field(default_factory=list)
     shared: dict[str, tuple[str, int]] = field(default_factory=dict)
+    dynamic_shared: int = 0
     depth: int = 1
     subgroups: bool = False
     follows: bool = False

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.codegen.simt import contraction, irregular, loops, sliced, team_attention, team_contraction
+from rlx.codegen.simt import (
+    contraction, irregular, loops, row_product, side_by_side, sliced, team_attention, team_contraction, team_join,
+    tile_contraction,
+)  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cuda import Cuda
 from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.errors import CompileError
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel
@@ -28,10 +33,14 @@ def render(
     """The shader `name` of a kernel, whose slot i is `slots[i]`, in one of the storage `bindings`. Raises
     CompileError."""
     match kernel.work:
+        case SideBySide() as work if isinstance(language, Cuda):
+            return side_by_side.render(work, slots, bindings, name, target, language)
+        case RowProduct() as work:
+            return row_product.RowProductWriter(work, slots, language, target.rows).shader(bindings, name)
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
-            return team_contraction.render(work, slots, bindings, name, target, language)
+            return tile_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work if sliced.takes(work, target):
             return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:
@@ -40,6 +49,8 @@ def render(
             return team_attention.TeamAttention(work, slots, language).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
             return team_attention.TeamParts(work, slots, language).shader(bindings, name)
+        case SplitKvCombine() as work if target.teams and team_join.takes(work):
+            return team_join.TeamJoin(work, slots, language).shader(bindings, name)
         case (
             FusedAttention()
             | SplitKvPartial()

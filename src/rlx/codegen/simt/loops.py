@@ -23,7 +23,7 @@ from rlx.ir import dim as dims
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import accesses
-from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.kernel.schedule.transposes import transposition
@@ -111,7 +111,12 @@ def legal_stages(stages: Sequence[Statement]) -> list[Statement]:
 
     for number, stage in enumerate(stages):
         body = ex.rewrite(legal(stage.body), inlined)
-        if isinstance(stage, RowBuffer):
+        changed = replace(stage, body=body)
+        if isinstance(changed, RowBuffer):
             temps[number] = body
-        legalised.append(replace(stage, body=body))
+        elif isinstance(changed, Store) and (changed.guard is not None or changed.offset.others):
+            guard = None if changed.guard is None else ex.rewrite(legal(changed.guard), inlined)
+            others = tuple((ex.rewrite(legal(e), inlined), c) for e, c in changed.offset.others)
+            changed = replace(changed, guard=guard, offset=replace(changed.offset, others=others))
+        legalised.append(changed)
     return legalised

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt import row_product, team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import Cpp, bindings_of
@@ -18,6 +18,7 @@ from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
@@ -134,6 +135,12 @@ def cpp_module(
 def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | None, int]]:
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
+    if isinstance(work, RowProduct):
+        most = row_product.most_rows(work.nest, work.product)
+        known = work.product.m if isinstance(work.product.m, int) else None
+        for limit, guess in row_product.guesses(most, known):
+            yield work.product.m, limit, guess
+        return
     rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
         for most, guess in team_contraction.GUESSES:

@@ -44,7 +44,7 @@ class Rows(ABC):
         self.inner = list(range(len(nest.outer), len(nest.outer) + len(nest.inner)))
         self.length: Dim = dims.product(nest.inner)
         self.iterations: Dim = 0
-        self._iterations_a_place = iterations_of([s.body for s in stages])
+        self._iterations_a_place = iterations_of([e for s in stages for e in needs(s)])
 
     @abstractmethod
     def write(self) -> None:
@@ -58,7 +58,7 @@ class Rows(ABC):
         """Groups of stages, each hoisted out of the loop that is to follow."""
         walked = {n: s for n, s in enumerate(self.statements) if not isinstance(s, RowBuffer)}
         for group in row_passes(walked):
-            self.body.hoist([self.statements[n].body for n in group], self._varies)
+            self.body.hoist([e for n in group for e in needs(self.statements[n])], self._varies)
             yield group
 
     def count(self, places: Dim) -> None:
@@ -76,13 +76,24 @@ class Rows(ABC):
 
     def visit(self, group: Sequence[int], totals: dict[int, Reg]) -> None:
         """The stages of a pass at one place of the row."""
-        values = [(n, self.body.gen(self.statements[n].body)) for n in group]
-        for number, value in values:
-            match self.statements[number]:
-                case Reduce() as stage:
+        stages = [(n, self.statements[n]) for n in group]
+        guarded = [s for _, s in stages if isinstance(s, Store) and s.guard is not None]
+        values = [(n, s, self.body.gen(s.body)) for n, s in stages if s not in guarded]
+        for number, stage, value in values:
+            match stage:
+                case Reduce():
                     self.join(totals[number], stage.combine, value)
-                case Store() as stage:
+                case Store():
                     self.body.store(stage.slot, stage.offset, value)
+        for store in guarded:
+            self.put(store)
+
+    def put(self, store: Store) -> None:
+        """Makes and stores what a statement stores, where its guard holds."""
+        with ExitStack() as scopes:
+            if store.guard is not None:
+                scopes.enter_context(self.body.scope(f"if ({self.body.gen(store.guard).name})"))
+            self.body.store(store.slot, store.offset, self.body.gen(store.body))
 
     def variable(self, stage: Reduce, stem: str) -> Reg:
         """A variable that holds the identity of a reduction."""
@@ -133,7 +144,7 @@ class AloneRows(Rows):
         for group in self.passes():
             first = self.statements[group[0]]
             if isinstance(first, Store) and is_once_a_row(first):
-                self.body.store(first.slot, first.offset, self.body.gen(first.body))
+                self.put(first)
             elif isinstance(first, Reduce) and first.argument:
                 best, place = self.best_variables(first)
                 with self.loop(self.inner[0], self.language.index(0), self.body.record.dim(self.nest.inner[0])):
@@ -187,9 +198,8 @@ class TeamRows(Rows):
         for group in self.passes():
             first = self.statements[group[0]]
             if isinstance(first, Store) and is_once_a_row(first):
-                value = self.body.gen(first.body)
                 with self.body.scope("if (lane == 0u)"):
-                    self.body.store(first.slot, first.offset, value)
+                    self.put(first)
             elif isinstance(first, Reduce) and first.argument:
                 self._argument(group[0], first)
             else:
@@ -295,6 +305,11 @@ class TeamRows(Rows):
         ):
             self.shared.put(values, other)
             code.emit(f"{places}[lane] = {there};")
+
+
+def needs(statement: Statement) -> tuple[Expr, ...]:
+    """The expressions that a statement evaluates."""
+    return statement.needs() if isinstance(statement, Store) else (statement.body,)
 
 
 def identity_variable(code: Code, combine: str, dtype: DType, stem: str) -> Reg:

@@ -40,6 +40,10 @@ def takes(work: FusedAttention) -> bool:
     return work.dtype in HALVES and fits and near
 
 
+LINE = 128
+"""Bytes that come from memory together."""
+
+
 class TeamAttention(AttentionWriter):
     """Positions are (batch, head, tile of queries), each a workgroup's.
 
@@ -302,6 +306,30 @@ class TeamParts(TeamAttention):
         shared_heads = dims.floordiv(work.heads, work.repeat)
         tiles, chunks = dims.ceildiv(rows, TILE), dims.ceildiv(work.keys, self.chunk)
         self._prepare(work, slots, (dims.mul(work.batch, work.live), shared_heads, tiles, chunks), rows, language)
+        self.code.follows = not (work.k[1].others or work.v[1].others)
+
+    def write(self) -> Dim:
+        if self.code.follows:
+            for slot, line, features in ((*self.work.k, self.work.features), (*self.work.v, self.work.value_features)):
+                self._bring(slot, line, features)
+            self.code.emit("follow();")
+        return super().write()
+
+    def _bring(self, slot: int, line: Linear, features: int) -> None:
+        """Asks for the chunk's keys or values while the kernel before still runs: it may still write a few of them, but
+        nothing of them is read here."""
+        code, index = self.code, self.language.index
+        if line.coefficient(FEATURE) != 1:
+            return
+        row_bytes = features * self.work.dtype.itemsize
+        lines = -(-row_bytes // LINE)
+        start = self.start(line, FEATURE, PLACE)
+        first = code.let(f"{self.body.axes[KEY]} * {index(self.chunk)}", "first")
+        with code.block(f"for (int line = (int)lane; line < {self.chunk * lines}; line += {self.lanes})"):
+            key = code.let(f"{first} + line / {lines}", "key")
+            with code.block(f"if ({key} < {self.record.dim(self.work.keys)})"):
+                at = f"{start} + {key} * {self.record.dim(line.coefficient(PLACE))}"
+                code.emit(f"bring_near(slot{slot} + {at} + line % {lines} * {LINE // self.work.dtype.itemsize});")
 
     def _go_to(self, head: str, row: str) -> str:
         repeat = self.language.index(self.work.repeat)

@@ -44,7 +44,7 @@ CHUNK = 32
 """Elements along k that four lanes have of a row."""
 PANELS = (8, CHUNK)
 """Width and groups of panels: what a warp reads at once."""
-GUESSES = ((8, 1), (32, 16), (512, 128), (None, 4096))
+GUESSES = ((8, 1), (32, 16), (192, 128), (1024, 512), (None, 4096))
 """Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
 FEW_ROWS = 32
 """Rows up to which a workgroup reads its weights once, and mostly waits for them."""
@@ -58,6 +58,8 @@ WIDE = 2048
 """Columns from which on tiles of few rows have 16 of them."""
 RESIDENT_TEAMS = 5
 """Workgroups of few rows that a multiprocessor runs at once."""
+MOST_HELD = 8
+"""Pieces of weights that a lane has on their way before it waits."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -116,7 +118,7 @@ def _piece(work: Contraction) -> int:
     return 16 // work.a_dtype.itemsize
 
 
-def _is_aligned(side: Linear, work: Contraction) -> bool:
+def is_aligned(side: Linear, work: Contraction) -> bool:
     """Whether all runs along k begin at multiples of 16 bytes."""
     strides = [side.const, *(c for n, c in side.axes if n != work.k_axis), *(c for _, c in side.others)]
     return all(dims.exact_div(c, _piece(work)) is not None for c in strides)
@@ -138,7 +140,7 @@ def _most_rows(work: Contraction, rows_guess: int) -> float:
 def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
     """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
     operands. Dims of rows that only a run tells are taken to make so many `rows`."""
-    known = _with_rows(work, rows)
+    known = with_rows(work, rows)
     if _static(rows_of(known)) <= HALF and _static(known.k) >= CHUNK * min(MANY_SLICES):
         return _narrow(known)
     return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
@@ -154,7 +156,7 @@ def _narrow(work: Contraction) -> Layout:
     return Layout(16, columns, (1, 1, slices))
 
 
-def _with_rows(work: Contraction, rows: int) -> Contraction:
+def with_rows(work: Contraction, rows: int) -> Contraction:
     m = max(work.m, 1) if isinstance(work.m, int) else rows
     known = math.prod(d for d in work.batch if isinstance(d, int))
     batch = (known, 1 if all(isinstance(d, int) for d in work.batch) else max(1, rows // max(known * m, 1)))
@@ -204,15 +206,26 @@ def _cost(work: Contraction, layout: Layout) -> float:
 class TeamContraction(Writer):
     """The shader of a contraction that a workgroup computes."""
 
-    def __init__(self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int) -> None:
+    def __init__(
+        self,
+        work: Contraction,
+        slots: Sequence[Slot],
+        language: Language,
+        rows_guess: int,
+        layout: Layout | None = None,
+    ) -> None:
         self.work = work
-        self.layout = layout_of(work, rows_guess)
+        self.layout = layout or layout_of(work, rows_guess)
         rows, columns = self.layout.tile
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
-        self.most_rows = _most_rows(work, rows_guess)
+        self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
+        steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
+        holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
+        self.held = steps if holds and steps * self.layout.columns // 8 <= MOST_HELD else 0
+        """Steps along k of a warp whose weights it has in registers before it waits for earlier kernels."""
         warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
@@ -232,12 +245,29 @@ class TeamContraction(Writer):
         code.emit(f"const int warp_row = warp / {along_k} % {along_m} * {self.layout.rows};")
         code.emit(f"const int warp_column = warp / {along_k * along_m} * {self.layout.columns};")
         if code.follows:
-            self._bring_weights()
+            if self.held:
+                self._hold_weights()
+            else:
+                self._bring_weights()
+        self._before_rows()
+        if code.follows:
+            code.emit("follow();")
+        self._prepare_rows()
         self._sums()
         code.emit(self.language.barrier())
         self._finish()
         steps = dims.mul(dims.product(work.taps), dims.add(work.k, 64))
         return dims.add(steps, rows * columns)
+
+    def _most_rows(self, rows_guess: int) -> float:
+        """How many rows there are at most."""
+        return _most_rows(self.work, rows_guess)
+
+    def _before_rows(self) -> None:
+        """What is loaded for the rows of a before earlier kernels have ended."""
+
+    def _prepare_rows(self) -> None:
+        """What is done about the rows of a before sums: nothing, as they lie in memory."""
 
     def _has_own_weights(self) -> bool:
         """Whether its weights are the same in every run, and their places known before a run."""
@@ -248,14 +278,30 @@ class TeamContraction(Writer):
         """Asks for the tile's weights while the kernel before still runs, which made none of them."""
         work, code = self.work, self.code
         columns = self.layout.tile[1]
-        panel_bytes = _depth(work) * PANELS[0] * work.b_dtype.itemsize
+        panel_bytes = depth(work) * PANELS[0] * work.b_dtype.itemsize
         last = -(-_static(work.n) // PANELS[0]) * panel_bytes
         first = code.let(f"{self.left} / {PANELS[0]} * {panel_bytes}", "first")
         end = code.let(f"minimum({first} + {columns // PANELS[0] * panel_bytes}, {self.language.index(last)})", "end")
         start = f"(const char*)(slot{work.b_slot} + {self.body.fresh_offset(work.b)})"
         with code.block(f"for (auto at = {first} + lane * {LINE}; at < {end}; at += {self.lanes * LINE})"):
             code.emit(f"bring_near({start} + at);")
-        code.emit("follow();")
+
+    def _hold_weights(self) -> None:
+        """Loads the warp's weights while the kernel before still runs, which made none of them."""
+        code, work = self.code, self.work
+        for j in range(self.layout.columns // 8):
+            at = code.let(self._column(j), "b")
+            code.emit(f"Piece held{j}[{self.held}];")
+            for i in range(self.held):
+                piece = f"piece_ahead(slot{work.b_slot} + {at} + (part + {i * self.layout.warps[2]}) * 256 + own * 8)"
+                code.emit(f"held{j}[{i}] = {self._unless_behind(i, piece)};")
+
+    def _unless_behind(self, step: int, piece: str) -> str:
+        """A piece of a warp's step along k, zeros behind the end."""
+        chunks, first = -(-_static(self.work.k) // CHUNK), step * self.layout.warps[2]
+        if first + self.layout.warps[2] <= chunks:
+            return piece
+        return f"part + {first} < {chunks} ? {piece} : Piece{{}}"
 
     # where operands lie
 
@@ -270,20 +316,26 @@ class TeamContraction(Writer):
         self.body.axes[work.m_axis] = code.let(f"min({self.top} + warp_row + {row}, {last})", "row")
         return self.body.fresh_offset(self._outside(work.a))
 
+    def _left_piece(self, at: str) -> str:
+        """The 16 bytes of a row of a."""
+        return self._piece(self.work.a_slot, self.work.a, at)
+
     def _outside(self, line: Linear) -> Linear:
         inside = (*self.work.tap_axes, self.work.k_axis)
         return Linear(line.const, tuple((n, c) for n, c in line.axes if n not in inside), line.others)
 
     def _piece(self, slot: int, line: Linear, at: str) -> str:
         """The 16 bytes of a side at an offset in elements."""
-        aligned = self.body.slots[slot].aligned and _is_aligned(line, self.work)
-        return f"piece_at<{str(aligned).lower()}>(slot{slot} + {at})"
+        return f"piece_at<{str(self._is_aligned(slot, line)).lower()}>(slot{slot} + {at})"
+
+    def _is_aligned(self, slot: int, line: Linear) -> bool:
+        return self.body.slots[slot].aligned and is_aligned(line, self.work)
 
     def _panel(self, first: str, width: int) -> str:
         """Where the panel begins that a column of the warp's tile is the first of; behind the end, the last one."""
         work, index = self.work, self.language.index
         count = index(-(-_static(work.n) // width))
-        size = self.record.dim(dims.mul(dims.product(work.taps), _depth(work) * width))
+        size = self.record.dim(dims.mul(dims.product(work.taps), depth(work) * width))
         start = self.body.fresh_offset(work.b)
         panel = f"min(({self.left} + warp_column + {first}) / {index(width)}, {count} - {index(1)})"
         return f"{start} + {panel} * {size}"
@@ -301,7 +353,7 @@ class TeamContraction(Writer):
         a = " + " + self._tap_offset(work.a)
         if not work.packed:
             return a, " + " + self._tap_offset(work.b)
-        steps = tuple(dims.mul(c, _depth(work) * work.packed) for c in contiguous(work.taps))
+        steps = tuple(dims.mul(c, depth(work) * work.packed) for c in contiguous(work.taps))
         return a, " + " + body.fresh_offset(Linear(0, tuple(zip(work.tap_axes, steps))))
 
     def _tap_offset(self, line: Linear) -> str:
@@ -317,19 +369,19 @@ class TeamContraction(Writer):
         few = self.most_rows <= HALF
         a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
         code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
-        b = [code.let(self._column(j), "b") for j in range(n_tiles)]
+        b = [] if self.held else [code.let(self._column(j), "b") for j in range(n_tiles)]
         with ExitStack() as loops:
             a_tap, b_tap = self._taps(loops)
-            code.emit(f"#pragma unroll {8 if few and n_tiles <= 2 else 4 if m_tiles * n_tiles <= 8 else 2}")
-            loops.enter_context(
-                code.block(f"for (int chunk = part; chunk < {-(-k // 32)}; chunk += {layout.warps[2]})")
-            )
-            code.emit("const int along = chunk * 32 + own % 4 * 8;")
-            guard, none = (f"along < {k} ? ", " : Piece{}") if k % 32 else ("", "")
-            rows = [self._piece(work.a_slot, work.a, f"{at} + along{a_tap}") for at in a]
+            self._steps(loops, few)
+            code.emit(f"const int along = chunk * {CHUNK} + own % 4 * 8;")
+            behind = k % CHUNK or (self.held and -(-k // CHUNK) % layout.warps[2])
+            guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
+            rows = [self._left_piece(f"{at} + along{a_tap}") for at in a]
             left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
             left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
-            if work.packed:
+            if self.held:
+                right = [f"held{j}[step]" for j in range(n_tiles)]
+            elif work.packed:
                 columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
                 right = [code.let(column, "right") for column in columns]
             else:
@@ -345,6 +397,19 @@ class TeamContraction(Writer):
                     row = f"warp_row + {16 * i + 8 * (number // 2)} + own / 4"
                     column = f"warp_column + {8 * j + number % 2} + own % 4 * 2"
                     self._put(row, column, f"sums[{i}][{j}][{number}]")
+
+    def _steps(self, loops: ExitStack, few: bool) -> None:
+        """The loop over a warp's chunks along k; over those whose weights it has, written out."""
+        code, layout = self.code, self.layout
+        slices, tiles = layout.warps[2], layout.rows // 16 * (layout.columns // 8)
+        if self.held:
+            code.emit("#pragma unroll")
+            loops.enter_context(code.block(f"for (int step = 0; step < {self.held}; step++)"))
+            code.emit(f"const int chunk = part + step * {slices};")
+            return
+        code.emit(f"#pragma unroll {8 if few and layout.columns <= 16 else 4 if tiles <= 8 else 2}")
+        head = f"for (int chunk = part; chunk < {-(-_static(self.work.k) // CHUNK)}; chunk += {slices})"
+        loops.enter_context(code.block(head))
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
         """What four lanes have of eight rows each, high and low, and of eight columns: 32 steps along k."""
@@ -392,7 +457,7 @@ class TeamContraction(Writer):
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
 
 
-def _depth(work: Contraction) -> int:
+def depth(work: Contraction) -> int:
     """Elements of a column of a panel, with those behind its end."""
     return -(-_static(work.k) // work.group) * work.group
 

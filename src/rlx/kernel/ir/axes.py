@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -14,8 +14,10 @@ from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
 Coefficients = Callable[[int], Dim]
 
 
-def bodies_of(stages: Iterable[Statement]) -> list[Expr]:
-    return [s.body for s in stages]
+def bodies_of(stages: Sequence[Statement]) -> list[Expr]:
+    """What statements evaluate, but for where they store."""
+    guards = (s.guard for s in stages if isinstance(s, Store))
+    return [*(s.body for s in stages), *(g for g in guards if g is not None)]
 
 
 def accesses(stages: Sequence[Statement]) -> list[Access | Linear]:
@@ -96,7 +98,8 @@ def renumber_statement(stage: Statement, renumber: dict[int, int]) -> Statement:
         case RowBuffer():
             return RowBuffer(body)
         case Store():
-            return Store(stage.slot, renumber_linear(stage.offset, renumber), body, stage.per_element)
+            guard = None if stage.guard is None else renumber_expr(stage.guard, renumber)
+            return Store(stage.slot, renumber_linear(stage.offset, renumber), body, stage.per_element, guard)
 
 
 Places = Mapping[int, Linear]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
@@ -25,7 +25,10 @@ class Contraction(Renderable):
     `epilogue` statements are `Store`s, once per sum, whose bodies use `accumulated` and loads at the axes. `packed` is
     the panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
     zeros behind n and k; `b` then says where the panels of a matrix begin: one that data choose, or one of the batch.
+    With `NO_SLOT` as its slot, the left side is in no buffer: who owns the contraction makes it.
     """
+
+    NO_SLOT: ClassVar[int] = -1
 
     batch: Shape
     m: Dim
@@ -70,10 +73,9 @@ class Contraction(Renderable):
 
     def reads(self) -> tuple[Place, ...]:
         """The sides; where panels of a packed one begin is no place of its elements, and has no extents."""
-        return (
-            Place(self.a_slot, self.a, self.extents(), self.a_dtype),
-            Place(self.b_slot, self.b, () if self.packed else self.extents(), self.b_dtype),
-        )
+        left = Place(self.a_slot, self.a, self.extents(), self.a_dtype)
+        right = Place(self.b_slot, self.b, () if self.packed else self.extents(), self.b_dtype)
+        return (right,) if self.a_slot == self.NO_SLOT else (left, right)
 
     def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
         return dataclasses.replace(

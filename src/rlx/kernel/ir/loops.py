@@ -39,12 +39,18 @@ class RowBuffer:
 
 @dataclass(frozen=True)
 class Store:
-    """Writes `body` at `offset` of the buffer in `slot`: for every element of the row, or once per row."""
+    """Writes `body` at `offset` of the buffer in `slot`: for every element of the row, or once per row; where there is
+    a `guard`, if it holds."""
 
     slot: int
     offset: Linear
     body: Expr
     per_element: bool
+    guard: Expr | None = None
+
+    def needs(self) -> tuple[Expr, ...]:
+        """All expressions that it evaluates."""
+        return (self.body, *([] if self.guard is None else [self.guard]), *(e for e, _ in self.offset.others))
 
 
 Statement = Reduce | RowBuffer | Store
@@ -62,7 +68,8 @@ def row_passes(statements: Mapping[int, Statement]) -> list[list[int]]:
             shared.clear()
 
     for number, statement in statements.items():
-        used = {node.attr for node in walk([statement.body]) if node.kind == "row"}
+        needed = statement.needs() if isinstance(statement, Store) else [statement.body]
+        used = {node.attr for node in walk(needed) if node.kind == "row"}
         alone = (isinstance(statement, Reduce) and statement.argument) or is_once_a_row(statement)
         if alone or used & set(shared):
             close()
@@ -100,11 +107,17 @@ class LoopNest(Renderable):
         return (*self.outer, *self.inner)
 
     def bodies(self) -> tuple[Expr, ...]:
-        return tuple(statement.body for statement in self.statements)
+        guards = (store.guard for store in self.stores())
+        return (*(statement.body for statement in self.statements), *(g for g in guards if g is not None))
 
     def writes(self) -> tuple[Place, ...]:
         return tuple(Place(s.slot, s.offset, self.extents(), s.body.dtype) for s in self.stores())
 
     def map_bodies(self, change: Callable[[Expr], Expr]) -> Self:
-        statements = tuple(dataclasses.replace(s, body=change(s.body)) for s in self.statements)
-        return dataclasses.replace(self, statements=statements)
+        statements: list[Statement] = []
+        for statement in self.statements:
+            changed = dataclasses.replace(statement, body=change(statement.body))
+            if isinstance(changed, Store) and changed.guard is not None:
+                changed = dataclasses.replace(changed, guard=change(changed.guard))
+            statements.append(changed)
+        return dataclasses.replace(self, statements=tuple(statements))

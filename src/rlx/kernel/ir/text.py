@@ -20,6 +20,7 @@ from rlx.ir.expr import Expr
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.control import Branch, Loop
+from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import BitonicSort, FourierTransform, PrefixScan, Scatter, TopKSelection
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
@@ -160,14 +161,16 @@ def _(work: LoopNest, writer: _Writer) -> list[str]:
                 lines.append(f"s{number} = {what}({value}){over}")
             case RowBuffer():
                 lines.append(f"s{number} = {value}{over}")
-            case Store(slot=slot, offset=offset, per_element=each):
-                lines.append(f"{writer.place(slot, offset)} = {value}{over if each else ''}")
+            case Store(slot=slot, offset=offset, per_element=each, guard=guard):
+                when = "" if guard is None else f"if {writer.value(guard)}: "
+                lines.append(f"{when}{writer.place(slot, offset)} = {value}{over if each else ''}")
     return _nested(work.outer, lines)
 
 
 @describe.register
 def _(work: Contraction, writer: _Writer) -> list[str]:
-    a, b = _places(work.reads(), writer)
+    *left, b = _places(work.reads(), writer)
+    a = left[0] if left else "the rows"
     if work.packed:
         b = f"%{writer.kernel.slots[work.b_slot]} in panels of {work.packed}" + (f"x{work.group}" * (work.group > 1))
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
@@ -177,6 +180,22 @@ def _(work: Contraction, writer: _Writer) -> list[str]:
         lines += writer.statements(store.body)
         lines.append(f"{writer.place(store.slot, store.offset)} = {writer.value(store.body)}")
     return _nested((*work.batch, work.m, work.n), lines)
+
+
+@describe.register
+def _(work: RowProduct, writer: _Writer) -> list[str]:
+    rows = ["rows:", *_indented(describe(work.nest, writer)), "product:"]
+    writer.names.clear()
+    return [*rows, *_indented(describe(work.product, writer))]
+
+
+@describe.register
+def _(work: SideBySide, writer: _Writer) -> list[str]:
+    lines: list[str] = []
+    for part in work.works:
+        writer.names.clear()
+        lines += ["at once:", *_indented(describe(part, writer))]
+    return lines
 
 
 @describe.register

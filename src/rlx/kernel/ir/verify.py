@@ -26,7 +26,7 @@ from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program, storage_roots
-from rlx.kernel.ir.work import Place
+from rlx.kernel.ir.work import Place, Work
 
 WRITABLE = ("output", "temp", "alias")
 
@@ -76,7 +76,8 @@ class Verifier:
                 self._owner(kernel)
             else:
                 self._reads(kernel)
-                _Bodies(self, kernel).check()
+                for part in kernel.work.parts():
+                    _Bodies(self, kernel, part).check()
             for number in kernel.slots[: kernel.writes]:
                 roots = storage_roots(self.program, number)
                 self.ready |= {number, *roots}
@@ -104,6 +105,7 @@ class Verifier:
                 raise self._fail(kernel, f"expected to write {kernel.writes} slots, got a write to slot {slot}")
         if isinstance(work, Scatter):
             read.add(0)  # what no update replaces stays
+        read |= {s.slot for part in work.parts() if isinstance(part, LoopNest) for s in part.stores() if s.guard is not None}
         for slot in read:
             number = kernel.slots[slot]
             overwritten = self._states_of(number) & self.latest.keys()
@@ -168,16 +170,17 @@ class Verifier:
 
 
 class _Bodies:
-    """The scalar side of one kernel."""
+    """The scalar side of one kernel, or of a part of it."""
 
-    def __init__(self, verifier: Verifier, kernel: Kernel) -> None:
+    def __init__(self, verifier: Verifier, kernel: Kernel, work: Work) -> None:
         self.verifier = verifier
         self.kernel = kernel
+        self.work = work
         self.buffers = [verifier.program.buffers[number] for number in kernel.slots]
-        self.extents = kernel.work.extents()
+        self.extents = work.extents()
 
     def check(self) -> None:
-        work = self.kernel.work
+        work = self.work
         if isinstance(work, LoopNest):
             self._statements(work)
         for node in ex.walk(list(work.bodies())):
@@ -197,7 +200,7 @@ class _Bodies:
     def _statements(self, nest: LoopNest) -> None:
         for position, statement in enumerate(nest.statements):
             earlier = nest.statements[:position]
-            for node in ex.walk([statement.body]):
+            for node in ex.walk(statement.needs() if isinstance(statement, Store) else [statement.body]):
                 if node.kind in ("row", "temp"):
                     self._earlier(node, earlier)
 

@@ -42,6 +42,10 @@ class Work:
         """The scalar expressions of the work."""
         return ()
 
+    def parts(self) -> tuple[Work, ...]:
+        """Pieces of the work that have axes of their own: itself, where it has no others."""
+        return (self,)
+
     def writes(self) -> tuple[Place, ...]:
         """Where results go."""
         return ()

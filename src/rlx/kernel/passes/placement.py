@@ -195,7 +195,7 @@ def _in_lines(work: Contraction, lines: list[tuple[Dim, Dim]]) -> Contraction:
     places = {number: Linear(0, ((number + more, 1),)) for number in range(axis + 1, len(work.extents()))}
     places[axis] = Linear(0, (*((axis + at, rows) for at, (_, rows) in enumerate(lines)), (axis + more, 1)))
     epilogue = tuple(
-        Store(s.slot, replaced_linear(s.offset, places), replaced_expr(s.body, places), s.per_element)
+        dataclasses.replace(s, offset=replaced_linear(s.offset, places), body=replaced_expr(s.body, places))
         for s in work.epilogue
     )
     return dataclasses.replace(

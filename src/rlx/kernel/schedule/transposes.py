@@ -24,7 +24,7 @@ def transposition(nest: LoopNest) -> Transposition | None:
     last = len(nest.outer) - 1
     loads = [node for node in walk([store.body]) if node.kind == "load"]
     reads = tuple(node for node in loads if node.attr.coefficient(last) not in (0, 1))
-    if not reads or store.offset.others or store.offset.coefficient(last) != 1:
+    if not reads or store.guard is not None or store.offset.others or store.offset.coefficient(last) != 1:
         return None
     if any(node.args for node in reads):
         return None

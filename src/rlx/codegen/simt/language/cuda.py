@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
-from rlx.codegen.simt.code import Code
-from rlx.codegen.simt.language.cpp import Cpp, conversions, text_of
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
+from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord, conversions, text_of
+from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_products
 from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
 
 
 class Cuda(Cpp):
@@ -28,12 +31,43 @@ class Cuda(Cpp):
         return f"const __grid_constant__ Record<{count}> record"
 
     def first_lines(self, code: Code) -> list[str]:
-        return [] if code.follows else ["  follow();"]
+        shared = [f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []
+        return shared if code.follows else [*shared, "  follow();"]
+
+    def part(self, slots: int) -> CudaPart:
+        """The language of parts of a kernel with so many slots."""
+        return CudaPart(slots, self.moving)
+
+
+class CudaPart(Cuda):
+    """Parts of one kernel, which share a record of numbers and have blocks of their own."""
+
+    def __init__(self, slots: int, moving: frozenset[str]) -> None:
+        super().__init__(moving)
+        self.shared = CppRecord(slots, 0, moving)
+
+    def record(self, slots: int, rounds: int = 0) -> Record:
+        return self.shared
+
+    def assemble(
+        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
+        lanes: int = WORKGROUP,
+    ) -> str:  # fmt: skip
+        """A part, for the blocks from 0 on."""
+        return "\n".join(self.body(code, "block", positions_a_group))
+
+    def whole(self, parts: Sequence[str], blocks: Sequence[Dim], bindings: Sequence[Binding], name: str) -> str:
+        """The kernel of parts, each with so many blocks."""
+        counts = [self.shared.dim(count) for count in blocks]
+        lines = [*self.head(self.shared, bindings, name, WORKGROUP), f"  {INDEX} block = {self.block_index};"]
+        for part, count in zip(parts, counts):
+            lines += [f"  if (block < {count}) {{", part, "    return;", "  }", f"  block -= {count};"]
+        return "\n".join([*lines, "}"])
 
 
 CUDA = Cuda()
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh")
+PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh")
 """Texts with instructions of PTX."""
 
 
@@ -42,4 +76,5 @@ def prelude(ptx: bool = True) -> str:
     """Device functions that kernels call: those of `gpu.cuh`, and conversions of small floats, of halves by
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
-    return "\n".join([text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)])
+    parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
+    return "\n".join([*parts, *([warpgroup_products()] if ptx else [])])

@@ -1,16 +1,26 @@
 // Overlapping launches, from compute capability 9.0 on: the blocks of a kernel come to multiprocessors while the kernel
-// before still runs, as soon as all of its blocks have begun.
+// before still runs, as soon as all of its blocks have come past `follow`.
 
 // Nothing that earlier kernels write may be read or written before, and every thread must pass here: the end of a kernel
-// tells those that follow that all before it have ended.
+// tells those that follow that all before it have ended. The next kernel may come from here on, and not before, as its
+// blocks would lie around while two kernels run.
 __device__ __forceinline__ void follow() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 // Asks for a line of memory to be in the common cache soon.
 __device__ __forceinline__ void bring_near(const void* place) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
+}
+
+// 16 bytes that no kernel writes, loaded here and not later: before `follow`, so that they come while others still run.
+template <class T>
+__device__ __forceinline__ Piece piece_ahead(const T* place) {
+  Piece piece;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w) : "l"(place));
+  return piece;
 }

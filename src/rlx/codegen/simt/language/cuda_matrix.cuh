@@ -1,3 +1,13 @@
+// Four matrices of 8 rows of 16 bytes from workgroup memory, of which each eighth of a warp says where the rows of one
+// are; each lane has the elements of each that products want.
+__device__ __forceinline__ Piece load_matrices(const Piece* row) {
+  Piece made;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(made.x), "=r"(made.y), "=r"(made.z), "=r"(made.w)
+      : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+  return made;
+}
+
 // One product of the matrix units: c[16][8] += a[16][16] · b[16][8], each lane with the elements that PTX says.
 
 __device__ __forceinline__ void mma_f16(

@@ -1,0 +1,148 @@
+"""Contractions of 16-bit floats whose rows a nest makes: each workgroup makes those of its tile first, in workgroup
+memory, while its weights are on their way. So a norm costs no kernel, and its result no memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.group_rows import GroupRows
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.loops import legal_stages
+from rlx.codegen.simt.piece_rows import PieceRows, operands
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.fused import RowProduct
+from rlx.kernel.ir.loops import LoopNest
+
+GUESSES = ((1, 1), (HALF, HALF))
+"""Numbers of rows up to which they are taken for another number; there are never more."""
+PAD = 8
+"""Elements behind each row, so that rows begin in different banks."""
+
+
+def most_rows(nest: LoopNest, product: Contraction) -> int:
+    """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none."""
+    if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or product.a_dtype.itemsize != 2:
+        return 0
+    fitting = 0
+    for most, guess in GUESSES:
+        layout = team_contraction.layout_of(product, guess)
+        if _shared_bytes(product, layout, most) > SHARED_BYTES:
+            break
+        fitting = most
+    return fitting
+
+
+def guesses(most: int, rows: int | None) -> list[tuple[int | None, int]]:
+    """Variants for at most so many rows, the last one for all others; one where the number of rows is known."""
+    chosen = [(limit, guess) for limit, guess in GUESSES if limit <= most]
+    if rows is not None:
+        return [(None, next(guess for limit, guess in chosen if rows <= limit))]
+    return [*chosen[:-1], (None, chosen[-1][1])]
+
+
+def _staged(layout: Layout, most: float) -> int:
+    """Rows of a tile that workgroup memory holds."""
+    return int(min(layout.tile[0], most))
+
+
+def _stride(product: Contraction) -> int:
+    assert isinstance(product.k, int)
+    return product.k + PAD
+
+
+def _shared_bytes(product: Contraction, layout: Layout, most: float) -> int:
+    warps = layout.lanes // WARP
+    return layout.shared_bytes + 2 * _staged(layout, most) * _stride(product) + 8 * 4 * warps
+
+
+class RowProductWriter(TeamContraction):
+    """The shader of a contraction with its rows."""
+
+    def __init__(self, work: RowProduct, slots: Sequence[Slot], language: Language, rows_guess: int) -> None:
+        self.nest = work.nest
+        super().__init__(work.product, slots, language, rows_guess)
+        spaces = (("a", "shared"), *(space for space in self.schedule.spaces if space[0] != "a"))
+        self.schedule = dataclasses.replace(self.schedule, spaces=spaces)
+        self.row_body = Body(self.code, self.record, slots, Ranges())
+        self.staged = _staged(self.layout, self.most_rows)
+
+    def _most_rows(self, rows_guess: int) -> float:
+        return next(most for most, guess in GUESSES if guess == rows_guess)
+
+    def shader(self, bindings: Sequence[Binding], name: str) -> Shader:
+        made = super().shader(bindings, name)
+        if not self.row_body.indices:
+            return made
+        check = Check(tuple(self.row_body.indices), self.nest.extents())
+        return dataclasses.replace(made, checks=(*made.checks, check))
+
+    def _before_rows(self) -> None:
+        self.rows = self._rows_of(self._lanes_of_a_row())
+        if isinstance(self.rows, PieceRows):
+            self.rows.bring_ahead()
+
+    def _rows_of(self, width: int) -> GroupRows:
+        """What makes a row with so many lanes."""
+        *stages, last = legal_stages(self.nest.statements)
+        storing = f"{self.left} == 0" + (f" && {self.top} + made < {self.record.dim(self.work.m)}" if width < WARP else "")
+        held = operands(self.row_body, self.nest, stages, last.body, width)
+        common = (self.row_body, self.nest, stages, self.lanes, width, last.body)
+        if held is None:
+            return GroupRows(*common, self._take, storing)
+        return PieceRows(*common, self._take_all, storing, held)
+
+    def _prepare_rows(self) -> None:
+        code, language, rows = self.code, self.language, self.record.dim(self.work.m)
+        language.shared_variable(code, "left_rows", "__align__(16) unsigned short", self.staged * _stride(self.work))
+        width = self.rows.step
+        first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
+        together = max(WARP // width, 1)  # lanes of one warp go on together
+        begun = f"made / {together} * {together}" if together > 1 else "made"
+        inside = f"{begun} < {self.staged} && {self.top} + {begun} < {rows}"
+        with code.block(f"for (int made = {first}; {inside}; made += {step})"):
+            row = f"{self.top} + made"
+            row = f"min({row}, {rows} - {language.index(1)})" if together > 1 else row
+            self._place_row(code.let(row, "row"))
+            self.rows.write()
+        code.emit(language.barrier())
+
+    def _lanes_of_a_row(self) -> int:
+        """All lanes where there is one row; else so many that all rows are made at once, if a warp has no more than two
+        of them: lanes of one warp add up side by side."""
+        if self.staged == 1:
+            return self.lanes
+        return WARP if self.staged * WARP <= self.lanes or self.staged % 2 else WARP // 2
+
+    def _place_row(self, row: str) -> None:
+        """Names the position of a row along the nest's axes."""
+        outer, rest = self.nest.outer, row
+        for number in reversed(range(len(outer))):
+            if number == 0:
+                self.row_body.axes[number] = rest
+                continue
+            extent = self.record.divisor(outer[number])
+            self.row_body.axes[number] = self.code.let(f"{rest} % {extent}", "index")
+            rest = self.code.let(f"{rest} / {extent}", "rest")
+
+    def _take(self, place: str, value: Reg) -> None:
+        bits = f"encode_{self.work.a_dtype}({value.name})"
+        self.code.emit(f"left_rows[made * {_stride(self.work)} + {place}] = (unsigned short){bits};")
+
+    def _take_all(self, first: str, values: list[Reg]) -> None:
+        bits = [f"encode_{self.work.a_dtype}({value.name})" for value in values]
+        words = ", ".join(f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2]))
+        self.code.emit(f"*(Piece*)(left_rows + made * {_stride(self.work)} + {first}) = Piece{{{words}}};")
+
+    def _a_offset(self, row: str) -> str:
+        return f"min((int)(warp_row + {row}), {self.staged - 1}) * {_stride(self.work)}"
+
+    def _left_piece(self, at: str) -> str:
+        return f"piece_at<true>(left_rows + {at})"

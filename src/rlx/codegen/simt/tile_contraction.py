@@ -1,0 +1,313 @@
+"""Contractions of 16-bit floats with many rows, on matrix units: tiles of both sides come to workgroup memory, some
+steps ahead, and all warps of a workgroup take them from there.
+
+Both sides lie there as weights do in panels: of eight rows, or columns, 32 elements along k are 512 neighbouring bytes.
+In them the four pieces of a row are swapped by the row's number, so that neither the lanes that copy at once meet in a
+bank nor those that load matrices: 16 bytes of each of eight rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.code import Binding, Shader, Slot
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.types import Target
+from rlx.codegen.simt.team_contraction import CHUNK, PAD, PANELS, WARP, TeamContraction, depth, is_aligned
+from rlx.codegen.simt.tile_layouts import TileLayout, tile_of
+from rlx.codegen.simt.tile_results import TileResults, depends_on
+from rlx.ir import dim as dims
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear
+from rlx.kernel.ir.loops import Store
+from rlx.kernel.schedule.schedule import Schedule, Tile
+
+Copies = Callable[[str], None]
+"""Writes a lane's copies of one side for a stage that begins at a place of workgroup memory."""
+
+
+class TileContraction(TeamContraction):
+    """The shader of a contraction whose operands come to workgroup memory."""
+
+    def __init__(
+        self, work: Contraction, slots: Sequence[Slot], language: Language, rows_guess: int, layout: TileLayout
+    ) -> None:
+        super().__init__(work, slots, language, rows_guess, layout)
+        self.ring = layout
+        self.code.follows = False
+        self.code.dynamic_shared = layout.shared_bytes
+        rows, columns = layout.tile
+        extents = (("m", rows), ("n", columns), ("k", layout.depth))
+        workgroup = (Tile("workgroup", axis, extent) for axis, extent in extents)
+        warp = (Tile("thread", "m", layout.rows), Tile("thread", "n", layout.columns))
+        self.schedule = Schedule(
+            (*workgroup, *warp),
+            spaces=(("a", "shared"), ("b", "shared"), ("sum", "register")),
+            stages=layout.stages,
+            mma=(16, 8, 16),
+        )
+
+    def write(self) -> Dim:
+        """Everything of one tile."""
+        work, code, layout = self.work, self.code, self.ring
+        rows, columns = layout.tile
+        self.top = code.let(f"{self.body.axes[work.m_axis]} * {self.language.index(rows)}", "top")
+        self.left = code.let(f"{self.body.axes[work.n_axis]} * {self.language.index(columns)}", "left")
+        along_m = layout.warps[0]
+        code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
+        group, rows_of_group = layout.group, layout.group * layout.rows
+        row = (
+            f"warp / {group} % {along_m // group} * {{}} + warp % {group} * 16"
+            if group > 1
+            else f"warp % {along_m} * {{}}"
+        )
+        code.emit(f"const int warp_row = {row.format(rows_of_group)};")
+        code.emit(f"const int part_row = {row.format(rows_of_group // layout.parts)};")
+        code.emit(f"const int warp_column = warp / {along_m} * {layout.columns};")
+        code.emit(f"float sums[{layout.rows // 16}][{layout.columns // 8}][4] = {{}};")
+        self._sums()
+        stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
+        results = TileResults(work, layout, self.body, stages, self.top, self.left)
+        code.emit("float* const shared_sums = (float*)dynamic_shared;")
+        for part in range(layout.parts):
+            code.emit(self.language.barrier())
+            self._put_part(part)
+            code.emit(self.language.barrier())
+            results.write(part)
+        return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
+
+    # operands
+
+    def _sums(self) -> None:
+        """The ring of stages: one is waited for and used, and another one asked for in the place of the last. Products
+        of warpgroups go on meanwhile, and have ended before the next stage is used."""
+        work, code, layout = self.work, self.code, self.ring
+        a_turn = -(-_static(work.k) // layout.depth)
+        steps = f"{_static(dims.product(work.taps)) * a_turn}"
+        self._places()
+        self._name_matrices()
+        left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
+        start = layout.side_pieces[0]
+        right = self._panel_copies(start) if work.packed else self._right_copies(start)
+        code.emit("#pragma unroll 1")
+        with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.stages - 1}; ahead++)"):
+            code.emit(f"const int step = ahead - {layout.stages - 1};")
+            code.emit("const Piece* from = dynamic_shared;")
+            with code.block("if (step >= 0)"):
+                code.emit(f"wait_copies<{layout.stages - 2}>();")
+                if layout.together:
+                    code.emit("if (has_warpgroups) await_products();")
+                    code.emit("show_to_warpgroups();")
+                code.emit(self.language.barrier())
+                pieces = sum(layout.side_pieces)
+                code.emit(f"from = dynamic_shared + step % {layout.stages} * {pieces};")
+                if layout.together:
+                    with code.block("if (has_warpgroups)"):
+                        self._multiply_together()
+            with code.block(f"if (ahead < {steps})"):
+                code.emit(f"const int along = ahead % {a_turn} * {layout.depth};")
+                self._name_taps(f"ahead / {a_turn}")
+                stage = f"dynamic_shared + ahead % {layout.stages} * {sum(layout.side_pieces)}"
+                code.emit(f"Piece* const stage = {stage};")
+                left("stage")
+                right("stage")
+            code.emit("commit_copies();")
+            code.emit(f"if (step < 0{' || has_warpgroups' * layout.together}) continue;")
+            self._multiply_stage()
+        if layout.together:
+            code.emit("if (has_warpgroups) await_products();")
+            code.emit(self._hold())
+
+    def _name_taps(self, tap: str) -> None:
+        """Where in the window a step is."""
+        rest = tap
+        for number, (axis, extent) in reversed(list(enumerate(zip(self.work.tap_axes, self.work.taps)))):
+            self.body.axes[axis] = self.code.let(f"(long long)({rest} % {extent})", f"tap{number}_")
+            rest = f"{rest} / {extent}"
+
+    def _places(self) -> None:
+        """What of rows, or columns, a lane brings: where it begins in them and along k, and where it puts that. Eight
+        lanes in a row fill all banks, and read whole lines of memory with their neighbours."""
+        code, chunks = self.code, self.ring.chunks
+        if chunks == 1:
+            code.emit("const int from_row = (int)lane / 4, from_chunk = 0;")
+        else:
+            code.emit("const int from_row = (int)lane / 16 * 2 + (int)lane / 4 % 2;")
+            code.emit("const int from_chunk = (int)(lane / 4 ^ lane / 8) & 1;")
+        code.emit(f"const int from_along = from_chunk * {CHUNK} + (int)lane % 4 * 8;")
+        place = f"(from_row / 8 * {chunks} + from_chunk) * {WARP} + from_row % 8 * 4"
+        code.emit(f"const int to_place = {place} + ((int)lane % 4 ^ from_row / 2 % 4);")
+
+    def _row_copies(self, name: str, slot: int, line: Linear, axis: int, start: int) -> Copies:
+        """Those of a side with rows, or columns, that are contiguous along k."""
+        work, code, layout = self.work, self.code, self.ring
+        tile = layout.tile[axis - work.m_axis]
+        first = self.top if axis == work.m_axis else self.left
+        extent = self.work.m if axis == work.m_axis else self.work.n
+        count = layout.side_pieces[axis - work.m_axis] // layout.lanes
+        step = tile // count
+        outside = self._outside(line)
+        if depends_on(outside, axis):
+            last = f"{self.record.dim(extent)} - {self.language.index(1)}"
+            rows = [f"min({first} + from_row + {i * step}, {last})" for i in range(count)]
+            starts = [f"slot{slot} + {self._offset_at(outside, axis, row)} + from_along" for row in rows]
+            starts = [code.let(each, name) for each in starts]
+        else:
+            at = self._offset_at(outside, axis, f"{first} + from_row")
+            begin = code.let(f"slot{slot} + {at} + from_along", name)
+            stride = self.record.dim(outside.coefficient(axis))
+            starts = [f"{begin} + {i * step} * {stride}" for i in range(count)]
+        guards = [""] * count
+        if dims.exact_div(extent, tile) is None and not depends_on(outside, axis):
+            there = code.let(f"(int)min({self.record.dim(extent)} - {first}, {self.language.index(tile)})", "there")
+            guards = [f"from_row + {i * step} < {there}" for i in range(count)]
+        inside = f"from_along + along < {work.k}" if _static(work.k) % layout.depth else ""
+
+        def write(stage: str) -> None:
+            tap = f" + {self._tap_offset(line)}" if work.taps else ""
+            for number, (begin, guard) in enumerate(zip(starts, guards)):
+                place = f"{stage} + {start + number * layout.lanes} + to_place"
+                self._copy(place, f"{begin} + along{tap}", guard, inside)
+
+        return write
+
+    def _right_copies(self, start: int) -> Copies:
+        work = self.work
+        return self._row_copies("right", work.b_slot, work.b, work.n_axis, start)
+
+    def _offset_at(self, line: Linear, axis: int, position: str) -> str:
+        self.body.axes[axis] = self.code.let(position, "row")
+        return self.body.fresh_offset(line)
+
+    def _panel_copies(self, start: int) -> Copies:
+        """Those of a packed right side, which lies in workgroup memory as it does everywhere."""
+        work, code, layout = self.work, self.code, self.ring
+        chunks = -(-_static(work.k) // CHUNK)
+        lanes_a_panel = WARP * layout.chunks
+        count, step = layout.side_pieces[1] // layout.lanes, layout.lanes // lanes_a_panel
+        tap_size = depth(work) * PANELS[0]
+        size = self.language.index(_static(dims.product(work.taps)) * tap_size)
+        code.emit(f"const int from_panel = (int)lane / {lanes_a_panel}, from_piece = (int)lane % {lanes_a_panel};")
+        code.emit("const int to_piece = (int)lane ^ (int)lane / 8 % 4;")
+        panel = f"({self.left} / {PANELS[0]} + from_panel)"
+        start_of_all = self.body.fresh_offset(work.b)
+        begin = code.let(f"slot{work.b_slot} + {start_of_all} + {panel} * {size} + from_piece * 8", "right")
+        guards = [""] * count
+        if dims.exact_div(work.n, layout.tile[1]) is None:
+            panels = self.language.index(-(-_static(work.n) // PANELS[0]))
+            there = code.let(f"(int)({panels} - {self.left} / {PANELS[0]})", "there")
+            guards = [f"from_panel + {i * step} < {there}" for i in range(count)]
+        inside = f"along / {CHUNK} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
+        tap = f" + ahead / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
+
+        def write(stage: str) -> None:
+            for number, guard in enumerate(guards):
+                place = f"{stage} + {start + number * layout.lanes} + to_piece"
+                source = f"{begin} + {number * step} * {size} + along * {PANELS[0]}{tap}"
+                self._copy(place, source, guard, inside)
+
+        return write
+
+    def _copy(self, place: str, source: str, *guards: str) -> None:
+        guard = " && ".join(each for each in guards if each)
+        self.code.emit(f"copy_ahead_if({guard}, {place}, {source});" if guard else f"copy_ahead({place}, {source});")
+
+    # products
+
+    def _name_matrices(self) -> None:
+        """Where in a stage a lane's rows are of the matrices that a warp loads: four of 16 rows and 16 elements along
+        k, and four of 8 columns and 32 elements."""
+        code, layout = self.code, self.ring
+        chunks = layout.chunks
+        code.emit("const int swap = own % 8 / 2;")
+        row = f"(warp_row / 8 + own / 8 % 2) * {chunks * WARP} + own % 8 * 4"
+        code.emit(f"const int left_high = {row} + (own / 16 ^ swap), left_low = left_high ^ 2;")
+        column = f"{layout.side_pieces[0]} + warp_column / 8 * {chunks * WARP} + own % 8 * 4"
+        code.emit(f"const int right_at = {column} + (own / 8 ^ swap);")
+
+    def _multiply_stage(self) -> None:
+        """All products of a stage: two of each pair of a warp's row and column tiles, 32 elements along k."""
+        code, layout = self.code, self.ring
+        m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
+        with ExitStack() as loops:
+            self._unrolled(loops, "chunk", chunks)
+            code.emit(f"Piece left[2][{m_tiles}], right[{n_tiles}];")
+            with ExitStack() as inner:
+                self._unrolled(inner, "i", m_tiles)
+                for number, name in enumerate(("left_high", "left_low")):
+                    place = f"from + {name} + (i * {2 * layout.group * chunks} + chunk) * {WARP}"
+                    code.emit(f"left[{number}][i] = load_matrices({place});")
+            with ExitStack() as inner:
+                self._unrolled(inner, "j", n_tiles)
+                code.emit(f"right[j] = load_matrices(from + right_at + (j * {chunks} + chunk) * {WARP});")
+            for number, (x, y) in enumerate((("x", "y"), ("z", "w"))):
+                with ExitStack() as inner:
+                    self._unrolled(inner, "j", n_tiles)
+                    self._unrolled(inner, "i", m_tiles)
+                    rows = ", ".join(f"left[{number}][i].{word}" for word in "xyzw")
+                    code.emit(f"mma_{self.work.a_dtype}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
+
+    def _multiply_together(self) -> None:
+        """The same by products of four warps."""
+        code, layout = self.code, self.ring
+        stride = layout.chunks * WARP
+        rows = layout.group * layout.rows
+        code.emit(f"const Piece* const rows = from + warp / 4 % {layout.warps[0] // 4} * {rows // 8 * stride};")
+        code.emit(f"const Piece* const columns = from + {layout.side_pieces[0]} + warp_column / 8 * {stride};")
+        code.emit(f"{self._hold()} begin_products();")
+        with ExitStack() as loops:
+            self._unrolled(loops, "k", 2 * layout.chunks)
+            self._unrolled(loops, "i", layout.rows // 16)
+            left = f"matrix_at(rows + i * {8 * stride} + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
+            right = f"matrix_at(columns + k / 2 * {WARP} + k % 2 * 2, {16 * stride})"
+            code.emit(f"warpgroup_mma_{self.work.a_dtype}(sums[i], {left}, {right});")
+        code.emit("commit_products();")
+
+    def _hold(self) -> str:
+        return " ".join(f"hold(sums[{i}]);" for i in range(self.ring.rows // 16))
+
+    def _unrolled(self, loops: ExitStack, name: str, count: int) -> None:
+        self.code.emit("#pragma unroll")
+        loops.enter_context(self.code.block(f"for (int {name} = 0; {name} < {count}; {name}++)"))
+
+    # results
+
+    def _put_part(self, part: int) -> None:
+        """The sums of a part of each warp's rows, into workgroup memory."""
+        code, layout = self.code, self.ring
+        of_a_warp, pitch = layout.rows // layout.parts, layout.tile[1] + PAD
+        first = part * of_a_warp // 16
+        with ExitStack() as loops:
+            self._unrolled(loops, "i", of_a_warp // 16)
+            self._unrolled(loops, "j", layout.columns // 8)
+            self._unrolled(loops, "half", 2)
+            row = f"part_row + i * {16 * layout.group} + half * 8 + own / 4"
+            column = "warp_column + j * 8 + own % 4 * 2"
+            pair = ", ".join(f"__float_as_uint(sums[{first} + i][j][2 * half + {k}])" for k in range(2))
+            code.emit(f"*(HalfPiece*)(shared_sums + ({row}) * {pitch} + {column}) = HalfPiece{{{pair}}};")
+
+
+def fits(work: Contraction, slots: Sequence[Slot]) -> bool:
+    """Whether both sides are pieces of 16 bytes that begin at multiples of them."""
+    sides = ((work.a_slot, work.a), (work.b_slot, work.b))
+    known = all(isinstance(d, int) for d in (*work.taps, *([work.n] if work.packed else ())))
+    return known and all(slots[slot].aligned and is_aligned(line, work) for slot, line in sides)
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # asked by `takes` and `fits`
+    return dim
+
+
+def render(
+    work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
+) -> Shader:
+    """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
+    layout = tile_of(work, target.rows) if fits(work, slots) else None
+    if layout is None:
+        return team_contraction.render(work, slots, bindings, name, target, language)
+    return TileContraction(work, slots, language, target.rows, layout).shader(bindings, name)

@@ -1,0 +1,155 @@
+"""Tiles of products with many rows: how workgroups can lay them out, and which of that should be fastest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlx.codegen.simt.team_contraction import CHUNK, PAD, WARP, Layout, with_rows
+from rlx.ir.dim import Dim
+from rlx.kernel.ir.contraction import Contraction
+
+PIECE_BYTES = 16
+LEAST_ROWS, LEAST_COLUMNS = 192, 32
+"""Of matrices that are worth a tile."""
+LEAST_SPACE = 256 * 128
+"""Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
+MOST_SHARED_BYTES = 99 << 10
+"""Of a workgroup: as much as every GPU with `cp.async` gives to one."""
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 << 10
+REGISTERS = 65536
+"""Of an H200, and of a multiprocessor."""
+PRODUCTS_A_CLOCK = 1270
+"""Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
+PRODUCTS_TOGETHER = 1740
+"""The same by `wgmma`."""
+SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 32 * MULTIPROCESSORS
+"""Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
+FINISHED_A_CLOCK = 10
+"""Results that a multiprocessor puts through workgroup memory and an epilogue."""
+STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
+"""What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
+
+
+@dataclass(frozen=True)
+class TileLayout(Layout):
+    """How a workgroup computes its tile from operands in workgroup memory.
+
+    depth    elements along k of both sides that are brought there at once: one chunk, or two
+    stages   how many times as many have room there
+    together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
+    """
+
+    depth: int = 2 * CHUNK
+    stages: int = 3
+    together: bool = False
+
+    @property
+    def group(self) -> int:
+        """Warps whose rows are one piece of the tile."""
+        return 4 if self.together else 1
+
+    @property
+    def chunks(self) -> int:
+        return self.depth // CHUNK
+
+    @property
+    def side_pieces(self) -> tuple[int, int]:
+        """Pieces of 16 bytes that a stage has of the left side, and of the right one."""
+        rows, columns = self.tile
+        return rows * self.chunks * 4, columns * self.chunks * 4
+
+    @property
+    def ring_bytes(self) -> int:
+        return PIECE_BYTES * sum(self.side_pieces) * self.stages
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the sums go through workgroup memory: as few as have room where operands had it."""
+        parts = 1
+        while self._sums_bytes(parts) > self.ring_bytes and self.rows % (32 * parts) == 0:
+            parts *= 2
+        return parts
+
+    def _sums_bytes(self, parts: int) -> int:
+        rows, columns = self.tile
+        return 4 * rows // parts * (columns + PAD)
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(self.ring_bytes, self._sums_bytes(self.parts))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
+        rows, columns = self.tile
+        results = rows // self.parts * columns
+        return (
+            self.shared_bytes <= MOST_SHARED_BYTES
+            and self.lanes % (WARP * self.chunks) == 0
+            and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
+            and self.lanes % columns == 0
+            and self.warps[0] % self.group == 0
+            and results % (8 * self.lanes) == 0
+        )
+
+
+WARPS = (
+    (64, 64, (2, 2)), (64, 64, (4, 2)), (64, 64, (2, 4)), (64, 32, (2, 4)), (64, 32, (2, 2)), (32, 64, (2, 2)),
+    (32, 64, (4, 2)), (32, 32, (2, 2)), (32, 32, (4, 2)),
+)  # fmt: skip
+"""Rows and columns of a warp, and warps."""
+GROUPS = (
+    (32, 128, (8, 1)), (32, 128, (4, 2)), (32, 128, (4, 1)), (16, 128, (8, 1)), (16, 128, (4, 1)), (32, 64, (4, 1)),
+    (16, 64, (8, 1)), (16, 64, (4, 2)), (16, 64, (4, 1)),
+)  # fmt: skip
+"""The same of warps that make products together."""
+LAYOUTS = tuple(
+    layout
+    for together, splits in ((False, WARPS), (True, GROUPS))
+    for rows, columns, (m, n) in splits
+    for depth in (64, 32)
+    for stages in (3, 4)
+    if (layout := TileLayout(rows, columns, (m, n, 1), depth, stages, together)).is_possible
+)
+CHOICES = tuple(layout for layout in LAYOUTS if not layout.together)
+"""Those that `tile_of` chooses from."""
+
+
+def tile_of(work: Contraction, rows: int) -> TileLayout | None:
+    """The layout that should take the least time, or None where operands had better come straight from memory. Dims of
+    rows that only a run tells are taken to make so many `rows`."""
+    known = with_rows(work, rows)
+    m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
+    if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
+        return None
+    return min(CHOICES, key=lambda layout: clocks(known, layout))
+
+
+def clocks(work: Contraction, layout: TileLayout) -> float:
+    """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
+    cache take, where there are enough workgroups to hide each other's waits."""
+    m, n = _static(work.m), _static(work.n)
+    rows, columns = layout.tile
+    blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns)
+    steps = math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth)
+    k = steps * layout.depth
+    itemsize = work.a_dtype.itemsize
+    brought = (rows + columns) * k * itemsize
+    slabs = rows // 64 if layout.together else layout.warps[0]
+    taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
+    products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
+    busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
+    busy += rows * columns / FINISHED_A_CLOCK
+    sums = layout.rows * layout.columns // WARP
+    registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
+    resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
+    alone = busy + steps * STEP_CLOCKS + FILL_CLOCKS + FINISH_CLOCKS
+    waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
+    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)  # made so by `with_rows`
+    return dim

@@ -1,0 +1,171 @@
+"""What becomes of the sums of a tile in workgroup memory: eight neighbours of a row by one lane, where memory takes
+them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.team_contraction import PAD
+from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear, offset_of
+from rlx.kernel.ir.loops import Store
+
+WIDTH = 8
+"""Neighbours of a row that a lane takes."""
+ROWS_AT_ONCE = 4
+"""Rows whose operands a lane asks for before it needs the first."""
+PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32)
+"""What pieces of 16 bytes are taken apart for."""
+
+
+def depends_on(line: Linear, axis: int) -> bool:
+    """Whether what is not linear in an offset reads an axis."""
+    return any(node.kind == "axis" and node.attr == axis for node in ex.walk([e for e, _ in line.others]))
+
+
+class TileResults:
+    """Writes what the epilogue makes of sums.
+
+    stages      of the epilogue, with bodies that the language can say
+    top, left   the tile's first row and column
+    """
+
+    def __init__(
+        self, work: Contraction, layout: TileLayout, body: Body, stages: Sequence[Store], top: str, left: str
+    ) -> None:
+        self.work, self.layout, self.body, self.stages = work, layout, body, stages
+        self.code, self.language = body.code, body.language
+        self.top, self.left = top, left
+        wide = all(self._is_wide(stage.slot, stage.offset) for stage in stages)
+        self.width = WIDTH if wide and dims.exact_div(work.n, WIDTH) is not None else 1
+        loads = [node for node in ex.walk([stage.body for stage in stages]) if node.kind == "load"]
+        self.loads = [node for node in loads if self.width > 1 and self._is_wide_load(node)]
+
+    def _is_wide_load(self, node: Expr) -> bool:
+        return not node.attr.guarded and self._is_wide(node.attr.slot, offset_of(node))
+
+    def _is_wide(self, slot: int, line: Linear) -> bool:
+        """Whether neighbours along n are neighbours in memory, which begin at multiples of 16 bytes."""
+        place, n_axis = self.body.slots[slot], self.work.n_axis
+        if place.dtype not in PIECES or not place.aligned or line.coefficient(n_axis) != 1 or depends_on(line, n_axis):
+            return False
+        strides = [line.const, *(c for number, c in line.axes if number != n_axis), *(c for _, c in line.others)]
+        return all(dims.exact_div(c, WIDTH) is not None for c in strides)
+
+    def write(self, part: int) -> None:
+        """What lanes have of a part of the rows, when all sums are there."""
+        code, work, layout = self.code, self.work, self.layout
+        a_row = layout.tile[1] // self.width
+        passes = layout.tile[0] // layout.parts * a_row // layout.lanes
+        at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
+        column = code.let(f"(int)lane % {a_row} * {self.width}", "column")
+        self.at_n = code.let(f"{self.left} + {column}", "at")
+        self.near = {}
+        with self._guard(work.n, layout.tile[1], self.at_n):
+            self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
+            first = code.fresh("first")
+            step = layout.lanes // a_row
+            end = step * passes
+            with self.body.scope(
+                f"for (int {first} = (int)lane / {a_row}; {first} < {end}; {first} += {at_once * step})"
+            ):
+                rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
+                at = [self._at_m(row, part) for row in rows]
+                asked = [self._ask(row_at) for row_at in at]
+                for row, row_at, pieces in zip(rows, at, asked):
+                    self._finish(f"{row} * {layout.tile[1] + PAD} + {column}", row_at, pieces)
+
+    def _guard(self, extent: Dim, tile: int, at: str) -> AbstractContextManager[None]:
+        """A block for what is within the results; none where all is."""
+        if dims.exact_div(extent, tile) is not None:
+            return nullcontext()
+        return self.body.scope(f"if ({at} < {self.body.record.dim(extent)})")
+
+    def _at_m(self, row: str, part: int) -> str:
+        """The row of the results that is one of a part's sums: of each warp's rows, or those of a group of warps, so
+        many follow one another."""
+        layout = self.layout
+        rows = layout.rows * layout.group
+        of_part = rows // layout.parts
+        if layout.parts == 1:
+            return self.code.let(f"{self.top} + {row}", "at")
+        return self.code.let(f"{self.top} + ({row} / {of_part} * {rows} + {part * of_part} + {row} % {of_part})", "at")
+
+    def _moves_along_m(self, node: Expr) -> bool:
+        line, m_axis = offset_of(node), self.work.m_axis
+        return line.coefficient(m_axis) != 0 or depends_on(line, m_axis)
+
+    def _ask(self, at: str) -> dict[Expr, list[str]]:
+        """Pieces that belong to a row of the results, or to the last one, where there is no such row."""
+        moving = [node for node in self.loads if self._moves_along_m(node)]
+        if moving:
+            last = f"{self.body.record.dim(self.work.m)} - {self.language.index(1)}"
+            self.body.axes[self.work.m_axis] = self.code.let(f"min({at}, {last})", "near")
+        return self.near | {node: self._pieces(node) for node in moving}
+
+    def _pieces(self, node: Expr) -> list[str]:
+        """A lane's neighbours of an operand."""
+        slot = node.attr.slot
+        self.body.axes[self.work.n_axis] = self.at_n
+        at = self.body.fresh_offset(offset_of(node))
+        itemsize = self.body.slots[slot].dtype.itemsize
+        first = range(0, WIDTH, PIECE_BYTES // itemsize)
+        return [self.code.let(f"piece_at<true>(slot{slot} + {at} + {start})", "piece") for start in first]
+
+    def _element(self, node: Expr, pieces: Sequence[str], number: int) -> Reg:
+        """A lane's neighbour of this number of an operand."""
+        dtype = self.body.slots[node.attr.slot].dtype
+        piece, within = divmod(number * dtype.itemsize, PIECE_BYTES)
+        word = f"{pieces[piece]}.{'xyzw'[within // 4]}"
+        if dtype is dtypes.f32:
+            return Reg(self.code.let(f"__uint_as_float({word})"), dtype, False)
+        bits = f"{word} >> 16" if within % 4 else f"{word} & 0xffffu"
+        return Reg(self.code.let(f"decode_{dtype}({bits})"), dtype, False)
+
+    def _finish(self, place: str, at: str, pieces: dict[Expr, list[str]]) -> None:
+        """A lane's neighbours of a row."""
+        code, body, work = self.code, self.body, self.work
+        with self._guard(work.m, self.layout.tile[0], at):
+            body.axes[work.m_axis] = at
+            if self.width == 1:
+                sums = [f"shared_sums[{place}]"]
+            else:
+                quads = [code.let(f"*(const float4*)(shared_sums + {place} + {4 * i})", "quad") for i in range(2)]
+                sums = [f"{quad}.{component}" for quad in quads for component in "xyzw"]
+            values = [self._values(number, total, pieces) for number, total in enumerate(sums)]
+            body.axes[work.n_axis] = self.at_n
+            for stage, of_stage in zip(self.stages, zip(*values)):
+                self._store(stage, of_stage)
+
+    def _values(self, number: int, total: str, pieces: dict[Expr, list[str]]) -> list[Reg]:
+        """What each stage makes of a sum."""
+        body, work = self.body, self.work
+        body.axes[work.n_axis] = self.code.let(f"{self.at_n} + {number}", "at") if number else self.at_n
+        body.accumulated = Reg(self.code.let(self.language.rounded(work.dtype, total)), work.dtype, False)
+        for node, of_node in pieces.items():
+            body.remember(node, self._element(node, of_node, number))
+        return [body.gen(stage.body) for stage in self.stages]
+
+    def _store(self, stage: Store, values: Sequence[Reg]) -> None:
+        if self.width == 1:
+            self.body.store(stage.slot, stage.offset, values[0])
+            return
+        dtype = self.body.slots[stage.slot].dtype
+        if dtype is dtypes.f32:
+            words = [f"__float_as_uint({value.name})" for value in values]
+        else:
+            bits = [f"encode_{dtype}({value.name})" for value in values]
+            words = [f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2])]
+        at = self.body.fresh_offset(stage.offset)
+        for start in range(0, len(words), 4):
+            place = f"(Piece*)(slot{stage.slot} + {at} + {start * 4 // dtype.itemsize})"
+            self.code.emit(f"*{place} = Piece{{{', '.join(words[start : start + 4])}}};")

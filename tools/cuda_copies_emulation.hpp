@@ -1,0 +1,34 @@
+// Copies that go on beside a lane's other work: done when the lane waits for them and not before, and until then their
+// places hold what nobody expects, so that a missing wait or barrier shows.
+
+#define DYNAMIC_SHARED(bytes) alignas(1024) static Piece dynamic_shared[(bytes) / sizeof(Piece)]
+
+inline void copy_ahead_if(bool there, Piece* place, const void* source) {
+  emulation::Lane& own = emulation::block[threadIdx.x];
+  memset(place, 0xff, sizeof *place);  // NaN in every format
+  own.copies.push_back({place, there ? source : nullptr, own.groups});
+}
+
+inline void copy_ahead(Piece* place, const void* source) {
+  copy_ahead_if(true, place, source);
+}
+
+inline void commit_copies() {
+  emulation::block[threadIdx.x].groups++;
+}
+
+template <int under_way>
+void wait_copies() {
+  emulation::Lane& own = emulation::block[threadIdx.x];
+  std::vector<emulation::Copy> left;
+  for (const emulation::Copy& copy : own.copies) {
+    if (copy.group >= own.groups - under_way) {
+      left.push_back(copy);
+    } else if (copy.source) {
+      memcpy(copy.place, copy.source, sizeof(Piece));
+    } else {
+      memset(copy.place, 0, sizeof(Piece));
+    }
+  }
+  own.copies = left;
+}
