@@ -21,15 +21,8 @@ from rlx.ir.literal import Array
 
 COMPILER = "g++"
 OPTIONS = (
-    "-std=c++17",
-    "-O1",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-fwrapv",
-    "-Wno-attributes",
-    "-shared",
-    "-fPIC",
-)
+    "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-Wno-attributes", "-shared", "-fPIC",
+)  # fmt: skip
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups")]

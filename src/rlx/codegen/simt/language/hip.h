@@ -1,5 +1,19 @@
 // What kernels in HIP C++ ask of the compiler, by its own names. There are no headers, so that hiprtc and compilers
-// without ROCm take the same text; of what hiprtc brings by itself, names of this namespace are in front.
+// without ROCm take the same text. Before names that hiprtc brings by itself, those of this namespace are found; words
+// that are macros there stay as they are.
+
+#ifndef __global__
+#define __global__ __attribute__((global))
+#endif
+#ifndef __device__
+#define __device__ __attribute__((device))
+#endif
+#ifndef __shared__
+#define __shared__ __attribute__((shared))
+#endif
+#ifndef __forceinline__
+#define __forceinline__ inline __attribute__((always_inline))
+#endif
 
 struct alignas(16) float4 {
   float x, y, z, w;

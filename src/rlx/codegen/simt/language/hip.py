@@ -14,14 +14,6 @@ from rlx.codegen.simt.language.cpp import Cpp, conversions, text_of
 from rlx.ir import dtype as dtypes
 
 NAMESPACE = "rlx"
-_WORDS = {
-    "global": "global", "device": "device", "shared": "shared", "forceinline": "always_inline",
-}  # fmt: skip
-ATTRIBUTES = "\n".join(
-    f"#ifndef __{word}__\n#define __{word}__ {'inline ' * (word == 'forceinline')}__attribute__(({attribute}))\n#endif"
-    for word, attribute in _WORDS.items()
-)
-"""Words that hiprtc has as macros, and compilers by themselves have not."""
 
 
 class Hip(Cpp):
@@ -64,5 +56,5 @@ def prelude(functions: str = "") -> str:
     """Device functions that kernels call. `functions` takes the place of those that are made of the compiler's own, for
     another compiler."""
     own, written = (functions, ()) if functions else (text_of("hip.h"), (dtypes.f16,))
-    parts = [ATTRIBUTES, f"namespace {NAMESPACE} {{", own, text_of("gpu.cuh"), conversions(HIP, written), "}"]
+    parts = [f"namespace {NAMESPACE} {{", own, text_of("gpu.cuh"), conversions(HIP, written), "}"]
     return "\n".join(parts)
