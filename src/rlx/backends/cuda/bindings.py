@@ -11,8 +11,6 @@ from rlx.errors import DeviceUnavailable, MissingExtra
 
 EXTRA = "pip install 'rlx[cuda]'"
 KEEP_ALL = (1 << 64) - 1
-FREE_SHARED_BYTES = 48 << 10
-"""Of workgroup memory that a launch brings without having said so."""
 NON_BLOCKING = 1
 UNTIMED = 2
 EXTERNAL = 1
@@ -181,7 +179,7 @@ class BindingsDriver(Driver):
         self, function: Any, blocks: int, lanes: int, arguments: int, stream: Any, overlapping: bool = False,
         shared_bytes: int = 0,
     ) -> None:  # fmt: skip
-        if shared_bytes > FREE_SHARED_BYTES:
+        if shared_bytes:  # with what the kernel declares it may be more than a launch has without having said so
             kind = self.cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._call("cuFuncSetAttribute", function, kind, shared_bytes)
         if not overlapping:

@@ -16,6 +16,7 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.team_contraction import PAD as SUMS_PAD
 from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
@@ -59,8 +60,8 @@ def _stride(product: Contraction) -> int:
 
 
 def _shared_bytes(product: Contraction, layout: Layout, most: float) -> int:
-    warps = layout.lanes // WARP
-    return layout.shared_bytes + 2 * _staged(layout, most) * _stride(product) + 8 * 4 * warps
+    sums = 4 * layout.warps[2] * int(most) * (layout.tile[1] + SUMS_PAD)
+    return sums + 2 * _staged(layout, most) * _stride(product) + 8 * 4 * layout.lanes // WARP
 
 
 class RowProductWriter(TeamContraction):

@@ -42,6 +42,13 @@ def takes(work: FusedAttention) -> bool:
 
 LINE = 128
 """Bytes that come from memory together."""
+BANKS = 32
+"""Of workgroup memory. Behind so many features of a row there is a gap, as lanes put every 32nd at once."""
+
+
+def _spot(feature: int) -> int:
+    """Where a feature is in a row of workgroup memory."""
+    return feature + feature // BANKS
 
 
 class TeamAttention(AttentionWriter):
@@ -245,19 +252,21 @@ class TeamAttention(AttentionWriter):
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
         """What the warps have for each query and feature, by one lane."""
         work, code, body, index = self.work, self.code, self.body, self.language.index
-        width = work.value_features + 2
+        width = _spot(work.value_features) + 2
         self.floats("shared_mixed", WARPS * TILE * width)
         for row in range(2):
             for mask in ("1", "2"):
                 other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
                 code.emit(f"{totals[row]} = {totals[row]} + {other};")
             begin = code.let(f"(warp * {TILE} + own / 4 + {8 * row}) * {width}", "at")
-            for column in range(self.columns):
-                for i in range(2):
-                    place = f"{begin} + {self._feature(column, f'own % 4 * 2 + {i}')}"
-                    code.emit(f"shared_mixed[{place}] = mixed[{column}][{2 * row + i}];")
-            code.emit(f"shared_mixed[{begin} + {width - 2}] = {tops[row]};")
-            code.emit(f"shared_mixed[{begin} + {width - 1}] = {totals[row]};")
+            with code.block(f"if ({first} + own / 4 + {8 * row} < {self.record.dim(self.rows)})"):
+                for column in range(self.columns):
+                    for i in range(2):
+                        feature = f"({self._feature(column, f'own % 4 * 2 + {i}')})"
+                        place = f"{begin} + {feature} + {feature} / {BANKS}"
+                        code.emit(f"shared_mixed[{place}] = mixed[{column}][{2 * row + i}];")
+                code.emit(f"shared_mixed[{begin} + {width - 2}] = {tops[row]};")
+                code.emit(f"shared_mixed[{begin} + {width - 1}] = {totals[row]};")
         code.emit(self.language.barrier())
         item = code.fresh("e")
         count = index(TILE * work.value_features)
@@ -280,7 +289,7 @@ class TeamAttention(AttentionWriter):
         weights = [self.exp(f"shared_mixed[{at} + {width - 2}] - {shift}") for at in starts]
         sums = [
             code.let(" + ".join(f"{weight} * shared_mixed[{at} + {what}]" for weight, at in zip(weights, starts)))
-            for what in (feature, width - 1)
+            for what in (f"{feature} + {feature} / {BANKS}", width - 1)
         ]
         return top, sums[0], sums[1]
 

@@ -36,7 +36,7 @@ SHARED_BYTES = 48 << 10
 MOST_LANES = 512
 REGISTERS = 65536
 """Of a multiprocessor."""
-MULTIPROCESSORS = 128
+MULTIPROCESSORS = 132
 """Of GPUs of the larger kind."""
 MANY_ROWS = 512
 """From here on warps of a tile have rows of their own, and each all of the sum."""
@@ -54,12 +54,11 @@ LINE = 128
 """Bytes that come from memory together."""
 MANY_SLICES = (8, 12)
 """Warps along k of few rows."""
-WIDE = 2048
-"""Columns from which on tiles of few rows have 16 of them."""
-RESIDENT_TEAMS = 5
-"""Workgroups of few rows that a multiprocessor runs at once."""
-MOST_HELD = 8
-"""Pieces of weights that a lane has on their way before it waits."""
+MOST_PANELS = 8
+"""Panels of columns of a tile of few rows."""
+MOST_HELD_BYTES = 112 << 10
+"""Of weights that a workgroup has on their way before it waits for earlier kernels: half of a multiprocessor's memory,
+so that the next one's come beside them."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -147,13 +146,15 @@ def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
 
 
 def _narrow(work: Contraction) -> Layout:
-    """The layout of few rows, where all time goes into reading the weights: small tiles, of which warps have slices of
-    the sum, so that as many loads are under way as may be. As measured on an H200: 12 slices are best, and 8 where
-    there are more workgroups than run at once."""
-    columns = 16 if _static(work.n) >= WIDE else 8
-    many = -(-_static(work.n) // columns) > RESIDENT_TEAMS * MULTIPROCESSORS
-    slices = min(MANY_SLICES) if many or _static(work.k) < CHUNK * max(MANY_SLICES) else max(MANY_SLICES)
-    return Layout(16, columns, (1, 1, slices))
+    """The layout of few rows, where all time goes into reading the weights: warps have slices of the sum, and a
+    workgroup so many columns that each multiprocessor has one, if that keeps all of its weights on their way; else
+    small tiles."""
+    panels = -(-_static(work.n) // 8)
+    tiles = max(1, round(panels / MULTIPROCESSORS))
+    if tiles > MOST_PANELS:
+        return Layout(16, 16, (1, 1, min(MANY_SLICES)))
+    slices = max(MANY_SLICES) if tiles == 1 and _static(work.k) >= CHUNK * max(MANY_SLICES) else min(MANY_SLICES)
+    return Layout(16, 8 * tiles, (1, 1, slices))
 
 
 def with_rows(work: Contraction, rows: int) -> Contraction:
@@ -224,8 +225,12 @@ class TeamContraction(Writer):
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
         steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
         holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
-        self.held = steps if holds and steps * self.layout.columns // 8 <= MOST_HELD else 0
-        """Steps along k of a warp whose weights it has in registers before it waits for earlier kernels."""
+        held_bytes = 16 * steps * self.layout.columns // 8 * self.lanes
+        self.held = steps if holds and held_bytes <= MOST_HELD_BYTES else 0
+        """Steps along k of a warp whose weights come to workgroup memory before it waits for earlier kernels."""
+        self.code.dynamic_shared = held_bytes if self.held else 0
+        self.kept = rows if self.most_rows > HALF else int(self.most_rows)
+        """Rows of the tile whose sums are kept."""
         warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
@@ -289,19 +294,19 @@ class TeamContraction(Writer):
     def _hold_weights(self) -> None:
         """Loads the warp's weights while the kernel before still runs, which made none of them."""
         code, work = self.code, self.work
+        chunks, slices = -(-_static(work.k) // CHUNK), self.layout.warps[2]
         for j in range(self.layout.columns // 8):
             at = code.let(self._column(j), "b")
-            code.emit(f"Piece held{j}[{self.held}];")
             for i in range(self.held):
-                piece = f"piece_ahead(slot{work.b_slot} + {at} + (part + {i * self.layout.warps[2]}) * 256 + own * 8)"
-                code.emit(f"held{j}[{i}] = {self._unless_behind(i, piece)};")
+                chunk = f"(part + {i * slices})"
+                source = f"slot{work.b_slot} + {at} + {chunk} * {CHUNK * PANELS[0]} + own * 8"
+                there = "" if (i + 1) * slices <= chunks else f"{chunk} < {chunks}, "
+                code.emit(f"copy_ahead{'_if' if there else ''}({there}&{self._held(j, str(i))}, {source});")
+        code.emit("commit_copies();")
 
-    def _unless_behind(self, step: int, piece: str) -> str:
-        """A piece of a warp's step along k, zeros behind the end."""
-        chunks, first = -(-_static(self.work.k) // CHUNK), step * self.layout.warps[2]
-        if first + self.layout.warps[2] <= chunks:
-            return piece
-        return f"part + {first} < {chunks} ? {piece} : Piece{{}}"
+    def _held(self, panel: int, step: str) -> str:
+        """A lane's piece of a panel's weights at one of its steps; nobody else has it."""
+        return f"dynamic_shared[({panel * self.held} + {step}) * {self.lanes} + lane]"
 
     # where operands lie
 
@@ -369,6 +374,8 @@ class TeamContraction(Writer):
         few = self.most_rows <= HALF
         a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
         code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
+        if self.held:
+            code.emit("wait_copies<0>();")
         b = [] if self.held else [code.let(self._column(j), "b") for j in range(n_tiles)]
         with ExitStack() as loops:
             a_tap, b_tap = self._taps(loops)
@@ -380,7 +387,7 @@ class TeamContraction(Writer):
             left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
             left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
             if self.held:
-                right = [f"held{j}[step]" for j in range(n_tiles)]
+                right = [code.let(self._held(j, "step"), "right") for j in range(n_tiles)]
             elif work.packed:
                 columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
                 right = [code.let(column, "right") for column in columns]
@@ -393,7 +400,7 @@ class TeamContraction(Writer):
         self._declare()
         for i in range(m_tiles):
             for j in range(n_tiles):
-                for number in range(4):
+                for number in range(2 if self.kept <= HALF else 4):
                     row = f"warp_row + {16 * i + 8 * (number // 2)} + own / 4"
                     column = f"warp_column + {8 * j + number % 2} + own % 4 * 2"
                     self._put(row, column, f"sums[{i}][{j}][{number}]")
@@ -430,17 +437,17 @@ class TeamContraction(Writer):
     # results
 
     def _declare(self) -> None:
-        rows, columns = self.layout.tile
-        self.language.shared_variable(self.code, "shared_sums", "float", self.layout.warps[2] * rows * (columns + PAD))
+        size = self.layout.warps[2] * self.kept * (self.layout.tile[1] + PAD)
+        self.language.shared_variable(self.code, "shared_sums", "float", size)
 
     def _put(self, row: str, column: str, value: str) -> None:
-        rows, columns = self.layout.tile
-        self.code.emit(f"shared_sums[(part * {rows} + {row}) * {columns + PAD} + {column}] = {value};")
+        put = f"shared_sums[(part * {self.kept} + {row}) * {self.layout.tile[1] + PAD} + {column}] = {value};"
+        self.code.emit(f"if (own / 4 < {self.kept}) {put}" if self.kept < HALF else put)
 
     def _finish(self) -> None:
         """Each result by one lane, neighbours by neighbours."""
         work, code, body, language = self.work, self.code, self.body, self.language
-        rows, columns = self.layout.tile
+        rows, columns = self.kept, self.layout.tile[1]
         with body.scope(language.loop("e", language.lane_index(), language.index(rows * columns), self.lanes)):
             row = code.let(f"(int)e / {columns}", "row")
             column = code.let(f"(int)e % {columns}", "column")
