@@ -96,10 +96,12 @@ ANE = Rules(
     narrow=True,
     every=2,  # the passes of its tools take a tenth of a second for any program
 )  # fmt: skip
+GPU_CPP = Rules(refused=frozenset({"kernels in C++ have no complex numbers"}))
 RULES: dict[str, Rules] = {
     "mlx": MLX,
     "ane": ANE,
-    "cuda": Rules(refused=frozenset({"kernels in CUDA C++ have no complex numbers"})),
+    "cuda": GPU_CPP,
+    "rocm": GPU_CPP,
     "cpu": Rules(refused=frozenset({"c64 does not compile to native code"})),
     "gpu": WGPU,
     "vulkan": WGPU,

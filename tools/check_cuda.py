@@ -30,8 +30,8 @@ from codegen.simt.kernel_cases import KernelCase, kernel_cases
 from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx.backends.cuda import nvrtc
-from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt.module import CudaModule, cuda_module
+from rlx.backends.cuda.build import NVIDIAS, Maker, program_of
+from rlx.codegen.simt.module import CppModule, cpp_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
@@ -62,12 +62,12 @@ class Lowered:
         return self.case.tolerance if isinstance(self.case, KernelCase) else self.case.op.tolerance
 
 
-def lowered(cases: Sequence[Case | KernelCase]) -> Iterator[Lowered | str]:
+def lowered(cases: Sequence[Case | KernelCase], maker: Maker = NVIDIAS) -> Iterator[Lowered | str]:
     """Cases with their programs, or why there is none."""
     for case in cases:
         try:
-            program = program_of(case.graph())
-            cuda_module([program])
+            program = program_of(case.graph(), maker)
+            cpp_module([program], target=maker.target)
             yield Lowered(case, program)
         except RlxError as error:
             yield str(error)
@@ -136,7 +136,7 @@ Machine = Driver | Emulator
 """What runs kernels."""
 
 
-def run(driver: Machine, loaded: Any, module: CudaModule, item: Lowered) -> list[Array]:
+def run(driver: Machine, loaded: Any, module: CppModule, item: Lowered) -> list[Array]:
     """The results of a case."""
     program, binding, graph = item.program, item.binding, item.case.graph()
     arrays = {n: np.ascontiguousarray(a) for n, a in zip(program.inputs, item.case.arrays)} | program.constants
@@ -164,7 +164,7 @@ def run(driver: Machine, loaded: Any, module: CudaModule, item: Lowered) -> list
 
 
 def _launch(
-    driver: Machine, loaded: Any, module: CudaModule, item: Lowered, kernel: Kernel,
+    driver: Machine, loaded: Any, module: CppModule, item: Lowered, kernel: Kernel,
     memory: dict[int, ctypes.c_uint64],
 ) -> None:  # fmt: skip
     variant = module.variant(kernel, item.binding)
@@ -181,25 +181,40 @@ def _launch(
         driver.launch(loaded, variant.name, blocks, shader.lanes, arguments, shader.shared_bytes)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help="run the cases on the first GPU")
+Groups = list[list[Lowered]]
+
+
+def prepared(maker: Maker, only: str, every: int) -> tuple[Groups, list[CppModule]]:
+    """Cases in groups, and the kernels of each group."""
+    cases = [case for case in (*kernel_cases(), *cases_of_every_op()) if only in str(case)]
+    results = list(lowered(cases[::every], maker))
+    refused = Counter(item for item in results if isinstance(item, str))
+    items = [item for item in results if isinstance(item, Lowered)]
+    groups = [items[i : i + CASES_A_MODULE] for i in range(0, len(items), CASES_A_MODULE)]
+    modules = [cpp_module((item.program for item in group), target=maker.target) for group in groups]
+    print(f"{len(items)} cases, {refused.total()} refused")
+    for reason, count in refused.most_common(10):
+        print(f"  {count} x {reason[:120]}")
+    return groups, modules
+
+
+def parser_of(doc: str) -> argparse.ArgumentParser:
+    """Options of all checks of this kind."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulate", action="store_true", help="run the cases on the processor, compiled as C++")
     parser.add_argument("--only", default="", help="take cases whose name has this")
     parser.add_argument("--every", type=int, default=1, help="take one case of so many")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at once")
+    return parser
+
+
+def main() -> int:
+    parser = parser_of(__doc__ or "")
+    parser.add_argument("--run", action="store_true", help="run the cases on the first GPU")
     given = parser.parse_args()
-    cases = [case for case in (*kernel_cases(), *cases_of_every_op()) if given.only in str(case)]
-    results = list(lowered(cases[:: given.every]))
-    refused = Counter(item for item in results if isinstance(item, str))
-    items = [item for item in results if isinstance(item, Lowered)]
-    groups = [items[i : i + CASES_A_MODULE] for i in range(0, len(items), CASES_A_MODULE)]
-    modules = [cuda_module(item.program for item in group) for group in groups]
-    print(f"{len(items)} cases, {refused.total()} refused")
-    for reason, count in refused.most_common(10):
-        print(f"  {count} x {reason[:120]}")
+    groups, modules = prepared(NVIDIAS, given.only, given.every)
     if given.run or given.emulate:
-        return _run_all(Driver() if given.run else Emulator(), groups, modules, given.jobs)
+        return run_all(Driver() if given.run else Emulator(), groups, modules, given.jobs)
     print(f"NVRTC {nvrtc.version()}")
     for architecture in nvrtc.ARCHITECTURES:
         start = time.perf_counter()
@@ -211,13 +226,14 @@ def main() -> int:
     return 0
 
 
-def _run_all(driver: Machine, groups: list[list[Lowered]], modules: list[CudaModule], jobs: int) -> int:
+def run_all(driver: Machine, groups: Groups, modules: list[CppModule], jobs: int) -> int:
+    """Runs the cases; 1 if any is wrong."""
     with ThreadPoolExecutor(jobs) as pool:
         compiled = pool.map(lambda module: driver.compile(module.text, module.kernels), modules)
         return _judged(driver, zip(groups, modules, compiled))
 
 
-def _judged(driver: Machine, compiled: Iterable[tuple[list[Lowered], CudaModule, bytes]]) -> int:
+def _judged(driver: Machine, compiled: Iterable[tuple[list[Lowered], CppModule, bytes]]) -> int:
     """Holds the results of all cases against their references, and tells what was wrong."""
     right, left_out, wrong = 0, 0, []
     for group, module, code in compiled:

@@ -1,4 +1,5 @@
 // What CUDA C++ has beyond C++17, as far as kernels use it: a block's lanes are coroutines that take turns at barriers.
+// EMULATED_WARP of them are a warp.
 
 #include <cmath>
 #include <csetjmp>
@@ -20,7 +21,7 @@
 
 namespace emulation {
 
-constexpr unsigned warp = 32;
+constexpr unsigned warp = EMULATED_WARP;
 inline unsigned lanes;
 constexpr size_t stack_bytes = 256 << 10;
 
@@ -134,7 +135,7 @@ T exchanged(int line, T value, unsigned mask) {
   memcpy(&block[own].given, &value, sizeof value);
   wait_at(of_warp(line));
   T other;
-  memcpy(&other, &block[own / warp * warp + (own % warp ^ mask)].given, sizeof other);
+  memcpy(&other, &block[own / warp * warp + (own ^ mask) % warp].given, sizeof other);
   wait_at(of_warp(line));
   return other;
 }

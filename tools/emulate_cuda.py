@@ -1,4 +1,4 @@
-"""Runs kernels in CUDA C++ on the processor, compiled as C++: finds wrong kernels where there is no GPU.
+"""Runs kernels in CUDA C++ or HIP C++ on the processor, compiled as C++: finds wrong kernels where there is no GPU.
 
 The lanes of a block take turns, one goes on until it waits for the others; behind each buffer there is no memory. What
 real lanes do at once, and the order in which memory changes for them, is not tested; whether indices, arithmetic,
@@ -16,12 +16,15 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlx.codegen.simt.language.cuda import prelude
+from rlx.codegen.simt.language import cuda, hip
 from rlx.ir.literal import Array
 
 COMPILER = "g++"
-OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-shared", "-fPIC")
+OPTIONS = (
+    "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-Wno-attributes", "-shared", "-fPIC",
+)  # fmt: skip
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups")]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
@@ -39,17 +42,23 @@ def why_absent() -> str:
 
 
 class Emulator:
-    """Takes the place of a GPU's driver."""
+    """Takes the place of a GPU's driver.
+
+    warp   lanes of a warp, or of a wavefront
+    """
 
     name = "emulated"
     architecture = "C++"
 
-    def __init__(self) -> None:
+    def __init__(self, warp: int = 32) -> None:
+        self.warp = warp
         self._memory: dict[int, mmap.mmap] = {}
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        kernels = text.replace(prelude(), "\n".join([prelude(ptx=False), *(path.read_text() for path in PTX)]))
+        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX)])
+        kernels = text.replace(cuda.prelude(), others)
+        kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
         assert kernels != text
         entries = "\n".join(
             f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
@@ -59,7 +68,9 @@ class Emulator:
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             source.write_text(f"{HEADER.read_text()}\n{kernels}\n{entries}\n")
-            subprocess.run([COMPILER, *OPTIONS, str(source), "-o", str(library)], check=True)
+            subprocess.run(
+                [COMPILER, *OPTIONS, f"-DEMULATED_WARP={self.warp}", str(source), "-o", str(library)], check=True
+            )
             return library.read_bytes()
 
     def load(self, library: bytes) -> ctypes.CDLL:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BUILT_IN: dict[str, str] = {
     "cpu": "rlx.backends.cpu:CpuBackend",
     "cuda": "rlx.backends.cuda:CudaBackend",
+    "rocm": "rlx.backends.rocm:RocmBackend",
     "gpu": "rlx.backends.wgpu:GpuBackend",
     "vulkan": "rlx.backends.wgpu:VulkanBackend",
     "opengl": "rlx.backends.wgpu:OpenGlBackend",
@@ -84,11 +85,7 @@ def has_plugins() -> bool:
 def load(kind: str) -> Backend:
     """The backend of a kind, whether or not it finds devices here. Raises DeviceUnavailable."""
     if kind not in BUILT_IN and kind not in _plugins():
-        if kind not in KINDS:
-            parse(kind)  # which says what there is
-        if kind not in KINDS:
-            parse(kind)  # which says what there is
-        raise DeviceUnavailable(f"this version of rlx has no backend for {(KINDS | HELPERS)[kind].label}")
+        return load(parse(kind).kind)  # another name of a kind; of others it says what there is
     module_name, _, attribute = BUILT_IN.get(kind, "").partition(":")
     if not module_name:
         instance: Backend = _plugins()[kind].load()()

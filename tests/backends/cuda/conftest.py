@@ -26,7 +26,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
         pytest.skip(reason)
     emulated = EmulatedDriver()
     emulated._compiled = _compiled
-    monkeypatch.setattr(device, "_drivers", {os.getpid(): emulated})
+    monkeypatch.setattr(device, "_drivers", {(os.getpid(), "cuda"): emulated})
     monkeypatch.setattr(device, "_devices", {})
     monkeypatch.setattr(CudaBackend, "probe", lambda self: Probe(devices=("Emulated",)))
     registry.refresh()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cuda.driver import LEGACY_STREAM, OUT_OF_MEMORY, STICKY, CudaError, Driver
+from rlx.backends.cuda.driver import CUDA, OUT_OF_MEMORY, STICKY, CallError, Driver
 from tools.emulate_cuda import Emulator
 
 ILLEGAL_ADDRESS = 700
@@ -78,14 +78,16 @@ class Loaded:
 
 class EmulatedDriver(Driver):
     """capacity  bytes of the device
+    warp      lanes of a warp
     calls     names of all calls so far
     blocks    allocations by where they start, with their bytes
     """
 
+    api = CUDA
     compiler = "emulated"
 
-    def __init__(self, capacity: int = 1 << 28) -> None:
-        self.emulator = Emulator()
+    def __init__(self, capacity: int = 1 << 28, warp: int = 32) -> None:
+        self.emulator = Emulator(warp)
         self.capacity = capacity
         self.calls: list[str] = []
         self.blocks: dict[int, Any] = {}
@@ -113,7 +115,7 @@ class EmulatedDriver(Driver):
         if code in STICKY:
             self.broken = code
         if code:
-            raise CudaError(name, code, "INJECTED")
+            raise CallError(name, code, "INJECTED")
 
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
@@ -187,7 +189,7 @@ class EmulatedDriver(Driver):
 
     def _of(self, stream: Any) -> Stream:
         if isinstance(stream, int):
-            return self._legacy if stream == LEGACY_STREAM else self._streams[stream - 1000]
+            return self._legacy if stream == self.api.legacy_stream else self._streams[stream - 1000]
         assert isinstance(stream, Stream)
         return stream
 
@@ -244,7 +246,7 @@ class EmulatedDriver(Driver):
         self._called("allocate")
         assert self._of(stream).noted is None, "memory while a graph is noted"
         if self.used + nbytes > self.capacity:
-            raise CudaError("allocate", OUT_OF_MEMORY, "OUT_OF_MEMORY")
+            raise CallError("allocate", OUT_OF_MEMORY, "OUT_OF_MEMORY")
         pointer = self.emulator.buffer(nbytes).value
         self.blocks[pointer] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
         return pointer
@@ -277,7 +279,7 @@ class EmulatedDriver(Driver):
         """Sticky errors come where addresses are no memory, as those of kernels do."""
         if not any(start <= pointer and pointer + nbytes <= start + raw.nbytes for start, raw in self.blocks.items()):
             self.broken = ILLEGAL_ADDRESS
-            raise CudaError("copy", ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS")
+            raise CallError("copy", ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS")
 
     def copy_in(self, target: int, host: int, nbytes: int, stream: Any) -> None:
         self._called("copy_in")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cuda import dlpack
-from rlx.backends.cuda.arrays import CudaArray
+from rlx.backends.cuda import device, dlpack
+from rlx.backends.cuda.arrays import CudaArray, place_of
 from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
@@ -37,7 +37,7 @@ class Exporter:
 
     def __dlpack__(self, stream: int) -> Any:
         self.streams.append(stream)
-        capsule = dlpack.capsule_of(self.array.of, self.array.shape, self.array.pointer, 0, self)
+        capsule = dlpack.capsule_of(self.array.of, self.array.shape, self.array.pointer, (2, 0), self)
         if self.stride is not None:
             _tensor(capsule).strides[1] = self.stride
         return capsule
@@ -219,6 +219,20 @@ class Tensor:
         return self
 
 
+def torch_of(cuda: SimpleNamespace, made_for: str = "cuda") -> SimpleNamespace:
+    """What of torch is read, as it is built for NVIDIA's GPUs or for AMD's (`hip`)."""
+    version = SimpleNamespace(**{"cuda": None, "hip": None, made_for: "7.0"})
+    return SimpleNamespace(Tensor=Tensor, strided="strided", cuda=cuda, version=version)
+
+
+def test_tensors_of_a_torch_for_other_gpus_are_not_taken_for_ours(
+    driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch_of(SimpleNamespace(), "hip"))
+    given = Tensor(array_of(x_of(3)), "torch.float32", (6, 1))
+    assert place_of(device.open_device(0)).adopt(given) is None
+
+
 def test_tensors_of_torch_wait_for_runs_and_not_the_host(
     driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +240,7 @@ def test_tensors_of_torch_wait_for_runs_and_not_the_host(
     stream = driver.stream()
     number = driver.stream_number(stream)
     cuda = SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=number))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, strided="strided", cuda=cuda))
+    monkeypatch.setitem(sys.modules, "torch", torch_of(cuda))
     program = rlx.Session("cuda").compile(dense())
     program.set_params({"w": W, "bias": BIAS})
     given = Tensor(array_of(x_of(3)), "torch.float32", (6, 1))

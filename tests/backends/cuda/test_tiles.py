@@ -17,7 +17,7 @@ from rlx.backends.cuda.build import program_of
 from rlx.backends.cuda.executable import CudaExecutable
 from rlx.codegen.simt import tile_contraction, tile_layouts
 from rlx.codegen.simt.language.cuda import prelude
-from rlx.codegen.simt.module import cuda_module
+from rlx.codegen.simt.module import cpp_module
 from rlx.codegen.simt.tile_layouts import LAYOUTS, TileLayout
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
@@ -211,7 +211,7 @@ def test_sides_that_begin_anywhere_come_straight_from_memory(monkeypatch: pytest
     graph = Graph("shifted")
     shifted = ops.slice(graph.input("flat", (1 + 64 * 64,), "f16"), starts=(1,), stops=(1 + 64 * 64,))
     graph.output(shifted.reshape(64, 64) @ graph.param("w", (64, 64), "f16"))
-    assert "copy_ahead(" not in "".join(cuda_module([program_of(graph)]).kernels.values())
+    assert "copy_ahead(" not in "".join(cpp_module([program_of(graph)]).kernels.values())
 
 
 def test_more_results_have_larger_tiles_and_few_rows_none() -> None:
@@ -231,7 +231,7 @@ def test_workgroups_in_a_row_share_the_larger_side() -> None:
     for m, n in ((4096, 1024), (512, 4096)):
         graph = Graph("product")
         graph.output(graph.input("x", (m, 256), "f16") @ graph.param("w", (256, n), "f16"))
-        (text,) = (text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
+        (text,) = (text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text)
         (fast,) = re.findall(r"const auto (\w+) = position %", text)
         (column,) = re.findall(r"const auto left\d+ = (\w+) \*", text)
         assert (column == fast) == (m > n)
@@ -247,6 +247,6 @@ def test_all_layouts_compile(number: int, monkeypatch: pytest.MonkeyPatch) -> No
         force(monkeypatch, layout)
         graph = Graph("product")
         graph.output(graph.input("x", (300, 96), "f16") @ graph.param("w", (96, 100), "f16"))
-        texts += [text for text in cuda_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
+        texts += [text for text in cpp_module([program_of(graph)]).kernels.values() if "copy_ahead" in text]
     assert len(texts) == len(layouts)
     assert nvrtc.compile_cubin("\n".join([prelude(), *texts]), nvrtc.ARCHITECTURES[number])

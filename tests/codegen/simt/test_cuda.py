@@ -17,7 +17,7 @@ from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.language.cuda import prelude
-from rlx.codegen.simt.module import cuda_kernel, cuda_module
+from rlx.codegen.simt.module import cpp_kernel, cpp_module
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
@@ -41,14 +41,14 @@ def test_kernels_of_op_cases_compile(group: int) -> None:
     for case in cases_of_every_op()[group::GROUPS]:
         try:
             program = program_of(case.graph())
-            cuda_module([program])
+            cpp_module([program])
         except RlxError as refused:
             assert any(a.dtype.kind == "c" for a in (*case.arrays, *case.reference())), f"{case}: {refused}"
             continue
         programs.append(program)
     assert len(programs) > 100
     architecture = nvrtc.ARCHITECTURES[group % len(nvrtc.ARCHITECTURES)]
-    assert nvrtc.compile_cubin(cuda_module(programs).text, architecture).startswith(b"\x7fELF")
+    assert nvrtc.compile_cubin(cpp_module(programs).text, architecture).startswith(b"\x7fELF")
 
 
 @needs_nvrtc
@@ -58,7 +58,7 @@ def test_a_norm_and_a_product_compile_everywhere(architecture: str, dtype: str) 
     graph = Graph("everywhere")
     x = graph.input("x", ("n", 64), dtype)
     graph.output(ops.softmax(x @ graph.param("w", (64, 300), dtype), axis=-1), ops.cumsum(x, axis=0))
-    assert nvrtc.compile_cubin(cuda_module([program_of(graph)]).text, architecture)
+    assert nvrtc.compile_cubin(cpp_module([program_of(graph)]).text, architecture)
 
 
 def test_products_are_quads_in_registers() -> None:
@@ -69,7 +69,7 @@ def test_products_are_quads_in_registers() -> None:
     short = graph.input("short", ("n", 8)) @ graph.param("u", (8, 300))
     graph.output(x @ graph.param("w", (64, 300)), x.cast("f64") @ graph.param("v", (64, 300), "f64"), short)
     graph.output(odd @ graph.param("t", (63, 300)))
-    module = cuda_module([program_of(graph)])
+    module = cpp_module([program_of(graph)])
     assert len(re.findall(r"\(\(const float4\*\)slot\d\)\[", module.text)) >= 2
     assert len(re.findall(r"float results\[16\] = \{total0\.x, total0\.y, ", module.text)) == 1
     assert len(re.findall(r"\[.*\] = total0\.x;", module.text)) == 2
@@ -84,7 +84,7 @@ def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
         graph = Graph("product")
         graph.output(graph.input("x", (rows, 512), dtype) @ graph.param("w", (512, 384), dtype))
         program = program_of(graph)
-        module = cuda_module([program])
+        module = cpp_module([program])
         (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
         variant = module.variant(kernel, {})
         text = module.kernels[variant.name]
@@ -100,7 +100,7 @@ def test_products_of_open_numbers_of_rows_have_a_variant_for_few() -> None:
     graph = Graph("product")
     graph.output(graph.input("x", ("batch", "n", 512), "f16") @ graph.param("w", (512, 1536), "f16"))
     program = program_of(graph)
-    module = cuda_module([program])
+    module = cpp_module([program])
     (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
     batches = (0, 1, 2, 4, 5, 24, 25, 128, 129, 2000)
     chosen = [module.variant(kernel, {"batch": batch, "n": 8}).name for batch in batches]
@@ -110,7 +110,7 @@ def test_products_of_open_numbers_of_rows_have_a_variant_for_few() -> None:
 def test_products_without_rows_have_a_layout() -> None:
     graph = Graph("product")
     graph.output(graph.input("x", (0, 64)) @ graph.param("w", (64, 32)))
-    assert cuda_module([program_of(graph)]).kernels
+    assert cpp_module([program_of(graph)]).kernels
 
 
 @needs_nvrtc
@@ -119,7 +119,7 @@ def test_kernels_of_many_blocks_compile_everywhere(architecture: str) -> None:
     programs = [program_of(case.graph()) for case in kernel_cases()]
     kinds = {type(kernel.work) for program in programs for kernel in leaves(program.main)}
     assert kinds >= {Contraction, FusedAttention, SplitKvPartial, SplitKvCombine, BitonicSort}
-    assert nvrtc.compile_cubin(cuda_module(programs).text, architecture)
+    assert nvrtc.compile_cubin(cpp_module(programs).text, architecture)
 
 
 def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
@@ -127,7 +127,7 @@ def test_a_record_has_a_place_for_every_number_of_a_launch() -> None:
     for case in kernel_cases():
         program = program_of(case.graph())
         for kernel in leaves((*program.prepare, *program.main)):
-            shader = cuda_kernel(program, kernel, "f")
+            shader = cpp_kernel(program, kernel, "f")
             brought = shader.rounds.numbers if shader.rounds else 0
             rounds += brought > 0
             count = int(re.findall(r"Record<(\d+)> record", shader.text)[0])
@@ -141,7 +141,7 @@ def test_transposes_go_through_shared_memory() -> None:
     """Unless squares would be mostly empty."""
     graph = Graph("turned")
     graph.output(ops.exp(graph.input("x", (100, "n")).T), ops.exp(graph.input("few", (100, 3)).T))
-    text = cuda_module([program_of(graph)]).text
+    text = cpp_module([program_of(graph)]).text
     assert text.count("__shared__ float square0_float[1056];") == 1
     assert text.count("__syncthreads();") == 1
 
@@ -155,7 +155,7 @@ def scatters(dtype: str, combine: str | None, length: int | str) -> tuple[list[S
     works = [kernel.work for kernel in program.main if isinstance(kernel.work, Scatter)]
     nests = [kernel.work for kernel in program.main if isinstance(kernel.work, LoopNest)]
     writes = [store for nest in nests for store in nest.stores() if store.guard is not None]
-    return works, writes, cuda_module([program]).text.removeprefix(prelude())
+    return works, writes, cpp_module([program]).text.removeprefix(prelude())
 
 
 def test_positions_of_updates_have_64_bits_unless_fewer_count_them() -> None:
@@ -191,7 +191,7 @@ def test_updates_are_joined_where_their_order_does_not_show(dtype: str, combine:
 
 def test_lanes_of_a_warp_exchange_what_they_have() -> None:
     """Bools as integers."""
-    text = "".join(cuda_module([program_of(case.graph())]).text for case in kernel_cases())
+    text = "".join(cpp_module([program_of(case.graph())]).text for case in kernel_cases())
     body = text[text.index("__global__") :]
     assert "__shfl_xor_sync(0xffffffffu, held" in body and "__shfl_xor_sync(0xffffffffu, (int)held" in body
     assert "subgroupShuffleXor" not in body and "workgroupBarrier" not in body
@@ -201,7 +201,7 @@ def test_equal_kernels_are_one_function() -> None:
     graph = Graph("equal")
     x, y = graph.input("x", ("n", 64)), graph.input("y", ("n", 64))
     graph.output(ops.exp(x), ops.exp(y))
-    module = cuda_module([to_kernels(optimise(graph)[0])])
+    module = cpp_module([to_kernels(optimise(graph)[0])])
     assert len(module.variants) == 2 and len(module.kernels) == 1
     assert len(re.findall("__global__", module.text)) == 1
 
@@ -210,7 +210,7 @@ def test_indices_have_64_bits() -> None:
     """2^33 elements: an index of 32 bits would come around."""
     graph = Graph("large")
     graph.output(ops.exp(graph.input("x", (1 << 33,), "f16")))
-    text = cuda_module([program_of(graph)]).text
+    text = cpp_module([program_of(graph)]).text
     assert "const long long position = (long long)blockIdx.x * 64 + threadIdx.x;" in text
     assert "if (position >= 8589934592ll) { return; }" in text
 
@@ -219,7 +219,7 @@ def test_complex_numbers_are_refused_by_name() -> None:
     graph = Graph("complex")
     graph.output(graph.input("x", (3,), "c64") + graph.input("y", (3,), "c64"))
     with pytest.raises(CompileError, match=r"\[add\] expected real numbers, got complex ones, at add"):
-        cuda_module([program_of(graph)])
+        cpp_module([program_of(graph)])
 
 
 @needs_nvrtc

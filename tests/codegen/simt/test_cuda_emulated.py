@@ -18,8 +18,9 @@ from rlx import flags, ops
 from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.cuda import CUDA, bindings_of, prelude
-from rlx.codegen.simt.module import cuda_module
+from rlx.codegen.simt.language.cpp import bindings_of
+from rlx.codegen.simt.language.cuda import CUDA, prelude
+from rlx.codegen.simt.module import cpp_module
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 from rlx.ir.expr import const
@@ -44,7 +45,7 @@ def check(cases: Sequence[Case | KernelCase]) -> None:
     items = [item for item in lowered(cases) if isinstance(item, Lowered)]
     items = [item for item in items if not any(kernel.work.owns_kernels for kernel in item.program.main)]
     assert items
-    module = cuda_module(item.program for item in items)
+    module = cpp_module(item.program for item in items)
     loaded = emulator.load(emulator.compile(module.text, module.kernels))
     for item in items:
         for result, expected in zip(run(emulator, loaded, module, item), item.case.reference(), strict=True):
@@ -78,9 +79,9 @@ def test_kernels_of_many_blocks(kind: str) -> None:
 )
 def test_schedules_set_by_hand(name: str, changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     item = scheduled(name)
-    before = cuda_module([program_of(item.graph)]).text
+    before = cpp_module([program_of(item.graph)]).text
     monkeypatch.setenv(flags.schedule.name, changed)
-    assert cuda_module([program_of(item.graph)]).text != before
+    assert cpp_module([program_of(item.graph)]).text != before
     check([Given(item.graph, {}, Tolerance(256, scale=4), tuple(item.inputs.values()))])
 
 
@@ -107,7 +108,7 @@ def test_sums_of_floats_are_the_same_in_any_order() -> None:
         given = (np.zeros(7, np.float32), places[order], values[order])
         (item,) = lowered([Given(graph, {}, EXACT, given)])
         assert isinstance(item, Lowered)
-        module = cuda_module([item.program])
+        module = cpp_module([item.program])
         emulator = Emulator()
         loaded = emulator.load(emulator.compile(module.text, module.kernels))
         results.append(run(emulator, loaded, module, item)[0].tobytes())

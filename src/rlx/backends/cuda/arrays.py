@@ -1,4 +1,4 @@
-"""Arrays in the memory of a CUDA device, with their elements as on the host."""
+"""Arrays in the memory of a GPU, with their elements as on the host."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cuda.device import Borrowed, Device, Memory
-from rlx.backends.cuda.dlpack import CUDA_DLPACK, capsule_of, described
-from rlx.backends.cuda.driver import LEGACY_STREAM
+from rlx.backends.cuda.dlpack import capsule_of, described
 from rlx.backends.memory import HOST_DLPACK, AdoptingPlace, DeviceArray
 from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
@@ -95,18 +94,20 @@ class CudaArray(DeviceArray):
         with self.owner.work("run"):
             stream = options.get("stream")
             if stream != -1:
-                self.owner.let_wait(LEGACY_STREAM if stream is None else int(stream))
+                self.owner.let_wait(self.owner.api.legacy_stream if stream is None else int(stream))
         array.memory.shared = True
-        return capsule_of(self.of, self.shape, array.pointer if self.size else 0, self.owner.ordinal, array)
+        return capsule_of(self.of, self.shape, array.pointer if self.size else 0, self.__dlpack_device__(), array)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CUDA_DLPACK, self.owner.ordinal
+        return self.owner.api.dlpack, self.owner.ordinal
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """What other libraries read the memory by. All that fills it is done: not all of them wait for a stream."""
         if self.dtype.isbuiltin != 1:
-            raise AttributeError(f"[cuda] expected a dtype of NumPy, got {self.dtype}: DLPack hands it over")
+            raise AttributeError(
+                f"[{self.owner.api.device}] expected a dtype of NumPy, got {self.dtype}: DLPack hands it over"
+            )
         with self.owner.work("run") as driver:
             driver.synchronise(self.owner.stream)
         self.memory.shared = True
@@ -125,14 +126,19 @@ class CudaPlace(AdoptingPlace):
     def adopt(self, value: Any) -> CudaArray | None:
         """Raises InputError for an array with gaps, or of a dtype that there is not."""
         torch = sys.modules.get("torch")
-        if torch is not None and type(value) is torch.Tensor and _is_plain(torch, value):
+        if torch is not None and type(value) is torch.Tensor and self._is_plain(torch, value):
             return self._of_torch(torch, value)
         if hasattr(value, "__dlpack_device__"):
-            if tuple(map(int, value.__dlpack_device__())) != (CUDA_DLPACK, self.device.ordinal):
+            if tuple(map(int, value.__dlpack_device__())) != (self.device.api.dlpack, self.device.ordinal):
                 return None
             return self._of_dlpack(value)
         interface = getattr(value, "__cuda_array_interface__", None)
         return None if interface is None else self._of_interface(value, interface)
+
+    def _is_plain(self, torch: Any, tensor: Any) -> bool:
+        """Whether a tensor is on a device of this maker, and nothing is to be known of it but its memory."""
+        ours = getattr(torch.version, self.device.api.torch) is not None
+        return ours and bool(tensor.is_cuda) and tensor.layout is torch.strided and str(tensor.dtype) in _TORCH
 
     def _of_torch(self, torch: Any, value: Any) -> CudaArray | None:
         """A plain tensor, without what DLPack costs: torch makes objects for streams and events at each exchange."""
@@ -140,7 +146,7 @@ class CudaPlace(AdoptingPlace):
             return None
         if value.is_conj() or value.is_neg():
             return self._of_dlpack(value)
-        theirs = torch.cuda.current_stream(self.device.ordinal).cuda_stream or LEGACY_STREAM
+        theirs = torch.cuda.current_stream(self.device.ordinal).cuda_stream or self.device.api.legacy_stream
         with self.device.work("run"):
             self.device.wait_for(theirs)
         dtype = dtypes.parse(_TORCH[str(value.dtype)])
@@ -154,13 +160,15 @@ class CudaPlace(AdoptingPlace):
             capsule = value.__dlpack__(stream=number)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # what exporters raise, each its own
             kind = type(value).__name__
-            raise InputError(f"[cuda] expected an array that DLPack hands over, got {kind}: {error}") from error
+            raise InputError(
+                f"[{self.device.api.device}] expected an array that DLPack hands over, got {kind}: {error}"
+            ) from error
         told = described(capsule)
         return self._array(value, told.dtype, told.shape, told.strides, told.pointer)
 
     def _of_interface(self, value: Any, interface: Mapping[str, Any]) -> CudaArray:
         if interface.get("mask") is not None:
-            raise InputError("[cuda] expected an array without a mask, got one with it")
+            raise InputError(f"[{self.device.api.device}] expected an array without a mask, got one with it")
         dtype, strides = dtypes.of(np.dtype(interface["typestr"])), interface.get("strides")
         stream = interface.get("stream")
         elements = None if strides is None else tuple(stride // dtype.itemsize for stride in strides)
@@ -178,14 +186,13 @@ class CudaPlace(AdoptingPlace):
         expected = 1
         for extent, stride in zip(reversed(shape), reversed(strides or ())):
             if extent != 1 and stride != expected:
-                raise InputError(f"[cuda] expected an array without gaps, row by row, got {shape} in strides {strides}")
+                raise InputError(
+                    f"[{self.device.api.device}] expected an array without gaps, row by row, got {shape} in strides "
+                    f"{strides}"
+                )
             expected *= extent
         borrowed = Borrowed(self.device, pointer, expected * dtype.itemsize, owner, stream)
         return CudaArray(self.device, dtype, shape, borrowed)
-
-
-def _is_plain(torch: Any, tensor: Any) -> bool:
-    return bool(tensor.is_cuda) and tensor.layout is torch.strided and str(tensor.dtype) in _TORCH
 
 
 def place_of(device: Device) -> CudaPlace:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from rlx.backends.cuda import nvrtc
-from rlx.backends.cuda.driver import OUT_OF_MEMORY, CudaError, Driver
+from rlx.backends.cuda.driver import CUDA, OUT_OF_MEMORY, CallError, Driver
 from rlx.errors import DeviceUnavailable, MissingExtra
 
 EXTRA = "pip install 'rlx[cuda]'"
@@ -30,12 +30,14 @@ def library() -> Any:
 class BindingsDriver(Driver):
     """The driver of this machine. Raises DeviceUnavailable, MissingExtra."""
 
+    api = CUDA
+
     def __init__(self) -> None:
         self.cuda = library()
         self.compiler = f"NVRTC {nvrtc.version()} {' '.join(nvrtc.OPTIONS)}"
         try:
             self._call("cuInit", 0)
-        except (CudaError, RuntimeError, OSError) as error:  # the package has errors of its own for a missing library
+        except (CallError, RuntimeError, OSError) as error:  # the package has errors of its own for a missing library
             raise DeviceUnavailable(f"[device] the CUDA driver does not start: {error}") from error
         kinds = self.cuda.CUlaunchAttributeID
         self._overlapping = self.cuda.CUlaunchAttribute()
@@ -45,7 +47,7 @@ class BindingsDriver(Driver):
     def _call(self, name: str, *arguments: Any) -> Any:
         code, *results = getattr(self.cuda, name)(*arguments)
         if code:
-            raise CudaError(name, int(code), getattr(code, "name", str(code)))
+            raise CallError(name, int(code), getattr(code, "name", str(code)))
         return results[0] if len(results) == 1 else results
 
     def version(self) -> str:
@@ -202,7 +204,7 @@ class BindingsDriver(Driver):
     def update(self, executable: Any, graph: Any) -> bool:
         try:
             self._call("cuGraphExecUpdate", executable, graph)
-        except CudaError as error:
+        except CallError as error:
             if error.code == OUT_OF_MEMORY:
                 raise
             return False

@@ -1,8 +1,8 @@
-"""Turns a graph into kernels in CUDA C++: passes, lowering, one text per kernel, and the layout of a run's memory."""
+"""Turns a graph into kernels in C++ of GPUs: passes, lowering, a text for each, and the layout of a run's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,8 @@ from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
 from rlx.codegen.simt import contraction, irregular, row_product, team_attention, team_contraction
-from rlx.codegen.simt.language.cuda import CUDA, prelude
-from rlx.codegen.simt.module import CudaModule, cuda_module
+from rlx.codegen.simt.language.cuda import CUDA
+from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
@@ -47,6 +47,20 @@ LEAST_SCORES = 1 << 19
 
 
 @dataclass(frozen=True)
+class Maker:
+    """What is made for the GPUs of a maker.
+
+    device    the kind of device, as errors name it
+    target    what its kernels may be
+    passes    what makes of a program one for it
+    """
+
+    device: str
+    target: CppTarget
+    passes: Callable[[], list[KernelPass]]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything of a compiled program but its weights and its machine code.
 
@@ -58,7 +72,7 @@ class Plan:
 
     outputs: tuple[TensorType, ...]
     program: Program
-    module: CudaModule
+    module: CppModule
     memory: MemoryPlan
     moving: frozenset[str] = frozenset()
     table: tuple[Dim, ...] = ()
@@ -66,13 +80,7 @@ class Plan:
     @cached_property
     def texts(self) -> dict[str, str]:
         """What is compiled: whole texts by the names of the kernels in them."""
-        return {name: f"{prelude()}\n{text}\n" for name, text in self.module.kernels.items()}
-
-
-def program_of(graph: Graph) -> Program:
-    """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
-    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout(), *joined()]
-    return to_kernels(optimise(graph, passes)[0], passes=kernel_passes())
+        return {name: f"{self.module.prelude}\n{text}\n" for name, text in self.module.kernels.items()}
 
 
 def _panels(work: Contraction) -> tuple[int, int]:
@@ -104,44 +112,55 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes)
+
+
+def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
+    """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
+    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout(), *joined()]
+    return to_kernels(optimise(graph, passes)[0], passes=maker.passes())
+
+
 def why_unsupported(dtype: DType) -> str | None:
     """The reason why kernels cannot hold this dtype, or None."""
-    return "kernels in CUDA C++ have no complex numbers" if dtype.is_complex else None
+    return "kernels in C++ have no complex numbers" if dtype.is_complex else None
 
 
 def _passes(options: Options) -> list[Pass]:
     return [*standard(options.dispatch.claims(claim), options.policy()), *layout(), *joined()]
 
 
-def unsupported(graph: Graph) -> list[Unsupported]:
+def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
-    return simt_support.unsupported(graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context()))
+    return simt_support.unsupported(
+        graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context(), maker)
+    )
 
 
-def build(graph: Graph, options: Options) -> Plan:
+def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
     """The plan of a graph. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
     ready, report = optimise(graph, _passes(options), disable)
     lacking = refused(ready, why_unsupported)
     if lacking:
         refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
-        raise UnsupportedOp(f"[cuda] {refusals}")
-    plan = _render(ready, Context.after(report, disable))
+        raise UnsupportedOp(f"[{maker.device}] {refusals}")
+    plan = _render(ready, Context.after(report, disable), maker)
     if flags.debug() >= 3:
         print(text_of(plan.program, lambda kernel: plan.module.variants[id(kernel)][0].shader.schedule))
         print("\n".join(plan.module.kernels.values()))
     return plan
 
 
-def _render(ready: Graph, context: Context) -> Plan:
-    program = to_kernels(ready, passes=kernel_passes(), context=context)
+def _render(ready: Graph, context: Context, maker: Maker) -> Plan:
+    program = to_kernels(ready, passes=maker.passes(), context=context)
     outputs = tuple(v.type for v in ready.outputs.values())
     moving = moving_symbols(program, (dim for of in outputs for dim in of.shape))
-    module = cuda_module([program], moving)
+    module = cpp_module([program], moving, maker.target)
     fixed = moving & in_rounds(program, module)
     if fixed:
         moving -= fixed
-        module = cuda_module([program], moving)
+        module = cpp_module([program], moving, maker.target)
     memory = plan_temporaries(program, ready, context.enabled("memory-reuse"))
     return Plan(outputs, program, module, memory, moving, table_of(program, module, moving))
 

@@ -1,11 +1,11 @@
-"""What programs cost on CUDA devices (`backends.simt_cost`)."""
+"""What programs cost on devices with kernels in C++ (`backends.simt_cost`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rlx.backends.base import Options
-from rlx.backends.cuda.build import kernel_passes, place_arena, plan_temporaries
+from rlx.backends.cuda.build import NVIDIAS, Maker, place_arena, plan_temporaries
 from rlx.backends.cuda.moving import Sizes
 from rlx.backends.simt_cost import SimtEstimator
 from rlx.cost.estimate import Rates
@@ -15,8 +15,8 @@ from rlx.ir.graph import Graph
 class CudaEstimator(SimtEstimator):
     """Prices the kernels that `build` makes."""
 
-    def __init__(self, graph: Graph, options: Options, rates: Rates) -> None:
-        super().__init__(graph, options, rates, kernel_passes())
+    def __init__(self, graph: Graph, options: Options, rates: Rates, maker: Maker = NVIDIAS) -> None:
+        super().__init__(graph, options, rates, maker.passes())
         self.memory = plan_temporaries(self.program, self.graph, True)
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:

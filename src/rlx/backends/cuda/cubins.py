@@ -12,7 +12,7 @@ def key_of(driver: Driver, architecture: str, source: str) -> str:
     hasher = hashlib.blake2b(digest_size=20)
     for part in (driver.compiler, architecture, source):
         hasher.update(len(part).to_bytes(8, "little") + part.encode())
-    return f"cuda-{hasher.hexdigest()}"
+    return f"{driver.api.device}-{hasher.hexdigest()}"
 
 
 def code_of(driver: Driver, architecture: str, name: str, source: str, cache: bool) -> bytes:

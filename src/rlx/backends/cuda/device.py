@@ -15,7 +15,8 @@ import numpy as np
 
 from rlx import locks
 from rlx.backends.cuda import cubins
-from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CudaError, Driver
+from rlx.backends.cuda.bindings import BindingsDriver
+from rlx.backends.cuda.driver import OUT_OF_MEMORY, STICKY, CallError, Driver
 from rlx.backends.failures import Step
 from rlx.errors import DeviceLost, DeviceUnavailable, DriverError, OutOfMemory
 from rlx.ir.literal import Array
@@ -23,35 +24,34 @@ from rlx.ir.literal import Array
 ALIGNMENT = 256
 """Bytes between which memory starts, as the driver has it."""
 
-_drivers: dict[int, Driver] = {}
-_devices: dict[tuple[int, int], Device] = {}
+_drivers: dict[tuple[int, str], Driver] = {}
+_devices: dict[tuple[int, str, int], Device] = {}
 _opening = locks.lock()
 
 
-def driver() -> Driver:
+def driver(kind: type[Driver] = BindingsDriver) -> Driver:
     """The driver, started once a process. Raises DeviceUnavailable, MissingExtra."""
     with _opening:
-        return _driver()
+        return _driver(kind)
 
 
-def _driver() -> Driver:
-    from rlx.backends.cuda.bindings import BindingsDriver
-
-    if os.getpid() not in _drivers:
-        if _drivers:
+def _driver(kind: type[Driver]) -> Driver:
+    key, label = (os.getpid(), kind.api.device), kind.api.label
+    if key not in _drivers:
+        if any(device == kind.api.device for _, device in _drivers):
             raise DeviceUnavailable(
-                "[device] expected a process that uses CUDA itself, got the fork of one that did: CUDA survives no "
-                "fork, multiprocessing's method spawn makes processes that have it"
+                f"[device] expected a process that uses {label} itself, got the fork of one that did: {label} survives "
+                f"no fork, multiprocessing's method spawn makes processes that have it"
             )
-        _drivers[os.getpid()] = BindingsDriver()
-    return _drivers[os.getpid()]
+        _drivers[key] = kind()
+    return _drivers[key]
 
 
-def open_device(ordinal: int) -> Device:
+def open_device(ordinal: int, kind: type[Driver] = BindingsDriver) -> Device:
     """The device, opened once a process, and anew where it was lost. Raises DeviceUnavailable, MissingExtra."""
     with _opening:
-        started = _driver()
-        key = (os.getpid(), ordinal)
+        started = _driver(kind)
+        key = (os.getpid(), kind.api.device, ordinal)
         known = _devices.get(key)
         if known is None or known.lost:
             _devices[key] = _opened(started, ordinal, known is not None)
@@ -59,16 +59,17 @@ def open_device(ordinal: int) -> Device:
 
 
 def _opened(started: Driver, ordinal: int, was_lost: bool) -> Device:
+    name, label = started.api.device, started.api.label
     try:
         count = started.device_count()
         if ordinal >= count:
-            raise DeviceUnavailable(f"[device] expected cuda:{ordinal}, got {count} devices of CUDA")
+            raise DeviceUnavailable(f"[device] expected {name}:{ordinal}, got {count} devices of {label}")
         if was_lost:
             started.reset(ordinal)
         return Device(started, ordinal)
-    except CudaError as error:
+    except CallError as error:
         again = ": after a fault of a kernel the driver opens no device in the same process" if was_lost else ""
-        raise DeviceUnavailable(f"[device] cuda:{ordinal} does not open: {error}{again}") from error
+        raise DeviceUnavailable(f"[device] {name}:{ordinal} does not open: {error}{again}") from error
 
 
 class Memory:
@@ -145,6 +146,7 @@ class Device:
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.driver = driver
+        self.api = driver.api
         self.ordinal = ordinal
         self.lock = locks.rlock()
         self.lost = ""
@@ -160,7 +162,7 @@ class Device:
         self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 
     def __str__(self) -> str:
-        return f"cuda:{self.ordinal}" if self.ordinal else "cuda"
+        return f"{self.api.device}:{self.ordinal}" if self.ordinal else self.api.device
 
     @contextmanager
     def work(self, step: Step) -> Iterator[Driver]:
@@ -179,10 +181,10 @@ class Device:
         """Errors of the driver as those of rlx."""
         try:
             yield
-        except CudaError as error:
+        except CallError as error:
             raise self._translated(error, step) from error
 
-    def _translated(self, error: CudaError, step: Step) -> DriverError | OutOfMemory:
+    def _translated(self, error: CallError, step: Step) -> DriverError | OutOfMemory:
         if error.code in STICKY:
             self.lost = str(error)
             return DeviceLost(
@@ -208,12 +210,12 @@ class Device:
         try:
             try:
                 pointer = self.driver.allocate(size, self._pool, self.stream)
-            except CudaError as error:
+            except CallError as error:
                 if error.code != OUT_OF_MEMORY:
                     raise
                 self.trim()
                 pointer = self.driver.allocate(size, self._pool, self.stream)
-        except CudaError as error:
+        except CallError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
             free, total = self.driver.memory()

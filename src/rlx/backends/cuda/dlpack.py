@@ -1,4 +1,4 @@
-"""Capsules of DLPack for arrays on CUDA devices: NumPy makes and reads those of the host alone."""
+"""Capsules of DLPack for arrays on GPUs: NumPy makes and reads those of the host alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rlx.errors import InputError
 from rlx.ir import dtype as dtypes
 from rlx.ir.dtype import DType
 
-CUDA_DLPACK = 2
 NAME, USED_NAME = b"dltensor", b"used_dltensor"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
 _OWN_KINDS = {
@@ -68,9 +67,11 @@ def _destroy(capsule: int) -> None:
 _deleter, _destructor = _Deleter(_delete), _Destructor(_destroy)
 
 
-def capsule_of(dtype: DType, shape: tuple[int, ...], pointer: int, ordinal: int, owner: object) -> Any:
-    """A capsule by which another library takes an array without gaps; `owner` lives until it is done with it. Raises
-    BufferError for a dtype that DLPack has no code for."""
+def capsule_of(
+    dtype: DType, shape: tuple[int, ...], pointer: int, device: tuple[int, int], owner: object
+) -> Any:  # fmt: skip
+    """A capsule by which another library takes an array without gaps on a device, whose kind and ordinal are DLPack's;
+    `owner` lives until it is done with it. Raises BufferError for a dtype that DLPack has no code for."""
     if dtype.bits != 8 * dtype.itemsize:
         raise BufferError(f"[dlpack] expected a dtype that DLPack has, got {dtype}")
     rank = len(shape)
@@ -79,7 +80,7 @@ def capsule_of(dtype: DType, shape: tuple[int, ...], pointer: int, ordinal: int,
     managed = _Managed()
     tensor = managed.tensor
     tensor.data = pointer or None
-    tensor.device_type, tensor.device_id = CUDA_DLPACK, ordinal
+    tensor.device_type, tensor.device_id = device
     tensor.ndim, tensor.code = rank, _OWN_KINDS.get(str(dtype), _KINDS[dtype.kind])
     tensor.bits, tensor.lanes = dtype.bits, 1
     tensor.shape = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
@@ -113,6 +114,6 @@ def described(capsule: Any) -> Described:
         name = kinds[tensor.code]
         dtype = dtypes.of(np.dtype(name if name == "bool" else f"{name}{tensor.bits}"))
     else:
-        raise InputError(f"[cuda] expected a dtype of rlx, got DLPack's {tensor.code} of {tensor.bits} bits")
+        raise InputError(f"[dlpack] expected a dtype of rlx, got DLPack's {tensor.code} of {tensor.bits} bits")
     shape = tuple(tensor.shape[axis] for axis in axes)
     return Described(dtype, shape, strides, (tensor.data or 0) + tensor.byte_offset)

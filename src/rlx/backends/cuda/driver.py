@@ -1,22 +1,21 @@
-"""The calls of the CUDA driver API that the backend makes, and what they fail with.
+"""The calls of a maker's driver that the backend makes, and what they fail with.
 
-`bindings.py` makes them by the package cuda-bindings. Tests have a driver that works on the processor. Handles are what
-a driver gives out; pointers are integers.
+`bindings.py` makes them by the package cuda-bindings, `backends.rocm.driver` those of HIP, which are the same by other
+names. Tests have a driver that works on the processor. Handles are what a driver gives out; pointers are integers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 OUT_OF_MEMORY = 2
 STICKY = frozenset((46, 214, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
 """Codes after which a context does nothing any more: faults of kernels, failed memory, a device that went away."""
-LEGACY_STREAM = 1
-"""The handle of the stream that libraries use which name none."""
 
 
-class CudaError(Exception):
+class CallError(Exception):
     """A call that failed: its name, the driver's code, and what the driver calls that."""
 
     def __init__(self, call: str, code: int, name: str) -> None:
@@ -24,17 +23,43 @@ class CudaError(Exception):
         self.code = code
 
 
-class Driver(ABC):
-    """One driver. All methods raise CudaError.
+@dataclass(frozen=True)
+class Api:
+    """What tells the devices of one maker from those of another.
 
-    compiler   what `compile` is, by version: a part of the keys of what is kept on disk
+    device          their kind, as rlx names it
+    label           what people call the interface
+    dlpack          their kind, as DLPack numbers it
+    torch           the version of torch's that tells that its devices `cuda` are these
+    legacy_stream   the handle of the stream that libraries use which name none
+    most_lanes      that a launch may have
     """
 
+    device: str
+    label: str
+    dlpack: int
+    torch: str
+    legacy_stream: int
+    most_lanes: int
+
+
+CUDA = Api("cuda", "CUDA", dlpack=2, torch="cuda", legacy_stream=1, most_lanes=1 << 41)
+
+
+class Driver(ABC):
+    """One driver. All methods raise CallError.
+
+    compiler         what `compile` is, by version: a part of the keys of what is kept on disk
+    times_in_graphs  whether events that a graph records tell times
+    """
+
+    api: Api
     compiler: str
+    times_in_graphs = True
 
     @abstractmethod
     def version(self) -> str:
-        """The newest version of CUDA that it has."""
+        """The newest version of its interface that it has."""
 
     @abstractmethod
     def device_count(self) -> int: ...

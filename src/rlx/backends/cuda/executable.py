@@ -51,7 +51,7 @@ class CudaExecutable(Executable):
         """Goes on with the device opened anew, where it was lost: what was in its memory comes again from the host.
         Raises DeviceUnavailable."""
         if self.device.lost:
-            device = open_device(self.device.ordinal)
+            device = open_device(self.device.ordinal, type(self.device.driver))
             self.functions = dict(zip(self.codes, device.functions(list(self.codes.items()))))
             self.device, self._weights, self._dirty = device, None, True
 

@@ -78,14 +78,15 @@ def launches(
         shader = variant.shader
         positions = sizes.most(shader.positions)
         blocks = positions if shader.team else -(-positions // shader.lanes)
-        if blocks > MOST_BLOCKS:
+        function = functions[variant.name]
+        most = min(MOST_BLOCKS, function.device.api.most_lanes // shader.lanes)
+        if blocks > most:
             raise UnsupportedOp(
-                f"[{kernel.name}] expected at most {MOST_BLOCKS} blocks, got {blocks} for {dict(binding)}, "
+                f"[{kernel.name}] expected at most {most} blocks, got {blocks} for {dict(binding)}, "
                 f"at nodes {', '.join(kernel.sources)}"
             )
         numbers = [place[d] if d in place else dims.evaluate(d, binding) for d in shader.numbers]
         pointers = each.starts if place.keys().isdisjoint(shader.numbers) else (*each.starts, table)
-        function = functions[variant.name]
         for brought in _rounds(shader, binding) if blocks else ():
             made.append(_launch(kernel, function, blocks, shader, pointers, [*brought, *numbers]))
     return made

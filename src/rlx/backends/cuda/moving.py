@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.backends.executable import Bound, KernelTime
 from rlx.backends.memory import Where
-from rlx.codegen.simt.module import CudaModule
+from rlx.codegen.simt.module import CppModule
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.interval import Interval, interval
@@ -49,13 +49,13 @@ def moving_symbols(program: Program, results: Iterable[Dim]) -> frozenset[str]:
     return frozenset(counted - _symbols((*others, *places, *results)))
 
 
-def in_rounds(program: Program, module: CudaModule) -> set[str]:
+def in_rounds(program: Program, module: CppModule) -> set[str]:
     """Symbols on which the number of launches depends: those may not move."""
     shaders = (v.shader for kernel in leaves(program.main) for v in module.variants[id(kernel)])
     return _symbols(shader.rounds.extent for shader in shaders if shader.rounds is not None)
 
 
-def table_of(program: Program, module: CudaModule, moving: frozenset[str]) -> tuple[Dim, ...]:
+def table_of(program: Program, module: CppModule, moving: frozenset[str]) -> tuple[Dim, ...]:
     """The dims of the table: all that kernels ask for and that move."""
     numbers = (
         number

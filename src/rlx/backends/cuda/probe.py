@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlx.backends import driver_folders
@@ -77,10 +78,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def visible(devices: list[str]) -> tuple[str, ...]:
+def visible(devices: Sequence[str], variable: str = VISIBLE) -> tuple[str, ...]:
     """The devices that the environment leaves, in its order: numbers up to the first that there is not. Names of
     devices that are no numbers stand for one each."""
-    listed = os.environ.get(VISIBLE)
+    listed = os.environ.get(variable)
     if listed is None:
         return tuple(devices)
     chosen: list[str] = []

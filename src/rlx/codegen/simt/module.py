@@ -1,4 +1,4 @@
-"""Kernels of a program in a language that takes pointers: one function a kernel, equal kernels share one."""
+"""Kernels of a program in C++ of GPUs: one function a kernel, equal kernels share one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from rlx.codegen.simt import row_product, team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
-from rlx.codegen.simt.language.cuda import CUDA, Cuda, bindings_of, prelude
+from rlx.codegen.simt.language.cpp import Cpp, bindings_of
+from rlx.codegen.simt.language.cuda import CUDA, Cuda
+from rlx.codegen.simt.language.hip import Hip
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
@@ -21,8 +23,13 @@ from rlx.kernel.ir.program import Kernel, Program, leaves
 
 
 @dataclass(frozen=True)
-class NvidiaTarget(Target):
-    """Lanes of a warp exchange values, and read whole lines of the cache where they read neighbours."""
+class CppTarget(Target):
+    """Lanes of a warp exchange values, and read whole lines of the cache where they read neighbours.
+
+    language   which C++ it is
+    """
+
+    language: type[Cpp] = Cuda
 
     @property
     def square(self) -> int:
@@ -34,7 +41,9 @@ class NvidiaTarget(Target):
 
 
 ALIGNMENT = 16
-NVIDIA = NvidiaTarget(subgroups=True, teams=True)
+NVIDIA = CppTarget(subgroups=True, teams=True)
+AMD = CppTarget(subgroups=True, language=Hip)
+"""Matrix units are not used."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +57,17 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class CudaModule:
-    """The kernels of programs: texts by the names of their functions, which are told by the text, without the prelude;
-    and for each kernel of a program, by its id, its variants."""
+class CppModule:
+    """The kernels of programs.
+
+    kernels    texts by the names of their functions, which are told by the text, without the prelude
+    variants   of each kernel of a program, by its id
+    prelude    what stands before them
+    """
 
     kernels: dict[str, str]
     variants: dict[int, tuple[Variant, ...]]
+    prelude: str
 
     def variant(self, kernel: Kernel, binding: Mapping[str, int]) -> Variant:
         """The one for these dims."""
@@ -65,14 +79,12 @@ class CudaModule:
 
     @property
     def text(self) -> str:
-        """All of them as one text that NVRTC compiles."""
-        return "\n".join([prelude(), *self.kernels.values(), ""])
+        """All of them as one text that compilers take."""
+        return "\n".join([self.prelude, *self.kernels.values(), ""])
 
 
-def cuda_kernel(
-    program: Program, kernel: Kernel, name: str, target: NvidiaTarget = NVIDIA, language: Cuda = CUDA
-) -> Shader:
-    """One kernel in CUDA C++, without the prelude. Raises CompileError."""
+def cpp_kernel(program: Program, kernel: Kernel, name: str, target: CppTarget = NVIDIA, language: Cpp = CUDA) -> Shader:
+    """One kernel, without the prelude. Raises CompileError."""
     dtypes = [program.buffers[number].dtype for number in kernel.slots]
     if any(dtype.is_complex for dtype in dtypes):
         raise CompileError(f"[{kernel.name}] expected real numbers, got complex ones, at {', '.join(kernel.sources)}")
@@ -95,30 +107,32 @@ def _is_aligned(program: Program, number: int) -> bool:
     return dims.exact_div(step, ALIGNMENT) is not None and _is_aligned(program, base)
 
 
-def cuda_module(programs: Iterable[Program], moving: frozenset[str] = frozenset()) -> CudaModule:
+def cpp_module(
+    programs: Iterable[Program], moving: frozenset[str] = frozenset(), target: CppTarget = NVIDIA
+) -> CppModule:
     """The kernels of programs. Equal ones share a function. Raises CompileError.
 
     moving   symbols whose values are in a table of the device
     """
-    language = Cuda(moving)
+    language = target.language(moving)
     variants: dict[int, tuple[Variant, ...]] = {}
     kernels: dict[str, str] = {}
     by_text: dict[str, str] = {}
     for program in programs:
         for kernel in leaves((*program.prepare, *program.main)):
             made = []
-            for rows, most, guess in _guesses(kernel):
-                shader = cuda_kernel(program, kernel, "KERNEL", replace(NVIDIA, rows=guess), language)
+            for rows, most, guess in _guesses(kernel, target):
+                shader = cpp_kernel(program, kernel, "KERNEL", replace(target, rows=guess), language)
                 if shader.text not in by_text:
                     digest = hashlib.blake2b(shader.text.encode(), digest_size=8).hexdigest()
                     name = by_text[shader.text] = f"{_stem(kernel.name)}_{digest}"
                     kernels[name] = shader.text.replace("KERNEL(", f"{name}(", 1)
                 made.append(Variant(by_text[shader.text], shader, rows, most))
             variants[id(kernel)] = tuple(made)
-    return CudaModule(kernels, variants)
+    return CppModule(kernels, variants, language.prelude())
 
 
-def _guesses(kernel: Kernel) -> Iterator[tuple[Dim, int | None, int]]:
+def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | None, int]]:
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
     if isinstance(work, RowProduct):
@@ -128,11 +142,11 @@ def _guesses(kernel: Kernel) -> Iterator[tuple[Dim, int | None, int]]:
             yield work.product.m, limit, guess
         return
     rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
-    if isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
+    if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
         for most, guess in team_contraction.GUESSES:
             yield rows, most, guess
     else:
-        yield rows, None, NVIDIA.rows
+        yield rows, None, target.rows
 
 
 def _stem(name: str) -> str:

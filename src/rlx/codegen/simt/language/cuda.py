@@ -1,322 +1,38 @@
-"""CUDA C++: native 64-bit integers and f64, a pointer for every slot, kernels compiled by NVRTC without headers.
-
-Registers of floats below 32 bits are `float`, rounded after every instruction; integers below 32 bits are `int` or
-`unsigned`, wrapped after every instruction. Indices are `long long`. Compile with `--fmad=false`: products and sums are
-fused where a body says `fma`, and nowhere else.
-"""
+"""CUDA C++ as NVRTC takes it, without headers. Compile with `--fmad=false`."""
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING
 
-from rlx.codegen.scalar.small_floats import DTYPES as SMALL_FLOATS
-from rlx.codegen.scalar.small_floats import bits_dtype, decode, encode
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Record
-from rlx.codegen.simt.language.base import Language, boolean
+from rlx.codegen.simt.language.cpp import INDEX, Cpp, CppRecord, conversions, text_of
 from rlx.codegen.simt.language.cuda_warpgroups import warpgroup_products
-from rlx.codegen.simt.registers import Reg
-from rlx.errors import CompileError
 from rlx.ir import dtype as dtypes
-from rlx.ir import expr as ex
-from rlx.ir.dim import Dim, symbols
-from rlx.ir.dtype import DType
-from rlx.ir.expr import INSTRUCTIONS, Expr
-
-if TYPE_CHECKING:
-    from rlx.codegen.simt.body import Body
-
-INDEX = "long long"
-_WORDS = {8: "char", 16: "short", 32: "int", 64: "long long"}
-_INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
-_WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
-_BITS = {"and": "&", "or": "|", "xor": "^"}
-_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "sqrt": "sqrt", "abs": "fabs"}
+from rlx.ir.dim import Dim
 
 
-class CudaRecord(Record):
-    """Numbers of 64 bits: those that a round brings, then dims. Slots are pointers, which begin where their buffers
-    do.
-
-    moving   symbols of dims that are not in the record but in a table of the device: the record has their places there
-    moves    whether there are such dims
-    """
-
-    def __init__(self, slots: int, rounds: int = 0, moving: frozenset[str] = frozenset()) -> None:
-        super().__init__(slots, rounds)
-        self.moving = moving
-        self.moves = False
-
-    def start(self, slot: int) -> str:
-        raise CompileError("[cuda] expected a slot's own pointer, got a place in a heap")
-
-    def dim(self, dim: Dim) -> str:
-        if isinstance(dim, int):
-            return CUDA.index(dim)
-        entry = f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
-        if not symbols(dim) & self.moving:
-            return entry
-        self.moves = True
-        return f"moving[{entry}]"
-
-    def round(self, number: int) -> str:
-        return f"record.dims[{number}]"
-
-
-class Cuda(Language):
-    """CUDA C++ as NVRTC takes it.
-
-    moving   symbols whose values kernels find in a table of the device, so that one graph serves all of them
-    """
+class Cuda(Cpp):
+    """CUDA C++."""
 
     name = "cuda"
-    unrolls = True
+    label = "CUDA C++"
 
-    def __init__(self, moving: frozenset[str] = frozenset()) -> None:
-        self.moving = moving
+    def prelude(self) -> str:
+        return prelude()
 
-    # types and literals
+    def exchanged(self, value: str, mask: str) -> str:
+        return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
 
-    def is_wide(self, dtype: DType) -> bool:
-        return False
+    def qualifiers(self, lanes: int) -> str:
+        return f'extern "C" __global__ void __launch_bounds__({lanes})'
 
-    def register_type(self, dtype: DType, wide: bool) -> str:
-        if dtype is dtypes.bool_:
-            return "bool"
-        if dtype.is_float:
-            return "double" if dtype is dtypes.f64 else "float"
-        word = INDEX if dtype.bits == 64 else "int"
-        return word if dtype.kind == "int" else f"unsigned {word}"
+    def record_parameter(self, count: int) -> str:
+        return f"const __grid_constant__ Record<{count}> record"
 
-    def memory_type(self, dtype: DType) -> str:
-        """The type of an element in memory: numbers of whole bytes, floats below 32 bits as their bits."""
-        if dtype in (dtypes.f32, dtypes.f64):
-            return self.register_type(dtype, False)
-        word = _WORDS[8 * dtype.itemsize]
-        return f"signed {word}" if dtype.kind == "int" else f"unsigned {word}"
-
-    def index(self, value: int) -> str:
-        return f"{value}ll" if value >= 0 else f"({value}ll)"
-
-    def constant(self, node: Expr) -> Reg:
-        value, dtype = ex.value_of(node), node.dtype
-        if dtype is dtypes.bool_:
-            return Reg("true" if value else "false", dtype, False)
-        if dtype.is_float:
-            return Reg(_double(float(value)) if dtype is dtypes.f64 else _float(float(value)), dtype, False)
-        number = int(value)
-        if dtype.bits < 64:
-            return Reg(
-                f"{number}u" if dtype.kind == "uint" else f"({number})" if number < 0 else str(number), dtype, False
-            )
-        if dtype.kind == "uint":
-            return Reg(f"{number}ull", dtype, False)
-        least = number == -(1 << 63)  # whose literal would be the negation of one that is too large
-        return Reg(f"({number + 1}ll - 1ll)" if least else self.index(number), dtype, False)
-
-    def lane_index(self) -> str:
-        return f"({INDEX})lane"
-
-    # statements and expressions
-
-    def let(self, name: str, text: str) -> str:
-        return f"const auto {name} = {text};"
-
-    def variable(self, name: str, kind: str, value: str = "") -> str:
-        return f"{kind} {name} = {value};" if value else f"{kind} {name}{{}};"
-
-    def mutable(self, name: str, value: str) -> str:
-        return f"auto {name} = {value};"
-
-    def array_variable(self, name: str, element: str, count: int) -> str:
-        return f"{element} {name}[{count}]{{}};"
-
-    def array_of(self, name: str, element: str, values: Sequence[str]) -> str:
-        return f"{element} {name}[{len(values)}] = {{{', '.join(values)}}};"
-
-    def unroll(self, code: Code, count: int) -> None:
-        code.emit(f"#pragma unroll {count}")
-
-    def select(self, condition: str, yes: str, no: str) -> str:
-        return f"({condition} ? {yes} : {no})"
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        return f"fmaf({a}, {b}, {c})"
-
-    def rounded(self, dtype: DType, text: str) -> str:
-        return f"round_{dtype}({text})" if dtype in SMALL_FLOATS else text
-
-    def float_bits(self, text: str) -> str:
-        return f"__float_as_uint({text})"
-
-    def opaque(self, reg: Reg) -> str:
-        return reg.name  # its compiler keeps to IEEE 754
-
-    def write(self, code: Code, node: Expr, args: Sequence[Reg], fits: bool) -> Reg:
-        text = self._text(node, args)
-        if text is None:
-            raise CompileError(f"[{node.kind}] no CUDA for {args[-1].dtype}")
-        return Reg(code.let(text), node.dtype, False)
-
-    def _text(self, node: Expr, args: Sequence[Reg]) -> str | None:
-        names = [a.name for a in args]
-        match node.kind:
-            case "select":
-                return self.select(names[0], names[1], names[2])
-            case "cast":
-                return self._cast(args[0], node.dtype)
-            case "bitcast":
-                return self._bitcast(args[0], node.dtype)
-        operand = args[-1].dtype
-        if operand is dtypes.bool_:
-            return boolean(node.kind, names)
-        if node.kind in _INFIX:
-            return f"{names[0]} {_INFIX[node.kind]} {names[1]}"
-        if operand.is_float:
-            text = _float_instruction(node.kind, operand, names)
-            return None if text is None else self.rounded(node.dtype, text)
-        text = _int_instruction(node.kind, operand, names)
-        return None if text is None else self._wrapped(node.dtype, text)
-
-    def _wrapped(self, dtype: DType, text: str) -> str:
-        """An integer cut to its dtype's width."""
-        if dtype.bits >= 32:
-            return text
-        if dtype.kind == "uint":
-            return f"({text}) & {(1 << dtype.bits) - 1}u"
-        return f"({text}) << {32 - dtype.bits} >> {32 - dtype.bits}"
-
-    def _cast(self, x: Reg, to: DType) -> str:
-        kind, source = self.register_type(to, False), x.dtype
-        if to is dtypes.bool_:
-            return x.name if source is dtypes.bool_ else f"{x.name} != 0"
-        if to.is_float:
-            return self.rounded(to, f"({kind}){x.name}")
-        if source.is_float:
-            high = (1 << (to.bits - (to.kind == "int"))) - 1
-            low = -high - 1 if to.kind == "int" else 0
-            ends = [self.constant(ex.const(end, to)).name for end in (low, high)]
-            return f"saturated<{kind}>({x.name}, {_double(float(low))}, {_double(float(high))}, {', '.join(ends)})"
-        return self._wrapped(to, f"({kind}){x.name}")
-
-    def _bitcast(self, x: Reg, to: DType) -> str:
-        source = x.dtype
-        if source is to:
-            return x.name
-        if source.is_float:
-            held = f"encode_{source}({x.name})" if source in SMALL_FLOATS else _bits(x.name, source)
-        else:
-            held = x.name
-        if to.is_float:
-            if to in SMALL_FLOATS:
-                unsigned = f"(unsigned){held} & {(1 << to.bits) - 1}u"
-                return f"decode_{to}({unsigned})"
-            back = "__longlong_as_double" if to is dtypes.f64 else "__int_as_float"
-            return f"{back}(({INDEX if to is dtypes.f64 else 'int'}){held})"
-        return self._wrapped(to, f"({self.register_type(to, False)}){held}")
-
-    # quads: their operators are in `cuda.cuh`
-
-    @property
-    def quad_type(self) -> str:
-        return "float4"
-
-    def quad(self, parts: Sequence[str] = ()) -> str:
-        return f"float4{{{', '.join(parts)}}}"
-
-    def quad_component(self, quad: str, number: int) -> str:
-        return f"{quad}.{'xyzw'[number]}"
-
-    def quad_fma(self, factor: str, quad: str, addend: str) -> str:
-        return f"quad_fma({factor}, {quad}, {addend})"
-
-    def floats_of(self, quads: str) -> str:
-        return f"((float*){quads})"
-
-    # memory
-
-    def record(self, slots: int, rounds: int = 0) -> Record:
-        return CudaRecord(slots, rounds, self.moving)
-
-    def load(self, body: Body, slot: int, offset: str, guard: Reg | None = None) -> Reg:
-        dtype = body.slots[slot].dtype
-        place = f"slot{slot}[{offset}]"
-        if guard is not None:
-            place = f"{guard.name} ? {place} : ({self.memory_type(dtype)})0"
-        return Reg(body.code.let(self._from_memory(dtype, place)), dtype, False)
-
-    def store(self, body: Body, slot: int, offset: str, value: Reg) -> None:
-        body.code.emit(f"slot{slot}[{offset}] = {self._to_memory(body.slots[slot].dtype, value)};")
-
-    def _from_memory(self, dtype: DType, element: str) -> str:
-        if dtype in SMALL_FLOATS:
-            return f"decode_{dtype}({element})"
-        if dtype is dtypes.bool_:
-            return f"({element}) != 0"
-        return element if dtype.is_float else self._wrapped(dtype, f"({self.register_type(dtype, False)})({element})")
-
-    def _to_memory(self, dtype: DType, value: Reg) -> str:
-        held = f"encode_{dtype}({value.name})" if dtype in SMALL_FLOATS else value.name
-        return f"({self.memory_type(dtype)}){held}"
-
-    def has_atomic(self, combine: str, dtype: DType) -> bool:
-        """Every instruction on elements that a word holds; complex numbers have no kernels."""
-        return not dtype.is_complex
-
-    def join(self, body: Body, slot: int, offset: str, combine: str, value: Reg) -> None:
-        """By the hardware's instruction where there is one, else by exchanging the word that holds the element."""
-        code, dtype = body.code, body.slots[slot].dtype
-        element, place = self.memory_type(dtype), f"&slot{slot}[{offset}]"
-        if _is_hardware_atomic(combine, dtype):
-            kind = f"unsigned {INDEX}" if (combine, dtype) == ("add", dtypes.i64) else element  # there is no signed sum
-            code.emit(f"atomic{combine.capitalize()}(({kind}*){place}, ({kind}){value.name});")
-            return
-        exchange = code.fresh("exchange")
-        with body.scope(f"for (Exchange<{element}> {exchange}({place}); !{exchange}.done;)"):
-            before = Reg(code.let(self._from_memory(dtype, f"{exchange}.before()")), dtype, False)
-            after = body.apply(combine, before, value)
-            code.emit(f"{exchange}.replace({self._to_memory(dtype, after)});")
-
-    def load_quad(self, body: Body, slot: int, offset: str) -> str:
-        return f"((const float4*)slot{slot})[{offset}]"
-
-    def shared_array(self, code: Code, dtype: DType, wide: bool, stem: str = "shared", count: int = WORKGROUP) -> str:
-        kind = self.register_type(dtype, False)
-        name = f"{stem}_{kind}".replace(" ", "_")
-        self.shared_variable(code, name, kind, count)
-        return name
-
-    def shared_places(self, code: Code) -> str:
-        self.shared_variable(code, "shared_place", INDEX, WORKGROUP)
-        return "shared_place"
-
-    def shared_value(self, reg: Reg) -> str:
-        return reg.name
-
-    def from_shared(self, place: str, like: Reg) -> str:
-        return place
-
-    def barrier(self) -> str:
-        return "__syncthreads();"
-
-    def from_neighbour(self, reg: Reg, mask: str) -> str:
-        value = f"(int){reg.name}" if reg.dtype is dtypes.bool_ else reg.name
-        other = f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
-        return f"{other} != 0" if reg.dtype is dtypes.bool_ else other
-
-    # the whole
-
-    def assemble(
-        self, code: Code, record: Record, bindings: Sequence[Binding], name: str, positions_a_group: int,
-        lanes: int = WORKGROUP,
-    ) -> str:  # fmt: skip
-        """One kernel; `prelude` is what stands before all of them."""
-        body = _body(code, f"({INDEX})blockIdx.x", positions_a_group)
-        return "\n".join([*_head(record, bindings, name, lanes), *body, "}"])
+    def first_lines(self, code: Code) -> list[str]:
+        shared = [f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []
+        return shared if code.follows else [*shared, "  follow();"]
 
     def part(self, slots: int) -> CudaPart:
         """The language of parts of a kernel with so many slots."""
@@ -328,7 +44,7 @@ class CudaPart(Cuda):
 
     def __init__(self, slots: int, moving: frozenset[str]) -> None:
         super().__init__(moving)
-        self.shared = CudaRecord(slots, 0, moving)
+        self.shared = CppRecord(slots, 0, moving)
 
     def record(self, slots: int, rounds: int = 0) -> Record:
         return self.shared
@@ -338,53 +54,18 @@ class CudaPart(Cuda):
         lanes: int = WORKGROUP,
     ) -> str:  # fmt: skip
         """A part, for the blocks from 0 on."""
-        return "\n".join(_body(code, "block", positions_a_group))
+        return "\n".join(self.body(code, "block", positions_a_group))
 
     def whole(self, parts: Sequence[str], blocks: Sequence[Dim], bindings: Sequence[Binding], name: str) -> str:
         """The kernel of parts, each with so many blocks."""
         counts = [self.shared.dim(count) for count in blocks]
-        lines = [*_head(self.shared, bindings, name, WORKGROUP), f"  {INDEX} block = blockIdx.x;"]
+        lines = [*self.head(self.shared, bindings, name, WORKGROUP), f"  {INDEX} block = {self.block_index};"]
         for part, count in zip(parts, counts):
             lines += [f"  if (block < {count}) {{", part, "    return;", "  }", f"  block -= {count};"]
         return "\n".join([*lines, "}"])
 
 
-def _head(record: Record, bindings: Sequence[Binding], name: str, lanes: int) -> list[str]:
-    """The first lines of a kernel."""
-    pointers = [
-        f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
-        for number, binding in enumerate(bindings)
-    ]
-    assert isinstance(record, CudaRecord)  # this language's own
-    if record.moves:
-        pointers.append(f"const {INDEX}* __restrict__ moving")
-    count = max(record.rounds + len(record.numbers), 1)
-    return [
-        f'extern "C" __global__ void __launch_bounds__({lanes})',
-        f"{name}({', '.join([*pointers, f'const __grid_constant__ Record<{count}> record'])}) {{",
-    ]
-
-
-def _body(code: Code, block: str, positions_a_group: int) -> list[str]:
-    """The lines between a kernel's braces; `block` is the number of the block."""
-    position = f"{block} * {positions_a_group} + threadIdx.x" if positions_a_group > 1 else block
-    return [
-        f"  const {INDEX} position = {position};",
-        "  [[maybe_unused]] const unsigned lane = threadIdx.x;",
-        *(f"  __shared__ {kind} {array}[{size}];" for array, (kind, size) in code.shared.items()),
-        *([f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []),
-        *([] if code.follows else ["  follow();"]),
-        *code.lines,
-    ]
-
-
 CUDA = Cuda()
-
-
-def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
-    """The parameters of a kernel: a pointer for every slot, of which the first `writes` are written."""
-    return [Binding(CUDA.memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]
-
 
 PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh")
 """Texts with instructions of PTX."""
@@ -392,103 +73,8 @@ PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh
 
 @cache
 def prelude(ptx: bool = True) -> str:
-    """Device functions that kernels call: `cuda.cuh`, and conversions of small floats, of halves by instructions of
-    PTX, and products of matrix units; for other compilers neither."""
-    folder = files("rlx.codegen.simt.language")
-    parts = [(folder / "cuda.cuh").read_text(), *((folder / name).read_text() for name in PTX if ptx)]
-    parts += [warpgroup_products()] if ptx else []
-    return "\n".join([*parts, *(_conversions(dtype, ptx) for dtype in SMALL_FLOATS)])
-
-
-def _conversions(dtype: DType, ptx: bool) -> str:
-    """`decode_…` (bits to float), `encode_…` (float to bits) and `round_…` of a small float."""
-    kind = f"__device__ __forceinline__ float round_{dtype}(float x) {{ return decode_{dtype}(encode_{dtype}(x)); }}\n"
-    if ptx and dtype in (dtypes.f16, dtypes.bf16):
-        return kind  # the others are in `cuda_halves.cuh`
-    held = bits_dtype(dtype)
-    up = _function(f"decode_{dtype}", held, "float", decode(Expr("register", held, (), "x"), dtype))
-    down = _function(f"encode_{dtype}", dtypes.f32, "unsigned", encode(Expr("register", dtypes.f32, (), "x"), dtype))
-    return f"{up}\n{down}\n{kind}"
-
-
-def _function(name: str, parameter: DType, result: str, body: Expr) -> str:
-    from rlx.codegen.scalar.int_ranges import Ranges
-    from rlx.codegen.simt.body import Body, legal
-
-    code = Code(CUDA)
-    writer = Body(code, CUDA.record(0), (), Ranges())
-    writer.remember(Expr("register", parameter, (), "x"), Reg("x", parameter, False))
-    value = writer.gen(legal(body)).name
-    head = f"__device__ __forceinline__ {result} {name}({CUDA.register_type(parameter, False)} x) {{"
-    return "\n".join([head, *code.lines, f"  return {value};", "}"])
-
-
-def _is_hardware_atomic(combine: str, dtype: DType) -> bool:
-    """Integers of words alone: sums of floats would take subnormal numbers for zeros, and come in any order."""
-    return dtype.is_integer and dtype.bits in (32, 64) and combine in ("add", "min", "max")
-
-
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value!r}f" if math.copysign(1, value) > 0 else f"({value!r}f)"
-    return f"__uint_as_float({struct.unpack('<I', struct.pack('<f', value))[0]}u)"
-
-
-def _double(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value!r}" if math.copysign(1, value) > 0 else f"({value!r})"
-    return f"__longlong_as_double({struct.unpack('<q', struct.pack('<d', value))[0]}ll)"
-
-
-def _bits(name: str, dtype: DType) -> str:
-    return f"__double_as_longlong({name})" if dtype is dtypes.f64 else f"__float_as_int({name})"
-
-
-def _float_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
-    suffix = "" if dtype is dtypes.f64 else "f"
-    if kind in _WRAPPING:
-        return f"{names[0]} {_WRAPPING[kind]} {names[1]}"
-    if kind in _ROUNDING:
-        return f"{_ROUNDING[kind]}{suffix}({names[0]})"
-    match kind:
-        case "div":
-            return f"{names[0]} / {names[1]}"
-        case "rem":
-            return f"fmod{suffix}({names[0]}, {names[1]})"
-        case "neg":
-            return f"-{names[0]}"
-        case "fma" | "copysign":
-            return f"{kind}{suffix}({', '.join(names)})"
-        case "min" | "max":
-            return f"{kind}imum({names[0]}, {names[1]})"
-    if INSTRUCTIONS[kind].transcendental and dtype is dtypes.f64:
-        return f"{kind}({', '.join(names)})"
-    return None
-
-
-def _int_instruction(kind: str, dtype: DType, names: Sequence[str]) -> str | None:
-    """Integers wrap; division by zero gives 0; shifts by the width or more give 0, or the sign."""
-    a, b = names[0], names[-1]
-    if kind in _WRAPPING:
-        if dtype.kind == "uint":
-            return f"{a} {_WRAPPING[kind]} {b}"
-        kinds = (INDEX, f"unsigned {INDEX}") if dtype.bits == 64 else ("int", "unsigned")
-        return f"({kinds[0]})(({kinds[1]}){a} {_WRAPPING[kind]} ({kinds[1]}){b})"
-    if kind in _BITS:
-        return f"{a} {_BITS[kind]} {b}"
-    match kind:
-        case "not":
-            return f"~{a}"
-        case "neg":
-            return f"negated({a})"
-        case "abs":
-            return a if dtype.kind == "uint" else f"{a} < 0 ? negated({a}) : {a}"
-        case "min" | "max":
-            return f"{kind}imum({a}, {b})"
-        case "div":
-            return f"quotient({a}, {b})"
-        case "rem":
-            return f"remainder_of({a}, {b})"
-        case "shl" | "shr":
-            return f"shifted_{'left' if kind == 'shl' else 'right'}<{dtype.bits}>({a}, {b})"
-    return None
+    """Device functions that kernels call: those of `gpu.cuh`, and conversions of small floats, of halves by
+    instructions of PTX, and products of matrix units; for other compilers neither."""
+    written = (dtypes.f16, dtypes.bf16) if ptx else ()
+    parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
+    return "\n".join([*parts, *([warpgroup_products()] if ptx else [])])

@@ -1,4 +1,4 @@
-// Device functions of kernels in CUDA C++. No headers: NVRTC compiles this text as it is.
+// Device functions of kernels in CUDA C++ and in HIP C++. No headers: compilers take this text as it is.
 
 template <int count>
 struct Record {
@@ -27,9 +27,6 @@ __device__ __forceinline__ Piece piece_at(const T* place) {
   for (int i = 0; i < 16 / sizeof(T); i++) made.elements[i] = place[i];
   return made.piece;
 }
-
-// Lanes that exchange values: a warp.
-constexpr unsigned subgroup_size = 32;
 
 template <class T> struct Unsigned;
 template <> struct Unsigned<int> { using type = unsigned; };
