@@ -187,9 +187,11 @@ class SimtEstimator(GenericEstimator):
     ) -> KernelEstimate:
         """Its parts one after the other; of the kind of the last, which is the product of a `RowProduct`."""
         parts = [self._kernel(program, part, binding, looped) for part in apart(kernel, work.parts())]
-        named = ("ns", "compute_ns", "memory_ns", "flops", "nbytes")
-        sums = (sum(getattr(part, name) for part in parts) for name in named)
-        return KernelEstimate(kernel.name, kernel.sources, *sums, kind=parts[-1].kind)
+        return KernelEstimate(
+            kernel.name, kernel.sources, sum(p.ns for p in parts), sum(p.compute_ns for p in parts),
+            sum(p.memory_ns for p in parts), sum(p.flops for p in parts), sum(p.nbytes for p in parts),
+            kind=parts[-1].kind,
+        )  # fmt: skip
 
     def _attention(self, work: FusedAttention, tile: int, binding: Binding) -> tuple[float, float, int]:
         """ns, operations, and elements that are touched. Where a causal mask spares tiles, half of the pairs; a window

@@ -40,7 +40,7 @@ NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 def force(monkeypatch: pytest.MonkeyPatch, layout: TileLayout) -> None:
     """Has all products that can be tiles be tiles of this layout."""
-    monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows: layout)
+    monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups: layout)
 
 
 def tiles(executable: CudaExecutable) -> int:
@@ -95,6 +95,22 @@ def test_products_of_two_values_of_a_run(
         x_given, y_given = whole((2, m, 72), 1), whole((2, n, 72), 2)
         (result,) = executable.bind({"m": m, "n": n})([x_given, y_given])
         np.testing.assert_array_equal(wide(result), wide(x_given) @ wide(y_given).transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("layout", [SMALL, IN_PARTS], ids=["small", "in parts"])
+def test_results_added_to_rows_that_data_choose(
+    layout: TileLayout, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first product of a decoder is added to embeddings."""
+    force(monkeypatch, layout)
+    graph = Graph("chosen")
+    rows = ops.gather(graph.param("table", (9, 64), "f16"), graph.input("ids", ("m",), "i64"), axis=0)
+    graph.output(rows + graph.input("x", ("m", 96), "f16") @ graph.param("w", (96, 64), "f16"))
+    x, w, table, ids = whole((150, 96), 1), whole((96, 64), 2), whole((9, 64), 3), np.arange(150) % 9
+    executable = compiled(graph, {"w": w, "table": table})
+    assert tiles(executable)
+    (result,) = executable.bind({"m": 150})([ids, x])
+    np.testing.assert_array_equal(wide(result), wide(table)[ids] + wide(x) @ wide(w))
 
 
 def test_weights_that_a_batch_has_one_of_for_each(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class DriverBackend(Backend):
 
         start = time.perf_counter_ns()
         device = self._open(ordinal)
-        plan = build.build(graph, options, self.maker())
+        plan = build.build(graph, options, self.maker().on(device.architecture))
         texts = list(plan.texts.items())
         codes = dict(zip(plan.texts, device.compiled(texts, options.cache)))
         executable = CudaExecutable(plan, device, codes, options.profile)

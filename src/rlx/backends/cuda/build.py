@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlx import flags
@@ -58,6 +58,10 @@ class Maker:
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
+
+    def on(self, architecture: str) -> Maker:
+        """The maker for a GPU of some architecture."""
+        return replace(self, target=self.target.on(architecture))
 
 
 @dataclass(frozen=True)

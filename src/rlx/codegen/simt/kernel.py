@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.codegen.simt import (
-    contraction, irregular, loops, row_product, side_by_side, sliced, team_attention, team_contraction, team_join,
+    contraction,
+    irregular,
+    loops,
+    row_product,
+    side_by_side,
+    sliced,
+    team_attention,
+    team_contraction,
+    team_join,
     tile_contraction,
 )  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot

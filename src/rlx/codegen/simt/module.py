@@ -31,6 +31,10 @@ class CppTarget(Target):
 
     language: type[Cpp] = Cuda
 
+    def on(self, architecture: str) -> CppTarget:
+        """The target that a GPU of some architecture is."""
+        return replace(self, warpgroups=self.teams and architecture.startswith("sm_90"))
+
     @property
     def square(self) -> int:
         return 32
@@ -136,10 +140,9 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
     """The rows of a kernel, up to how many of them a variant is for, and what that takes them for."""
     work = kernel.work
     if isinstance(work, RowProduct):
-        most = row_product.most_rows(work.nest, work.product)
+        fitting = row_product.most_rows(work.nest, work.product)
         known = work.product.m if isinstance(work.product.m, int) else None
-        for limit, guess in row_product.guesses(most, known):
-            yield work.product.m, limit, guess
+        yield from ((work.product.m, limit, guess) for limit, guess in row_product.guesses(fitting, known))
         return
     rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):

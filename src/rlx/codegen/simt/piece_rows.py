@@ -17,6 +17,7 @@ from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
+from rlx.kernel.ir.axes import speaks_of
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
 
@@ -51,7 +52,9 @@ class Operand:
         return f"decode_{self.load.dtype}({half})"
 
 
-def operands(body: Body, nest: LoopNest, stages: Sequence[Statement], element: Expr, width: int) -> list[Operand] | None:
+def operands(
+    body: Body, nest: LoopNest, stages: Sequence[Statement], element: Expr, width: int
+) -> list[Operand] | None:
     """What passes read along a row of the nest, if it all lies in pieces and so many lanes have room for it."""
     axis, length = len(nest.outer), nest.inner[0]
     if not isinstance(length, int) or length % NEIGHBOURS:
@@ -59,11 +62,11 @@ def operands(body: Body, nest: LoopNest, stages: Sequence[Statement], element: E
     needed = [e for s in stages for e in (s.needs() if isinstance(s, Store) else (s.body,))]
     found: list[Operand] = []
     for node in ex.walk([*needed, element]):
-        if node.kind != "load" or not _varies(node, axis):
+        if node.kind != "load" or not speaks_of([node], axis):
             continue
         line, slot = offset_of(node), body.slots[node.attr.slot]
         strides = [line.const, *(c for n, c in line.axes if n != axis), *(c for _, c in line.others)]
-        near = line.coefficient(axis) == 1 and not any(_speaks_of(e, axis) for e, _ in line.others)
+        near = line.coefficient(axis) == 1 and not speaks_of((e for e, _ in line.others), axis)
         whole = slot.aligned and all(dims.exact_div(c, NEIGHBOURS) is not None for c in strides)
         if node.attr.guarded or not near or not whole or node.dtype not in HELD_DTYPES:
             return None
@@ -71,17 +74,6 @@ def operands(body: Body, nest: LoopNest, stages: Sequence[Statement], element: E
         found.append(Operand(node, f"row{len(found)}", ahead))
     words = sum(4 * each.pieces for each in found) * steps(length, width)
     return found if words <= MOST_WORDS else None
-
-
-def _varies(node: Expr, axis: int) -> bool:
-    return any(n == axis for n, _ in node.attr.axes) or any(_speaks_of(arg, axis) for arg in node.args)
-
-
-def _speaks_of(body: Expr, axis: int) -> bool:
-    return any(
-        (node.kind == "axis" and node.attr == axis) or (node.kind == "load" and _varies(node, axis))
-        for node in ex.walk([body])
-    )
 
 
 def steps(length: int, width: int) -> int:
@@ -110,7 +102,8 @@ class PieceRows(GroupRows):
         assert isinstance(self.length, int)
         count = steps(self.length, self.step)
         line = offset_of(operand.load)
-        start = self.body.fresh_offset(Linear(line.const, tuple(a for a in line.axes if a[0] != self.inner[0]), line.others))
+        outside = tuple(each for each in line.axes if each[0] != self.inner[0])
+        start = self.body.fresh_offset(Linear(line.const, outside, line.others))
         code.emit(f"Piece {operand.name}[{count * operand.pieces}];")
         for step in range(count):
             first = f"({self.lane} + {step * self.step}) * {NEIGHBOURS}"

@@ -16,8 +16,8 @@ from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.team_contraction import PAD as SUMS_PAD
 from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
+from rlx.codegen.simt.team_contraction import PAD as SUMS_PAD
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.loops import LoopNest
@@ -30,7 +30,8 @@ PAD = 8
 
 def most_rows(nest: LoopNest, product: Contraction) -> int:
     """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none."""
-    if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or product.a_dtype.itemsize != 2:
+    halves = product.a_dtype.itemsize == 2
+    if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or not halves:
         return 0
     fitting = 0
     for most, guess in GUESSES:
@@ -93,7 +94,7 @@ class RowProductWriter(TeamContraction):
     def _rows_of(self, width: int) -> GroupRows:
         """What makes a row with so many lanes."""
         *stages, last = legal_stages(self.nest.statements)
-        storing = f"{self.left} == 0" + (f" && {self.top} + made < {self.record.dim(self.work.m)}" if width < WARP else "")
+        storing = f"{self.left} == 0"
         held = operands(self.row_body, self.nest, stages, last.body, width)
         common = (self.row_body, self.nest, stages, self.lanes, width, last.body)
         if held is None:
@@ -105,22 +106,15 @@ class RowProductWriter(TeamContraction):
         language.shared_variable(code, "left_rows", "__align__(16) unsigned short", self.staged * _stride(self.work))
         width = self.rows.step
         first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
-        together = max(WARP // width, 1)  # lanes of one warp go on together
-        begun = f"made / {together} * {together}" if together > 1 else "made"
-        inside = f"{begun} < {self.staged} && {self.top} + {begun} < {rows}"
+        inside = f"made < {self.staged} && {self.top} + made < {rows}"
         with code.block(f"for (int made = {first}; {inside}; made += {step})"):
-            row = f"{self.top} + made"
-            row = f"min({row}, {rows} - {language.index(1)})" if together > 1 else row
-            self._place_row(code.let(row, "row"))
+            self._place_row(code.let(f"{self.top} + made", "row"))
             self.rows.write()
         code.emit(language.barrier())
 
     def _lanes_of_a_row(self) -> int:
-        """All lanes where there is one row; else so many that all rows are made at once, if a warp has no more than two
-        of them: lanes of one warp add up side by side."""
-        if self.staged == 1:
-            return self.lanes
-        return WARP if self.staged * WARP <= self.lanes or self.staged % 2 else WARP // 2
+        """All lanes where there is one row, else those of a warp."""
+        return self.lanes if self.staged == 1 else WARP
 
     def _place_row(self, row: str) -> None:
         """Names the position of a row along the nest's axes."""

@@ -66,9 +66,9 @@ class TeamJoin(AttentionWriter):
             end = code.let(f"min(first + {index(self.lanes)}, {parts})", "end")
             start = code.let(language.select(f"first == {index(0)}", f"min({index(AHEAD)}, {parts})", "first"), "start")
             code.emit("#pragma unroll")
-            with code.block(f"for (int part = 0; part < {AHEAD}; part++)"):
-                with code.block(f"if (first == {index(0)} && part < {parts})"):
-                    self._add(total, mixed, "part", "ahead[part]")
+            near = f"first == {index(0)} && part < {AHEAD} && part < {parts}"
+            with code.block(f"for (int part = 0; {near}; part++)"):
+                self._add(total, mixed, "part", "ahead[part]")
             code.emit(f"#pragma unroll {AHEAD}")
             with code.block(f"for (long long part = {start}; part < {end}; part++)"):
                 value = f"slot1[{begin} + part * {index(length)} + {feature}]"

@@ -323,7 +323,7 @@ def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
 ) -> Shader:
     """The shader of a contraction that `team_contraction.py` takes: of this form where that should be faster."""
-    layout = tile_of(work, target.rows) if fits(work, slots) else None
+    layout = tile_of(work, target.rows, target.warpgroups) if fits(work, slots) else None
     if layout is None:
         return team_contraction.render(work, slots, bindings, name, target, language)
     return TileContraction(work, slots, language, target.rows, layout).shader(bindings, name)

@@ -121,18 +121,19 @@ LAYOUTS = tuple(
     for stages in (3, 4)
     if (layout := TileLayout(rows, columns, warps, depth, stages, together)).is_possible
 )
-CHOICES = tuple(layout for layout in LAYOUTS if not layout.together)
-"""Those that `tile_of` chooses from."""
+ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
+"""Those for GPUs whose warps make products alone."""
 
 
-def tile_of(work: Contraction, rows: int) -> TileLayout | None:
+def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
     """The layout that should take the least time, or None where operands had better come straight from memory. Dims of
-    rows that only a run tells are taken to make so many `rows`."""
+    rows that only a run tells are taken to make so many `rows`; `warpgroups` tells that warps can make products
+    together."""
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
     if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
         return None
-    return min(CHOICES, key=lambda layout: clocks(known, layout))
+    return min(LAYOUTS if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:

@@ -15,6 +15,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
+from rlx.kernel.ir.axes import speaks_of
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear, offset_of
 from rlx.kernel.ir.loops import Store
@@ -29,7 +30,7 @@ PIECES = (dtypes.f16, dtypes.bf16, dtypes.f32)
 
 def depends_on(line: Linear, axis: int) -> bool:
     """Whether what is not linear in an offset reads an axis."""
-    return any(node.kind == "axis" and node.attr == axis for node in ex.walk([e for e, _ in line.others]))
+    return speaks_of((e for e, _ in line.others), axis)
 
 
 class TileResults:

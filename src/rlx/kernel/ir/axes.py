@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rlx.ir import dim as dims
 from rlx.ir import expr as ex
@@ -34,6 +34,15 @@ def bare_axes(stages: Sequence[Statement]) -> set[int]:
         if isinstance(store, Store):
             axes |= {n.attr for n in ex.walk([e for e, _ in store.offset.others]) if n.kind == "axis"}
     return axes
+
+
+def speaks_of(bodies: Iterable[Expr], axis: int) -> bool:
+    """Whether expressions depend on the position along an axis: by itself, or by where they load."""
+    return any(
+        (node.kind == "axis" and node.attr == axis)
+        or (node.kind == "load" and any(number == axis for number, _ in node.attr.axes))
+        for node in ex.walk(list(bodies))
+    )
 
 
 def joinable(outer: int, extent_of_inner: Dim, places: Sequence[Access | Linear]) -> bool:

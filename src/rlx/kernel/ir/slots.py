@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
 
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
@@ -13,8 +12,6 @@ from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest, Statement, Store
 from rlx.kernel.ir.program import Kernel
 from rlx.kernel.ir.work import Renderable
-
-Nest = TypeVar("Nest", LoopNest, Contraction)
 
 
 def joined(kernels: Iterable[Kernel], inside: Iterable[int] = ()) -> tuple[tuple[int, ...], int]:
@@ -25,17 +22,25 @@ def joined(kernels: Iterable[Kernel], inside: Iterable[int] = ()) -> tuple[tuple
     return (*written, *read), len(written)
 
 
-def on_slots(work: Nest, of: tuple[int, ...], slots: tuple[int, ...]) -> Nest:
-    """The work of a kernel with slots `of` as part of one with other `slots`; those that are not there become
+def nest_on_slots(nest: LoopNest, of: tuple[int, ...], slots: tuple[int, ...]) -> LoopNest:
+    """The nest of a kernel with slots `of` as part of one with other `slots`; those that are not there become
     `Contraction.NO_SLOT`."""
-    places = {slot: slots.index(n) if n in slots else Contraction.NO_SLOT for slot, n in enumerate(of)}
-    if isinstance(work, LoopNest):
-        return dataclasses.replace(work, statements=tuple(_statement(s, places) for s in work.statements))
-    epilogue = tuple(_store(store, places) for store in work.epilogue)
+    places = _places(of, slots)
+    return dataclasses.replace(nest, statements=tuple(_statement(s, places) for s in nest.statements))
+
+
+def product_on_slots(work: Contraction, of: tuple[int, ...], slots: tuple[int, ...]) -> Contraction:
+    """The same of a contraction."""
+    places = _places(of, slots)
     return dataclasses.replace(
-        work, a_slot=places.get(work.a_slot, Contraction.NO_SLOT), a=_line(work.a, places), b_slot=places[work.b_slot], b=_line(work.b, places),
-        epilogue=epilogue,
+        work, a_slot=places.get(work.a_slot, Contraction.NO_SLOT), a=_line(work.a, places),
+        b_slot=places[work.b_slot], b=_line(work.b, places),
+        epilogue=tuple(_store(store, places) for store in work.epilogue),
     )  # fmt: skip
+
+
+def _places(of: tuple[int, ...], slots: tuple[int, ...]) -> dict[int, int]:
+    return {slot: slots.index(n) if n in slots else Contraction.NO_SLOT for slot, n in enumerate(of)}
 
 
 def apart(kernel: Kernel, parts: Iterable[Renderable]) -> Iterator[Kernel]:
@@ -45,7 +50,12 @@ def apart(kernel: Kernel, parts: Iterable[Renderable]) -> Iterator[Kernel]:
         written = {place.slot for place in part.writes()}
         used = written | {place.slot for place in part.reads()} | {node.attr.slot for node in part.loads()}
         slots = tuple(n for slot, n in enumerate(kernel.slots) if slot in used)
-        yield dataclasses.replace(kernel, work=on_slots(part, kernel.slots, slots), slots=slots, writes=len(written))
+        moved: Renderable
+        if isinstance(part, LoopNest):
+            moved = nest_on_slots(part, kernel.slots, slots)
+        else:
+            moved = product_on_slots(part, kernel.slots, slots)
+        yield dataclasses.replace(kernel, work=moved, slots=slots, writes=len(written))
 
 
 def _statement(statement: Statement, places: Mapping[int, int]) -> Statement:

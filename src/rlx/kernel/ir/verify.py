@@ -105,7 +105,8 @@ class Verifier:
                 raise self._fail(kernel, f"expected to write {kernel.writes} slots, got a write to slot {slot}")
         if isinstance(work, Scatter):
             read.add(0)  # what no update replaces stays
-        read |= {s.slot for part in work.parts() if isinstance(part, LoopNest) for s in part.stores() if s.guard is not None}
+        nests = [part for part in work.parts() if isinstance(part, LoopNest)]
+        read |= {store.slot for nest in nests for store in nest.stores() if store.guard is not None}
         for slot in read:
             number = kernel.slots[slot]
             overwritten = self._states_of(number) & self.latest.keys()

@@ -18,7 +18,7 @@ from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.index import Linear, contiguous
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program
-from rlx.kernel.ir.slots import joined, on_slots
+from rlx.kernel.ir.slots import joined, nest_on_slots, product_on_slots
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.row_tails import is_in_the_way
 
@@ -118,14 +118,14 @@ def _merged(kernel: Kernel, product: Kernel, rows: int, kept: bool, few: Dim) ->
     nest, work = kernel.work, product.work
     assert isinstance(nest, LoopNest) and isinstance(work, Contraction)
     slots, writes = joined((product, kernel), inside=() if kept else (rows,))
-    own = on_slots(nest, kernel.slots, slots)
+    own = nest_on_slots(nest, kernel.slots, slots)
     store = next(s for s, given in zip(own.stores(), nest.stores()) if kernel.slots[given.slot] == rows)
     statements = [s for s in own.statements if kept or s is not store]
     if not nest.inner:
         own = dataclasses.replace(own, outer=nest.outer[:-1], inner=nest.outer[-1:])
         statements = [dataclasses.replace(s, per_element=True) if isinstance(s, Store) else s for s in statements]
     made = dataclasses.replace(own, statements=(*statements, RowBuffer(store.body)))
-    right = on_slots(work, product.slots, slots)
+    right = product_on_slots(work, product.slots, slots)
     joined_product = _at_times(dataclasses.replace(right, a_slot=Contraction.NO_SLOT), few)
     names = tuple(dict.fromkeys((*kernel.sources, *product.sources)))
     return Kernel(f"{kernel.name}_{product.name}", RowProduct(made, joined_product), slots, writes, names)

@@ -21,7 +21,7 @@ from rlx.kernel.ir.index import Linear, contiguous, linear, offset_of
 from rlx.kernel.ir.irregular import Scatter
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Store
 from rlx.kernel.ir.program import Kernel, Program, storage_roots
-from rlx.kernel.ir.slots import joined, on_slots
+from rlx.kernel.ir.slots import joined, nest_on_slots
 from rlx.kernel.passes.driver import KernelPass
 
 MOST_ELEMENTS = 1024
@@ -36,10 +36,11 @@ class SideWrites(KernelPass):
     def run(self, program: Program, context: Context) -> None:
         for number, kernel in enumerate(program.main):
             work = kernel.work
-            if isinstance(work, Scatter) and not work.inner and work.combine is None and not work.atomic:
-                if self.spend(context, "guarded-store", kernel):
-                    store = Store(0, work.offset, work.body, False, work.guard)
-                    program.main[number] = dataclasses.replace(kernel, work=LoopNest(work.outer, (), (store,)))
+            if not isinstance(work, Scatter) or work.inner or work.combine is not None or work.atomic:
+                continue
+            if self.spend(context, "guarded-store", kernel):
+                store = Store(0, work.offset, work.body, False, work.guard)
+                program.main[number] = dataclasses.replace(kernel, work=LoopNest(work.outer, (), (store,)))
 
 
 class RowTails(KernelPass):
@@ -122,8 +123,8 @@ def _followed(kernel: Kernel, tail: Kernel) -> Kernel | None:
     row = Linear(0, ((len(outer), 1),))
     own_places[len(nest.outer)] = places[len(follower.outer) - 1] = row
     slots, writes = joined((kernel, tail), inside=kernel.slots[:1])
-    (store,) = on_slots(follower, tail.slots, slots).statements
-    own = _on_axes(on_slots(nest, kernel.slots, slots), outer, own_places)
+    (store,) = nest_on_slots(follower, tail.slots, slots).statements
+    own = _on_axes(nest_on_slots(nest, kernel.slots, slots), outer, own_places)
     assert isinstance(store, Store)
     if any(_reads_rows(part) for part in store.needs()[1:]):
         return None  # where it writes depends on the rows

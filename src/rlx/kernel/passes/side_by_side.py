@@ -11,7 +11,7 @@ from rlx.ir.rewriting import Context
 from rlx.kernel.ir.fused import SideBySide
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Kernel, Program
-from rlx.kernel.ir.slots import joined, on_slots
+from rlx.kernel.ir.slots import joined, nest_on_slots
 from rlx.kernel.passes.driver import KernelPass
 from rlx.kernel.passes.row_tails import is_in_the_way
 
@@ -55,6 +55,6 @@ class BesideEachOther(KernelPass):
 
 def _together(kernels: list[Kernel]) -> Kernel:
     slots, writes = joined(kernels)
-    works = [on_slots(k.work, k.slots, slots) for k in kernels if isinstance(k.work, LoopNest)]
+    works = [nest_on_slots(k.work, k.slots, slots) for k in kernels if isinstance(k.work, LoopNest)]
     names = tuple(dict.fromkeys(name for kernel in kernels for name in kernel.sources))
     return Kernel("_and_".join(k.name for k in kernels), SideBySide(tuple(works)), slots, writes, names)

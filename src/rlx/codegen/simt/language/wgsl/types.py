@@ -31,6 +31,7 @@ class Target:
     software    processors do the work: a few rows of updates, each in order, keep them busy
     teams       workgroups may be of many lanes, and have matrix units: CUDA C++
     rows        what products are laid out for, where only a run tells how many rows they have
+    warpgroups  four warps make products together: NVIDIA's compute capability 9.0
     """
 
     halves: bool = False
@@ -38,6 +39,7 @@ class Target:
     software: bool = False
     teams: bool = False
     rows: int = 4096
+    warpgroups: bool = False
 
     @property
     def square(self) -> int:
