@@ -54,7 +54,7 @@ def render(
         case Contraction() as work:
             return contraction.render(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
-            return team_attention.TeamAttention(work, slots, language).shader(bindings, name)
+            return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
             return team_attention.TeamParts(work, slots, language).shader(bindings, name)
         case SplitKvCombine() as work if target.teams and team_join.takes(work):

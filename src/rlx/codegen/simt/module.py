@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt import row_product, team_contraction
+from rlx.codegen.simt import row_product, team_attention, team_contraction
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import Cpp, bindings_of
@@ -17,6 +17,7 @@ from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.errors import CompileError
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Kernel, Program, leaves
@@ -143,6 +144,9 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
         fitting = row_product.most_rows(work.nest, work.product)
         known = work.product.m if isinstance(work.product.m, int) else None
         yield from ((work.product.m, limit, guess) for limit, guess in row_product.guesses(fitting, known))
+        return
+    if target.teams and isinstance(work, FusedAttention) and team_attention.takes(work):
+        yield from team_attention.guesses(work)
         return
     rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):

@@ -28,6 +28,10 @@ HALVES = (dtypes.f16, dtypes.bf16)
 TILE = 16
 """Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
 WARPS = 4
+FEW_GUESS, MANY_GUESS = 1, 4096
+FEW_ROWS = 64 * 132 * 2
+"""Queries of all heads up to which the warps of a workgroup share the keys of a tile: more of them than keep a large
+GPU busy have a tile for each warp, and nothing to join."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 
@@ -46,6 +50,14 @@ BANKS = 32
 """Of workgroup memory. Behind so many features of a row there is a gap, as lanes put every 32nd at once."""
 
 
+def guesses(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
+    """Queries of all heads, up to how many of them a variant is for, and by which number it is told."""
+    rows = dims.product((work.batch, work.heads, work.queries))
+    if isinstance(rows, int):
+        return [(rows, None, FEW_GUESS if rows <= FEW_ROWS else MANY_GUESS)]
+    return [(rows, FEW_ROWS, FEW_GUESS), (rows, None, MANY_GUESS)]
+
+
 def _spot(feature: int) -> int:
     """Where a feature is in a row of workgroup memory."""
     return feature + feature // BANKS
@@ -57,12 +69,19 @@ class TeamAttention(AttentionWriter):
     rows   queries, as tiles have them
     """
 
-    def __init__(self, work: FusedAttention, slots: Sequence[Slot], language: Language) -> None:
-        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE))
-        self._prepare(work, slots, grid, work.queries, language)
+    def __init__(
+        self, work: FusedAttention, slots: Sequence[Slot], language: Language, rows_guess: int = FEW_GUESS
+    ) -> None:
+        own = 1 if rows_guess == FEW_GUESS else WARPS
+        grid = (dims.mul(work.batch, work.live), work.heads, dims.ceildiv(work.queries, TILE * own))
+        self._prepare(work, slots, grid, work.queries, language, own)
 
-    def _prepare(self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language) -> None:
-        """Of so many `rows`, in tiles along the grid's third axis."""
+    def _prepare(
+        self, work: FusedAttention, slots: Sequence[Slot], grid: Shape, rows: Dim, language: Language, own: int = 1
+    ) -> None:
+        """Of so many `rows`, in tiles along the grid's third axis; warps have `own` tiles in a workgroup: 1, and they
+        share its keys, or one each."""
+        self.own_tiles = own
         super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
         self.rows = rows
         self.lanes = 32 * WARPS
@@ -79,7 +98,10 @@ class TeamAttention(AttentionWriter):
         work, code, axes, index = self.work, self.code, self.body.axes, self.language.index
         head, count = axes[HEAD], self.record.dim(self.rows)
         code.emit("const int warp = (int)lane / 32, own = (int)lane % 32;")
-        first = code.let(f"{axes[PLACE]} * {index(TILE)}", "first")
+        first = code.let(f"{axes[PLACE]} * {index(TILE * self.own_tiles)}", "first")
+        if self.own_tiles > 1:
+            mine = code.let(f"{first} + warp * {TILE}", "first")
+            first = code.let(f"min({mine}, {count} - {index(1)})", "first")
         rows = [code.let(f"min({first} + own / 4 + {8 * i}, {count} - {index(1)})", "row") for i in range(2)]
         queries, masks = self._queries(head, rows)
         axes[HEAD] = self._shared_head(head)
@@ -89,7 +111,8 @@ class TeamAttention(AttentionWriter):
         totals = [self.variable("total", self.zero) for _ in rows]
         low, stop = self._keys(first, code.let(f"min({first} + {index(TILE)}, {count}) - {index(1)}", "last"))
         start = code.fresh("start")
-        head_of_loop = f"for (auto {start} = {low} + warp * {TILE}; {start} < {stop}; {start} += {TILE * WARPS})"
+        begin, step = (low, TILE) if self.own_tiles > 1 else (f"{low} + warp * {TILE}", TILE * WARPS)
+        head_of_loop = f"for (auto {start} = {begin}; {start} < {stop}; {start} += {step})"
         with self.body.scope(head_of_loop):
             self._scores(k, start, stop)
             axes[HEAD] = head
@@ -97,7 +120,10 @@ class TeamAttention(AttentionWriter):
             shrunk = [self._powers(row, tops[row], totals[row]) for row in range(2)]
             self._mix(v, start, stop, shrunk)
         axes[HEAD] = head
-        self._join(first, tops, totals)
+        if self.own_tiles > 1:
+            self._finish_alone(mine, totals)
+        else:
+            self._join(first, tops, totals)
         steps = dims.ceildiv(work.keys, TILE * WARPS)
         return dims.add(steps, TILE * work.value_features // self.lanes + 2)
 
@@ -248,6 +274,39 @@ class TeamAttention(AttentionWriter):
             parts[0].append(code.let(f"{bits[0]} | {bits[1]} << 16", "powers"))
             parts[1].append(code.let(f"{rest[0]} | {rest[1]} << 16", "rest"))
         return parts
+
+    def _finish_alone(self, first: str, totals: Sequence[str]) -> None:
+        """Divides and stores what a warp has for its own queries."""
+        work, code, body = self.work, self.code, self.body
+        slot, line = work.out
+        along = self.record.dim(line.coefficient(FEATURE))
+        for row in range(2):
+            for mask in ("1", "2"):
+                other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
+                code.emit(f"{totals[row]} = {totals[row]} + {other};")
+            query = code.let(f"{first} + own / 4 + {8 * row}", "row")
+            with body.scope(f"if ({query} < {self.record.dim(self.rows)})"):
+                whole = self.whole(totals[row])
+                body.axes[PLACE] = query
+                start = self.start(line, FEATURE)
+                near = self.words and line.coefficient(FEATURE) == 1 and self._is_aligned(work.out)
+                for i in range(2):
+                    values = [code.let(f"mixed[{column}][{2 * row + i}] / {whole}") for column in range(self.columns)]
+                    places = [f"{start} + ({self._feature(c, f'own % 4 * 2 + {i}')})" for c in range(self.columns)]
+                    if near:
+                        self._store_neighbours(slot, places, values)
+                        continue
+                    for column, value in enumerate(values):
+                        reg = Reg(code.let(self.language.rounded(work.dtype, value)), work.dtype, False)
+                        feature = self._feature(column, f"own % 4 * 2 + {i}")
+                        body.store_at(slot, f"({start} + ({feature}) * {along})", reg)
+
+    def _store_neighbours(self, slot: int, places: Sequence[str], values: Sequence[str]) -> None:
+        """Stores values that are neighbours, four at a time."""
+        for first in range(0, len(values), 4):
+            bits = [f"encode_{self.work.dtype}({value})" for value in values[first : first + 4]]
+            words = ", ".join(f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2]))
+            self.code.emit(f"*(HalfPiece*)(slot{slot} + {places[first]}) = HalfPiece{{{words}}};")
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
         """What the warps have for each query and feature, by one lane."""

@@ -12,6 +12,8 @@ from rlx.kernel.ir.contraction import Contraction
 PIECE_BYTES = 16
 LEAST_ROWS, LEAST_COLUMNS = 192, 32
 """Of matrices that are worth a tile."""
+FEWER_ROWS, MANY_WEIGHTS = 96, 1 << 20
+"""Rows that are worth one too, where there are so many weights: as measured on an H200, with 128 rows."""
 LEAST_SPACE = 256 * 128
 """Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
 MOST_SHARED_BYTES = 99 << 10
@@ -131,7 +133,8 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
     together."""
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
-    if m < LEAST_ROWS or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
+    least = FEWER_ROWS if n * _static(work.k) >= MANY_WEIGHTS else LEAST_ROWS
+    if m < least or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
         return None
     return min(LAYOUTS if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
 
