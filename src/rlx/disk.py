@@ -21,6 +21,8 @@ from rlx import flags, logs
 MAGIC = b"rlx-cache-1\n"
 SUFFIX = ".rlxc"
 DIGEST_BYTES = 32
+KERNELS = "kernel-"
+"""What keys of functions begin with that all programs share."""
 UNFINISHED = ".tmp"
 STALE_S = 3600
 """No write takes longer: an unfinished file that is older was left by a process that was ended."""
@@ -77,6 +79,18 @@ def write(key: str, body: bytes, place: Path | None = None) -> None:
         # not for every small entry, because it lists the folder
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
+    except OSError as error:
+        _tell_unwritable(str(error))
+
+
+def write_all(bodies: Mapping[str, bytes], place: Path | None = None) -> None:
+    """Keeps several entries by key, if it can; `place` as in `read`. The cache is brought within its bounds once."""
+    if not bodies or (place is None and not flags.cache()):
+        return
+    try:
+        for key, body in bodies.items():
+            replace((place or folder()) / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
+        trim(flags.cache_bytes())
     except OSError as error:
         _tell_unwritable(str(error))
 

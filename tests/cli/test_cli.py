@@ -268,6 +268,11 @@ def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "precious").write_bytes(b"1")
     code, out, _ = rlx_("cache", "--json")
     assert code == 0 and json.loads(out)["bytes"] > 5 and json.loads(out)["folder"] == str(tmp_path)
+    assert json.loads(out)["kernels"] == json.loads(out)["kernel_bytes"] == 0
+    disk.write_all({"kernel-1": b"1", "kernel-2": b"2"})
+    shown = json.loads(rlx_("cache", "--json")[1])
+    assert shown["kernels"] == 2 and shown["entries"] == 3 and 2 < shown["kernel_bytes"] < shown["bytes"]
+    assert "in 2 functions that programs share" in rlx_("cache")[1]
     assert rlx_("cache", "--clear")[0] == 0
     assert json.loads(rlx_("cache", "--json")[1])["entries"] == 0
     assert (tmp_path / "precious").exists()
