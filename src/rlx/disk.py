@@ -23,6 +23,8 @@ SUFFIX = ".rlxc"
 DIGEST_BYTES = 32
 KERNELS = "kernel-"
 """What keys of functions begin with that all programs share."""
+TUNED = "tuned"
+"""The key of schedules that a search has found."""
 UNFINISHED = ".tmp"
 STALE_S = 3600
 """No write takes longer: an unfinished file that is older was left by a process that was ended."""
@@ -68,6 +70,12 @@ def read(key: str, place: Path | None = None) -> bytes | None:
     except OSError:
         return body
     return body
+
+
+def digest_of(key: str) -> str:
+    """Of an entry's content; empty if there is none."""
+    data = read(key)
+    return "" if data is None else _digest(data).hex()
 
 
 def write(key: str, body: bytes, place: Path | None = None) -> None:

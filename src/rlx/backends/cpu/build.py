@@ -76,9 +76,9 @@ def first_tier(
 
     place   the cache's folder, if it is not the usual one
     """
-    from rlx.backends.cpu import tiers
+    from rlx.backends.cpu import schedules, tiers
 
-    with collector.paused():
+    with collector.paused(), schedules.in_use(isa):
         program, pieces, clock = _pieces(graph, isa, options, place)
         level = tiers.QUICK_LEVEL if tiers.worth(pieces.texts) else None
         made = _compiled(graph, program, pieces, clock, isa, options, level, place)
@@ -111,7 +111,9 @@ def _promoted(
 def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
     """Digest of all that decides the code: the program, the target, switches, and the versions that write code. None
     where nothing is kept."""
-    if not options.cache or flags.debug() >= 3:
+    from rlx.kernel.schedule import tuned
+
+    if not options.cache or flags.debug() >= 3 or tuned.tried() is not None:
         return None
     import llvmlite
 
@@ -120,6 +122,7 @@ def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
 
     parts = [
         f"{options.profile} {options.precision} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",
+        tuned.state(),
         fingerprint(graph), isa.name, isa.cpu, isa.features,
         rlx.__version__, disk.source_digest(), llvmlite.__version__,
     ]  # fmt: skip
@@ -176,7 +179,9 @@ def _interface_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    with collector.paused():
+    from rlx.backends.cpu import schedules
+
+    with collector.paused(), schedules.in_use(isa):
         return _compiled(graph, *_pieces(graph, isa, options, None), isa, options, None, None)
 
 
@@ -214,7 +219,7 @@ def _compiled(
     clock.lap("llvm")
     if flags.debug() >= 3:
         print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *pieces.texts, sep="\n")
-    return _artifact(graph, program, _kept(program), code, _facts(clock, isa, options))
+    return _artifact(graph, program, _kept(program), code, isa, _facts(clock, isa, options))
 
 
 def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
@@ -256,6 +261,20 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     return program, optimised.bounds
 
 
+def tuned_kernels(graph: Graph, isa: Isa, options: Options) -> dict[str, str]:
+    """The kernels of a graph that get other tiles than their generators choose, with these. Raises UnsupportedOp."""
+    from rlx.backends.cpu import schedules
+    from rlx.kernel.ir.program import leaves
+
+    table = schedules.table(isa)
+    if not table:
+        return {}
+    with schedules.in_use(isa):
+        program, _ = program_of(graph, isa, options)
+        found: dict[str, str] = schedules.facts(leaves(program.main), isa)["tuned"]
+        return found
+
+
 class _Clock:
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -290,8 +309,9 @@ def _slot(program: Program, number: int) -> Slot:
 
 
 def _artifact(
-    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
+    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], isa: Isa, report: dict[str, Any]
 ) -> Artifact:
+    from rlx.backends.cpu import schedules
     from rlx.kernel.ir.program import buffers_used, has_loop, leaves
 
     read = buffers_used(program, program.main)
@@ -301,6 +321,7 @@ def _artifact(
         report["sources"] = [k.sources for k in kernels]
     report = {
         **report,
+        **schedules.facts(kernels, isa),
         "kernels": [k.name for k in kernels],
         "prepare_kernels": [k.name for k in program.prepare],
         "code_bytes": sum(map(len, machine_code)),

@@ -150,7 +150,7 @@ def _tiles(work: Contraction, form: Form, isa: Isa) -> Schedule:
         vector=("n", isa.lanes),
         spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
     )
-    chosen = overridden("contraction", chosen)
+    chosen = overridden("contraction", chosen, work)
     if work.packed:  # panels have the width that they were packed with
         return chosen.with_tile("register", "n", work.packed)
     return chosen.in_whole_vectors("register", "n")

@@ -140,7 +140,7 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int)
         )
     else:
         return UNTILED
-    chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)))
+    chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)), nest)
     for tile in chosen.tiles:
         if tile.axis == "positions":
             windows.check(tile.size)

@@ -25,6 +25,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.ir.winograd import INPUT, OUTPUT, POINTS, TILE, Matrix, WinogradConvolution, transform
+from rlx.kernel.schedule import tuned
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
@@ -77,17 +78,23 @@ class ScheduledWinograd(WholePositions):
 def panel_width(work: Contraction, isa: Isa) -> int:
     """Width of the panels if the convolution gains by it, else 0."""
     assert isinstance(work.n, int) and isinstance(work.k, int)
+    gains = tuned.choice("winograd", "use.winograd", work, usual=int(_gains(work, isa)))
+    return gemm.panel_vectors(work.n, isa) * isa.lanes if gains and work.k % isa.lanes == 0 else 0
+
+
+def _gains(work: Contraction, isa: Isa) -> bool:
+    assert isinstance(work.n, int) and isinstance(work.k, int)  # the pass takes known channels only
     if work.k % isa.lanes or min(work.n, work.k) < LEAST_CHANNELS:
-        return 0
+        return False
     height, width = work.batch[1], work.m
     far = 4 * POINTS * POINTS * work.n * work.k > NEAR_BYTES
     if isinstance(height, int) and isinstance(width, int):
         tiles = -(-height // TILE) * -(-width // TILE)
         if height * width == 0 or tiles * TILE * TILE > 1.5 * height * width or (far and tiles < MANY_TILES):
-            return 0
+            return False
     elif far:
-        return 0
-    return gemm.panel_vectors(work.n, isa) * isa.lanes
+        return False
+    return True
 
 
 def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
@@ -106,7 +113,7 @@ def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
         spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
     )
     # panels have the width that they were packed with
-    chosen = overridden("winograd", chosen).with_tile("register", "n", conv.packed)
+    chosen = overridden("winograd", chosen, conv).with_tile("register", "n", conv.packed)
     group = chosen.static_tile("thread", "rows")
     tiles = dims.mul(across, group)
     padded = -(-conv.n // conv.packed) * conv.packed if isinstance(conv.n, int) else 0
