@@ -294,22 +294,22 @@ def test_tune(rlx_: Run, model: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tuning, "_kernel_ns", times)
     assert "forgot 0 schedules" in rlx_("tune", "--forget")[1]
-    code, out, _ = rlx_("tune", model, "--seconds", "20", "--json")
+    code, out, _ = rlx_("tune", model, "--seconds", "1e6", "--json")
     found = json.loads(out)
     assert code == 0 and len(found["kernels"]) == 1 and found["kernels"][0]["after_us"] == 0.05
     assert "tuned: " in (said := rlx_("explain", model, "--devices", "cpu")[1]) and "register.m=4" in said
     assert list(json.loads(rlx_("explain", model, "--devices", "cpu", "--json")[1])["tuned"].values()) == [
         next(line for line in said.splitlines() if line.startswith("tuned: ")).split(" ", 2)[2]
     ]
-    assert "none is clearly faster" in rlx_("tune", model)[1]
+    assert "none is clearly faster" in rlx_("tune", model, "--seconds", "1e6")[1]
     assert json.loads(rlx_("tune", "--forget", "--json")[1]) == {"forgotten": 1}
     assert "tuned: " not in rlx_("explain", model, "--devices", "cpu")[1]
-    code, out, _ = rlx_("tune", model)
+    code, out, _ = rlx_("tune", model, "--seconds", "1e6")
     assert code == 0 and "register.m=4" in out and "0.50" in out
     rlx_("cache", "--clear")
     assert "tuned: " not in rlx_("explain", model, "--devices", "cpu")[1]
     monkeypatch.setenv("RLX_CACHE", "0")
-    assert "not kept, as the cache is off" in rlx_("tune", model)[1]
+    assert "not kept, as the cache is off" in rlx_("tune", model, "--seconds", "1e6")[1]
     assert rlx_("tune")[0] == rlx_("tune", model, "--forget")[0] == 2
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.codegen.simd import winograd
 from rlx.errors import OptionError
 from rlx.ir.graph import Graph
 from rlx.ir.serial import write_graph
@@ -190,9 +191,26 @@ def test_a_model_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = tmp_path / "net.rlx"
     with path.open("wb") as file:
         write_graph(net(), file)
-    (kernel,) = rlx.load(path, device="cpu").tune([X], seconds=30).kernels
+    (kernel,) = rlx.load(path, device="cpu").tune([X], seconds=1e6).kernels
     assert kernel.tiles["register.m"] == 4
     assert rlx.load(path, device="cpu").describe()["tuned"]
+
+
+@pytest.mark.parametrize("usual", ["winograd", "contraction"])
+def test_whether_a_convolution_is_one_of_winograds_is_searched(usual: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if usual == "contraction":
+        monkeypatch.setattr(winograd, "LEAST_CHANNELS", 64)
+    graph = Graph("window")
+    graph.output(graphs()["window"](graph, graph.input("x", X.shape, "f32")), name="y")
+    expected = Session("cpu").compile(graph).run([X])[0]
+    other = {"winograd": "contraction", "contraction": "winograd"}[usual]
+    found = searched(graph, by_tiles(lambda kind, tiles: kind == other))
+    (kernel,) = (each for each in found.kernels if tuned.USE_WINOGRAD in each.tiles)
+    assert kernel.kind == usual and kernel.tiles[tuned.USE_WINOGRAD] == int(other == "winograd")
+    with tuned.trying({name: entry.tiles for name, entry in tuned.kept(next(iter(tuned._entries()))).items()}):
+        compiled = Session("cpu").compile(graph)
+        assert other in [each[0] for each in compiled.describe()["schedules"] if each]
+    np.testing.assert_allclose(compiled.run([X])[0], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_results_are_close_or_not() -> None:

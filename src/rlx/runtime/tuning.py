@@ -151,8 +151,9 @@ class Search:
         tuning = self._confirmed(base, known, winners)
         found = {}
         for each in tuning.kernels:
-            tiles = {**known.get(each.signature, {}), **each.tiles}
-            found[each.signature] = Found(tiles, each.name, each.before_us, each.after_us)
+            for entry, tiles in tuned.with_changes({}, {each.signature: each.tiles}).items():
+                merged = {**known.get(entry, {}), **tiles}
+                found[entry] = Found(merged, each.name, each.before_us, each.after_us)
         if found:
             tuned.keep(schedules.target(target), found)
         return replace(tuning, tried=self.tried, looked_at=len(groups), refused=tuple(dict.fromkeys(self.refused)))
@@ -187,7 +188,7 @@ class Search:
             if self.clock() >= end:
                 return
             changes = {group.signature: group.candidates[number] for group in open_groups}
-            trial = self._trial({**known, **{s: {**known.get(s, {}), **change} for s, change in changes.items()}})
+            trial = self._trial(tuned.with_changes(known, changes))
             self.step()
             if trial is None:
                 continue
@@ -218,8 +219,7 @@ class Search:
     def _confirmed(self, base: _Trial, known: Table, winners: Sequence[_Group]) -> Tuning:
         """Runs the winners together once more in turns with the program as it is."""
         changes = {group.signature: group.best[1] for group in winners if group.best is not None}
-        merged = {**known, **{s: {**known.get(s, {}), **change} for s, change in changes.items()}}
-        trial = self._trial(merged) if winners else None
+        trial = self._trial(tuned.with_changes(known, changes)) if winners else None
         if trial is None:
             total = self._total(base)
             return Tuning((), total, total, 0, 0)

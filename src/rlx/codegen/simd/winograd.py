@@ -78,7 +78,7 @@ class ScheduledWinograd(WholePositions):
 def panel_width(work: Contraction, isa: Isa) -> int:
     """Width of the panels if the convolution gains by it, else 0."""
     assert isinstance(work.n, int) and isinstance(work.k, int)
-    gains = tuned.choice("winograd", "use.winograd", work, usual=int(_gains(work, isa)))
+    gains = tuned.choice("winograd", tuned.USE_WINOGRAD, work, usual=int(_gains(work, isa)))
     return gemm.panel_vectors(work.n, isa) * isa.lanes if gains and work.k % isa.lanes == 0 else 0
 
 

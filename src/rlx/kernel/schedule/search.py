@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rlx.kernel.schedule.tuned import Tiles
+from rlx.kernel.schedule.tuned import USE_WINOGRAD, Tiles
 
 WIDEST = 4
 """Vectors of sums in a row of a product's block."""
@@ -42,10 +42,11 @@ def _contraction(tiles: Tiles, lanes: int, registers: int) -> Iterator[dict[str,
         yield {"register.m": height, "register.n": width * lanes}
     for rows in (64, 256, 32, 512):
         yield {"cache.m": rows}
+    yield {USE_WINOGRAD: 1}  # of no effect where it cannot be
 
 
 def _winograd(tiles: Tiles, lanes: int, registers: int) -> Iterator[dict[str, int]]:
-    yield {"use.winograd": 0}
+    yield {USE_WINOGRAD: 0}
     rows = tiles.get("thread.rows", 1)
     for count in (rows * 2, rows // 2, rows * 4):
         if count:

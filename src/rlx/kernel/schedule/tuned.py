@@ -24,8 +24,8 @@ from rlx.records import dataclass
 
 Tiles = Mapping[str, int]
 Table = Mapping[str, Tiles]
-ATTEMPTS = 8
-"""Of writing found schedules, while other processes write theirs."""
+USE_WINOGRAD = "use.winograd"
+"""In the place of a tile: whether a convolution that can be one of Winograd's is."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,21 @@ def signature(kind: str, work: Work) -> str:
         return f"{kind} {work.a_dtype}*{work.b_dtype}->{work.dtype} {sizes} and {behind}"
     sizes = "x".join(map(str, work.extents()))
     return f"{kind} {sizes} {hashlib.blake2b(_told(work).encode(), digest_size=8).hexdigest()}"
+
+
+def with_changes(table: Table, changes: Mapping[str, Tiles]) -> dict[str, Tiles]:
+    """A table with tiles of some signatures changed. Whether a product is a convolution by Winograd stands under the
+    signature that it has as one."""
+    merged: dict[str, Tiles] = dict(table)
+    for name, change in changes.items():
+        for place, size in change.items():
+            entry = _as_winograd(name) if place == USE_WINOGRAD else name
+            merged[entry] = {**merged.get(entry, {}), place: size}
+    return merged
+
+
+def _as_winograd(name: str) -> str:
+    return f"winograd {name.partition(' ')[2]}"
 
 
 def _told(work: Work) -> str:
@@ -158,14 +173,15 @@ def kept(target: str) -> dict[str, Found]:
 
 def keep(target: str, found: Mapping[str, Found]) -> None:
     """Adds what was found for a processor to what is kept, beside other processes that do the same."""
-    mine = {name: vars(each) for name, each in found.items()}
-    for _ in range(ATTEMPTS if flags.cache() else 0):
-        entries = _entries()
-        there = entries.get(target, {})
-        if all(there.get(name) == each for name, each in mine.items()):
-            return
-        entries[target] = {**there, **mine}
-        disk.write(disk.TUNED, json.dumps(entries, sort_keys=True).encode())
+    if not flags.cache():
+        return
+    try:
+        with disk.alone(disk.TUNED):
+            entries = _entries()
+            entries[target] = {**entries.get(target, {}), **{name: vars(each) for name, each in found.items()}}
+            disk.write(disk.TUNED, json.dumps(entries, sort_keys=True).encode())
+    except OSError as error:
+        disk.tell_unwritable(str(error))
 
 
 def forget() -> int:
