@@ -4,7 +4,8 @@ kept that are clearly faster.
 A *round* is a program in which every kernel of interest has its next candidate. It runs in turns with the program as it
 is, kernels are timed one by one, and the median of their ratios counts, so a machine that is busy for a while slows
 both sides. What wins by more than its noise runs once more in turns, all winners together, and must win again: the best
-of many noisy ratios is too good, and the memory that a program happens to get may slow it. Results are compared with those of the usual schedules in every round.
+of many noisy ratios is too good, and the memory that a program happens to get may slow it. Results are compared with
+those of the usual schedules in every round.
 """
 
 from __future__ import annotations
