@@ -124,7 +124,7 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
         tiles = (elements, Tile("register", "terms", SUM_BLOCK))
         if windows.are_in(nest):
             kind, positions = "windows", windows.positions_at_a_time(nest)
-            tiles = (Tile("register", "positions", positions), elements)
+            tiles = (Tile("register", "positions", positions), Tile("register", "elements", lanes))
     elif across:
         kind = "map"
         vectors = _in_flight([s.body for s in nest.statements], None if flat else nest.outer[-1], lanes)
