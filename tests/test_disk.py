@@ -159,3 +159,13 @@ def test_more_than_a_fourth_of_the_cache_is_not_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RLX_CACHE_BYTES", "4000")
     disk.write_mapped("key", {"a": np.zeros(1001, "u1")})
     assert disk.map_entry("key") is None
+
+
+def test_a_block_that_a_process_has_left_is_free_again(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "HELD_S", 0.05)
+    left = own_folder / f"key{disk.UNFINISHED}"
+    left.touch()
+    os.utime(left, (1, 1))
+    with disk.alone("key"):
+        assert left.stat().st_mtime > 1
+    assert not left.exists()

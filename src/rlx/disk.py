@@ -21,7 +21,12 @@ from rlx import flags, logs
 MAGIC = b"rlx-cache-1\n"
 SUFFIX = ".rlxc"
 DIGEST_BYTES = 32
+KERNELS = "kernel-"
+"""What keys of functions begin with that all programs share."""
+TUNED = "tuned"
+"""The key of schedules that a search has found."""
 UNFINISHED = ".tmp"
+HELD_S = 10
 STALE_S = 3600
 """No write takes longer: an unfinished file that is older was left by a process that was ended."""
 
@@ -68,6 +73,12 @@ def read(key: str, place: Path | None = None) -> bytes | None:
     return body
 
 
+def digest_of(key: str) -> str:
+    """Of an entry's content; empty if there is none."""
+    data = read(key)
+    return "" if data is None else _digest(data).hex()
+
+
 def write(key: str, body: bytes, place: Path | None = None) -> None:
     """Keeps an entry, if it can; `place` as in `read`."""
     if place is None and not flags.cache():
@@ -78,13 +89,49 @@ def write(key: str, body: bytes, place: Path | None = None) -> None:
         if len(body) > flags.cache_bytes() // 64 or _digest(body)[0] % 16 == 0:
             trim(flags.cache_bytes())
     except OSError as error:
-        _tell_unwritable(str(error))
+        tell_unwritable(str(error))
+
+
+def write_all(bodies: Mapping[str, bytes], place: Path | None = None) -> None:
+    """Keeps several entries by key, if it can; `place` as in `read`. The cache is brought within its bounds once."""
+    if not bodies or (place is None and not flags.cache()):
+        return
+    try:
+        for key, body in bodies.items():
+            replace((place or folder()) / f"{key}{SUFFIX}", MAGIC + _digest(body) + body)
+        trim(flags.cache_bytes())
+    except OSError as error:
+        tell_unwritable(str(error))
 
 
 @cache
-def _tell_unwritable(why: str) -> None:
+def tell_unwritable(why: str) -> None:
     """Once for each reason: without its cache every process compiles anew, which nobody would know of."""
     logs.warn("cache", f"what was compiled cannot be kept: {why}; RLX_CACHE_DIR names another folder")
+
+
+@contextmanager
+def alone(key: str) -> Iterator[None]:
+    """No other thread or process is in such a block for this key, as long as none takes longer than `HELD_S`: for
+    entries that are read, changed and written. Raises OSError where nothing can be written."""
+    place = folder()
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{key}{UNFINISHED}"
+    while True:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            break
+        except FileExistsError:
+            try:
+                if time.time() - path.stat().st_mtime > HELD_S:
+                    _remove(path)  # its process was ended
+            except OSError:
+                continue  # it is free
+            time.sleep(0.005)
+    try:
+        yield
+    finally:
+        _remove(path)
 
 
 MAPPED = b"rlx-mapped1\n"
@@ -160,7 +207,7 @@ def write_mapped(key: str, arrays: Mapping[str, Any], place: Path | None = None)
         replace((place or folder()) / f"{key}{SUFFIX}", b"".join([start, *parts]), lasting=True)
         trim(flags.cache_bytes())
     except OSError as error:
-        _tell_unwritable(str(error))
+        tell_unwritable(str(error))
 
 
 def _laid_out(sizes: Mapping[str, int]) -> tuple[list[int], bytes]:

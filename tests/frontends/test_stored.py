@@ -384,7 +384,7 @@ def test_quick_code_is_taken_until_better_code_is_there(monkeypatch: pytest.Monk
     expected = whole(**inputs())["sum"]
     promotion = whole.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]
     key = tiers.quick_key(promotion._key)
-    disk.write(key, tiers.pack(promotion._artifact, promotion._texts, promotion._isa))
+    disk.write(key, tiers.pack(promotion._artifact, promotion._pieces, promotion._isa))
     model = load(tmp_path / "net.onnx", compile="meanwhile")
     np.testing.assert_array_equal(model(**inputs())["sum"], expected)
     assert started(model) and model.compiled.executable.equal.loaded.promotion  # type: ignore[attr-defined]

@@ -306,6 +306,30 @@ def profile(
 
 
 @app.command(cls=_Command)
+def tune(
+    model: Annotated[Path | None, typer.Argument(help="As for other commands; none with --forget.")] = None,
+    input: Inputs = [],  # noqa: B006
+    dim: Dims = [],  # noqa: B006
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to search. Ctrl-C ends it sooner.")] = 20.0,
+    forget: Annotated[bool, typer.Option("--forget", help="Drop all schedules that were found.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Searches for faster schedules of a model's kernels on the CPU, and keeps them for all models."""
+    from rlx.cli.tune import forget_schedules, tune_model
+
+    if forget == (model is not None):
+        raise typer.BadParameter("expected a model to tune, or --forget")
+    if model is None:
+        forget_schedules(json)
+    else:
+        tune_model(model, input, dim, threads, precision, seconds, seed, json)
+
+
+@app.command(cls=_Command)
 def demo(
     sentences: Annotated[list[str] | None, typer.Argument(help="Sentences to compare.")] = None,
     device: Device = "auto",

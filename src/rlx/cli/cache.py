@@ -11,6 +11,7 @@ from rlx.cli.console import emit_json, human_bytes, out, table
 def contents() -> dict[str, Any]:
     """Where the cache lies, and what is in it."""
     entries = disk.entries()
+    kernels = [size for path, size in entries if path.name.startswith(disk.KERNELS)]
     try:
         folder = str(disk.folder())
     except disk.NoFolder as error:
@@ -19,6 +20,8 @@ def contents() -> dict[str, Any]:
         "folder": folder,
         "entries": len(entries),
         "bytes": sum(size for _, size in entries),
+        "kernels": len(kernels),
+        "kernel_bytes": sum(kernels),
         "limit_bytes": flags.cache_bytes(),
         "enabled": flags.cache(),
     }
@@ -34,6 +37,7 @@ def show_cache(clear: bool, as_json: bool) -> None:
     rows = [
         ("folder", report["folder"]),
         ("removed" if clear else "holds", size),
+        ("of these", f"{human_bytes(report['kernel_bytes'])} in {report['kernels']} functions that programs share"),
         ("limit", human_bytes(report["limit_bytes"])),
         ("in use", "yes" if report["enabled"] else "no (RLX_CACHE=0)"),
     ]

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from rlx.backends.base import Options
-from rlx.backends.cpu import isa, topology
+from rlx.backends.cpu import build, isa, topology
 from rlx.cli.console import emit_json, out, progress, table
 from rlx.cli.inputs import gather, parse_dims
 from rlx.device import calibration, observed, registry
 from rlx.device.device import KINDS, Device
 from rlx.device.policy import DevicePolicy, converts_only
-from rlx.errors import RlxError
+from rlx.errors import RlxError, UnsupportedOp
+from rlx.ir.graph import Graph
 from rlx.model import read
+from rlx.passes.specialise import assume_equal
 from rlx.runtime.graph_devices import GraphDevices
 
 SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
@@ -121,10 +123,21 @@ def explain_model(
         with progress("drawing"):
             document = explanation.html()
         page.write_text(document, encoding="utf-8")
+    changed = _tuned(graph, precision)
     if as_json:
-        emit_json(explanation.as_dict())
-    else:
-        print(explanation)
+        emit_json(explanation.as_dict() | ({"tuned": changed} if changed else {}))
+        return
+    print(explanation)
+    for kernel, tiles in changed.items():
+        print(f"tuned: {kernel} {tiles}")
+
+
+def _tuned(graph: Graph, precision: str) -> dict[str, str]:
+    """Kernels on the CPU that `rlx tune` has found schedules for; none where the CPU cannot have the graph whole."""
+    try:
+        return build.tuned_kernels(assume_equal(graph), isa.detect(), Options(precision=precision))
+    except UnsupportedOp:  # the explanation says so
+        return {}
 
 
 def bench_devices(

@@ -61,8 +61,10 @@ class Compiler:
         """The executable of a graph whose dims are equal wherever they broadcast. Raises as `compile`."""
         if not self.options.cache or flags.debug() >= 3:
             return self._compile(graph)
+        from rlx.kernel.schedule import tuned
+
         start_ns = time.perf_counter_ns()
-        state = (flags.code_state(), flags.num_threads())
+        state = (flags.code_state(), flags.num_threads(), tuned.state())
         key = (fingerprint(graph), type(self.backend), self.ordinal, self.options, *state)
         cached = CODE.get(key)
         if cached is not None:

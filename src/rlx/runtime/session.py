@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import GraphDevices
+    from rlx.runtime.tuning import Tuning
 
 
 Precision = Literal["f32", "f16", "bf16"]
@@ -96,6 +97,12 @@ class Session:
         session.options = options
         return session
 
+    def on(self, device: str, options: Options) -> Session:
+        """A session for one device with other options."""
+        session = self.with_options(options)
+        session.device, session.devices_in_turn = device, ()
+        return session
+
     def compile(self, graph: Graph, inputs: Inputs | None = None) -> CompiledGraph:
         """Compiles the graph for the session's device, with the weights that the graph contains.
 
@@ -143,6 +150,19 @@ class Session:
         if _follows_chain(policy):
             return devices.compile_chain()
         return devices.compile_resolved(inputs=inputs)
+
+    def tune(self, graph: Graph, inputs: Inputs, seconds: float = 20.0) -> Tuning:
+        """Searches for faster schedules of the graph's kernels on the CPU for these inputs, for about so many seconds
+        (Ctrl-C ends it sooner). What is found is kept in the cache on disk, for every program with such a kernel that
+        is compiled from then on; `rlx tune --forget` drops it.
+
+        Raises OptionError for another device, and what `compile` and `run` raise.
+        """
+        from rlx.runtime.tuning import Search
+
+        if self.device not in (AUTO, "cpu"):
+            raise OptionError(f"[tune] expected device cpu, whose kernels are searched, got {self.device!r}")
+        return Search(lambda options: self.on("cpu", options).compile(graph), inputs, self.options, seconds).run()
 
     def chooses(self, device: str) -> bool:
         """Whether the device is certain before the graph is known, if it supports the graph: it is named, or nothing

@@ -127,6 +127,7 @@ def key(path: Path, device: str, options: Options, reader: Mapping[str, Any]) ->
     variables = sorted(i for i in os.environ.items() if i[0].startswith(flags.PREFIX) and i[0] not in _NOT_IN_KEY)
     switches = [sorted(options.disable), *(getattr(options, f.name) for f in fields(options) if f.name != "disable")]
     parts = [os.path.abspath(path), device, repr(switches), reader_text, repr(variables), repr(flags.code_state())]
+    parts.append(disk.digest_of(disk.TUNED))
     parts += [processor, _system(), sys.version, np.__version__, disk.source_digest(), repr(_packages())]
     if device == "auto":
         from rlx.device import facts

@@ -132,7 +132,7 @@ def test_llvm_loads_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_relocations_of_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "_BY_DISTANCE", (elf._R_PLT32,))
+    monkeypatch.setattr(elf, "BY_DISTANCE", (elf.R_PLT32,))
     with pytest.raises(Unloadable, match=r"kinds \[.*2.*\]"):
         Image(objects(TEXT))
 

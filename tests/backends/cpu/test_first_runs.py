@@ -94,7 +94,7 @@ def test_a_run_does_not_wait_for_its_code(held: threading.Event, tmp_path: Path,
     assert not executable.is_pending and compiled.describe()["tier"] == "full"
     np.testing.assert_array_equal(compiled.run([X])[0], expected)
     np.testing.assert_allclose(compiled.run([X[:3]])[0], expected[:3], rtol=2e-5)
-    names = [path.name for path in tmp_path.glob(f"*{disk.SUFFIX}") if not path.name.startswith("pool-")]
+    names = [path.name for path in tmp_path.glob(f"*{disk.SUFFIX}") if not path.name.startswith(("pool-", "kernel-"))]
     assert len(names) == (1 if cached else 0) and not any("-" in name for name in names)
 
 

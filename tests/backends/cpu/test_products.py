@@ -11,9 +11,10 @@ import rlx
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cpu import isa
-from rlx.backends.cpu.build import program_of
+from rlx.backends.cpu.build import _kept, program_of
 from rlx.codegen.simd import gemm
 from rlx.codegen.simd.microkernels import BRAINS, DOUBLES, FLOATS, HALVES
+from rlx.codegen.simd.module import written
 from rlx.ir.dtype import parse
 from rlx.ir.graph import Graph
 from rlx.kernel.ir.contraction import Contraction
@@ -287,3 +288,64 @@ def test_nothing_to_choose_from(shape: tuple[int, int, int], disable: tuple[str,
     compiled.set_params({"w": np.ones(shape, np.float32)})
     (actual,) = compiled.run([np.ones((20, 2, k), np.float32), np.arange(20)])
     np.testing.assert_array_equal(actual, np.zeros((20, 2, n), np.float32))
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("columns", [8, 24, 40, 56, 72, 104])
+def test_products_whose_last_panel_has_whole_vectors_only(columns: int, device: str) -> None:
+    """With an epilogue that reads along columns, rows, and both."""
+    m, k = 11, 20
+    g = Graph()
+    x, w = g.input("x", ("rows", k), "f32"), g.param("w", (k, columns), "f32")
+    bias, scale = g.param("bias", (columns,), "f32"), g.input("scale", ("rows", 1), "f32")
+    g.output(rlx.relu(x @ w + bias) * scale + g.input("z", ("rows", columns), "f32"), name="y")
+    a, b, z = numbers("f32", m, k), numbers("f32", k, columns, seed=1), numbers("f32", m, columns, seed=2)
+    c, s = numbers("f32", columns, seed=3), numbers("f32", m, 1, seed=4)
+    actual = run_on(device, g, {"x": a, "z": z, "scale": s}, {"w": b, "bias": c})["y"]
+    np.testing.assert_allclose(actual, np.maximum(a @ b + c, 0) * s + z, atol=2e-5)
+
+
+@pytest.mark.parametrize(("columns", "masks"), [(72, False), (24, False), (104, False), (70, True), (100, True)])
+def test_vectors_that_are_whole_are_not_masked(columns: int, masks: bool) -> None:
+    """Masks cost more than the product itself where k is small and the processor has no registers of masks."""
+    g = Graph()
+    g.output(rlx.relu(g.input("x", ("rows", 16), "f32") @ g.param("w", (16, columns), "f32")), name="y")
+    target = isa.forced("avx2", for_codegen_only=True)
+    program, bounds = program_of(g, target, Options())
+    module = written(program, target, bounds, _kept(program), reuse=True)
+    (text,) = (text for name, text in module.kernels().items() if name.startswith("kernel.dot_general"))
+    assert ("masked" in text) == masks
+
+
+@pytest.mark.parametrize(
+    ("columns", "block"),
+    [(8, (6, 1)), (16, (6, 2)), (24, (4, 3)), (40, (6, 2)), (72, (4, 3)), (96, (6, 2)), (960, (6, 2))],
+)
+def test_blocks_waste_little_of_the_last_panel(columns: int, block: tuple[int, int]) -> None:
+    """On AVX2, rows and vectors: three vectors are as fast as two, in fewer rows."""
+    g = Graph()
+    g.output(g.input("x", (64, 32), "f32") @ g.param("w", (32, columns), "f32"), name="y")
+    target = isa.forced("avx2", for_codegen_only=True)
+    program, _ = program_of(g, target, Options())
+    (kernel,) = leaves(program.main)
+    scheduled = gemm.schedule(kernel.work, target)  # type: ignore[arg-type]
+    assert (scheduled.rows, scheduled.vectors) == block
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("channels", [(16, 24), (32, 40)])
+def test_convolutions_by_winograd_of_open_sizes(channels: tuple[int, int], device: str) -> None:
+    """Small images are one group of tiles, wide ones a row of tiles each."""
+    k, n = channels
+    g = Graph()
+    w = g.param("w", (n, k, 3, 3), "f32")
+    g.output(rlx.conv(g.input("x", ("b", k, "h", "w"), "f32"), w, low=1, high=1), name="y")
+    b = numbers("f32", n, k, 3, 3, seed=1) / 8
+    for h, wide in ((9, 10), (5, 41), (24, 4), (8, 130)):
+        a = numbers("f32", 2, k, h, wide)
+        around = np.pad(a, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        expected = sum(
+            np.einsum("bkhw,nk->bnhw", around[:, :, i : i + h, j : j + wide], b[:, :, i, j])
+            for i in range(3) for j in range(3)
+        )  # fmt: skip
+        np.testing.assert_allclose(run_on(device, g, {"x": a}, {"w": b})["y"], expected, atol=2e-4)

@@ -15,6 +15,7 @@ from rlx import disk
 from rlx.backends.cpu import jit, tiers
 from rlx.backends.cpu.artifact import from_bytes
 from rlx.backends.cpu.isa import detect
+from rlx.backends.cpu.kernel_store import Pieces
 from rlx.errors import ModelError, OptionError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -42,7 +43,7 @@ def net() -> Graph:
 
 
 def entries(folder: Path) -> list[str]:
-    names = [path.name for path in folder.glob(f"*{disk.SUFFIX}") if not path.name.startswith("pool-")]
+    names = [path.name for path in folder.glob(f"*{disk.SUFFIX}") if not path.name.startswith(("pool-", "kernel-"))]
     return sorted("quick" if "quick" in name else "full" for name in names)
 
 
@@ -71,7 +72,7 @@ def test_a_process_that_ends_early_leaves_its_quick_code(monkeypatch: pytest.Mon
     expected = quick.run([X])[0]
     promotion = quick.program.executable.loaded.promotion  # type: ignore[attr-defined]
     key = promotion._key
-    disk.write(tiers.quick_key(key), tiers.pack(promotion._artifact, promotion._texts, promotion._isa))
+    disk.write(tiers.quick_key(key), tiers.pack(promotion._artifact, promotion._pieces, promotion._isa))
     monkeypatch.undo()
     monkeypatch.setenv("RLX_CACHE", "1")
     monkeypatch.setenv("RLX_TIERS", "1")
@@ -176,6 +177,6 @@ def test_code_that_another_start_had_written_is_taken(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tiers.Worker, "progress", lambda worker: iter(()))
     monkeypatch.setattr(jit, "emit_objects", None)  # nothing is compiled here
     taken: list[list[bytes]] = []
-    promotion = tiers.Promotion(artifact, ["text"], detect(), key, taken.append)
+    promotion = tiers.Promotion(artifact, Pieces(("text",), {}), detect(), key, taken.append)
     promotion.wait()
     assert taken == [artifact.code]

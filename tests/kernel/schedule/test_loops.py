@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import rlx
 from kernel.schedule.graphs import scheduled
 from rlx import flags, ops
 from rlx.backends.base import Options
@@ -148,3 +149,19 @@ def test_what_a_target_cannot_hold_is_refused(
     with pytest.raises(RlxError, match=r"\[RLX_SCHEDULE\] expected ") as error:
         code(scheduled(name).graph, "avx512")
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(("window", "width", "positions"), [
+    (3, "w", 4), (3, 14, 7), (3, 7, 7), (3, 28, 4), (5, 10, 5), (5, "w", 4), (7, "w", 7), (7, 28, 7), (7, 20, 5),
+])  # fmt: skip
+@pytest.mark.parametrize("level", LEVELS)
+def test_windows_take_positions_that_leave_no_rest_and_one_vector_of_channels(
+    window: int, width: int | str, positions: int, level: str
+) -> None:
+    graph = Graph("depthwise")
+    w = graph.param("w", (96, 1, window, window), "f32")
+    pad = window // 2
+    graph.output(rlx.conv(graph.input("x", ("b", 96, "h", width), "f32"), w, low=pad, high=pad, groups=96), name="y")
+    lanes = isa.forced(level, for_codegen_only=True).lanes
+    chosen = [text for text in schedules(graph, level) if "positions" in text]
+    assert len(chosen) == 1 and f"register positions {positions} x elements {lanes}," in chosen[0]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,8 +146,8 @@ class Arrival:
         """Makes the second tier here, if the other process has made the first only."""
         data = None if self._made is None or self._is_full else disk.read(tiers.quick_key(key), folder)
         if data is not None and self._made is not None:
-            artifact, texts, isa = tiers.unpack(data)
-            self._made.loaded.take(tiers.write_better(artifact, texts, isa, folder, key))
+            artifact, pieces, isa = tiers.unpack(data)
+            self._made.loaded.take(tiers.write_better(artifact, pieces, isa, folder, key))
             disk.remove(tiers.quick_key(key), folder)
 
 
@@ -196,17 +196,19 @@ def main(folder: Path, job: str, key: str) -> None:
 def _compile(job: bytes, folder: Path, key: str) -> None:
     """Writes both tiers of a graph, or the second alone where the first is not worth while."""
     graph, isa, options = unpack_graph(job)
-    artifact, texts = build.first_tier(graph, isa, options)
-    if not texts:
+    if folder.name.startswith(tiers.TEMPORARY):
+        options = replace(options, cache=False)
+    artifact, pieces = build.first_tier(graph, isa, options, folder)
+    if pieces is None:
         disk.write(key, to_bytes(artifact), folder)
         _say(FULL)
         _pack(artifact, isa, folder, key)
         return
-    disk.write(tiers.quick_key(key), tiers.pack(artifact, texts, isa), folder)
+    disk.write(tiers.quick_key(key), tiers.pack(artifact, pieces, isa), folder)
     _say(QUICK)
     if hasattr(os, "nice"):
         os.nice(tiers.NICE)
-    code = tiers.write_better(artifact, texts, isa, folder, key)
+    code = tiers.write_better(artifact, pieces, isa, folder, key)
     _say(FULL)
     disk.remove(tiers.quick_key(key), folder)
     _pack(tiers.better(artifact, code), isa, folder, key)

@@ -24,6 +24,7 @@ from rlx.errors import DeviceUnavailable, ModelError, UnsupportedOp
 from rlx.ir.type import TensorType
 
 if TYPE_CHECKING:
+    from rlx.backends.cpu import kernel_store
     from rlx.ir.dim import Bounds
     from rlx.ir.graph import Graph
     from rlx.kernel.ir.program import Program
@@ -54,11 +55,11 @@ def built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecu
     """The executable of a graph that is not in the cache on disk, compiled in this process. Raises UnsupportedOp,
     CompileError."""
     if options.tiered and not options.profile and flags.debug() < 3:
-        artifact, texts = first_tier(graph, isa, options)
+        artifact, pieces = first_tier(graph, isa, options)
     else:
-        artifact, texts = compile_artifact(graph, isa, options), []
-    if texts:
-        made = _promoted(artifact, texts, isa, options, key)
+        artifact, pieces = compile_artifact(graph, isa, options), None
+    if pieces is not None:
+        made = _promoted(artifact, pieces, isa, options, key)
     else:
         if key:
             disk.write(key, to_bytes(artifact))
@@ -67,15 +68,21 @@ def built(graph: Graph, isa: Isa, options: Options, key: str | None) -> CpuExecu
     return made
 
 
-def first_tier(graph: Graph, isa: Isa, options: Options) -> tuple[Artifact, list[str]]:
-    """The program in quick code with the text of better code, or in the usual code and no text where it is short.
-    Raises UnsupportedOp, CompileError."""
-    from rlx.backends.cpu import tiers
+def first_tier(
+    graph: Graph, isa: Isa, options: Options, place: Path | None = None
+) -> tuple[Artifact, kernel_store.Pieces | None]:
+    """The program in quick code with what better code is made of, or in the usual code and None where little is to be
+    compiled. Raises UnsupportedOp, CompileError.
 
-    with collector.paused():
-        program, texts, clock = _texts(graph, isa, options)
-        level = tiers.QUICK_LEVEL if tiers.worth(texts) else None
-        return _compiled(graph, program, texts, clock, isa, options, level), texts if level is not None else []
+    place   the cache's folder, if it is not the usual one
+    """
+    from rlx.backends.cpu import schedules, tiers
+
+    with collector.paused(), schedules.in_use(isa):
+        program, pieces, clock = _pieces(graph, isa, options, place)
+        level = tiers.QUICK_LEVEL if tiers.worth(pieces.texts) else None
+        made = _compiled(graph, program, pieces, clock, isa, options, level, place)
+        return made, pieces if level is not None else None
 
 
 def _quick(key: str, isa: Isa, options: Options) -> CpuExecutable | None:
@@ -86,23 +93,27 @@ def _quick(key: str, isa: Isa, options: Options) -> CpuExecutable | None:
     kept = disk.read(tiers.quick_key(key))
     if kept is None:
         return None
-    artifact, texts, _ = tiers.unpack(kept)
-    return _promoted(artifact, texts, isa, options, key)
+    artifact, pieces, _ = tiers.unpack(kept)
+    return _promoted(artifact, pieces, isa, options, key)
 
 
-def _promoted(artifact: Artifact, texts: list[str], isa: Isa, options: Options, key: str | None) -> CpuExecutable:
+def _promoted(
+    artifact: Artifact, pieces: kernel_store.Pieces, isa: Isa, options: Options, key: str | None
+) -> CpuExecutable:
     """A program in quick code, with better code on its way."""
     from rlx.backends.cpu import tiers
 
     made = CpuExecutable.of(artifact, isa, options.threads)
-    made.loaded.promotion = tiers.Promotion(artifact, texts, isa, key, made.loaded.take)
+    made.loaded.promotion = tiers.Promotion(artifact, pieces, isa, key, made.loaded.take)
     return made
 
 
 def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
     """Digest of all that decides the code: the program, the target, switches, and the versions that write code. None
     where nothing is kept."""
-    if not options.cache or flags.debug() >= 3:
+    from rlx.kernel.schedule import tuned
+
+    if not options.cache or flags.debug() >= 3 or tuned.tried() is not None:
         return None
     import llvmlite
 
@@ -111,6 +122,7 @@ def cache_key(graph: Graph, isa: Isa, options: Options) -> str | None:
 
     parts = [
         f"{options.profile} {options.precision} {options.dispatch} {sorted(options.disable)} {flags.code_state()}",
+        tuned.state(),
         fingerprint(graph), isa.name, isa.cpu, isa.features,
         rlx.__version__, disk.source_digest(), llvmlite.__version__,
     ]  # fmt: skip
@@ -167,39 +179,47 @@ def _interface_digest() -> str:
 
 def compile_artifact(graph: Graph, isa: Isa, options: Options) -> Artifact:
     """Everything but the weights. Raises UnsupportedOp naming every node that has no kernel."""
-    with collector.paused():
-        return _compiled(graph, *_texts(graph, isa, options), isa, options, None)
+    from rlx.backends.cpu import schedules
+
+    with collector.paused(), schedules.in_use(isa):
+        return _compiled(graph, *_pieces(graph, isa, options, None), isa, options, None, None)
 
 
-def _texts(graph: Graph, isa: Isa, options: Options) -> tuple[Program, list[str], _Clock]:
-    """The program, its text for LLVM, and what these took."""
-    from rlx.backends.cpu import topology
-    from rlx.codegen.simd.module import generate
+def _pieces(
+    graph: Graph, isa: Isa, options: Options, place: Path | None
+) -> tuple[Program, kernel_store.Pieces, _Clock]:  # fmt: skip
+    """The program, what its code is made of, and what these took."""
+    from rlx.backends.cpu import kernel_store, topology
+    from rlx.codegen.simd.module import written
 
     disable = options.disable | frozenset(flags.disable())
     clock = _Clock()
     program, bounds = program_of(graph, isa, options, clock)
     clock.lap("lower")
-    reuse = "memory-reuse" not in disable
-    texts = generate(program, isa, bounds, _kept(program), reuse, topology.usable(), options.profile)
+    module = written(program, isa, bounds, _kept(program), "memory-reuse" not in disable, options.profile)
+    threads = topology.usable()
+    stored = options.cache and flags.debug() < 3
+    pieces = kernel_store.look_up(module, isa, threads, place) if stored else kernel_store.whole(module, threads)
     clock.lap("codegen")
-    return program, texts, clock
+    return program, pieces, clock
 
 
 def _compiled(
-    graph: Graph, program: Program, texts: list[str], clock: _Clock, isa: Isa, options: Options, level: int | None
-) -> Artifact:
-    """The text in machine code, by LLVM's `level` or the usual one."""
-    from rlx.backends.cpu import topology
+    graph: Graph, program: Program, pieces: kernel_store.Pieces, clock: _Clock, isa: Isa, options: Options,
+    level: int | None, place: Path | None,
+) -> Artifact:  # fmt: skip
+    """The program in machine code, by LLVM's `level` or the usual one."""
+    from rlx.backends.cpu import kernel_store, topology
     from rlx.backends.cpu.jit import emit_objects
     from rlx.codegen.simd.module import schedule_of
     from rlx.kernel.ir.text import text_of
 
-    machine_code = emit_objects(texts, isa, level, topology.usable())
+    code = emit_objects(pieces.texts, isa, level, topology.usable())
+    code = kernel_store.complete(pieces, code, place) if level is None else kernel_store.quick(pieces, code)
     clock.lap("llvm")
     if flags.debug() >= 3:
-        print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *texts, sep="\n")
-    return _artifact(graph, program, _kept(program), machine_code, _facts(clock, isa, options))
+        print(text_of(program, lambda kernel: schedule_of(kernel, isa).schedule), *pieces.texts, sep="\n")
+    return _artifact(graph, program, _kept(program), code, isa, _facts(clock, isa, options))
 
 
 def _facts(clock: _Clock, isa: Isa, options: Options) -> dict[str, Any]:
@@ -241,6 +261,20 @@ def program_of(graph: Graph, isa: Isa, options: Options, clock: _Clock | None = 
     return program, optimised.bounds
 
 
+def tuned_kernels(graph: Graph, isa: Isa, options: Options) -> dict[str, str]:
+    """The kernels of a graph that get other tiles than their generators choose, with these. Raises UnsupportedOp."""
+    from rlx.backends.cpu import schedules
+    from rlx.kernel.ir.program import leaves
+
+    table = schedules.table(isa)
+    if not table:
+        return {}
+    with schedules.in_use(isa):
+        program, _ = program_of(graph, isa, options)
+        found: dict[str, str] = schedules.facts(leaves(program.main), isa)["tuned"]
+        return found
+
+
 class _Clock:
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -275,8 +309,9 @@ def _slot(program: Program, number: int) -> Slot:
 
 
 def _artifact(
-    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], report: dict[str, Any]
+    graph: Graph, program: Program, kept: set[int], machine_code: list[bytes], isa: Isa, report: dict[str, Any]
 ) -> Artifact:
+    from rlx.backends.cpu import schedules
     from rlx.kernel.ir.program import buffers_used, has_loop, leaves
 
     read = buffers_used(program, program.main)
@@ -286,6 +321,7 @@ def _artifact(
         report["sources"] = [k.sources for k in kernels]
     report = {
         **report,
+        **schedules.facts(kernels, isa),
         "kernels": [k.name for k in kernels],
         "prepare_kernels": [k.name for k in program.prepare],
         "code_bytes": sum(map(len, machine_code)),

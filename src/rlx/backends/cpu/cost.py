@@ -104,7 +104,7 @@ def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding:
     group, size = scheduled.form.group, scheduled.form.of.itemsize
     for height, tiles in _tiles(m, blocks, scheduled.rows):
         whole = batch * panels * tiles
-        costs.add(f"{scheduled.form.stem}_{height}x{scheduled.vectors}", whole * -(-depth // group))
+        costs.add(f"{scheduled.form.stem}_{_core(height, scheduled.vectors, isa)}", whole * -(-depth // group))
         cells = height * scheduled.vectors * scheduled.form.dtype.itemsize // 4
         _tiles_of(costs, whole, cells)
         costs.add("gemm_again", whole * (calls_a_tile - 1) * cells)
@@ -117,9 +117,16 @@ def _gemm(costs: KernelWork, scheduled: gemm.ScheduledMatmul, isa: Isa, binding:
     )
     if not work.packed:
         costs.add("packed", batch * blocks * panels * depth * width)
-    beside = 1 if n % width else scheduled.vectors
+    beside = scheduled.vectors if isinstance(work.n, int) and n % isa.lanes == 0 else 1
     _stores(costs, [(s.offset, s.body) for s in work.epilogue], work.n_axis, batch * m, n, isa, beside)
     return batch * max(m * n, m * k * taps, n * k * taps)
+
+
+def _core(height: int, vectors: int, isa: Isa) -> str:
+    """The core that rates are of: of as many sums, if a tile is wider than usual."""
+    if vectors <= isa.gemm_vectors:
+        return f"{height}x{vectors}"
+    return f"{-(-height * vectors // isa.gemm_vectors)}x{isa.gemm_vectors}"
 
 
 def _tiles_of(costs: KernelWork, number: float, vectors: int) -> None:
@@ -165,13 +172,14 @@ def _winograd(costs: KernelWork, scheduled: winograd.ScheduledWinograd, isa: Isa
     down = -(-rows // TILE)
     if not images * across * down:
         return 0
-    groups = -(-down // scheduled.group)
+    group = dims.evaluate(scheduled.group, binding)
+    groups = -(-down // group)
     points = POINTS**2
     panels = -(-n // conv.packed)
     for index in range(groups):
-        tiles = across * min(scheduled.group, down - index * scheduled.group)
+        tiles = across * min(group, down - index * group)
         for height, number in _tiles(tiles, 1, scheduled.rows):
-            costs.add(f"gemm_{height}x{scheduled.vectors}", images * points * panels * number * k)
+            costs.add(f"gemm_{_core(height, scheduled.vectors, isa)}", images * points * panels * number * k)
             _tiles_of(costs, images * points * panels * number, height * scheduled.vectors)
     tiles = images * across * down
     costs.flops += 2.0 * tiles * points * k * n

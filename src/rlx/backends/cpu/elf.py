@@ -19,30 +19,30 @@ import numpy as np
 from rlx.ir.literal import Array
 from rlx.records import dataclass
 
-_HEADER = np.dtype([
+HEADER = np.dtype([
     ("magic", "S16"), ("type", "<u2"), ("machine", "<u2"), ("version", "<u4"), ("entry", "<u8"), ("programs", "<u8"),
     ("sections", "<u8"), ("flags", "<u4"), ("size", "<u2"), ("program_size", "<u2"), ("program_count", "<u2"),
     ("section_size", "<u2"), ("section_count", "<u2"), ("names", "<u2"),
 ])  # fmt: skip
-_SECTION = np.dtype([
+SECTION = np.dtype([
     ("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8"),
     ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry_size", "<u8"),
 ])  # fmt: skip
-_SYMBOL = np.dtype([
+SYMBOL = np.dtype([
     ("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8"),
 ])  # fmt: skip
-_RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 
-_IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
-_RELOCATABLE, _X86_64 = 1, 62
-_PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
+IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
+RELOCATABLE, X86_64 = 1, 62
+PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8
 _UNWIND = 0x70000001
 """How to go back through frames for exceptions, which our code has none of; it is left out."""
-_WRITE, _ALLOC, _EXECUTE, _TLS = 1, 2, 4, 0x400
-_UNDEFINED, _FIRST_RESERVED = 0, 0xFF00
+WRITE, ALLOC, EXECUTE, _TLS = 1, 2, 4, 0x400
+UNDEFINED, _FIRST_RESERVED = 0, 0xFF00
 _LOCAL = 0
-_R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX = 1, 2, 4, 9, 41, 42
-_BY_DISTANCE, _BY_TABLE = (_R_PC32, _R_PLT32), (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX)
+R_64, R_PC32, R_PLT32, R_GOTPCREL, R_GOTPCRELX, R_REX_GOTPCRELX = 1, 2, 4, 9, 41, 42
+BY_DISTANCE, BY_TABLE = (R_PC32, R_PLT32), (R_GOTPCREL, R_GOTPCRELX, R_REX_GOTPCRELX)
 _JUMP = b"\xff\x25"  # jmp [rip + distance]
 _STUB_BYTES = 8
 _READ, _READ_WRITE, _READ_EXECUTE = 1, 3, 5
@@ -53,7 +53,7 @@ class Unloadable(Exception):
 
 
 @dataclass
-class _Part:
+class Part:
     """One object: its sections, where each lies in memory (-1 for those that do not), and its symbols."""
 
     data: Array
@@ -70,9 +70,9 @@ class _Part:
     def relocations(self) -> list[tuple[int, Array]]:
         """Of each section that lies in memory."""
         tables = []
-        for section in self.sections[self.sections["type"] == _RELA]:
+        for section in self.sections[self.sections["type"] == RELA]:
             if self.places[section["info"]] >= 0:
-                tables.append((int(self.places[section["info"]]), _table(self.data, section, _RELOCATION)))
+                tables.append((int(self.places[section["info"]]), table(self.data, section, RELOCATION)))
         return tables
 
 
@@ -91,11 +91,9 @@ class Image:
         """Raises Unloadable."""
         if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
             raise Unloadable("another system than 64-bit Linux")
-        parts = [_parsed(data) for data in objects]
-        executable, constant, writeable = (_laid_out(parts, kind) for kind in (_EXECUTE, 0, _WRITE))
-        outside = sorted(
-            {name for part in parts for name in _undefined(part)} - {n for p in parts for n in _defined(p)}
-        )
+        parts = [parsed(data) for data in objects]
+        executable, constant, writeable = (_laid_out(parts, kind) for kind in (EXECUTE, 0, WRITE))
+        outside = sorted({name for part in parts for name in _undefined(part)} - {n for p in parts for n in defined(p)})
         slots = sum(len(table) for part in parts for _, table in part.relocations()) + len(outside)
         stubs_at = -(-executable // _STUB_BYTES) * _STUB_BYTES
         first = _pages(stubs_at + _STUB_BYTES * len(outside))
@@ -121,15 +119,15 @@ class Image:
         """Keeps the memory: code that runs in threads of its own may be in it."""
         _kept.append(self)
 
-    def _linked(self, parts: Sequence[_Part], outside: Sequence[str]) -> dict[str, int]:
+    def _linked(self, parts: Sequence[Part], outside: Sequence[str]) -> dict[str, int]:
         """Addresses of the global symbols; those of each part's symbols are noted in it."""
         addresses: dict[str, int] = {}
         for part in parts:
             sections = part.symbols["section"]
-            inside = (sections != _UNDEFINED) & (sections < _FIRST_RESERVED)
+            inside = (sections != UNDEFINED) & (sections < _FIRST_RESERVED)
             places = np.where(inside, part.places[np.where(inside, sections, 0)], -1)
             part.addresses = np.where(places >= 0, self._base + places + part.symbols["value"].astype(np.int64), 0)
-            for name, number in _defined(part).items():
+            for name, number in defined(part).items():
                 if name in addresses or not part.addresses[number]:
                     raise Unloadable(f"the symbol {name!r} twice, or without a place")
                 addresses[name] = int(part.addresses[number])
@@ -156,12 +154,12 @@ class Image:
             self._bytes[at : at + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
         return at
 
-    def _relocate(self, part: _Part, place: int, table: Array) -> None:
+    def _relocate(self, part: Part, place: int, table: Array) -> None:
         kinds, at = table["kind"], place + table["offset"].astype(np.int64)
         targets = part.addresses[table["symbol"]]
         if not targets.all():
             raise Unloadable("a relocation by a symbol that has no place")
-        whole, near, by_table = kinds == _R_64, np.isin(kinds, _BY_DISTANCE), np.isin(kinds, _BY_TABLE)
+        whole, near, by_table = kinds == R_64, np.isin(kinds, BY_DISTANCE), np.isin(kinds, BY_TABLE)
         if not (whole | near | by_table).all():
             raise Unloadable(f"relocations of the kinds {sorted(set(kinds.tolist()))}")
         slots = [self._base + self._slot(int(address)) for address in targets[by_table]]
@@ -200,31 +198,32 @@ def _pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _table(data: Array, section: Any, of: np.dtype[Any]) -> Array:
+def table(data: Array, section: Any, of: np.dtype[Any]) -> Array:
+    """The records that a section consists of."""
     return data[int(section["offset"]) :][: int(section["size"])].view(of)
 
 
-def _parsed(content: bytes) -> _Part:
-    """Raises Unloadable."""
+def parsed(content: bytes) -> Part:
+    """An object as it is written, none of which has a place yet. Raises Unloadable."""
     data = np.frombuffer(content, np.uint8)
-    if len(content) < _HEADER.itemsize or not content.startswith(_IDENT):
+    if len(content) < HEADER.itemsize or not content.startswith(IDENT):
         raise Unloadable("no ELF object of 64 bits")
-    header = data[: _HEADER.itemsize].view(_HEADER)[0]
-    if header["type"] != _RELOCATABLE or header["machine"] != _X86_64 or not header["section_count"]:
+    header = data[: HEADER.itemsize].view(HEADER)[0]
+    if header["type"] != RELOCATABLE or header["machine"] != X86_64 or not header["section_count"]:
         raise Unloadable("no relocatable object of x86-64")
-    sections = data[int(header["sections"]) :][: int(header["section_count"]) * _SECTION.itemsize].view(_SECTION)
-    loaded = sections[(sections["flags"] & _ALLOC != 0) & (sections["type"] != _UNWIND)]
-    if not np.isin(loaded["type"], (_PROGBITS, _NOBITS)).all() or (loaded["flags"] & _TLS).any():
+    sections = data[int(header["sections"]) :][: int(header["section_count"]) * SECTION.itemsize].view(SECTION)
+    loaded = sections[(sections["flags"] & ALLOC != 0) & (sections["type"] != _UNWIND)]
+    if not np.isin(loaded["type"], (PROGBITS, NOBITS)).all() or (loaded["flags"] & _TLS).any():
         raise Unloadable(f"sections of the types {sorted(set(loaded['type'].tolist()))}")
-    symbol_tables = [section for section in sections if section["type"] == _SYMTAB]
+    symbol_tables = [section for section in sections if section["type"] == SYMTAB]
     if len(symbol_tables) != 1:
         raise Unloadable(f"{len(symbol_tables)} tables of symbols")
-    symbols = _table(data, symbol_tables[0], _SYMBOL)
-    names = _table(data, sections[int(symbol_tables[0]["link"])], np.dtype(np.uint8)).tobytes()
-    return _Part(data, sections, np.full(len(sections), -1, np.int64), symbols, names)
+    symbols = table(data, symbol_tables[0], SYMBOL)
+    names = table(data, sections[int(symbol_tables[0]["link"])], np.dtype(np.uint8)).tobytes()
+    return Part(data, sections, np.full(len(sections), -1, np.int64), symbols, names)
 
 
-def _laid_out(parts: Sequence[_Part], kind: int) -> int:
+def _laid_out(parts: Sequence[Part], kind: int) -> int:
     """Gives the sections of a kind their places, from 0 on; how many bytes they take."""
     end = 0
     for part in parts:
@@ -232,36 +231,36 @@ def _laid_out(parts: Sequence[_Part], kind: int) -> int:
             flags = int(section["flags"])
             if section["type"] == _UNWIND:
                 continue
-            if flags & _ALLOC and flags & (_WRITE | _EXECUTE) == kind:
+            if flags & ALLOC and flags & (WRITE | EXECUTE) == kind:
                 align = max(int(section["align"]), 1)
                 if align > mmap.PAGESIZE:
                     raise Unloadable(f"a section that is aligned to {align} bytes")
                 end = -(-end // align) * align
                 part.places[number] = end
                 end += int(section["size"])
-            elif flags & _ALLOC and flags & _WRITE and flags & _EXECUTE:
+            elif flags & ALLOC and flags & WRITE and flags & EXECUTE:
                 raise Unloadable("a section that is code and data")
     return end
 
 
-def _place(part: _Part, starts: tuple[int, int, int], memory: Array) -> None:
+def _place(part: Part, starts: tuple[int, int, int], memory: Array) -> None:
     """Moves the places to where their kind begins, and copies what lies there."""
     for number in np.flatnonzero(part.places >= 0):
         section = part.sections[number]
         flags = int(section["flags"])
-        part.places[number] += starts[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1]
-        if section["type"] == _PROGBITS:
+        part.places[number] += starts[0 if flags & EXECUTE else 2 if flags & WRITE else 1]
+        if section["type"] == PROGBITS:
             at, size = int(part.places[number]), int(section["size"])
             memory[at : at + size] = part.data[int(section["offset"]) :][:size]
 
 
-def _defined(part: _Part) -> dict[str, int]:
+def defined(part: Part) -> dict[str, int]:
     """Global symbols that a part has, by name, with their numbers."""
-    defined = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] != _UNDEFINED)
-    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(defined)}
+    inside = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] != UNDEFINED)
+    return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(inside)}
 
 
-def _undefined(part: _Part) -> dict[str, int]:
+def _undefined(part: Part) -> dict[str, int]:
     """Global symbols that a part wants from elsewhere."""
-    undefined = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] == _UNDEFINED)
+    undefined = (part.symbols["info"] >> 4 != _LOCAL) & (part.symbols["section"] == UNDEFINED)
     return {part.name(part.symbols[number]): int(number) for number in np.flatnonzero(undefined)}

@@ -15,15 +15,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rlx import disk
-from rlx.backends.cpu import jit
+from rlx.backends.cpu import jit, kernel_store
 from rlx.backends.cpu.artifact import Artifact, from_bytes, to_bytes
+from rlx.backends.cpu.kernel_store import Pieces
 from rlx.codegen.simd.isa import Isa
 from rlx.errors import ModelError
 
@@ -42,30 +42,25 @@ def can_start() -> bool:
 
 
 def worth(texts: Sequence[str]) -> bool:
-    """Whether a program of this text is made in two tiers."""
+    """Whether a program is made in two tiers that has this text to compile."""
     return can_start() and sum(map(len, texts)) >= LEAST_CHARACTERS
 
 
-def pack(artifact: Artifact, texts: Sequence[str], isa: Isa) -> bytes:
+def pack(artifact: Artifact, pieces: Pieces, isa: Isa) -> bytes:
     """A program of the first tier with all that the second is made of."""
     quick = to_bytes(artifact)
-    header = json.dumps({"isa": asdict(isa), "quick_bytes": len(quick), "lengths": [len(t) for t in texts]}).encode()
-    return b"".join([len(header).to_bytes(8, "little"), header, quick, zlib.compress("".join(texts).encode(), 1)])
+    header = json.dumps({"isa": asdict(isa), "quick_bytes": len(quick)}).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, quick, kernel_store.pack(pieces)])
 
 
-def unpack(data: bytes) -> tuple[Artifact, list[str], Isa]:
+def unpack(data: bytes) -> tuple[Artifact, Pieces, Isa]:
     """What `pack` was given. Raises ModelError for other bytes."""
     try:
         start = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:start])
         behind = start + int(header["quick_bytes"])
-        text = zlib.decompress(data[behind:]).decode()
-        texts, at = [], 0
-        for length in header["lengths"]:
-            texts.append(text[at : at + length])
-            at += length
-        return from_bytes(data[start:behind]), texts, Isa(**header["isa"])
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        return from_bytes(data[start:behind]), kernel_store.unpack(data[behind:]), Isa(**header["isa"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"[cache] expected a program of the first tier, got {error}") from None
 
 
@@ -99,8 +94,8 @@ class Promotion(Awaited):
     key   of the program in the cache; without one nothing is kept
     """
 
-    def __init__(self, artifact: Artifact, texts: Sequence[str], isa: Isa, key: str | None, take: Take) -> None:
-        self._artifact, self._texts, self._isa = artifact, texts, isa
+    def __init__(self, artifact: Artifact, pieces: Pieces, isa: Isa, key: str | None, take: Take) -> None:
+        self._artifact, self._pieces, self._isa = artifact, pieces, isa
         self._key, self._take = key, take
         super().__init__(threading.Thread(target=until_exit, args=(self._work,), name="rlx-tiers", daemon=True))
         self._thread.start()
@@ -108,19 +103,19 @@ class Promotion(Awaited):
     def _work(self) -> None:
         written = self._by_process()
         if written is None:  # no process could be started, or it was killed: compile here
-            written = jit.emit_objects(self._texts, self._isa)
+            written = kernel_store.complete(self._pieces, jit.emit_objects(self._pieces.texts, self._isa))
             if self._key:
                 disk.write(self._key, to_bytes(better(self._artifact, written)))
                 disk.remove(quick_key(self._key))
         self._take(written)
-        self._texts = ()
+        self._pieces = Pieces((), {})
 
     def _by_process(self) -> list[bytes] | None:
         temporary = "" if self._key and writable() else tempfile.mkdtemp(prefix=TEMPORARY)
         try:
             folder = Path(temporary) if temporary else disk.folder()
             key = self._key or "program"
-            disk.write(quick_key(key), pack(self._artifact, self._texts, self._isa), folder)
+            disk.write(quick_key(key), pack(self._artifact, self._pieces, self._isa), folder)
             for _ in Worker(__name__, folder, quick_key(key), key).progress():
                 pass
             data = disk.read(key, folder)  # by that process, or by one that an earlier start has left behind
@@ -211,9 +206,10 @@ def finished_with(job: str, folder: Path) -> Iterator[bytes]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_better(artifact: Artifact, texts: Sequence[str], isa: Isa, folder: Path, key: str) -> list[bytes]:
+def write_better(artifact: Artifact, pieces: Pieces, isa: Isa, folder: Path, key: str) -> list[bytes]:
     """Writes the second tier of a program, and gives its object files."""
-    code = jit.emit_objects(texts, isa, threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    code = kernel_store.complete(pieces, jit.emit_objects(pieces.texts, isa, threads=threads), folder)
     disk.write(key, to_bytes(better(artifact, code)), folder)
     return code
 

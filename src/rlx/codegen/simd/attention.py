@@ -104,7 +104,7 @@ def schedule(work: FusedAttention, isa: Isa) -> ScheduledAttention:
         vector=("keys", isa.lanes),
         spaces=(("q", "cache"), ("k", "panels"), ("v", "panels"), ("scores", "cache")),
     )
-    chosen = overridden("attention", chosen).in_whole_vectors("register", "keys", "features")
+    chosen = overridden("attention", chosen, work).in_whole_vectors("register", "keys", "features")
     rows, width, features = (chosen.static_tile("register", axis) for axis in ("queries", "keys", "features"))
     padded = dims.mul(dims.ceildiv(work.keys, width), width)
     value_width = -(-work.value_features // features) * features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rlx.errors import CompileError
@@ -32,6 +32,14 @@ THROUGH_TABLE = "nonlazybind"
 would need a bridge, for which a loader has no memory set aside."""
 
 
+CALLS_BY_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
+"""What LLVM calls of its own accord (memcpy) is called as declared functions are: see `THROUGH_TABLE`."""
+PLAIN = '"no-jump-tables"="true"'
+"""Tables of jumps would lie among the constants of all functions, and none could be taken out of an object file."""
+PART_CHARACTERS = 200_000
+"""Text that is worth a compiler thread of its own."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What the renderer must know of a machine.
@@ -55,7 +63,11 @@ class Module:
     def __init__(self, target: Target, symbols: Sequence[str]) -> None:
         self.target = target
         self.symbols = tuple(symbols)
+        self.head = (
+            f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.lanes * 32}" {PLAIN} }}\n{CALLS_BY_TABLE}'
+        )
         self._functions: dict[str, str] = {}
+        self._of_program: set[str] = set()
         self._declarations: dict[str, None] = {}
         self._by_text: dict[str, str] = {}
 
@@ -77,24 +89,34 @@ class Module:
     def has(self, name: str) -> bool:
         return name in self._functions
 
-    def add(self, name: str, text: str) -> None:
-        """Adds a function as text under a name that callers know."""
-        self._functions[name] = text
+    def add(self, name: str, text: str, of_program: bool = False) -> None:
+        """Adds a function as text under a name that callers know.
 
-    @property
-    def size(self) -> int:
-        """Characters of all functions."""
-        return sum(map(len, self._functions.values()))
-
-    def texts(self, parts: int) -> list[str]:
-        """The module in parts of about the same size, which can be compiled side by side and linked afterwards.
-
-        The first part has the functions that were added last, which call all others.
+        of_program   it is of this program alone: no other has the same
         """
-        units = list(self._functions.values())
-        if parts <= 1:
-            return ["\n".join([*self._declarations, *units]) + "\n"]
-        units = [unit.replace("define internal ", "define ") for unit in units]
+        self._functions[name] = text
+        if of_program:
+            self._of_program.add(name)
+
+    def kernels(self) -> dict[str, str]:
+        """Functions that other programs may have as well, by name; a mark stands in their texts in the place of the
+        name, so that those are equal which differ in nothing else."""
+        shared = ((name, text) for name, text in self._functions.items() if name not in self._of_program)
+        return {name: text.replace(f"@{_quoted(name)}(", "@@@(", 1) for name, text in shared}
+
+    def texts(self, threads: int, without: Collection[str] | None = None) -> list[str]:
+        """The module in parts of about the same size, which can be compiled side by side and linked afterwards: for so
+        many threads of the compiler at most. The first part has the longest function.
+
+        without   functions that come from elsewhere: they are declared only, and all others can be called from outside
+        """
+        written = {name: text for name, text in self._functions.items() if name not in (without or ())}
+        parts = max(1, min(threads, sum(map(len, written.values())) // PART_CHARACTERS))
+        units = list(written.values())
+        if parts == 1 and without is None:
+            return [self.head + "\n".join([*self._declarations, *units]) + "\n"]
+        units = [_global(unit) for unit in units]
+        elsewhere = [_global(self._functions[name]) for name in without or ()]
         shares: list[list[str]] = [[] for _ in range(parts)]
         lengths = [0] * parts
         for unit in sorted(units, key=len, reverse=True):
@@ -104,9 +126,14 @@ class Module:
         texts = []
         for share in shares:
             here = set(share)
-            others = [head for unit in units if unit not in here for head in _heads(unit)]
-            texts.append("\n".join([*self._declarations, *others, *share]) + "\n")
+            others = [head for unit in (*units, *elsewhere) if unit not in here for head in _heads(unit)]
+            texts.append(self.head + "\n".join([*self._declarations, *others, *share]) + "\n")
         return texts
+
+
+def _global(unit: str) -> str:
+    """A function that is called by its name, as from another module."""
+    return unit.replace("define internal ", "define ").replace("define dso_local ", "define ")
 
 
 def _heads(unit: str) -> list[str]:

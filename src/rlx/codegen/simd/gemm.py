@@ -35,7 +35,9 @@ NEAR_BYTES = 1 << 16
 ROW_BLOCK = 128
 """Rows of A that stay in L2 while all panels of B pass by."""
 _WASTE = {1: 1.3, 2: 1.08}
-"""How much more a multiplication costs in panels of one and two vectors."""
+"""How much more a multiplication costs in panels of one and two vectors, where more are usual."""
+_WIDER = 1.02
+"""And in panels wider than usual."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +106,19 @@ def panels(work: Contraction, isa: Isa) -> tuple[int, int]:
     return (0, 1) if form is None else (_tiles(work, form, isa).static_tile("register", "n"), form.group)
 
 
-def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4) -> int:
-    """Vectors of sums, of `lanes` elements, in a panel: as wide as registers allow, unless a narrower one wastes less
-    of the last panel."""
+def panel_vectors(n: Dim, isa: Isa, sum_bytes: int = 4, widest: int = 0) -> int:
+    """Vectors of sums, of `lanes` elements, in a panel: as wide as usual, unless a narrower one, or one of up to
+    `widest` vectors, wastes less of the last panel."""
     most = isa.gemm_vectors * 4 // sum_bytes
     if not isinstance(n, int):
         return most
 
     def cost(vectors: int) -> float:
         width = vectors * isa.lanes
-        return -(-n // width) * width * (_WASTE.get(vectors, 1.0) if vectors < isa.gemm_vectors else 1.0)
+        waste = 1.0 if vectors == isa.gemm_vectors else _WIDER if vectors > most else _WASTE.get(vectors, 1.0)
+        return -(-n // width) * width * waste
 
-    return min(range(most, 0, -1), key=cost)
+    return min(range(max(most, widest), 0, -1), key=cost)
 
 
 def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
@@ -140,17 +143,18 @@ def schedule(work: Contraction, isa: Isa) -> ScheduledMatmul:
 
 def _tiles(work: Contraction, form: Form, isa: Isa) -> Schedule:
     """A block of sums in registers, panels of B as wide as it, and rows of A that stay in L2 while these pass by."""
-    vectors = panel_vectors(work.n, isa, form.dtype.itemsize)
+    widest = isa.widest_block if form is FLOATS else 0
+    vectors = work.packed // isa.lanes or panel_vectors(work.n, isa, form.dtype.itemsize, widest)
     chosen = Schedule(
         tiles=(
             Tile("cache", "m", ROW_BLOCK),
-            Tile("register", "m", isa.byte_rows if form is BYTES else isa.gemm_rows),
+            Tile("register", "m", isa.byte_rows if form is BYTES else isa.block_rows(vectors)),
             Tile("register", "n", vectors * isa.lanes),
         ),
         vector=("n", isa.lanes),
         spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
     )
-    chosen = overridden("contraction", chosen)
+    chosen = overridden("contraction", chosen, work)
     if work.packed:  # panels have the width that they were packed with
         return chosen.with_tile("register", "n", work.packed)
     return chosen.in_whole_vectors("register", "n")
@@ -175,7 +179,9 @@ class _GemmWriter:
         self.f = Function(module, name, PARAMETERS)
         self.lanes = module.target.lanes
         self.width = scheduled.vectors * self.lanes
-        self.ragged = not (isinstance(self.work.n, int) and self.work.n % self.width == 0)
+        n = self.work.n
+        self.ragged = not (isinstance(n, int) and n % self.width == 0)
+        self.masked = not (isinstance(n, int) and n % self.lanes == 0)
         self.body = Body(self.f, buffer_pointers(self.f, slots))
         self.epilogue = [
             Store(s.slot, s.offset, division.legalise(s.body, module.target.has_fma), False) for s in self.work.epilogue
@@ -295,8 +301,15 @@ class _GemmWriter:
 
         def one(row: str, _: list[str]) -> list[str]:
             ats = [f.add(column, str(j * self.lanes)) for j in range(self.scheduled.vectors)]
+            vectors = list(enumerate(ats))
             if not self.ragged:
-                self._vectors(first, row, list(enumerate(ats)))
+                self._vectors(first, row, vectors)
+                return []
+            if not self.masked:  # the last panel has some vectors, all of them whole
+                assert isinstance(work.n, int)
+                whole = f.value(f"icmp sle i64 {column}, {work.n - self.width}")
+                some = vectors[: work.n % self.width // self.lanes]
+                f.when(whole, lambda: self._vectors(first, row, vectors), lambda: self._vectors(first, row, some))
                 return []
             for j, at in enumerate(ats):
                 if j:
@@ -320,7 +333,7 @@ class _GemmWriter:
             where = f.offset("%scratch", total, f.add(f.mul(row, str(self.width)), str(j * self.lanes)))
             tile_row = Reg(f.value(f"load {kind}, ptr {where}, align 4"), work.dtype, True)
             sums.append(tile_row if work.dtype is self.form.dtype else body.round_narrow(tile_row))
-        masks = [lane_mask(body, f.sub(f.dim(work.n), at)) if self.ragged else None for _, at in vectors]
+        masks = [lane_mask(body, f.sub(f.dim(work.n), at)) if self.masked else None for _, at in vectors]
 
         def each() -> Iterator[None]:
             for (_, at), mask, body.accumulated in zip(vectors, masks, sums):

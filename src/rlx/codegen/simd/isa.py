@@ -41,6 +41,17 @@ class Isa:
         return self.gemm_rows if self.byte_products == "fours" else self.gemm_rows - 2
 
     @property
+    def widest_block(self) -> int:
+        """Vectors in a row of the widest block: with few registers, one more than usual is as fast in fewer rows."""
+        return self.gemm_vectors + (1 if self.has_fma and self.vector_registers == 16 else 0)
+
+    def block_rows(self, vectors: int) -> int:
+        """Rows of a block of f32 that is so many vectors wide."""
+        if vectors <= self.gemm_vectors:
+            return self.gemm_rows
+        return (self.vector_registers - vectors - 1) // vectors
+
+    @property
     def converts_f16(self) -> bool:
         """Whether instructions turn f16 into f32 and back."""
         return self.name != "sse"

@@ -89,7 +89,7 @@ def schedule(nest: LoopNest, isa: Isa) -> ScheduledLoops:
     flat = across and len(nest.outer) == 1
     parallel = nest.outer if not across or flat else nest.outer[:-1]
     inside = dims.product(nest.inner)
-    tiles = _tiles(nest, lanes, across, flat, isa.vector_registers)
+    tiles = _tiles(nest, lanes, across, flat)
     single = None
     if any(tile.axis == "positions" for tile in tiles.tiles):
         count = tiles.static_tile("register", "positions")
@@ -114,7 +114,7 @@ def schedule(nest: LoopNest, isa: Isa) -> ScheduledLoops:
     return ScheduledLoops(nest, lanes, tiles, across, flat, dims.product(parallel), weight, total, tuple(temps), single)
 
 
-def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int) -> Schedule:
+def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool) -> Schedule:
     """How many elements are in registers together. Raises RlxError for what is set by hand and no target has."""
     last = len(nest.outer) - 1
     tiles: tuple[Tile, ...]
@@ -123,8 +123,8 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int)
         elements = Tile("register", "elements", _side_by_side(nest, lanes) * lanes)
         tiles = (elements, Tile("register", "terms", SUM_BLOCK))
         if windows.are_in(nest):
-            kind, positions = "windows", windows.positions_at_a_time(nest, registers)
-            tiles = (Tile("register", "positions", positions), elements)
+            kind, positions = "windows", windows.positions_at_a_time(nest)
+            tiles = (Tile("register", "positions", positions), Tile("register", "elements", lanes))
     elif across:
         kind = "map"
         vectors = _in_flight([s.body for s in nest.statements], None if flat else nest.outer[-1], lanes)
@@ -140,7 +140,7 @@ def _tiles(nest: LoopNest, lanes: int, across: bool, flat: bool, registers: int)
         )
     else:
         return UNTILED
-    chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)))
+    chosen = overridden(kind, Schedule(tiles, vector=(f"a{last}", lanes)), nest)
     for tile in chosen.tiles:
         if tile.axis == "positions":
             windows.check(tile.size)

@@ -29,20 +29,12 @@ MAIN = "ptr %buffers, ptr %dims, ptr %arena, ptr %parallel, i64 %threads"
 CHUNKS_A_THREAD = 4
 SEGMENT = 256
 """Kernels that one function calls: LLVM takes more than linear time for the registers of long functions."""
-PART_CHARACTERS = 200_000
-"""Text that is worth a compiler thread of its own."""
 
 
-def generate(
-    program: Program,
-    isa: Isa,
-    bounds: Bounds,
-    kept: set[int],
-    reuse: bool,
-    threads: int = 1,
-    profile: bool = False,
-) -> list[str]:
-    """The text of the module, in parts where it is long: for so many `threads` of the compiler at most.
+def written(
+    program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool, profile: bool = False
+) -> Module:  # fmt: skip
+    """The module of a program.
 
     `kept` are the buffers of `prepare` that `main` reads: they are memory of their own. With `profile`, `rlx_main`
     keeps the time of every kernel.
@@ -50,18 +42,19 @@ def generate(
     symbols = program.symbols
     target = Target(isa.lanes, isa.has_fma, byte_products=isa.byte_products, converts_f16=isa.converts_f16)
     module = Module(target, symbols)
-    module.add("rlx_run", _dispatcher())
+    module.add("rlx_run", _dispatcher(), of_program=True)
     temps = {b.number for b in program.buffers if b.kind == "temp"} - kept
     for name, kernels in (("rlx_prepare", program.prepare), ("rlx_main", program.main)):
         memory = plan_memory(program, kernels, temps, bounds, reuse)
         _write_entry(module, name, program, kernels, memory, isa, profile and name == "rlx_main")
-    head = f'attributes #0 = {{ nounwind "prefer-vector-width"="{isa.lanes * 32}" }}\n{CALLS_BY_TABLE}'
-    parts = max(1, min(threads, module.size // PART_CHARACTERS))
-    return [head + text for text in module.texts(parts)]
+    return module
 
 
-CALLS_BY_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
-"""What LLVM calls of its own accord (memcpy) is called as declared functions are: see `function.THROUGH_TABLE`."""
+def generate(
+    program: Program, isa: Isa, bounds: Bounds, kept: set[int], reuse: bool, threads: int = 1, profile: bool = False
+) -> list[str]:
+    """The text of the module as `written`, in parts where it is long: for so many `threads` of the compiler at most."""
+    return written(program, isa, bounds, kept, reuse, profile).texts(threads)
 
 
 Scheduler = Callable[[Any, Isa], Scheduled | None]
@@ -122,7 +115,7 @@ def _write_entry(
     def write(function: str, some: Sequence[Kernel], linkage: str) -> None:
         f = Function(module, function, MAIN, linkage)
         Entry(f, program, memory, scratch, code, isa.clock, numbers if profile else None).write(some)
-        module.add(function, f.text())
+        module.add(function, f.text(), of_program=True)
 
     if len(kernels) <= SEGMENT:
         write(name, kernels, "dso_local")
@@ -132,7 +125,7 @@ def _write_entry(
             segment = f"{name}.{number}"
             write(segment, kernels[first : first + SEGMENT], "internal")
             f.emit(f"call void @{segment}({MAIN})")
-        module.add(name, f.text())
+        module.add(name, f.text(), of_program=True)
     _write_arena(module, f"{name}_arena", memory, scratch)
 
 
@@ -143,7 +136,7 @@ def _write_arena(module: Module, name: str, memory: MemoryPlan, scratch: Dim) ->
     for size in memory.sizes:
         total = f.add(total, f.dim(size))
     f.emit(f"store i64 {total}, ptr %bytes, align 8")
-    module.add(name, f.text())
+    module.add(name, f.text(), of_program=True)
 
 
 def _dispatcher() -> str:

@@ -14,7 +14,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.index import offset_of
-from rlx.kernel.ir.loops import Store
+from rlx.kernel.ir.loops import LoopNest, Store
 from rlx.kernel.schedule.overrides import overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.kernel.schedule.transposes import transposition
@@ -56,7 +56,7 @@ def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     if transposed is None or any(memory_type(read.dtype) not in ("float", "i32") for read in transposed.reads):
         return None
     axis, last = transposed.axis, len(nest.outer) - 1
-    tiles = _tiles(axis, lanes)
+    tiles = _tiles(nest, axis, lanes)
     rows = tiles.static_tile("cache", "rows")
     others = dims.product(d for i, d in enumerate(nest.outer) if i not in (axis, last))
     weight = dims.mul(dims.mul(nest.outer[last], rows), 4)
@@ -64,11 +64,13 @@ def schedule(loops: ScheduledLoops, lanes: int) -> ScheduledTranspose | None:
     return ScheduledTranspose(loops, tiles, axis, transposed.reads, positions, weight)
 
 
-def _tiles(axis: int, lanes: int) -> Schedule:
+def _tiles(nest: LoopNest, axis: int, lanes: int) -> Schedule:
     """Squares in registers, as long and wide as a vector, and rows of them whose columns are done together: of these
     the next elements of the operand may be in a line of the cache that was read."""
     tiles = (Tile("cache", "rows", lanes), Tile("register", "rows", lanes), Tile("register", "columns", lanes))
-    chosen = overridden("transpose", Schedule(tiles, vector=(f"a{axis}", lanes))).in_whole_vectors("cache", "rows")
+    chosen = overridden("transpose", Schedule(tiles, vector=(f"a{axis}", lanes)), nest).in_whole_vectors(
+        "cache", "rows"
+    )
     for side in ("rows", "columns"):
         if chosen.static_tile("register", side) != lanes:
             raise unfit("transpose", "register", side, chosen.tile("register", side), f"of {lanes}, a vector's length")

@@ -20,8 +20,10 @@ MOST_STEPS = 9
 """Steps along several axes that are: of larger windows each row is a turn of a loop, as code takes time to compile."""
 LEAST_STEPS = 3
 """Of a window whose neighbours share anything worth while."""
-FEW_REGISTERS, MANY_REGISTERS = (4, 3, 2), (4, 7, 6, 5, 3, 2)
-"""Positions at a time, the best first: each has a sum, and the window in front of them slides."""
+AT_A_TIME = (4, 7, 6, 5, 3, 2)
+"""Positions at a time, the best first, of wide windows more first: each has a sum, and the window in front of them
+slides. Registers are no bound: with 16 of them, seven positions of rows of 7 and 14 are 1.2 to 1.4 times as fast as
+four and a rest."""
 ENOUGH, MOST = 3, 16
 
 
@@ -47,10 +49,11 @@ def are_in(nest: LoopNest) -> bool:
     return steps >= LEAST_STEPS and all(_is_plain(statement) for statement in nest.statements) and _shares(nest)
 
 
-def positions_at_a_time(nest: LoopNest, registers: int) -> int:
+def positions_at_a_time(nest: LoopNest) -> int:
     """How many of them: so many that none is left, if that can be."""
     extent = nest.outer[-2]
-    choices = MANY_REGISTERS if registers > 16 else FEW_REGISTERS
+    wide = isinstance(nest.inner[-1], int) and nest.inner[-1] >= LONGEST
+    choices = sorted(AT_A_TIME, reverse=True) if wide else AT_A_TIME
     if isinstance(extent, int):
         even = next((count for count in choices if extent % count == 0 and count >= ENOUGH), 0)
         return even or min(choices[0], extent)

@@ -25,6 +25,7 @@ from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.ir.winograd import INPUT, OUTPUT, POINTS, TILE, Matrix, WinogradConvolution, transform
+from rlx.kernel.schedule import tuned
 from rlx.kernel.schedule.overrides import overridden
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
@@ -61,9 +62,9 @@ class ScheduledWinograd(WholePositions):
         return self.schedule.vectors("register", "n")
 
     @property
-    def group(self) -> int:
+    def group(self) -> Dim:
         """Rows of tiles of a position."""
-        return self.schedule.static_tile("thread", "rows")
+        return self.schedule.tile("thread", "rows")
 
     @property
     def parts(self) -> int:
@@ -77,37 +78,44 @@ class ScheduledWinograd(WholePositions):
 def panel_width(work: Contraction, isa: Isa) -> int:
     """Width of the panels if the convolution gains by it, else 0."""
     assert isinstance(work.n, int) and isinstance(work.k, int)
+    gains = tuned.choice("winograd", tuned.USE_WINOGRAD, work, usual=int(_gains(work, isa)))
+    fits = gains and work.k % isa.lanes == 0
+    return gemm.panel_vectors(work.n, isa, widest=isa.widest_block) * isa.lanes if fits else 0
+
+
+def _gains(work: Contraction, isa: Isa) -> bool:
+    assert isinstance(work.n, int) and isinstance(work.k, int)  # the pass takes known channels only
     if work.k % isa.lanes or min(work.n, work.k) < LEAST_CHANNELS:
-        return 0
+        return False
     height, width = work.batch[1], work.m
     far = 4 * POINTS * POINTS * work.n * work.k > NEAR_BYTES
     if isinstance(height, int) and isinstance(width, int):
         tiles = -(-height // TILE) * -(-width // TILE)
         if height * width == 0 or tiles * TILE * TILE > 1.5 * height * width or (far and tiles < MANY_TILES):
-            return 0
+            return False
     elif far:
-        return 0
-    return gemm.panel_vectors(work.n, isa) * isa.lanes
+        return False
+    return True
 
 
 def schedule(work: WinogradConvolution, isa: Isa) -> ScheduledWinograd:
     """Rows of tiles that are transformed together, and a block of sums in registers."""
     conv = work.conv
     across, down = dims.ceildiv(conv.m, TILE), dims.ceildiv(conv.batch[1], TILE)
-    rows = max(1, -(-TILES // across)) if isinstance(across, int) and across else 1
+    rows = dims.maximum(dims.ceildiv(TILES, across), 1) if across != 0 else 1
     chosen = Schedule(
         tiles=(
             Tile("thread", "rows", rows),
             Tile("thread", "parts", _parts(dims.mul(conv.batch[0], dims.ceildiv(down, rows)), conv)),
-            Tile("register", "tiles", isa.gemm_rows),
+            Tile("register", "tiles", isa.block_rows(conv.packed // isa.lanes)),
             Tile("register", "n", conv.packed),
         ),
         vector=("n", isa.lanes),
         spaces=(("a", "cache"), ("b", "panels"), ("sum", "register")),
     )
     # panels have the width that they were packed with
-    chosen = overridden("winograd", chosen).with_tile("register", "n", conv.packed)
-    group = chosen.static_tile("thread", "rows")
+    chosen = overridden("winograd", chosen, conv).with_tile("register", "n", conv.packed)
+    group = chosen.tile("thread", "rows")
     tiles = dims.mul(across, group)
     padded = -(-conv.n // conv.packed) * conv.packed if isinstance(conv.n, int) else 0
     floats = dims.add(dims.mul(tiles, POINTS * POINTS * (_int(conv.k) + padded)), TILE * TILE * isa.lanes)
@@ -148,7 +156,8 @@ class _WinogradWriter:
         f = self.f
         self.across = f.dim(dims.ceildiv(self.conv.m, TILE))
         self.down = f.dim(dims.ceildiv(self.conv.batch[1], TILE))
-        tiles = f.mul(self.across, str(self.scheduled.group))
+        self.group = f.dim(self.scheduled.group)
+        tiles = f.mul(self.across, self.group)
         self.in_plane, self.out_plane = f.mul(tiles, str(self.channels)), f.mul(tiles, str(self.padded))
         count = str(POINTS * POINTS)
         self.inputs = "%scratch"
@@ -159,12 +168,12 @@ class _WinogradWriter:
 
     def _position(self, position: str, _: list[str]) -> list[str]:
         f = self.f
-        groups = f.ceil_divide(self.down, str(self.scheduled.group))
+        groups = f.ceil_divide(self.down, self.group)
         self.body.push()
         position = self._take_part(position)
         self.body.axes[IMAGE] = f.divide(position, groups)
-        first = f.mul(f.remainder(position, groups), str(self.scheduled.group))
-        rows = f.smin(str(self.scheduled.group), f.sub(self.down, first))
+        first = f.mul(f.remainder(position, groups), self.group)
+        rows = f.smin(self.group, f.sub(self.down, first))
         tiles = f.mul(rows, self.across)
         f.loop("0", tiles, 1, [], lambda tile, _: self._transform_input(first, tile))
         f.loop("0", str(POINTS * POINTS), 1, [], lambda point, _: self._multiply(point, tiles))

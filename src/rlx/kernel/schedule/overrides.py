@@ -11,6 +11,8 @@ from functools import lru_cache
 from rlx import flags
 from rlx.errors import RlxError
 from rlx.ir.dim import Dim
+from rlx.kernel.ir.work import Work
+from rlx.kernel.schedule import tuned
 from rlx.kernel.schedule.schedule import Schedule
 
 KINDS = (
@@ -24,9 +26,12 @@ MOST = 1 << 16
 """The largest tile that may be asked for."""
 
 
-def overridden(kind: str, schedule: Schedule) -> Schedule:
-    """The schedule of a kernel of this kind, changed as `RLX_SCHEDULE` says. Raises RlxError."""
+def overridden(kind: str, schedule: Schedule, work: Work | None = None) -> Schedule:
+    """The schedule of a kernel of this kind, changed as a search has found for its `work`, and as `RLX_SCHEDULE` says.
+    Raises RlxError."""
     assert kind in KINDS
+    if work is not None:
+        schedule = tuned.applied(kind, schedule, work)
     for level, axis, size in _parsed(flags.schedule()).get(kind, ()):
         axes = [tile.axis for tile in schedule.tiles if tile.level == level and axis in (tile.axis, EVERY)]
         if not axes:
@@ -34,6 +39,8 @@ def overridden(kind: str, schedule: Schedule) -> Schedule:
             raise RlxError(f"[RLX_SCHEDULE] expected one of {has}, got {level}.{axis}, for {kind}")
         for each in axes:
             schedule = schedule.with_tile(level, each, size)
+    if work is not None:
+        tuned.told(kind, schedule, work)
     return schedule
 
 
