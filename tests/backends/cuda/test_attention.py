@@ -68,6 +68,6 @@ def test_the_form_is_chosen_by_the_queries_of_all_heads() -> None:
     graph = graph_of(2, 2, 32, "f16", False, {})
     program = program_of(graph)
     module = cpp_module([program])
-    (kernel,) = [k for k in program.main if "attention" == k.name]
+    (kernel,) = [k for k in program.main if k.name == "attention"]
     few, many = (module.variant(kernel, {"n": n, "m": 64}).name for n in (64, 1 << 14))
     assert few != many

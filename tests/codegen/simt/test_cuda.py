@@ -88,7 +88,7 @@ def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
         (kernel,) = [kernel for kernel in leaves(program.main) if isinstance(kernel.work, Contraction)]
         variant = module.variant(kernel, {})
         text = module.kernels[variant.name]
-        assert f"mma_{dtype}(sums[" in text and ("copy_ahead(" in text) == (rows in (1, 4096))
+        assert f"mma_{dtype}(sums[" in text and "copy_ahead(" in text
         assert (kernel.work.packed, kernel.work.group) == (8, 32)
         schedule = variant.shader.schedule
         assert schedule.mma == (16, 8, 16)
