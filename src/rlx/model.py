@@ -92,15 +92,14 @@ class Model:
     _imported: Imported | None = None
     _decoder: Decoder | None = None
     _record: stored.Record | None = None
-    _record_key: str | None = None
+    _place: stored.Spot | None = None
     _read: Callable[[], Imported] | None = None
 
-    def __init__(self, imported: Imported, session: Session, record_key: str | None = None) -> None:
-        """`record_key` is the key of the model's record in the cache on disk, which is written when the model is
-        compiled."""
+    def __init__(self, imported: Imported, session: Session, place: stored.Spot | None = None) -> None:
+        """`place` is that of the model's record in the cache on disk, which is written when the model is compiled."""
         self._take(_About.of(imported), session)
         self._imported = imported
-        self._record_key = record_key
+        self._place = place
 
     @staticmethod
     def starting(record: stored.Record, session: Session, read: Callable[[], Imported]) -> Model:
@@ -174,9 +173,9 @@ class Model:
 
     def _keep(self, compiled: CompiledGraph) -> None:
         """Records how the program starts the next time; beside the first run, if that does not wait for code either."""
-        if not self._record_key or self._imported is None or not self._session.chooses(compiled.device):
+        if not self._place or self._imported is None or not self._session.chooses(compiled.device):
             return
-        what = (self._record_key, asdict(self._about), self._imported.files, compiled)
+        what = (self._place, asdict(self._about), self._imported.files, compiled)
         if compiled.executable.is_pending:
             threading.Thread(target=stored.keep, args=what, name="rlx-record").start()
         else:
@@ -386,7 +385,7 @@ class Model:
         """Models can be pickled. The program is compiled again, for the same device, and has the rest of its chain.
         Raises ModelError if the file was written to."""
         mapped.check(self.graph.data.values())
-        absent = dict.fromkeys(("_lock", "_devices", "_record", "_record_key", "_chain", "_decoder"))
+        absent = dict.fromkeys(("_lock", "_devices", "_record", "_place", "_chain", "_decoder"))
         return {**vars(self), **absent, "_compiled": self._current}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -436,7 +435,7 @@ def load(
     )  # fmt: skip
     of = None
     if not mmap and isinstance(source, (str, os.PathLike)):
-        of = _record_key(Path(source), session, reader)
+        of = _place_of(Path(source), session, reader)
         record = stored.find(of) if of else None
         if record is not None and _still_chosen(session):
             return Model.starting(record, session, partial(read, os.path.abspath(source), mmap, **reader))
@@ -449,7 +448,7 @@ def _still_chosen(session: Session) -> bool:
     return session.device != "auto" or "rlx.device.choice" not in sys.modules or session.chooses(stored.DEVICE)
 
 
-def _record_key(path: Path, session: Session, reader: Mapping[str, Any]) -> str | None:
+def _place_of(path: Path, session: Session, reader: Mapping[str, Any]) -> stored.Spot | None:
     if session.devices_in_turn or not path.is_file():
         return None
-    return stored.key(path, session.device, session.options, reader)
+    return stored.place(path, session.device, session.options, reader)

@@ -54,6 +54,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "m.rlx"
 
 
+SOURCE = Path(rlx.__file__).parents[1]
 REFERENCE = ("--device", "reference")
 
 
@@ -278,6 +279,23 @@ def test_cache(rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert rlx_("cache", "--clear")[0] == 0
     assert json.loads(rlx_("cache", "--json")[1])["entries"] == 0
     assert (tmp_path / "precious").exists()
+
+
+def test_compile_fills_a_folder_that_programs_start_from(
+    rlx_: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RLX_CACHE_DIR", "RLX_CACHE", "RLX_TIERS"):
+        monkeypatch.setenv(name, "")  # which the command sets: they come back behind the test
+    folder = tmp_path / "code" / "of nets"
+    code, out, _ = rlx_("compile", model, "-o", folder, "--device", "cpu", "--dim", "n=4", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["device"] == "cpu" and told["folder"] == str(folder)
+    assert told["files"] == len(list(folder.iterdir())) > 0 and told["bytes"] > 0
+    script = f"import rlx; print(rlx.load({str(model)!r}, device='cpu').compiled.describe()['from_cache'])"
+    environment = {**os.environ, "RLX_CACHE_DIR": str(folder), "RLX_CACHE": "1", "PYTHONPATH": str(SOURCE)}
+    started = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert started.stdout.strip() == "True", started.stderr
+    assert rlx_("compile", model)[0] != 0  # where to
 
 
 def test_tune(rlx_: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,24 @@ def test_external_data_are_looked_into(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_model_starts_in_another_folder_and_under_another_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container that has a copy of the cache."""
+    first(write(tmp_path / "net.onnx", external="net.bin"))
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("net.onnx", "net.bin"):
+        (tmp_path / name).rename(there / name)
+    here = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((here[0], "another", *here[2:])))
+    model = load(there / "net.onnx")
+    assert started(model)
+    np.testing.assert_allclose(model(**inputs())["sum"], wanted(), rtol=1e-4, atol=1e-5)
+    write(tmp_path / "net.onnx", -WEIGHT, external="net.bin")  # of the same name and size
+    np.testing.assert_allclose(load(tmp_path / "net.onnx")(**inputs())["sum"], wanted(-WEIGHT), rtol=1e-4, atol=1e-5)
+
+
 def test_weights_that_are_not_in_the_file_as_they_are(tmp_path: Path) -> None:
     weight = WEIGHT.copy()
     weight[0, :5] = 1e-42

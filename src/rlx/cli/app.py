@@ -330,6 +330,25 @@ def tune(
 
 
 @app.command(cls=_Command)
+def compile(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder; other models may be in it.")],
+    input: Inputs = [],  # noqa: B006
+    device: Device = "auto",
+    dim: Dims = [],  # noqa: B006
+    threads: Threads = 0,
+    precision: Precision = "f32",
+    seed: Seed = 0,
+    json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Makes code of a model in a folder, from which programs on such a machine start at once (RLX_CACHE_DIR)."""
+    from rlx.cli.compile import compile_model
+
+    compile_model(model, output, input, device, dim, threads, precision, seed, json)
+
+
+@app.command(cls=_Command)
 def demo(
     sentences: Annotated[list[str] | None, typer.Argument(help="Sentences to compare.")] = None,
     device: Device = "auto",

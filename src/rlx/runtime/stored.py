@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.compiler import Compiler
 
-VERSION = 2
+VERSION = 3
 DEVICE = "cpu"
 MOST_OTHER_BYTES = 1 << 26
 """Of weights that lie in no file as they are (subnormal numbers became zero): a record holds them."""
@@ -56,6 +56,15 @@ _NOT_IN_KEY = ("RLX_CACHE_DIR", "RLX_CACHE_BYTES")
 Json = dict[str, Any]
 Known = Mapping[str, Dim]
 """Dims by their texts, which need not be parsed."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where the record of a model is: the key of its entry, and the folder of the model, from which on the entry names
+    files. So the model may move, with the cache or without."""
+
+    key: str
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -114,9 +123,9 @@ class Record:
             )
 
 
-def key(path: Path, device: str, options: Options, reader: Mapping[str, Any]) -> str | None:
-    """The key of a model's record: all that its program hangs on beside the files themselves. None for what is not
-    stored, and where this cannot be told cheaply."""
+def place(path: Path, device: str, options: Options, reader: Mapping[str, Any]) -> Spot | None:
+    """Where a model's record is. Its key has all that its program hangs on beside the content of files, which is looked
+    into. None for what is not stored, and where this cannot be told cheaply."""
     processor = _processor()
     if not options.cache or not flags.cache() or flags.debug() >= 3 or device not in ("auto", DEVICE) or not processor:
         return None
@@ -126,19 +135,32 @@ def key(path: Path, device: str, options: Options, reader: Mapping[str, Any]) ->
         return None
     variables = sorted(i for i in os.environ.items() if i[0].startswith(flags.PREFIX) and i[0] not in _NOT_IN_KEY)
     switches = [sorted(options.disable), *(getattr(options, f.name) for f in fields(options) if f.name != "disable")]
-    parts = [os.path.abspath(path), device, repr(switches), reader_text, repr(variables), repr(flags.code_state())]
+    parts = [
+        path.name,
+        path.stat().st_size,
+        device,
+        repr(switches),
+        reader_text,
+        repr(variables),
+        repr(flags.code_state()),
+    ]
     parts.append(disk.digest_of(disk.TUNED))
     parts += [processor, _system(), sys.version, np.__version__, disk.source_digest(), repr(_packages())]
     if device == "auto":
         from rlx.device import facts
 
         parts.append(facts.digest())
-    return "start-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:40]
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:40]
+    return Spot(f"start-{digest}", os.path.dirname(os.path.abspath(path)))
 
 
 def _system() -> str:
-    """Kernel and machine, without the processes that `platform` starts to find out more."""
-    return repr(os.uname()) if hasattr(os, "uname") else sys.platform
+    """Kernel and machine, without the processes that `platform` starts to find out more, and without its name, which
+    every container has one of."""
+    if not hasattr(os, "uname"):
+        return sys.platform
+    of = os.uname()
+    return repr((of.sysname, of.release, of.version, of.machine))
 
 
 def _processor() -> str:
@@ -171,7 +193,7 @@ def _packages() -> list[tuple[str, int, int]]:
 # the record
 
 
-def keep(of: str, about: Json, files: Sequence[Array], compiled: CompiledGraph) -> None:
+def keep(of: Spot, about: Json, files: Sequence[Array], compiled: CompiledGraph) -> None:
     """Notes how a program that was compiled starts the next time, if that can be told. `files` are those that the model
     was read from, mapped."""
     executable = compiled.executable.stored
@@ -183,22 +205,23 @@ def keep(of: str, about: Json, files: Sequence[Array], compiled: CompiledGraph) 
         return
     program, isa, checks = executable
     demands = Demands.of(graph)
+    files_there = [(os.path.relpath(path, of.folder), size, digest) for path, size, digest in source.files]
     used = [dim for sizes in (demands.fixed, demands.open) for shape in sizes for dim in shape]
     header = {
         "version": VERSION, "dims": dim_table.written(used), "about": about, "program": program, "isa": isa,
-        "files": source.files, "params": source.places, "interface": _interface_out(Interface.of(graph)),
+        "files": files_there, "params": source.places, "interface": _interface_out(Interface.of(graph)),
         "checks": [_check_out(check) for check in checks],
         "sizes": [_sizes_out(demands.fixed), _sizes_out(demands.open)],
         "trips": [_trips_out(demands.fixed_trips), _trips_out(demands.open_trips)],
     }  # fmt: skip
     text = json.dumps(header).encode()
-    disk.write(of, b"".join([len(text).to_bytes(8, "little"), text, source.other]))
+    disk.write(of.key, b"".join([len(text).to_bytes(8, "little"), text, source.other]))
     compiled.program.keep_packed(source)
 
 
-def find(of: str) -> Record | None:
-    """The record of this key; None if there is none, or the files are not those of it."""
-    data = disk.read(of)
+def find(of: Spot) -> Record | None:
+    """The record that is there; None if there is none, or the files are not those of it."""
+    data = disk.read(of.key)
     if data is None:
         return None
     try:
@@ -206,9 +229,8 @@ def find(of: str) -> Record | None:
         header = json.loads(data[8 : 8 + length])
         if header["version"] != VERSION:
             return None
-        source = Source(
-            [(path, size, digest) for path, size, digest in header["files"]], header["params"], data[8 + length :]
-        )
+        files = [(os.path.join(of.folder, path), size, digest) for path, size, digest in header["files"]]
+        source = Source(files, header["params"], data[8 + length :])
         opening = Opening(source, header["program"])
         known = dim_table.read(*header["dims"])
         fixed, open_ = (_sizes_in(part, known) for part in header["sizes"])
