@@ -241,7 +241,7 @@ def _dot_general(name: str) -> Iterator[Case]:
     yield case(name, "crossed", array((2, 3, 4)), array((3, 4, 5)), lhs_contract=(1, 2), rhs_contract=(0, 1))
     yield case(name, "left-turned", array((37, 21)), array((37, 19)), lhs_contract=(0,), rhs_contract=(0,))
     yield case(name, "narrow", array((70, 40)), array((70, 3)), lhs_contract=(0,), rhs_contract=(0,))
-    # small, so that sums which cancel are not further apart, in one order or another, than a tolerance of numbers near 1
+    # small: sums that cancel, in one order or another, stay as near as a tolerance of numbers near 1 says
     small = array((40, 20)) / np.float32(8)
     yield case(name, "nan", array((40, 9), special=True), small, lhs_contract=(0,), rhs_contract=(0,))
     yield case(name, "empty-turned", array((0, 3)), array((0, 4)), lhs_contract=(0,), rhs_contract=(0,))
