@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import rlx
 from rlx import ops
 from rlx.backends.base import Options
 from rlx.backends.cuda.build import build, program_of
+from rlx.codegen.simt.module import NVIDIA, cpp_module
 from rlx.errors import CompileError
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -76,6 +78,30 @@ def test_products_of_known_rows_leave_nothing_else(rows: int, driver: EmulatedDr
     works = [kernel.work for kernel in program_of(graph).main]
     assert [type(work) for work in works] == [RowProduct]
     check(graph, rows, 4e-3)
+
+
+@pytest.mark.parametrize(("architecture", "most"), [("sm_80", 99 << 10), ("sm_89", 99 << 10), ("sm_90a", 227 << 10)])
+def test_workgroups_have_the_memory_that_every_gpu_has(architecture: str, most: int) -> None:
+    """Weights on their way and a kernel's own arrays, as wide as decoders have them."""
+    graph = Graph("wide")
+    x = graph.input("x", ("n", 1024), "bf16")
+    for columns in (1024, 4096, 6144, 8192):
+        w = graph.param(f"w{columns}", (1024, columns), "bf16")
+        graph.output(ops.softmax(x * float(columns), axis=-1) @ w, x @ w)
+    program = program_of(graph)
+    module = cpp_module([program], target=NVIDIA.on(architecture))
+    held = [
+        variant.shader.shared_bytes
+        for kernel in program.main if isinstance(kernel.work, RowProduct)
+        for variant in module.variants[id(kernel)]
+    ]  # fmt: skip
+    assert max(held) == 96 << 10 if architecture == "sm_90a" else 0 < max(held) <= 50 << 10
+    for variants in module.variants.values():
+        for variant in variants:
+            text = module.kernels[variant.name]
+            declared = re.findall(r"__shared__ .*?(short|float|long long) \w+\[(\d+)\];", text)
+            own = sum({"short": 2, "float": 4, "long long": 8}[kind] * int(count) for kind, count in declared)
+            assert own <= 48 << 10 and own + variant.shader.shared_bytes <= most - 1024
 
 
 def test_products_of_many_rows_make_none() -> None:

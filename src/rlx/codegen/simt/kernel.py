@@ -44,7 +44,7 @@ def render(
         case SideBySide() as work if isinstance(language, Cuda):
             return side_by_side.render(work, slots, bindings, name, target, language)
         case RowProduct() as work:
-            return row_product.RowProductWriter(work, slots, language, target.rows).shader(bindings, name)
+            return row_product.RowProductWriter(work, slots, language, target).shader(bindings, name)
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):

@@ -13,6 +13,7 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.group_rows import GroupRows
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
@@ -68,9 +69,10 @@ def _shared_bytes(product: Contraction, layout: Layout, most: float) -> int:
 class RowProductWriter(TeamContraction):
     """The shader of a contraction with its rows."""
 
-    def __init__(self, work: RowProduct, slots: Sequence[Slot], language: Language, rows_guess: int) -> None:
+    def __init__(self, work: RowProduct, slots: Sequence[Slot], language: Language, target: Target) -> None:
         self.nest = work.nest
-        super().__init__(work.product, slots, language, rows_guess)
+        most_held = team_contraction.most_held(target)
+        super().__init__(work.product, slots, language, target.rows, most_held=most_held)
         spaces = (("a", "shared"), *(space for space in self.schedule.spaces if space[0] != "a"))
         self.schedule = dataclasses.replace(self.schedule, spaces=spaces)
         self.row_body = Body(self.code, self.record, slots, Ranges())

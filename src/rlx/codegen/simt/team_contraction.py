@@ -56,9 +56,9 @@ MANY_SLICES = (8, 12)
 """Warps along k of few rows."""
 MOST_PANELS = 8
 """Panels of columns of a tile of few rows."""
-MOST_HELD_BYTES = 112 << 10
-"""Of weights that a workgroup has on their way before it waits for earlier kernels: half of a multiprocessor's memory,
-so that the next one's come beside them."""
+HELD_BYTES, HELD_BYTES_OF_WARPGROUPS = 50 << 10, 112 << 10
+"""Of weights that a workgroup has on their way before it waits for earlier kernels, beside arrays of its own: what
+every GPU has room for, and half of what those have whose kernels overlap, so that the next one's come beside them."""
 PAD = 8
 """Floats behind each row of sums, so that rows begin in different banks."""
 
@@ -214,6 +214,7 @@ class TeamContraction(Writer):
         language: Language,
         rows_guess: int,
         layout: Layout | None = None,
+        most_held: int = HELD_BYTES,
     ) -> None:
         self.work = work
         self.layout = layout or layout_of(work, rows_guess)
@@ -226,7 +227,7 @@ class TeamContraction(Writer):
         steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
         holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
         held_bytes = 16 * steps * self.layout.columns // 8 * self.lanes
-        self.held = steps if holds and held_bytes <= MOST_HELD_BYTES else 0
+        self.held = steps if holds and held_bytes <= most_held else 0
         """Steps along k of a warp whose weights come to workgroup memory before it waits for earlier kernels."""
         self.code.dynamic_shared = held_bytes if self.held else 0
         self.kept = rows if self.most_rows > HALF else int(self.most_rows)
@@ -474,8 +475,13 @@ def _static(dim: Dim) -> int:
     return dim
 
 
+def most_held(target: Target) -> int:
+    """Bytes of weights that a workgroup may have on their way."""
+    return HELD_BYTES_OF_WARPGROUPS if target.warpgroups else HELD_BYTES
+
+
 def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target, language: Language
 ) -> Shader:
     """The shader of a contraction that a workgroup `takes`."""
-    return TeamContraction(work, slots, language, target.rows).shader(bindings, name)
+    return TeamContraction(work, slots, language, target.rows, most_held=most_held(target)).shader(bindings, name)
