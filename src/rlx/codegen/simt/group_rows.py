@@ -82,7 +82,7 @@ class GroupRows(Rows):
         """What all lanes of a row have together: those of a warp, then the warps."""
         code, language, body = self.code, self.language, self.body
         held = total
-        for step in reversed(halves(WARP)):
+        for step in reversed(halves(min(self.step, WARP))):
             other = held.like(code.let(language.from_neighbour(held, f"{step}")))
             held = body.apply(stage.combine, held, other)
         if self.warps <= 1:

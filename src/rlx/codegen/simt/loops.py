@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.codegen.scalar.int_ranges import Check, Ranges
-from rlx.codegen.simt import transpose
+from rlx.codegen.simt import piece_nests, transpose
 from rlx.codegen.simt.body import Body, legal
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.language.base import Language
@@ -24,7 +24,7 @@ from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import accesses
 from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store
-from rlx.kernel.schedule.overrides import overridden, unfit
+from rlx.kernel.schedule.overrides import is_by_hand, overridden, unfit
 from rlx.kernel.schedule.schedule import Schedule, Tile
 from rlx.kernel.schedule.transposes import transposition
 
@@ -48,6 +48,10 @@ def render(
     if transposed is not None and chosen.static_tile("workgroup", "side") > 1:
         return transpose.Squares(nest, transposed, chosen, slots, language).shader(bindings, name)
     stages = legal_stages(nest.statements)
+    by_hand = is_by_hand("rows" if nest.inner else "map")
+    pieces = piece_nests.plan(nest, stages, slots) if target.teams and not by_hand else None
+    if pieces is not None:
+        return piece_nests.render(nest, stages, pieces, slots, bindings, name, language)
     record = language.record(len(slots))
     positions = frozenset(i for i, s in enumerate(stages) if isinstance(s, Reduce) and s.argument)
     body = Body(Code(language, subgroups=target.subgroups), record, slots, Ranges(positions))

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.group_rows import GroupRows
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.rows import needs
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
 from rlx.ir import expr as ex
 from rlx.ir.expr import Expr
 from rlx.kernel.ir.axes import speaks_of
-from rlx.kernel.ir.index import Linear, offset_of
+from rlx.kernel.ir.index import Linear, linear, offset_of
 from rlx.kernel.ir.loops import LoopNest, Reduce, Statement, Store
 
 NEIGHBOURS = 8
@@ -35,6 +37,11 @@ class Operand:
     load: Expr
     name: str
     ahead: bool
+
+    @property
+    def guard(self) -> Expr | None:
+        """What tells whether there is memory; it is the same for all neighbours."""
+        return self.load.args[0] if self.load.attr.guarded else None
 
     @property
     def pieces(self) -> int:
@@ -60,20 +67,59 @@ def operands(
     if not isinstance(length, int) or length % NEIGHBOURS:
         return None
     needed = [e for s in stages for e in (s.needs() if isinstance(s, Store) else (s.body,))]
+    found = held_operands(body.slots, [*needed, element], axis)
+    if found is None or any(each.guard is not None for each in found):
+        return None
+    return found if words(found) * steps(length, width) <= MOST_WORDS else None
+
+
+def held_operands(slots: Sequence[Slot], bodies: Sequence[Expr], axis: int) -> list[Operand] | None:
+    """What bodies read along an axis, if it all lies in pieces."""
     found: list[Operand] = []
-    for node in ex.walk([*needed, element]):
+    for node in ex.walk(bodies):
         if node.kind != "load" or not speaks_of([node], axis):
             continue
-        line, slot = offset_of(node), body.slots[node.attr.slot]
-        strides = [line.const, *(c for n, c in line.axes if n != axis), *(c for _, c in line.others)]
-        near = line.coefficient(axis) == 1 and not speaks_of((e for e, _ in line.others), axis)
-        whole = slot.aligned and all(dims.exact_div(c, NEIGHBOURS) is not None for c in strides)
-        if node.attr.guarded or not near or not whole or node.dtype not in HELD_DTYPES:
+        line, slot = offset_of(node), slots[node.attr.slot]
+        if node.dtype.itemsize == 1 and line.coefficient(axis) == 1:
+            continue  # bytes side by side are loaded one by one
+        if node.dtype not in HELD_DTYPES or not slot.aligned or not in_pieces(line, axis):
             return None
-        ahead = slot.static and not line.others and not any(n != axis for n, _ in line.axes)
-        found.append(Operand(node, f"row{len(found)}", ahead))
-    words = sum(4 * each.pieces for each in found) * steps(length, width)
-    return found if words <= MOST_WORDS else None
+        if node.attr.guarded and not _is_one_for_neighbours(node.args[0], axis):
+            return None
+        fixed = not line.others and not any(n != axis for n, _ in line.axes)
+        found.append(Operand(node, f"row_{len(found)}", slot.static and fixed and not node.attr.guarded))
+    return found
+
+
+def words(held: Sequence[Operand]) -> int:
+    """Registers of a lane for the neighbours of a step."""
+    return sum(4 * each.pieces for each in held)
+
+
+def in_pieces(line: Linear, axis: int) -> bool:
+    """Whether neighbours along an axis are neighbours in memory, and begin at a multiple of their number."""
+    strides = [line.const, *(c for n, c in line.axes if n != axis), *(c for _, c in line.others)]
+    near = line.coefficient(axis) == 1 and not speaks_of((e for e, _ in line.others), axis)
+    return near and all(dims.exact_div(c, NEIGHBOURS) is not None for c in strides)
+
+
+def _is_one_for_neighbours(guard: Expr, axis: int) -> bool:
+    """Whether a condition holds for all neighbours or for none: it does not speak of the axis, or compares a place with
+    a multiple of their number."""
+    if any(node.kind in ("load", "row") for node in ex.walk([guard])):
+        return False
+    if not speaks_of([guard], axis):
+        return True
+    if guard.kind in ("and", "or", "not"):
+        return all(_is_one_for_neighbours(arg, axis) for arg in guard.args)
+    if guard.kind not in ("lt", "le"):
+        return False
+    left, right = (linear(arg) for arg in guard.args)  # that the places of neighbours are on one side of
+    beyond = right.plus(left.times(-1)) if guard.kind == "lt" else left.plus(right.times(-1))
+    if beyond.others or beyond.coefficient(axis) != -1:
+        return False
+    rest = [beyond.const, *(c for n, c in beyond.axes if n != axis)]
+    return all(dims.exact_div(c, NEIGHBOURS) is not None for c in rest)
 
 
 def steps(length: int, width: int) -> int:
@@ -107,11 +153,15 @@ class PieceRows(GroupRows):
         code.emit(f"Piece {operand.name}[{count * operand.pieces}];")
         for step in range(count):
             first = f"({self.lane} + {step * self.step}) * {NEIGHBOURS}"
+            there = [] if self._is_whole else [f"{first} < {self.length}"]
+            if operand.guard is not None:
+                self.body.axes[self.inner[0]] = first
+                there.append(self.body.gen(operand.guard).name)
             for piece in range(operand.pieces):
                 place = f"slot{slot} + {start} + {first} + {piece * 16 // operand.load.dtype.itemsize}"
                 value = f"piece_ahead({place})" if operand.ahead else f"piece_at<true>({place})"
-                if not self._is_whole:
-                    value = f"{first} < {self.length} ? {value} : Piece{{}}"
+                if there:
+                    value = f"{' && '.join(there)} ? {value} : Piece{{}}"
                 code.emit(f"{operand.name}[{step * operand.pieces + piece}] = {value};")
 
     @property
@@ -130,16 +180,16 @@ class PieceRows(GroupRows):
             if sums:
                 totals = {n: self.variable(s, "total") for n, s in self.reduces(sums).items()}
                 with self._pieces() as (first, step):
-                    for _ in self._neighbours(first, step):
+                    for _ in self._neighbours(first, step, [self.statements[n].body for n in sums]):
                         self.visit(sums, totals)
                 for number, stage in self.reduces(sums).items():
                     self.body.rows[number] = self._joined(stage, totals[number])
         self.body.hoist([self.element], self._varies)
         with self._pieces() as (first, step):
-            self.take_all(first, [self.body.gen(self.element) for _ in self._neighbours(first, step)])
+            self.take_all(first, [self.body.gen(self.element) for _ in self._neighbours(first, step, [self.element])])
             if stores:
                 with self.body.scope(f"if ({self.storing})"):
-                    for _ in self._neighbours(first, step):
+                    for _ in self._neighbours(first, step, [e for n in stores for e in needs(self.statements[n])]):
                         self.visit(stores, {})
 
     @contextmanager
@@ -157,12 +207,14 @@ class PieceRows(GroupRows):
             with self.body.scope(f"if ({inside})"):
                 yield first, step
 
-    def _neighbours(self, first: str, step: str) -> Iterator[None]:
-        """Goes to each of some neighbours."""
+    def _neighbours(self, first: str, step: str, bodies: Sequence[Expr]) -> Iterator[None]:
+        """Goes to each of some neighbours, of which bodies are to be made."""
+        read = set(ex.walk(bodies))
+        held = [operand for operand in self.held if operand.load in read]
         for number in range(NEIGHBOURS):
             self.body.axes[self.inner[0]] = f"({first} + {number})"
-            for operand in self.held:
+            for operand in held:
                 if self.body.find(operand.load) is None:
-                    held = self.code.let(operand.element(step, number))
-                    self.body.remember(operand.load, Reg(held, operand.load.dtype, False))
+                    element = self.code.let(operand.element(step, number))
+                    self.body.remember(operand.load, Reg(element, operand.load.dtype, False))
             yield

@@ -44,6 +44,11 @@ def overridden(kind: str, schedule: Schedule, work: Work | None = None) -> Sched
     return schedule
 
 
+def is_by_hand(kind: str) -> bool:
+    """Whether tiles of kernels of this kind are set by hand."""
+    return kind in _parsed(flags.schedule())
+
+
 def unfit(kind: str, level: str, axis: str, size: Dim, expected: str) -> RlxError:
     """The error for a tile set by hand that a kernel, or its target, cannot have."""
     return RlxError(f"[RLX_SCHEDULE] expected {level}.{axis} {expected}, got {size}, for {kind}")

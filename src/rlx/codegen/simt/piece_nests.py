@@ -1,0 +1,221 @@
+"""Loop nests in pieces: a lane has neighbours along the last axis, which it reads and writes by 16 bytes at a time.
+
+A map has a lane for each of them; a row has the lanes of a part of a warp, of a warp or of the workgroup, which keep
+what they read for all passes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from rlx.codegen.scalar.int_ranges import Check, Ranges
+from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
+from rlx.codegen.simt.group_rows import WARP
+from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.piece_rows import (
+    HELD_DTYPES,
+    NEIGHBOURS,
+    Operand,
+    PieceRows,
+    held_operands,
+    in_pieces,
+    steps,
+    words,
+)
+from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.rows import needs
+from rlx.ir import dim as dims
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dim import Dim
+from rlx.ir.expr import INSTRUCTIONS
+from rlx.kernel.ir.axes import speaks_of
+from rlx.kernel.ir.loops import LoopNest, Reduce, RowBuffer, Statement, Store, is_once_a_row
+from rlx.kernel.schedule.schedule import Schedule, Tile
+
+MOST_WORDS = 96
+"""Of operands that a lane holds; it has little else."""
+MOST_INSTRUCTIONS = 100
+"""Of an element: small maps of more are done sooner by more lanes."""
+WIDTHS = (WARP // 2, WARP, WORKGROUP)
+"""Numbers of lanes that a row may have."""
+USUAL_STEPS = 4
+"""Of a warp along a row; where there are more, a workgroup has the row."""
+
+
+class PieceNest(PieceRows):
+    """A nest whose last axis is in pieces; `width` is the number of a row's lanes, 0 for maps."""
+
+    def __init__(
+        self, body: Body, nest: LoopNest, stages: Sequence[Statement], width: int, held: Sequence[Operand]
+    ) -> None:
+        super().__init__(body, nest, stages, WORKGROUP, width or 1, ex.const(0, dtypes.i64), _nothing, "", held)
+        self.is_map = width == 0
+        self.axis = len(nest.extents()) - 1
+        if self.is_map:
+            self.inner, self.length, self.lane = [self.axis], NEIGHBOURS, "piece"
+
+    def place(self) -> Dim:
+        """Names a lane's position along the outer axes, and tells how many lanes there are."""
+        code, record = self.code, self.body.record
+        outer = [*self.nest.outer[:-1], self._pieces_along()] if self.is_map else list(self.nest.outer)
+        count = dims.product(outer)
+        if self.is_map:
+            total, rest = count, "position"
+            code.emit(f"if (position >= {record.dim(count)}) {{ follow(); return; }}")
+        else:
+            total = dims.mul(count, self.step)
+            code.emit(f"const int own = (int)lane % {min(self.step, WARP)}, warp = (int)lane / {WARP};")
+            code.emit(f"const bool inside = position < {record.dim(total)};")
+            last = f"{record.dim(count)} - {self.language.index(1)}"
+            rest = code.let(f"minimum(position / {self.language.index(self.step)}, {last})", "row")
+        for number in reversed(range(len(outer))):
+            at = rest
+            if number:
+                extent = record.divisor(outer[number])
+                at, rest = code.let(f"{rest} % {extent}", "index"), code.let(f"{rest} / {extent}", "rest")
+            if self.is_map and number == self.axis:
+                code.emit(f"const auto piece = {at};")
+            else:
+                self.body.axes[number] = at
+        return total
+
+    def _pieces_along(self) -> Dim:
+        pieces = dims.exact_div(self.nest.outer[-1], NEIGHBOURS)
+        assert pieces is not None
+        return pieces
+
+    def write(self) -> None:
+        self.bring_ahead()
+        self.code.emit("follow();")
+        for operand in self.held:
+            if not operand.ahead:
+                self._load(operand)
+        for group in self.passes():
+            first = self.statements[group[0]]
+            if isinstance(first, Store) and is_once_a_row(first) and not self.is_map:
+                with self.body.scope(f"if (inside && {'own' if self.step <= WARP else '(int)lane'} == 0)"):
+                    self.put(first)
+                continue
+            sums = [n for n in group if isinstance(self.statements[n], Reduce)]
+            totals = {n: self.variable(s, "total") for n, s in self.reduces(sums).items()}
+            stores = [s for n in group if isinstance(s := self.statements[n], Store)]
+            with self._pieces() as (place, step):
+                for _ in self._neighbours(place, step, [self.statements[n].body for n in sums]) if sums else ():
+                    self.visit(sums, totals)
+                for store in stores:
+                    self._store(store, place, step)
+            for number, stage in self.reduces(sums).items():
+                self.body.rows[number] = self._joined(stage, totals[number])
+
+    def _store(self, store: Store, place: str, step: str) -> None:
+        """Makes a statement's values of some neighbours, and stores them, where its guard holds."""
+        body = self.body
+        with ExitStack() as scopes:
+            conditions = [] if self.is_map else ["inside"]
+            if store.guard is not None:
+                body.axes[self.axis] = place
+                conditions.append(body.gen(store.guard).name)
+            if conditions:
+                scopes.enter_context(body.scope(f"if ({' && '.join(conditions)})"))
+            values = [body.gen(store.body) for _ in self._neighbours(place, step, [store.body])]
+            if body.slots[store.slot].dtype not in HELD_DTYPES:
+                for number, value in enumerate(values):
+                    body.axes[self.axis] = f"({place} + {number})"
+                    body.store(store.slot, store.offset, value)
+                return
+            body.axes[self.axis] = place
+            start = body.offset(store.offset)
+            for number, piece in enumerate(_packed(values, body.slots[store.slot])):
+                at = number * len(values) // (len(values) * body.slots[store.slot].dtype.itemsize // 16)
+                self.code.emit(f"*(Piece*)(slot{store.slot} + {start} + {at}) = Piece{{{piece}}};")
+
+    @contextmanager
+    def _pieces(self) -> Iterator[tuple[str, str]]:
+        if not self.is_map:
+            with super()._pieces() as found:
+                yield found
+            return
+        self.count(NEIGHBOURS)
+        place = self.code.let(f"piece * {self.language.index(NEIGHBOURS)}", "k")
+        yield place, "0"
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.is_map or super()._is_whole
+
+
+def _nothing(first: str, values: list[Reg]) -> None:
+    """Rows of a nest are for nobody else."""
+
+
+def _packed(values: Sequence[Reg], slot: Slot) -> Iterator[str]:
+    """The words of pieces, of each in a row."""
+    if slot.dtype is dtypes.f32:
+        bits = [f"__float_as_uint({value.name})" for value in values]
+    else:
+        halves = [f"encode_{slot.dtype}({value.name})" for value in values]
+        bits = [f"{low} | {high} << 16" for low, high in zip(halves[::2], halves[1::2])]
+    for first in range(0, len(bits), 4):
+        yield ", ".join(bits[first : first + 4])
+
+
+def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> tuple[int, list[Operand]] | None:
+    """The lanes of a row, 0 for maps, and what they hold; None for nests that do not lie in pieces."""
+    extents = nest.extents()
+    if not extents or len(nest.inner) > 1 or any(isinstance(s, RowBuffer) and nest.inner == () for s in stages):
+        return None
+    axis, bodies = len(extents) - 1, [e for stage in stages for e in needs(stage)]
+    along = [s for s in stages if isinstance(s, Store) and not (nest.inner and is_once_a_row(s))]
+    if not all(_stores_pieces(store, axis) for store in along):
+        return None
+    sums = [s for s in stages if isinstance(s, Reduce)]
+    if any(s.argument or s.dtype is not dtypes.f32 for s in sums) or (sums and not nest.inner):
+        return None
+    held = held_operands(slots, bodies, axis)
+    if held is None:
+        return None
+    if not nest.inner:
+        instructions = sum(node.kind in INSTRUCTIONS for node in ex.walk(bodies))
+        fits = words(held) <= MOST_WORDS and instructions <= MOST_INSTRUCTIONS
+        return (0, held) if fits and dims.exact_div(extents[-1], NEIGHBOURS) is not None else None
+    length = nest.inner[0]
+    if not isinstance(length, int) or length % NEIGHBOURS or not length:
+        return None
+    for width in WIDTHS:
+        most = 1 if width < WARP else USUAL_STEPS if width == WARP else MOST_WORDS
+        if steps(length, width) <= most and words(held) * steps(length, width) <= MOST_WORDS:
+            return width, held
+    return None
+
+
+def _stores_pieces(store: Store, axis: int) -> bool:
+    """Whether a statement's values are neighbours in memory."""
+    dtype = store.body.dtype
+    if store.guard is not None and speaks_of([store.guard], axis):
+        return False
+    return (dtype in HELD_DTYPES or dtype.itemsize == 1) and in_pieces(store.offset, axis)
+
+
+def render(
+    nest: LoopNest, stages: Sequence[Statement], found: tuple[int, list[Operand]], slots: Sequence[Slot],
+    bindings: Sequence[Binding], name: str, language: Language,
+) -> Shader:  # fmt: skip
+    """The shader of a nest of which `plan` found what lies in pieces."""
+    width, held = found
+    record = language.record(len(slots))
+    code = Code(language, subgroups=True, follows=True)
+    body = Body(code, record, slots, Ranges())
+    rows = PieceNest(body, nest, stages, width, held)
+    positions = rows.place()
+    rows.write()
+    text = language.assemble(code, record, bindings, name, WORKGROUP)
+    checks = (Check(tuple(body.indices), nest.extents()),) if body.indices else ()
+    along = f"a{len(nest.extents()) - 1}"
+    tile = Tile("workgroup", "rows", WORKGROUP // width) if width else Tile("workgroup", "pieces", WORKGROUP)
+    return Shader(
+        text, tuple(bindings), len(slots), record.numbers, positions, False, rows.iterations, checks,
+        schedule=Schedule((tile,), vector=(along, NEIGHBOURS)),
+    )  # fmt: skip
