@@ -46,6 +46,22 @@ inline Piece load_matrices(const Piece* row) {
   return {made[0], made[1], made[2], made[3]};
 }
 
+inline Piece load_transposed(const Piece* row) {
+  const unsigned own = threadIdx.x % emulation::warp, first = own % 4 * 2, column = own / 4;
+  const emulation::Lane* const lanes_of_warp = &emulation::block[threadIdx.x - own];
+  emulation::block[threadIdx.x].given = (unsigned long long)row;
+  emulation::wait_at(emulation::of_warp(__LINE__));
+  unsigned made[4];
+  for (unsigned i = 0; i < 4; i++) {
+    const unsigned low = ((const unsigned short*)lanes_of_warp[8 * i + first].given)[column];
+    made[i] = low | (unsigned)((const unsigned short*)lanes_of_warp[8 * i + first + 1].given)[column] << 16;
+  }
+  emulation::wait_at(emulation::of_warp(__LINE__));
+  return {made[0], made[1], made[2], made[3]};
+}
+
+inline float power_of_two(float x) { return exp2f(x); }
+
 // Kernels of the emulation end before the next one begins.
 inline void follow() {}
 

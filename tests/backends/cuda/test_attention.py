@@ -42,7 +42,7 @@ def test_attention_of_both_forms(
     heads: int, shared: int, features: int, dtype: str, masked: bool, options: dict[str, Any], most: int,
     driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(team_attention, "FEW_ROWS", most)
+    monkeypatch.setattr(team_attention, "FEW_TILES", most)
     graph = graph_of(heads, shared, features, dtype, masked, options)
     texts = "".join(cpp_module([program_of(graph)]).kernels.values())
     assert f"mma_{dtype}(scores[" in texts

@@ -14,6 +14,7 @@ from rlx.codegen.simt import (
     team_attention,
     team_contraction,
     team_join,
+    tile_attention,
     tile_contraction,
 )  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot
@@ -54,6 +55,8 @@ def render(
         case Contraction() as work:
             return contraction.render(work, slots, bindings, name, target, language)
         case FusedAttention() as work if target.teams and team_attention.takes(work):
+            if target.rows == team_attention.MANY_GUESS and tile_attention.takes(work, slots):
+                return tile_attention.TileAttention(work, slots, language).shader(bindings, name)
             return team_attention.TeamAttention(work, slots, language, target.rows).shader(bindings, name)
         case SplitKvPartial(team=True) as work:
             return team_attention.TeamParts(work, slots, language).shader(bindings, name)

@@ -29,9 +29,9 @@ TILE = 16
 """Queries of a tile, and keys of a step: what an instruction has of rows, and of the sum."""
 WARPS = 4
 FEW_GUESS, MANY_GUESS = 1, 4096
-FEW_ROWS = 64 * 132 * 2
-"""Queries of all heads up to which the warps of a workgroup share the keys of a tile: more of them than keep a large
-GPU busy have a tile for each warp, and nothing to join."""
+FEW_TILES = 63
+"""Tiles of 64 queries, of all heads, up to which the warps of a workgroup share the keys of 16 queries: more of them
+than keep a large GPU busy have a tile for each warp, and nothing to join."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 
@@ -51,11 +51,11 @@ BANKS = 32
 
 
 def guesses(work: FusedAttention) -> list[tuple[Dim, int | None, int]]:
-    """Queries of all heads, up to how many of them a variant is for, and by which number it is told."""
-    rows = dims.product((work.batch, work.heads, work.queries))
-    if isinstance(rows, int):
-        return [(rows, None, FEW_GUESS if rows <= FEW_ROWS else MANY_GUESS)]
-    return [(rows, FEW_ROWS, FEW_GUESS), (rows, None, MANY_GUESS)]
+    """Tiles of queries of all heads, up to how many of them a variant is for, and by which number it is told."""
+    tiles = dims.product((work.batch, work.heads, dims.floordiv(work.queries, TILE * WARPS)))
+    if isinstance(tiles, int):
+        return [(tiles, None, FEW_GUESS if tiles <= FEW_TILES else MANY_GUESS)]
+    return [(tiles, FEW_TILES, FEW_GUESS), (tiles, None, MANY_GUESS)]
 
 
 def _spot(feature: int) -> int:

@@ -8,6 +8,22 @@ __device__ __forceinline__ Piece load_matrices(const Piece* row) {
   return made;
 }
 
+// The same of matrices whose columns products want as rows.
+__device__ __forceinline__ Piece load_transposed(const Piece* row) {
+  Piece made;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(made.x), "=r"(made.y), "=r"(made.z), "=r"(made.w)
+      : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+  return made;
+}
+
+// 2^x, two units in the last place off at most: of powers that are rounded to 16 bits.
+__device__ __forceinline__ float power_of_two(float x) {
+  float made;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(made) : "f"(x));
+  return made;
+}
+
 // One product of the matrix units: c[16][8] += a[16][16] · b[16][8], each lane with the elements that PTX says.
 
 __device__ __forceinline__ void mma_f16(

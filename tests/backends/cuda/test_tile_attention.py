@@ -1,0 +1,124 @@
+"""Attention of many queries, whose keys and values come to workgroup memory: heads of all sizes, and what is masked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import ops
+from rlx.backends.cuda.build import program_of
+from rlx.codegen.simt import team_attention
+from rlx.codegen.simt.module import cpp_module
+from rlx.ir.graph import Graph
+from rlx.ir.literal import Array
+
+from .emulated_driver import EmulatedDriver
+from .fused_graphs import graph_dtype
+
+TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2}
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team_attention, "FEW_TILES", -1)
+
+
+def graph_of(
+    features: int, values: int, dtype: str, heads: int = 2, shared: int = 2, mask: str = "", **options: Any
+) -> Graph:
+    graph = Graph("attention")
+    q, k = graph.input("q", (2, heads, "n", features), dtype), graph.input("k", (2, shared, "m", features), dtype)
+    v = graph.input("v", (2, shared, "m", values), dtype)
+    masks = [graph.input("mask", (2, 1, "n", "m"), mask)] if mask else []
+    graph.output(ops.attention(q, k, v, *masks, **options).cast("f32"), name="y")
+    return graph
+
+
+def inputs_of(graph: Graph, queries: int, keys: int) -> dict[str, Array]:
+    random = np.random.default_rng(queries + keys)
+    given: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = tuple({"n": queries, "m": keys}.get(str(extent), extent) for extent in value.shape)
+        drawn = random.standard_normal(shape)  # type: ignore[arg-type]
+        given[value.name] = drawn > -1 if value.dtype.name == "bool" else drawn.astype(graph_dtype(value.dtype.name))
+    return given
+
+
+def both(graph: Graph, given: dict[str, Array]) -> tuple[Array, Array]:
+    assert "load_transposed(" in "".join(cpp_module([program_of(graph)]).kernels.values())
+    made, expected = (np.asarray(rlx.Session(device).compile(graph).run(given)[0]) for device in ("cuda", "cpu"))
+    return made, expected
+
+
+def check(graph: Graph, *sizes: tuple[int, int]) -> None:
+    dtype = graph.inputs[0].dtype.name
+    for queries, keys in sizes:
+        made, expected = both(graph, inputs_of(graph, queries, keys))
+        tolerance = TOLERANCES[dtype] * np.abs(expected).max(initial=1e-3)
+        np.testing.assert_allclose(made, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(
+    ("features", "values"), [(16, 16), (32, 64), (48, 48), (64, 32), (80, 96), (112, 128), (128, 16)]
+)
+def test_heads_of_all_sizes(features: int, values: int, dtype: str, driver: EmulatedDriver) -> None:
+    check(graph_of(features, values, dtype), (70, 130), (1, 1), (64, 64), (0, 5), (129, 63))
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"causal": True}, ((70, 70), (64, 64), (200, 200), (1, 1))),
+        ({"causal": True, "heads": 4, "shared": 2}, ((130, 130),)),
+        ({"heads": 6, "shared": 1}, ((70, 5),)),
+        ({"causal": True, "window": 9}, ((150, 150),)),
+        ({"window": 70}, ((150, 150),)),
+        ({"softcap": 5.0}, ((70, 90),)),
+        ({"mask": "bool"}, ((70, 90),)),
+        ({"mask": "bool", "causal": True, "softcap": 2.0}, ((90, 90),)),
+        ({"mask": "f16"}, ((70, 90),)),
+        ({"scale": 0.5}, ((70, 90),)),
+    ],
+)
+def test_what_is_masked_counts_for_nothing(
+    options: dict[str, Any], sizes: tuple[tuple[int, int], ...], driver: EmulatedDriver
+) -> None:
+    check(graph_of(32, 32, "f16", **options), *sizes)
+
+
+def test_no_keys_give_what_they_give_elsewhere(driver: EmulatedDriver) -> None:
+    graph = graph_of(32, 32, "f16")
+    made, expected = both(graph, inputs_of(graph, 70, 0))
+    np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_special_numbers_stay_in_their_rows(name: str, special: float, driver: EmulatedDriver) -> None:
+    graph = graph_of(32, 32, "f16")
+    given = inputs_of(graph, 70, 90)
+    given[name][1, 1, 7, 3] = special
+    made, expected = both(graph, given)
+    np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(made), np.isinf(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_allclose(made[finite], expected[finite], rtol=0, atol=4e-3)
+
+
+def test_scores_of_any_size_have_powers(driver: EmulatedDriver) -> None:
+    """The greatest score of a row may be far from zero, and come late."""
+    graph = graph_of(32, 32, "f16", scale=1.0)
+    given = inputs_of(graph, 70, 200)
+    given["q"] *= np.float16(30)
+    given["k"] *= np.linspace(1, 30, 200, dtype=np.float16)[:, None]
+    made, expected = both(graph, given)
+    np.testing.assert_allclose(made, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
+
+
+def test_other_rows_than_whole_pieces_have_the_other_form(driver: EmulatedDriver) -> None:
+    graph = graph_of(24, 24, "f16")
+    assert "load_transposed(" not in "".join(cpp_module([program_of(graph)]).kernels.values())
