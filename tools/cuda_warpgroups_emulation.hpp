@@ -10,7 +10,9 @@ inline unsigned long long matrix_at(const Piece* first, int stride) {
 inline void show_to_warpgroups() {}
 inline void begin_products() {}
 inline void commit_products() {}
-inline void await_products() {}
+
+template <int under_way>
+void await_products() {}
 
 template <int tiles>
 void hold(float (&)[tiles][4]) {}

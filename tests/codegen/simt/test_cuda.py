@@ -18,6 +18,7 @@ from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cpp_kernel, cpp_module
+from rlx.codegen.simt.piece_rows import NEIGHBOURS
 from rlx.errors import CompileError, RlxError
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
@@ -212,7 +213,8 @@ def test_indices_have_64_bits() -> None:
     graph.output(ops.exp(graph.input("x", (1 << 33,), "f16")))
     text = cpp_module([program_of(graph)]).text
     assert "const long long position = (long long)blockIdx.x * 64 + threadIdx.x;" in text
-    assert "if (position >= 8589934592ll) { return; }" in text
+    assert f"if (position >= {(1 << 33) // NEIGHBOURS}ll) {{ follow(); return; }}" in text
+    assert f"const auto k1 = piece * {NEIGHBOURS}ll;" in text
 
 
 def test_complex_numbers_are_refused_by_name() -> None:

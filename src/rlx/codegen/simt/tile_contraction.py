@@ -94,8 +94,9 @@ class TileContraction(TeamContraction):
     # operands
 
     def _sums(self) -> None:
-        """The ring of stages: one is waited for and used, and another one asked for in the place of the last. Products
-        of warpgroups go on meanwhile, and have ended before the next stage is used."""
+        """The ring of stages: one is waited for and used, and another one asked for in the place of one that is used no
+        more. Products of warpgroups go on meanwhile: those of the stage before end when those of this one follow them,
+        so that matrix units always have some."""
         work, code, layout = self.work, self.code, self.ring
         a_turn = -(-_static(work.k) // layout.depth)
         steps = f"{_static(dims.product(work.taps)) * a_turn}"
@@ -105,13 +106,12 @@ class TileContraction(TeamContraction):
         start = layout.side_pieces[0]
         right = self._panel_copies(start) if work.packed else self._right_copies(start)
         code.emit("#pragma unroll 1")
-        with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.stages - 1}; ahead++)"):
-            code.emit(f"const int step = ahead - {layout.stages - 1};")
+        with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.distance}; ahead++)"):
+            code.emit(f"const int step = ahead - {layout.distance};")
             code.emit("const Piece* from = dynamic_shared;")
             with code.block("if (step >= 0)"):
-                code.emit(f"wait_copies<{layout.stages - 2}>();")
+                code.emit(f"wait_copies<{layout.distance - 1}>();")
                 if layout.together:
-                    code.emit("if (has_warpgroups) await_products();")
                     code.emit("show_to_warpgroups();")
                 code.emit(self.language.barrier())
                 pieces = sum(layout.side_pieces)
@@ -127,10 +127,12 @@ class TileContraction(TeamContraction):
                 left("stage")
                 right("stage")
             code.emit("commit_copies();")
+            if layout.together:
+                code.emit("if (has_warpgroups) await_products<1>();")
             code.emit(f"if (step < 0{' || has_warpgroups' * layout.together}) continue;")
             self._multiply_stage()
         if layout.together:
-            code.emit("if (has_warpgroups) await_products();")
+            code.emit("if (has_warpgroups) await_products<0>();")
             code.emit(self._hold())
 
     def _name_taps(self, tap: str) -> None:

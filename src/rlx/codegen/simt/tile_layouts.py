@@ -17,7 +17,7 @@ FEWER_ROWS, MANY_WEIGHTS = 96, 1 << 20
 LEAST_SPACE = 256 * 128
 """Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
 MOST_SHARED_BYTES = 99 << 10
-"""Of a workgroup: as much as every GPU with `cp.async` gives to one."""
+"""Of a workgroup: as much as every GPU with `cp.async` gives to one; those with `wgmma` give more."""
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 << 10
 REGISTERS = 65536
@@ -26,11 +26,11 @@ PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
 PRODUCTS_TOGETHER = 1740
 """The same by `wgmma`."""
-SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 32 * MULTIPROCESSORS
+SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 24 * MULTIPROCESSORS
 """Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
 FINISHED_A_CLOCK = 10
 """Results that a multiprocessor puts through workgroup memory and an epilogue."""
-STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
+STEP_CLOCKS, STEP_CLOCKS_TOGETHER, FILL_CLOCKS, FINISH_CLOCKS = 150, 250, 1500, 2000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
 
 
@@ -51,6 +51,12 @@ class TileLayout(Layout):
     def group(self) -> int:
         """Warps whose rows are one piece of the tile."""
         return 4 if self.together else 1
+
+    @property
+    def distance(self) -> int:
+        """How many stages before they are used operands are asked for. Products that are made together use two stages
+        at once."""
+        return self.stages - 2 if self.together else self.stages - 1
 
     @property
     def chunks(self) -> int:
@@ -93,7 +99,7 @@ class TileLayout(Layout):
         rows, columns = self.tile
         results = rows // self.parts * columns
         return (
-            self.shared_bytes <= MOST_SHARED_BYTES
+            self.shared_bytes <= (SHARED_BYTES if self.together else MOST_SHARED_BYTES)
             and self.lanes % (WARP * self.chunks) == 0
             and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
             and self.lanes % columns == 0
@@ -110,7 +116,7 @@ WARPS = (
 )  # fmt: skip
 """Rows and columns of a warp, and warps."""
 GROUPS = (
-    (32, 128, (8, 1, 1)), (32, 128, (4, 2, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
+    (32, 128, (4, 2, 1)), (32, 128, (8, 1, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
     (16, 128, (4, 1, 1)), (32, 64, (4, 1, 1)), (32, 64, (4, 1, 2)), (16, 64, (8, 1, 1)), (16, 64, (4, 2, 1)),
     (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)),
 )  # fmt: skip
@@ -120,7 +126,7 @@ LAYOUTS = tuple(
     for together, splits in ((False, WARPS), (True, GROUPS))
     for rows, columns, warps in splits
     for depth in (64, 32)
-    for stages in (3, 4)
+    for stages in ((6, 5, 4) if together else (3, 4))
     if (layout := TileLayout(rows, columns, warps, depth, stages, together)).is_possible
 )
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
@@ -163,7 +169,8 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     sums = layout.rows * layout.columns // WARP
     registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
-    alone = busy + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
+    step_clocks = STEP_CLOCKS_TOGETHER if layout.together else STEP_CLOCKS
+    alone = busy + steps * step_clocks / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
     waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
     return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
 

@@ -45,8 +45,10 @@ __device__ __forceinline__ void commit_products() {
   WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// Waits until at most so many rows of products are under way.
+template <int under_way>
 __device__ __forceinline__ void await_products() {
-  WGMMA("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(under_way) : "memory");
 }
 """
 
