@@ -92,8 +92,8 @@ class TeamAttention(AttentionWriter):
         self.rows = rows
         self.lanes = 32 * WARPS
         self.piece = 16 // work.dtype.itemsize
-        self.chunk = 4 * self.piece
-        self.chunks = -(-work.features // self.chunk)
+        self.together = 4 * self.piece
+        self.chunks = -(-work.features // self.together)
         self.columns = work.value_features // 8
         self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self._is_aligned(work.v)
         self.schedule = Schedule(
@@ -168,9 +168,9 @@ class TeamAttention(AttentionWriter):
     def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
         """The lane's 16 bytes of 64 of features, zeros behind the last."""
         slot, aligned = operand[0], self._is_aligned(operand)
-        feature = f"{self.chunk * chunk} + own % 4 * {self.piece}"
+        feature = f"{self.together * chunk} + own % 4 * {self.piece}"
         place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {feature})"
-        ragged = self.chunk * (chunk + 1) > features
+        ragged = self.together * (chunk + 1) > features
         return f"{feature} < {features} ? {place} : Piece{{}}" if ragged else place
 
     def _is_aligned(self, operand: tuple[int, Linear]) -> bool:
