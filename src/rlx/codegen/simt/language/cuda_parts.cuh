@@ -11,10 +11,12 @@ __device__ __forceinline__ void split(unsigned bits, unsigned& big, unsigned& fi
   const float x = __uint_as_float(bits);
   big = encode_tf32(x) & 0xffffe000u;
   if (whole) {
-    const bool is_finite = fabsf(x) < __uint_as_float(0x7f800000u);
-    if (is_finite && fabsf(__uint_as_float(big)) == __uint_as_float(0x7f800000u)) big = bits & 0xffffe000u;
+    const float infinity = __uint_as_float(0x7f800000u);
+    const bool is_finite = fabsf(x) < infinity, is_huge = is_finite && fabsf(__uint_as_float(big)) == infinity;
+    if (is_huge) big = bits & 0xffffe000u;
+    const float rest = is_finite ? x - __uint_as_float(big) : 0.0f;
     finite = is_finite ? big : 0u;
-    small = is_finite ? encode_tf32(x - __uint_as_float(big)) : 0u;
+    small = is_huge ? __float_as_uint(rest) : encode_tf32(rest);  // rounded, the sum of both would be infinite
   } else {
     finite = big;
     small = encode_tf32(x - __uint_as_float(big));
