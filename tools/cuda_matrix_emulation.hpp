@@ -46,14 +46,6 @@ inline void mma_tf32(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsig
   emulation::multiply<emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
-// The lower bits may be anything, which shows where they are looked at.
-inline unsigned encode_tf32(float x) {
-  const unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return 0x7fffffffu;
-  if (magnitude == 0x7f800000u) return bits;
-  return (bits + 0x1000u) | 0x1fffu;
-}
-
 inline Piece load_matrices(const Piece* row) {
   const unsigned own = threadIdx.x % emulation::warp;
   const emulation::Lane* const lanes_of_warp = &emulation::block[threadIdx.x - own];

@@ -25,11 +25,10 @@ def multiply(code: Code, left: Sequence[str], count: int, right: Sequence[str]) 
             code.emit(f"mma_f32(sums[{i}][{j}], {halves}, {each});")
 
 
-def multiply_whole(code: Code, sums: str, high: str, low: str, right: str) -> None:
-    """The same of one pair of rows and one of columns, of any numbers."""
-    rows = [code.let(f"in_parts<true>({piece})", "rows") for piece in (high, low)]
-    halves = ", ".join(f"woven<{half}>({', '.join(rows)})" for half in range(2))
-    code.emit(f"mma_f32({sums}, {halves}, in_parts<true>({right}));")
+def rows_apart(code: Code, chunk: int) -> str:
+    """Both halves of a chunk of queries, any numbers, whose rows are `high` and `low`: the left side of a product."""
+    rows = ", ".join(code.let(f"in_parts<true>({name}[{chunk}])", "rows") for name in ("high", "low"))
+    return ", ".join(code.let(f"woven<{half}>({rows})", "rows") for half in range(2))
 
 
 def powers(code: Code) -> tuple[str, str]:
@@ -38,7 +37,7 @@ def powers(code: Code) -> tuple[str, str]:
     halves = []
     for half in range(2):
         bits = (f"__float_as_uint(scores[{half}][{number}])" for number in (0, 2, 1, 3))
-        halves.append(code.let(f"in_parts<true>(Piece{{{', '.join(bits)}}})", "powers"))
+        halves.append(code.let(f"in_parts<false>(Piece{{{', '.join(bits)}}})", "powers"))
     return halves[0], halves[1]
 
 

@@ -39,6 +39,9 @@ MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
 MOST_FLOATS = 64
 """The same of f32."""
+CHUNKS_APART = 2
+"""Pieces of queries of f32 that a lane has registers for the parts of, at most; of more, it makes them again for each
+step."""
 
 
 def takes(work: FusedAttention) -> bool:
@@ -94,6 +97,7 @@ class TeamAttention(AttentionWriter):
         self.piece = 16 // work.dtype.itemsize
         self.together = 4 * self.piece
         self.chunks = -(-work.features // self.together)
+        self.queries_apart: list[str] = []
         self.columns = work.value_features // 8
         self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self._is_aligned(work.v)
         self.schedule = Schedule(
@@ -163,6 +167,8 @@ class TeamAttention(AttentionWriter):
             for chunk in range(self.chunks):
                 code.emit(f"{name}[{chunk}] = {self._piece(work.q, at, chunk, work.features)};")
             masks.append(self.start(work.mask[1], 3) if work.mask is not None else "")
+        if work.float_parts and self.chunks <= CHUNKS_APART:
+            self.queries_apart = [float_parts.rows_apart(code, chunk) for chunk in range(self.chunks)]
         return queries, masks
 
     def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
@@ -184,17 +190,22 @@ class TeamAttention(AttentionWriter):
         work, code = self.work, self.code
         step = self.record.dim(work.k[1].coefficient(PLACE))
         code.emit("float scores[2][4] = {};")
+        keys: list[list[str]] = [[], []]
         for half in range(2):
             key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - {self.language.index(1)})", "key")
             at = code.let(f"{k} + {key} * {step}", "at")
             for chunk in range(self.chunks):
                 right = code.let(self._piece(work.k, at, chunk, work.features), "right")
                 if work.float_parts:
-                    float_parts.multiply_whole(code, f"scores[{half}]", f"high[{chunk}]", f"low[{chunk}]", right)
+                    keys[half].append(right)
                     continue
                 for x, y in ("xy", "zw"):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
+        for chunk, of_halves in enumerate(zip(*keys)):  # all keys are on their way
+            left = self.queries_apart[chunk] if self.queries_apart else float_parts.rows_apart(code, chunk)
+            for half, right in enumerate(of_halves):
+                code.emit(f"mma_f32(scores[{half}], {left}, in_parts<true>({right}));")
 
     def _admit(self, queries: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
         """Scales the scores, and puts what takes the place of those that do not count."""

@@ -310,7 +310,7 @@ class TeamContraction(Writer):
             code.emit(f"const int chunk = part + step * {slices};")
             return
         unrolled = 8 if few and layout.columns <= 16 else 4 if tiles <= 8 else 2
-        code.emit(f"#pragma unroll {unrolled // 2 if self.work.float_parts else unrolled}")
+        code.emit(f"#pragma unroll {unrolled}")
         head = f"for (int chunk = part; chunk < {-(-_static(self.work.k) // self.chunk)}; chunk += {slices})"
         loops.enter_context(code.block(head))
 

@@ -8,14 +8,7 @@ __device__ __forceinline__ Piece load_matrices(const Piece* row) {
   return made;
 }
 
-// The nearest float with 10 bits behind the point, ties away from zero; products leave out its lower 13 bits.
-__device__ __forceinline__ unsigned encode_tf32(float x) {
-  unsigned bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-  return bits;
-}
-
-// c[16][8] += a[16][8] · b[8][8] of such floats.
+// c[16][8] += a[16][8] · b[8][8] of floats whose lower 13 bits are left out.
 __device__ __forceinline__ void mma_tf32(
     float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -6,32 +6,42 @@ struct Parts {
   Piece big, finite, small;
 };
 
-template <bool whole>
+// Products leave out the lower 13 bits: `big` is rounded, and the rest cut off. NaN stays in `small`; of an infinity, and
+// of what rounds to one, NaN comes.
 __device__ __forceinline__ void split(unsigned bits, unsigned& big, unsigned& finite, unsigned& small) {
+  big = finite = (bits + 0x1000u) & 0xffffe000u;
+  small = __float_as_uint(__uint_as_float(bits) - __uint_as_float(big));
+}
+
+// The same of any number.
+__device__ __forceinline__ void split_any(unsigned bits, unsigned& big, unsigned& finite, unsigned& small) {
   const float x = __uint_as_float(bits);
-  big = encode_tf32(x) & 0xffffe000u;
-  if (whole) {
-    const float infinity = __uint_as_float(0x7f800000u);
-    const bool is_finite = fabsf(x) < infinity, is_huge = is_finite && fabsf(__uint_as_float(big)) == infinity;
-    if (is_huge) big = bits & 0xffffe000u;
-    const float rest = is_finite ? x - __uint_as_float(big) : 0.0f;
+  if (!(fabsf(x) < __uint_as_float(0x7f7ff000u))) {
+    const bool is_finite = fabsf(x) < __uint_as_float(0x7f800000u);
+    big = x != x ? 0x7fffe000u : bits & 0xffffe000u;
     finite = is_finite ? big : 0u;
-    small = is_huge ? __float_as_uint(rest) : encode_tf32(rest);  // rounded, the sum of both would be infinite
+    small = is_finite ? __float_as_uint(x - __uint_as_float(big)) : 0u;
   } else {
-    finite = big;
-    small = encode_tf32(x - __uint_as_float(big));
+    split(bits, big, finite, small);
   }
 }
 
-// With `whole`, numbers that are not finite, or that would round to infinity, make what f32 makes of them; else NaN or
-// infinity comes of them.
-template <bool whole>
+// With `any`, numbers that are not finite, and those that would round to infinity, make what f32 makes of them.
+template <bool any>
 __device__ __forceinline__ Parts in_parts(const Piece& x) {
   Parts made;
-  split<whole>(x.x, made.big.x, made.finite.x, made.small.x);
-  split<whole>(x.y, made.big.y, made.finite.y, made.small.y);
-  split<whole>(x.z, made.big.z, made.finite.z, made.small.z);
-  split<whole>(x.w, made.big.w, made.finite.w, made.small.w);
+  split(x.x, made.big.x, made.finite.x, made.small.x);
+  split(x.y, made.big.y, made.finite.y, made.small.y);
+  split(x.z, made.big.z, made.finite.z, made.small.z);
+  split(x.w, made.big.w, made.finite.w, made.small.w);
+  const float first = fmaxf(fabsf(__uint_as_float(x.x)), fabsf(__uint_as_float(x.y)));
+  const float second = fmaxf(fabsf(__uint_as_float(x.z)), fabsf(__uint_as_float(x.w)));
+  if (any && fmaxf(first, second) >= __uint_as_float(0x7f7ff000u)) {  // NaN alone needs no other way
+    split_any(x.x, made.big.x, made.finite.x, made.small.x);
+    split_any(x.y, made.big.y, made.finite.y, made.small.y);
+    split_any(x.z, made.big.z, made.finite.z, made.small.z);
+    split_any(x.w, made.big.w, made.finite.w, made.small.w);
+  }
   return made;
 }
 
