@@ -24,16 +24,16 @@ from rlx.models.bert import Config, encoder
 
 MINILM = Config(30522, 384, 6, 12, 1536)
 BERT = Config(30522, 768, 12, 12, 3072)
-Precision = Literal["f32", "f16", "bf16"]
+Precision = Literal["f32", "f32_fast", "f16", "bf16"]
 CASES: dict[str, tuple[Config, int, int, Precision]] = {
     f"{name} {batch}x{length} {precision}": (config, batch, length, precision)
     for name, config in (("MiniLM", MINILM), ("BERT-base", BERT))
-    for precision in ("f16", "f32")
+    for precision in ("f16", "f32_fast", "f32")
     for batch, length in ((1, 16), (1, 128), (32, 128))
     if (name, length) != ("BERT-base", 16)
 }
 IN_A_ROW = 20
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f32_fast": torch.float32}
 
 
 def weights(config: Config) -> dict[str, np.ndarray[Any, Any]]:

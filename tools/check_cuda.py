@@ -211,8 +211,9 @@ def parser_of(doc: str) -> argparse.ArgumentParser:
 def main() -> int:
     parser = parser_of(__doc__ or "")
     parser.add_argument("--run", action="store_true", help="run the cases on the first GPU")
+    parser.add_argument("--precision", default="f32", choices=("f32", "f32_fast"), help="of products of f32")
     given = parser.parse_args()
-    groups, modules = prepared(NVIDIAS, given.only, given.every)
+    groups, modules = prepared(NVIDIAS.at(given.precision), given.only, given.every)
     if given.run or given.emulate:
         return run_all(Driver() if given.run else Emulator(), groups, modules, given.jobs)
     print(f"NVRTC {nvrtc.version()}")

@@ -140,6 +140,16 @@ T exchanged(int line, T value, unsigned mask) {
   return other;
 }
 
+// Whether any lane of the block says so.
+inline int any_of(int line, bool value) {
+  block[threadIdx.x].given = value;
+  wait_at(line);
+  int found = 0;
+  for (const Lane& lane : block) found |= lane.waits_at != ended && lane.given;
+  wait_at(line);
+  return found;
+}
+
 template <class... Parameters, size_t... numbers>
 void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<numbers...>) {
   kernel(*(std::remove_const_t<Parameters>*)arguments[numbers]...);
@@ -188,6 +198,7 @@ To same_bits(From from) {
 }  // namespace emulation
 
 #define __syncthreads() emulation::wait_at(__LINE__)
+#define __syncthreads_or(value) emulation::any_of(__LINE__, value)
 #define __shfl_xor_sync(all, value, mask) emulation::exchanged(__LINE__, value, mask)
 
 struct alignas(16) float4 {

@@ -3,6 +3,16 @@
 namespace emulation {
 
 template <float decode(unsigned)>
+float of_halves(unsigned x, unsigned y) {
+  return decode(x & 0xffff) * decode(y & 0xffff) + decode(x >> 16) * decode(y >> 16);
+}
+
+// Matrix units look at 10 bits behind the point.
+inline float of_tf32(unsigned x, unsigned y) {
+  return __uint_as_float(x & 0xffffe000u) * __uint_as_float(y & 0xffffe000u);
+}
+
+template <float product(unsigned, unsigned)>
 void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   const unsigned own = threadIdx.x % warp, row = own / 4, column = own % 4 * 2;
   const Lane* const lanes_of_warp = &block[threadIdx.x / warp * warp];
@@ -18,21 +28,22 @@ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   }
   wait_at(of_warp(__LINE__));
   for (unsigned i = 0; i < 4; i++) {
-    for (unsigned pair = 0; pair < 8; pair++) {
-      const unsigned x = left[i / 2][pair], y = right[i % 2][pair];
-      c[i] += decode(x & 0xffff) * decode(y & 0xffff) + decode(x >> 16) * decode(y >> 16);
-    }
+    for (unsigned pair = 0; pair < 8; pair++) c[i] += product(left[i / 2][pair], right[i % 2][pair]);
   }
 }
 
 }  // namespace emulation
 
 inline void mma_f16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<decode_f16>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply<emulation::of_halves<decode_f16>>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<decode_bf16>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply<emulation::of_halves<decode_bf16>>(c, {a0, a1, a2, a3}, {b0, b1});
+}
+
+inline void mma_tf32(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  emulation::multiply<emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline Piece load_matrices(const Piece* row) {

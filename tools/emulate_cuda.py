@@ -56,7 +56,7 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX)])
+        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.float_parts()])
         kernels = text.replace(cuda.prelude(), others)
         kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
         assert kernels != text

@@ -68,6 +68,12 @@ def test_only_what_multiplies_is_narrow() -> None:
     }
     assert dtypes == {("matmul", "bf16"), ("gelu", "f32"), ("softmax", "f32"), ("add", "f32")}
     assert Precision(policy_of("f32")).run(graph, Context()) is graph
+    assert Precision(policy_of("f32_fast")).run(graph, Context()) is graph
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fast_f32_is_f32_where_no_units_have_parts_of_it(device: str) -> None:
+    np.testing.assert_array_equal(run(net(), device, "f32_fast", X), run(net(), device, "f32", X))
 
 
 def test_numbers_of_other_dtypes_stay_as_they_are() -> None:
@@ -133,5 +139,7 @@ def test_what_was_measured_in_one_mode_tells_nothing_of_another() -> None:
 
 
 def test_a_mode_that_there_is_not_is_told_at_once() -> None:
-    with pytest.raises(OptionError, match=r"\[session\] expected a precision of f32, f16, bf16, got 'fp16'.*'f16'"):
+    with pytest.raises(
+        OptionError, match=r"\[session\] expected a precision of f32, f32_fast, f16, bf16, got 'fp16'.*'f16'"
+    ):
         Session("cpu", precision="fp16")  # type: ignore[arg-type]

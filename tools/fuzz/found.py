@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from rlx.ir.literal import Literal
 from rlx.ir.text import parse_graph, print_graph, print_literal, read_literal
+from rlx.runtime.session import Precision
 from tools.fuzz.data import Recipe
 from tools.fuzz.program import How, Program
 
@@ -27,6 +28,7 @@ def write(program: Program, what: str = "") -> str:
     words += [f"disable={','.join(how.disable)}"] * bool(how.disable)
     words += [f"extras={','.join(how.extras)}"] * bool(how.extras)
     words += [f"common={','.join(how.common)}"] * bool(how.common)
+    words += [f"precision={how.precision}"] * (how.precision != "f32")
     lines += ["how " + " ".join(words)] * bool(words)
     lines += ["at " + " ".join(f"{name}={size}" for name, size in b.items()) for b in program.bindings if b]
     for name, recipe in program.recipes.items():
@@ -50,7 +52,8 @@ def read(text: str) -> Program:
             fields = dict(part.split("=", 1) for part in rest.split())
             numbers = {key: int(fields[key]) for key in ("level", "threads") if key in fields}
             lists = {key: _names(fields.get(key)) for key in ("disable", "extras", "common")}
-            how = How(fields.get("isa"), clamps="clamps" in fields, **numbers, **lists)
+            precision: Precision = "f32_fast" if fields.get("precision") == "f32_fast" else "f32"
+            how = How(fields.get("isa"), clamps="clamps" in fields, precision=precision, **numbers, **lists)
         elif word == "at":
             bindings.append({k: int(v) for k, v in (part.split("=") for part in rest.split())})
         elif word == "data":

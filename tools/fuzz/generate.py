@@ -455,6 +455,7 @@ class Maker:
             disable=disable,
             extras=tuple(e for e, p in EXTRAS.items() if self.chance(p)),
             common=self._common(),
+            precision="f32_fast" if self.chance(0.15) else "f32",
         )
 
     def _common(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
+from rlx.runtime.session import Precision
 from tools.fuzz.data import Recipe
 
 Binding = dict[str, int]
@@ -27,6 +28,7 @@ class How:
     disable: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     common: tuple[str, ...] = ()
+    precision: Precision = "f32"
 
     def on(self, isa: str) -> How:
         """The same on another instruction set."""

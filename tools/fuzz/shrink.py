@@ -81,6 +81,8 @@ def _options(program: Program) -> Iterator[Program]:
         yield _with(program, how=dataclasses.replace(how, extras=tuple(n for n in how.extras if n != name)))
     for name in how.common:
         yield _with(program, how=dataclasses.replace(how, common=tuple(n for n in how.common if n != name)))
+    if how.precision != "f32":
+        yield _with(program, how=dataclasses.replace(how, precision="f32"))
     if how.threads > 1:
         yield _with(program, how=dataclasses.replace(how, threads=1))
     if how.level != 2:

@@ -31,7 +31,12 @@ from rlx.runtime.signature import Signature
 
 Values = dict[Value, Array]
 Step = Callable[[], None]
-TOLERANCES: dict[Precision, tuple[float, float]] = {"f32": (1e-3, 1e-4), "f16": (4e-3, 4e-3), "bf16": (3e-2, 3e-2)}
+TOLERANCES: dict[Precision, tuple[float, float]] = {
+    "f32": (1e-3, 1e-4),
+    "f32_fast": (1e-3, 1e-4),
+    "f16": (4e-3, 4e-3),
+    "bf16": (3e-2, 3e-2),
+}
 """What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding."""
 
 

@@ -2,7 +2,8 @@
 
 With `f16` or `bf16` products, convolutions and attention of f32 take their operands in that dtype and add up in f32,
 as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
-prepared.
+prepared. With `f32_fast` the graph stays as it is, and targets with matrix units may make products of f32 of several
+ones of shorter floats, with errors of f32's size (`kernel.passes.float_parts`); others compute in f32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Policy = Callable[[Node], DType | None]
-MODES = ("f32", "f16", "bf16")
+MODES = ("f32", "f32_fast", "f16", "bf16")
 MULTIPLIED = (DotGeneral, Matmul, Einsum, Conv, ConvTranspose, GroupedMatmul, Attention)
 """Ops that do almost all of the arithmetic."""
 LEAST_MASK = -65504.0
@@ -31,11 +32,11 @@ nothing else is in a row."""
 
 
 def policy_of(mode: str) -> Policy | None:
-    """The policy of a precision mode; None for f32, which computes as the graph says. Raises OptionError."""
+    """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is. Raises OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
-    if mode == "f32":
+    if mode in ("f32", "f32_fast"):
         return None
     target = dtypes.f16 if mode == "f16" else dtypes.bf16
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlx.runtime.tuning import Tuning
 
 
-Precision = Literal["f32", "f16", "bf16"]
+Precision = Literal["f32", "f32_fast", "f16", "bf16"]
 
 
 @methods_checked(but=("compile",))
@@ -44,7 +44,8 @@ class Session:
               that can hold some only; others come from the host when rows choose them. None is all
     precision   the dtype in which products, convolutions and attention of f32 take their operands: `f32`, or `f16` or
               `bf16`, whose sums are still of f32. Matrix units of GPUs are many times as fast with those, and weights
-              take half the memory; results have three digits
+              take half the memory; results have three digits. `f32_fast` is f32 with errors of the same size, and lets
+              matrix units make products of several ones of shorter floats: on `cuda`, of three of TF32; f32 elsewhere
     check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 

@@ -9,6 +9,7 @@ import numpy as np
 from rlx import ops
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
+from rlx.runtime.session import Precision
 
 WIDTH, COLUMNS, HEAD = 64, 40, 16
 
@@ -37,6 +38,11 @@ def normed_product(graph: Graph, rows: int | str = "n", dtype: str = "f16") -> N
     normed = layer_norm(x, weight(graph, "scale", WIDTH), weight(graph, "shift", WIDTH))
     product = normed.cast(dtype) @ weight(graph, "w", WIDTH, COLUMNS, dtype=dtype)
     graph.output(product.cast("f32"), normed)
+
+
+def exact_product(graph: Graph, rows: int | str = "n") -> None:
+    """The same, all of it of f32."""
+    normed_product(graph, rows, "f32")
 
 
 def gated_product(graph: Graph, rows: int | str = "n", dtype: str = "bf16") -> None:
@@ -86,8 +92,11 @@ GRAPHS: dict[str, Callable[[Graph], None]] = {
     "row-tails": rotary_norm,
     "row-prologues": normed_product,
     "side-by-side": two_norms,
+    "float-parts": exact_product,
 }
 """By the pass without which they become other kernels."""
+PRECISIONS: dict[str, Precision] = {"float-parts": "f32_fast"}
+"""In which there are passes that f32 does not have."""
 
 
 def graph_of(make: Callable[..., None], *args: int | str) -> Graph:

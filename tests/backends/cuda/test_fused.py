@@ -21,11 +21,13 @@ from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program, leaves
 from rlx.kernel.ir.text import text_of
 from rlx.kernel.ir.verify import verify
+from rlx.runtime.session import Precision
 
 from .emulated_driver import EmulatedDriver
 from .fused_graphs import (
     GRAPHS,
     HEAD,
+    PRECISIONS,
     gated_product,
     graph_of,
     inputs_of,
@@ -37,17 +39,17 @@ from .fused_graphs import (
 )
 
 
-def results_of(graph: Graph, given: dict[str, Array], device: str) -> list[Array]:
-    program = rlx.Session(device).compile(graph)
+def results_of(graph: Graph, given: dict[str, Array], device: str, precision: Precision = "f32") -> list[Array]:
+    program = rlx.Session(device, precision=precision).compile(graph)
     if any(value.name == "cache" for value in graph.inputs):
         program.bind_handle("cache", np.ones((24, HEAD), np.float32))
         given = {name: value for name, value in given.items() if name != "cache"}
     return [np.asarray(result) for result in program.run(given)]
 
 
-def check(graph: Graph, rows: int, tolerance: float) -> None:
+def check(graph: Graph, rows: int, tolerance: float, precision: Precision = "f32") -> None:
     given = inputs_of(graph, rows)
-    for made, expected in zip(results_of(graph, given, "cuda"), results_of(graph, given, "cpu")):
+    for made, expected in zip(results_of(graph, given, "cuda", precision), results_of(graph, given, "cpu")):
         scale = max(np.abs(expected).max(initial=0.0), 1.0)
         np.testing.assert_allclose(made, expected, rtol=0, atol=tolerance * scale)
 
@@ -55,11 +57,12 @@ def check(graph: Graph, rows: int, tolerance: float) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_pass_makes_other_kernels_and_the_same_results(name: str, driver: EmulatedDriver) -> None:
     graph = graph_of(GRAPHS[name])
+    precision = PRECISIONS.get(name, "f32")
     with_it, without = (
-        build(graph, Options(disable=frozenset(off))).module.kernels.keys() for off in ((), {name})
-    )  # fmt: skip
+        build(graph, Options(disable=frozenset(off), precision=precision)).module.kernels.keys() for off in ((), {name})
+    )
     assert set(with_it) != set(without)
-    check(graph, 5, 2e-3)
+    check(graph, 5, 2e-3, precision)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

@@ -15,7 +15,7 @@ from ops.cases import cases_of_every_op
 from rlx import ops
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt import team_layouts
 from rlx.codegen.simt.language.cuda import prelude
 from rlx.codegen.simt.module import cpp_kernel, cpp_module
 from rlx.codegen.simt.piece_rows import NEIGHBOURS
@@ -93,7 +93,7 @@ def test_products_of_halves_are_those_of_matrix_units(dtype: str) -> None:
         assert (kernel.work.packed, kernel.work.group) == (8, 32)
         schedule = variant.shader.schedule
         assert schedule.mma == (16, 8, 16)
-        slices.append(team_contraction.layout_of(kernel.work).warps[2])
+        slices.append(team_layouts.layout_of(kernel.work).warps[2])
     assert slices[0] >= slices[1] > slices[2] == 1
 
 

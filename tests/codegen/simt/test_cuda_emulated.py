@@ -15,7 +15,7 @@ from kernel.schedule.graphs import scheduled
 from ops.case import Case
 from ops.cases import cases_of_every_op
 from rlx import flags, ops
-from rlx.backends.cuda.build import program_of
+from rlx.backends.cuda.build import NVIDIAS, program_of
 from rlx.codegen.simt.code import WORKGROUP, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import bindings_of
@@ -40,9 +40,9 @@ EVERY = 45
 pytestmark = pytest.mark.skipif(bool(why_absent()), reason=why_absent())
 
 
-def check(cases: Sequence[Case | KernelCase]) -> None:
+def check(cases: Sequence[Case | KernelCase], precision: str = "f32") -> None:
     emulator = Emulator()
-    items = [item for item in lowered(cases) if isinstance(item, Lowered)]
+    items = [item for item in lowered(cases, NVIDIAS.at(precision)) if isinstance(item, Lowered)]
     items = [item for item in items if not any(kernel.work.owns_kernels for kernel in item.program.main)]
     assert items
     module = cpp_module(item.program for item in items)
@@ -62,6 +62,11 @@ def test_a_sample_of_op_cases(first: int) -> None:
 )
 def test_kernels_of_many_blocks(kind: str) -> None:
     check([case for case in kernel_cases() if kind in str(case)])
+
+
+@pytest.mark.parametrize("kind", ["products", "attention: a window", "attention: one query", "open", "teams f32"])
+def test_kernels_with_parts_of_f32(kind: str) -> None:
+    check([case for case in kernel_cases() if kind in str(case)], "f32_fast")
 
 
 @pytest.mark.parametrize(

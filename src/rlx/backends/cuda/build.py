@@ -22,6 +22,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
+from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
@@ -29,6 +30,7 @@ from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack
@@ -58,6 +60,12 @@ class Maker:
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
+
+    def at(self, precision: str) -> Maker:
+        """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
+        if precision != "f32_fast" or not self.target.teams:
+            return self
+        return replace(self, passes=lambda: [FloatParts(_takes_parts), *self.passes()])
 
     def on(self, architecture: str) -> Maker:
         """The maker for a GPU of some architecture."""
@@ -98,6 +106,13 @@ def _panels(work: Contraction) -> tuple[int, int]:
 def _most_rows(nest: LoopNest, work: Contraction) -> int:
     """Rows that a product makes itself; only one of weights in panels, which it asks for before."""
     return row_product.most_rows(nest, work) if work.packed and team_contraction.takes(work) else 0
+
+
+def _takes_parts(work: Contraction | FusedAttention) -> bool:
+    """Whether matrix units compute products or attention of f32, as they lie or with weights in panels."""
+    if isinstance(work, FusedAttention):
+        return team_attention.takes(work)
+    return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
 
 def kernel_passes() -> list[KernelPass]:
@@ -149,7 +164,7 @@ def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
     if lacking:
         refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
         raise UnsupportedOp(f"[{maker.device}] {refusals}")
-    plan = _render(ready, Context.after(report, disable), maker)
+    plan = _render(ready, Context.after(report, disable), maker.at(options.precision))
     if flags.debug() >= 3:
         print(text_of(plan.program, lambda kernel: plan.module.variants[id(kernel)][0].shader.schedule))
         print("\n".join(plan.module.kernels.values()))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt import row_product, team_attention, team_contraction
+from rlx.codegen.simt import row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import Cpp, bindings_of
@@ -148,9 +148,9 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
     if target.teams and isinstance(work, FusedAttention) and team_attention.takes(work):
         yield from team_attention.guesses(work)
         return
-    rows = team_contraction.rows_of(work) if isinstance(work, Contraction) else 0
+    rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
-        for most, guess in team_contraction.GUESSES:
+        for most, guess in team_layouts.GUESSES:
             yield rows, most, guess
     else:
         yield rows, None, target.rows

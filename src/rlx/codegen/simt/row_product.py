@@ -1,4 +1,4 @@
-"""Contractions of 16-bit floats whose rows a nest makes: each workgroup makes those of its tile first, in workgroup
+"""Contractions on matrix units whose rows a nest makes: each workgroup makes those of its tile first, in workgroup
 memory, while its weights are on their way. So a norm costs no kernel, and its result no memory.
 """
 
@@ -13,31 +13,34 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.group_rows import GroupRows
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cpp import memory_type, words_of
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.slice_rows import SliceRows, slices_of
-from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
-from rlx.codegen.simt.team_contraction import PAD as SUMS_PAD
+from rlx.codegen.simt.slice_rows import SliceRows, Slices, slices_of
+from rlx.codegen.simt.team_contraction import TeamContraction
+from rlx.codegen.simt.team_layouts import HALF, SHARED_BYTES, WARP, Layout, layout_of
+from rlx.codegen.simt.team_layouts import PAD as SUMS_PAD
+from rlx.ir import dtype as dtypes
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.loops import LoopNest
 
 GUESSES = ((1, 1), (HALF, HALF))
 """Numbers of rows up to which they are taken for another number; there are never more."""
-PAD = 8
-"""Elements behind each row, so that rows begin in different banks."""
+PAD_BYTES = 16
+"""Behind each row, so that rows begin in different banks."""
 
 
 def most_rows(nest: LoopNest, product: Contraction) -> int:
     """The greatest number of rows that tiles have room for, of those in `GUESSES`; 0 for a product that has none."""
-    halves = product.a_dtype.itemsize == 2
-    if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or not halves:
+    is_narrow = product.a_dtype.itemsize == 2 or product.float_parts
+    if product.taps or product.batch or not isinstance(product.k, int) or product.k % 16 or not is_narrow:
         return 0
     fitting = 0
     for most, guess in GUESSES:
-        layout = team_contraction.layout_of(product, guess)
+        layout = layout_of(product, guess)
         if _shared_bytes(product, layout, most) > SHARED_BYTES:
             break
         fitting = most
@@ -59,12 +62,13 @@ def _staged(layout: Layout, most: float) -> int:
 
 def _stride(product: Contraction) -> int:
     assert isinstance(product.k, int)
-    return product.k + PAD
+    return product.k + PAD_BYTES // product.a_dtype.itemsize
 
 
 def _shared_bytes(product: Contraction, layout: Layout, most: float) -> int:
     sums = 4 * layout.warps[2] * int(most) * (layout.tile[1] + SUMS_PAD)
-    return sums + 2 * _staged(layout, most) * _stride(product) + 8 * 4 * layout.lanes // WARP
+    rows = product.a_dtype.itemsize * _staged(layout, most) * _stride(product)
+    return sums + rows + 8 * 4 * layout.lanes // WARP
 
 
 class RowProductWriter(TeamContraction):
@@ -100,7 +104,8 @@ class RowProductWriter(TeamContraction):
         if self.staged != 1 or along_m * along_n != 1:
             return None
         *stages, last = legal_stages(self.nest.statements)
-        return slices_of(self.row_body, self.nest, stages, self.lanes, last.body, self._take_all, self.left, along_k)
+        own = Slices(self.chunk, along_k, self.lanes, f"{self.left} == 0")
+        return slices_of(self.row_body, self.nest, stages, last.body, self._take_all, own)
 
     def _rows_of(self, width: int) -> GroupRows:
         """What makes a row with so many lanes."""
@@ -114,7 +119,8 @@ class RowProductWriter(TeamContraction):
 
     def _prepare_rows(self) -> None:
         code, language, rows = self.code, self.language, self.record.dim(self.work.m)
-        language.shared_variable(code, "left_rows", "__align__(16) unsigned short", self.staged * _stride(self.work))
+        element = memory_type(self.work.a_dtype)
+        language.shared_variable(code, "left_rows", f"__align__(16) {element}", self.staged * _stride(self.work))
         if isinstance(self.rows, SliceRows):
             code.emit("const int made = 0;")
             self._place_row(code.let(f"{self.top} + made", "row"))
@@ -145,16 +151,22 @@ class RowProductWriter(TeamContraction):
             rest = self.code.let(f"{rest} / {extent}", "rest")
 
     def _take(self, place: str, value: Reg) -> None:
-        bits = f"encode_{self.work.a_dtype}({value.name})"
-        self.code.emit(f"left_rows[made * {_stride(self.work)} + {place}] = (unsigned short){bits};")
+        dtype = self.work.a_dtype
+        element = value.name if dtype is dtypes.f32 else f"(unsigned short)encode_{dtype}({value.name})"
+        self.code.emit(f"left_rows[made * {_stride(self.work)} + {place}] = {element};")
 
     def _take_all(self, first: str, values: list[Reg]) -> None:
-        bits = [f"encode_{self.work.a_dtype}({value.name})" for value in values]
-        words = ", ".join(f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2]))
-        self.code.emit(f"*(Piece*)(left_rows + made * {_stride(self.work)} + {first}) = Piece{{{words}}};")
+        words = words_of(self.work.a_dtype, [value.name for value in values])
+        for start in range(0, len(words), 4):
+            place = f"made * {_stride(self.work)} + {first}" + f" + {start // 4 * self.piece}" * (start > 0)
+            self.code.emit(f"*(Piece*)(left_rows + {place}) = Piece{{{', '.join(words[start : start + 4])}}};")
 
     def _a_offset(self, row: str) -> str:
         return f"min((int)(warp_row + {row}), {self.staged - 1}) * {_stride(self.work)}"
+
+    def _left_row(self) -> str:
+        row = f"(int)({self.body.axes[self.work.m_axis]} - {self.top})"
+        return self.code.let(f"left_rows + {row} * {_stride(self.work)}", "left")
 
     def _left_piece(self, at: str) -> str:
         return f"piece_at<true>(left_rows + {at})"

@@ -1,7 +1,8 @@
-"""Attention of 16-bit floats on matrix units: a workgroup has a tile of queries of a head, its warps share the keys.
+"""Attention of 16-bit floats on matrix units, and of f32 as sums of shorter floats: a workgroup has a tile of queries
+of a head, its warps share the keys.
 
 A warp makes the scores of 16 queries and 16 keys at a time, takes softmax as the keys come, and multiplies the powers,
-each as the sum of two 16-bit floats, with the values; its lanes have them where the next product wants them. What the
+each as the sum of two shorter floats, with the values; its lanes have them where the next product wants them. What the
 warps have for the queries meets in workgroup memory, each shrunk to the greatest score of all.
 Source: Dao 2023, arXiv:2307.08691.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rlx.codegen.simt import float_parts
 from rlx.codegen.simt.attention import FEATURE, HEAD, KEY, PLACE, AttentionWriter
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.split_kv import query_number
 from rlx.ir import dim as dims
@@ -34,14 +37,20 @@ FEW_TILES = 63
 than keep a large GPU busy have a tile for each warp, and nothing to join."""
 MOST_FEATURES = 128
 """Of a query and of a value, which a lane has 16th parts of in registers."""
+MOST_FLOATS = 64
+"""The same of f32."""
+CHUNKS_APART = 2
+"""Pieces of queries of f32 that a lane has registers for the parts of, at most; of more, it makes them again for each
+step."""
 
 
 def takes(work: FusedAttention) -> bool:
     """Whether matrix units can compute it: features that are neighbours, in pieces of 16 bytes."""
     features, values = work.features, work.value_features
-    fits = features % 8 == 0 and values % 8 == 0 and max(features, values) <= MOST_FEATURES
+    parts = work.float_parts and work.dtype is dtypes.f32
+    fits = features % 8 == 0 and values % 8 == 0 and max(features, values) <= (MOST_FLOATS if parts else MOST_FEATURES)
     near = all(line.coefficient(FEATURE) == 1 for _, line in (work.q, work.k))
-    return work.dtype in HALVES and fits and near
+    return (parts or work.dtype in HALVES) and fits and near
 
 
 LINE = 128
@@ -85,13 +94,16 @@ class TeamAttention(AttentionWriter):
         super().__init__(work, slots, grid, (*grid[:3], work.keys), team=True, language=language)
         self.rows = rows
         self.lanes = 32 * WARPS
-        self.chunks = -(-work.features // 32)
+        self.piece = 16 // work.dtype.itemsize
+        self.together = 4 * self.piece
+        self.chunks = -(-work.features // self.together)
+        self.queries_apart: list[str] = []
         self.columns = work.value_features // 8
         self.words = self.columns % 4 == 0 and work.v[1].coefficient(FEATURE) == 1 and self._is_aligned(work.v)
         self.schedule = Schedule(
             (Tile("workgroup", "queries", TILE), Tile("thread", "keys", TILE)),
             spaces=(("q", "register"), ("k", "global"), ("v", "global"), ("scores", "register")),
-            mma=(16, 8, 16),
+            mma=(16, 8, 8 if work.float_parts else 16),
         )
 
     def write(self) -> Dim:
@@ -155,34 +167,45 @@ class TeamAttention(AttentionWriter):
             for chunk in range(self.chunks):
                 code.emit(f"{name}[{chunk}] = {self._piece(work.q, at, chunk, work.features)};")
             masks.append(self.start(work.mask[1], 3) if work.mask is not None else "")
+        if work.float_parts and self.chunks <= CHUNKS_APART:
+            self.queries_apart = [float_parts.rows_apart(code, chunk) for chunk in range(self.chunks)]
         return queries, masks
 
     def _piece(self, operand: tuple[int, Linear], at: str, chunk: int, features: int) -> str:
-        """The lane's eight of 32 features, zeros behind the last."""
+        """The lane's 16 bytes of 64 of features, zeros behind the last."""
         slot, aligned = operand[0], self._is_aligned(operand)
-        place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {32 * chunk} + own % 4 * 8)"
-        ragged = 32 * (chunk + 1) > features
-        return f"{32 * chunk} + own % 4 * 8 < {features} ? {place} : Piece{{}}" if ragged else place
+        feature = f"{self.together * chunk} + own % 4 * {self.piece}"
+        place = f"piece_at<{str(aligned).lower()}>(slot{slot} + {at} + {feature})"
+        ragged = self.together * (chunk + 1) > features
+        return f"{feature} < {features} ? {place} : Piece{{}}" if ragged else place
 
     def _is_aligned(self, operand: tuple[int, Linear]) -> bool:
         """Whether all rows begin at multiples of 16 bytes."""
         slot, line = operand
         strides = [line.const, *(c for n, c in line.axes if n != FEATURE), *(c for _, c in line.others)]
-        return self.body.slots[slot].aligned and all(dims.exact_div(c, 8) is not None for c in strides)
+        return self.body.slots[slot].aligned and all(dims.exact_div(c, self.piece) is not None for c in strides)
 
     def _scores(self, k: str, start: str, stop: str) -> None:
         """Scores of 16 keys: of each half of them, two of the lane's first row and two of its second."""
         work, code = self.work, self.code
         step = self.record.dim(work.k[1].coefficient(PLACE))
         code.emit("float scores[2][4] = {};")
+        keys: list[list[str]] = [[], []]
         for half in range(2):
             key = code.let(f"min({start} + {8 * half} + own / 4, {stop} - {self.language.index(1)})", "key")
             at = code.let(f"{k} + {key} * {step}", "at")
             for chunk in range(self.chunks):
                 right = code.let(self._piece(work.k, at, chunk, work.features), "right")
+                if work.float_parts:
+                    keys[half].append(right)
+                    continue
                 for x, y in ("xy", "zw"):
                     left = ", ".join(f"{rows}[{chunk}].{pair}" for pair in (x, y) for rows in ("high", "low"))
                     code.emit(f"mma_{work.dtype}(scores[{half}], {left}, {right}.{x}, {right}.{y});")
+        for chunk, of_halves in enumerate(zip(*keys)):  # all keys are on their way
+            left = self.queries_apart[chunk] if self.queries_apart else float_parts.rows_apart(code, chunk)
+            for half, right in enumerate(of_halves):
+                code.emit(f"mma_f32(scores[{half}], {left}, in_parts<true>({right}));")
 
     def _admit(self, queries: Sequence[str], masks: Sequence[str], start: str, stop: str) -> None:
         """Scales the scores, and puts what takes the place of those that do not count."""
@@ -217,7 +240,7 @@ class TeamAttention(AttentionWriter):
     def _mix(self, v: str, start: str, stop: str, shrunk: Sequence[str]) -> None:
         """Adds the values, each by its power."""
         work, code, dtype = self.work, self.code, self.work.dtype
-        left = self._parts()
+        left = float_parts.powers(code) if work.float_parts else self._parts()
         keys = [code.let(f"{start} + {8 * half + i} + own % 4 * 2", "key") for half in range(2) for i in range(2)]
         there = [code.let(f"{key} < {stop}", "there") for key in keys]
         last = f"{stop} - {self.language.index(1)}"
@@ -228,6 +251,10 @@ class TeamAttention(AttentionWriter):
             for number in range(4):
                 code.emit(f"mixed[{column}][{number}] = mixed[{column}][{number}] * {shrunk[number // 2]};")
             right = pairs[column] if pairs is not None else self._elements(column, places, there)
+            if work.float_parts:
+                values = f"in_parts<true>(Piece{{{', '.join(right)}}})"
+                code.emit(f"mma_f32(mixed[{column}], {left[0]}, {left[1]}, {values});")
+                continue
             for part in left:
                 code.emit(f"mma_{dtype}(mixed[{column}], {', '.join(part)}, {', '.join(right)});")
 
@@ -237,24 +264,30 @@ class TeamAttention(AttentionWriter):
         return f"({place}) * {self.columns} + {column}" if self.words else f"{8 * column} + ({place})"
 
     def _elements(self, column: int, places: Sequence[str], there: Sequence[str]) -> list[str]:
-        """A lane's part of the values of a product: pairs of keys, element by element."""
+        """A lane's part of the values of a product: pairs of keys, element by element; of f32, each key alone."""
         slot, line = self.work.v
         along = self.record.dim(line.coefficient(FEATURE))
         feature = f"({self._feature(column, 'own / 4')}) * {along}"
+        if self.work.float_parts:
+            loads = [f"{inside} ? slot{slot}[{at} + {feature}] : 0.0f" for inside, at in zip(there, places)]
+            return [self.code.let(f"__float_as_uint({load})", "right") for load in loads]
         values = [f"({inside} ? (unsigned)slot{slot}[{at} + {feature}] : 0u)" for inside, at in zip(there, places)]
         return [self.code.let(f"{values[2 * half]} | {values[2 * half + 1]} << 16", "right") for half in range(2)]
 
     def _pairs(self, places: Sequence[str], there: Sequence[str]) -> list[list[str]]:
         """The same of all products, from words in which neighbouring features are."""
         code, slot = self.code, self.work.v[0]
-        kind, count = ("Piece", 4) if self.columns % 8 == 0 else ("HalfPiece", 2)
+        of_a_word = 4 // self.work.dtype.itemsize
+        kind, count = ("Piece", 4) if self.columns % (4 * of_a_word) == 0 else ("HalfPiece", 2)
         words: list[list[str]] = []
         for inside, at in zip(there, places):
             words.append([])
-            for number in range(self.columns // (2 * count)):
+            for number in range(self.columns // (of_a_word * count)):
                 place = f"(const {kind}*)(slot{slot} + {at} + own / 4 * {self.columns}) + {number}"
                 piece = code.let(f"{inside} ? *({place}) : {kind}{{}}", "values")
                 words[-1] += [f"{piece}.{component}" for component in "xyzw"[:count]]
+        if self.work.float_parts:
+            return [list(of_keys) for of_keys in zip(*words)]
         return [
             [
                 code.let(f"paired<{column % 2}>({words[2 * half][column // 2]}, {words[2 * half + 1][column // 2]})")
@@ -304,9 +337,9 @@ class TeamAttention(AttentionWriter):
     def _store_neighbours(self, slot: int, places: Sequence[str], values: Sequence[str]) -> None:
         """Stores values that are neighbours, four at a time."""
         for first in range(0, len(values), 4):
-            bits = [f"encode_{self.work.dtype}({value})" for value in values[first : first + 4]]
-            words = ", ".join(f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2]))
-            self.code.emit(f"*(HalfPiece*)(slot{slot} + {places[first]}) = HalfPiece{{{words}}};")
+            words = words_of(self.work.dtype, values[first : first + 4])
+            kind = "Piece" if len(words) == 4 else "HalfPiece"
+            self.code.emit(f"*({kind}*)(slot{slot} + {places[first]}) = {kind}{{{', '.join(words)}}};")
 
     def _join(self, first: str, tops: Sequence[str], totals: Sequence[str]) -> None:
         """What the warps have for each query and feature, by one lane."""

@@ -1,8 +1,9 @@
-"""Contractions of 16-bit floats on matrix units, with sums of f32: warps of a workgroup share its tile, and the sum
-over k where there are few tiles.
+"""Contractions of 16-bit floats on matrix units, with sums of f32, and of f32 as sums of shorter floats: warps of a
+workgroup share its tile, and the sum over k where there are few tiles.
 
 Operands come straight from memory, 16 bytes a lane; what warps read twice, caches have. A lane's 16 bytes are eight
-neighbours along k, of which it takes the pairs that an instruction wants from it. That permutes k, alike on both sides.
+neighbours along k, or four of f32, of which it takes what an instruction wants from it. That permutes k, alike on both
+sides.
 The sums meet in workgroup memory, from which the results are finished and written row by row.
 """
 
@@ -12,13 +13,24 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+from rlx.codegen.simt import float_parts
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.team_layouts import (
+    GUESSES,
+    HALF,
+    PAD,
+    PANEL,
+    Layout,
+    chunk_of,
+    layout_of,
+    piece_of,
+    rows_of,
+)
 from rlx.codegen.simt.writer import Writer
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -29,103 +41,45 @@ from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
 HALVES = (dtypes.f16, dtypes.bf16)
-WARP = 32
 LEAST = 16
 """Elements along k that are worth while."""
-SHARED_BYTES = 48 << 10
-MOST_LANES = 512
-REGISTERS = 65536
-"""Of a multiprocessor."""
-MULTIPROCESSORS = 132
-"""Of GPUs of the larger kind."""
-MANY_ROWS = 512
-"""From here on warps of a tile have rows of their own, and each all of the sum."""
-CHUNK = 32
-"""Elements along k that four lanes have of a row."""
-PANELS = (8, CHUNK)
-"""Width and groups of panels: what a warp reads at once."""
-GUESSES = ((8, 1), (32, 16), (192, 128), (1024, 512), (None, 4096))
-"""Where only a run tells how many rows there are: numbers up to which they are taken for another number."""
 FEW_ROWS = 32
 """Rows up to which a workgroup reads its weights once, and mostly waits for them."""
-HALF = 8
-"""Rows that are one half of those of an instruction: the other half is zeros, which nothing brings."""
 LINE = 128
 """Bytes that come from memory together."""
-MANY_SLICES = (8, 12)
-"""Warps along k of few rows."""
-MOST_PANELS = 8
-"""Panels of columns of a tile of few rows."""
 HELD_BYTES, HELD_BYTES_OF_WARPGROUPS = 50 << 10, 112 << 10
 """Of weights that a workgroup has on their way before it waits for earlier kernels, beside arrays of its own: what
 every GPU has room for, and half of what those have whose kernels overlap, so that the next one's come beside them."""
-PAD = 8
-"""Floats behind each row of sums, so that rows begin in different banks."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a workgroup computes its tile.
-
-    rows, columns    of a warp's tile
-    warps            along m, n and k
-    """
-
-    rows: int
-    columns: int
-    warps: tuple[int, int, int]
-
-    @property
-    def lanes(self) -> int:
-        m, n, k = self.warps
-        return WARP * m * n * k
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Rows and columns of the workgroup."""
-        return self.rows * self.warps[0], self.columns * self.warps[1]
-
-    @property
-    def shared_bytes(self) -> int:
-        rows, columns = self.tile
-        return 4 * self.warps[2] * rows * (columns + PAD)
 
 
 def takes(work: Contraction) -> bool:
     """Whether a workgroup can compute it: rows that are contiguous along k, and as long as pieces of 16 bytes are."""
-    if work.a_dtype not in HALVES or work.a_dtype is not work.b_dtype or not work.dtype.is_float:
+    parts = work.float_parts and work.a_dtype is dtypes.f32 and work.dtype is dtypes.f32
+    if not (parts or work.a_dtype in HALVES) or work.a_dtype is not work.b_dtype or not work.dtype.is_float:
         return False
     if work.dtype is dtypes.f64 or not _has_pieces(work):
         return False
-    return (work.packed, work.group) == PANELS if work.packed else work.b.coefficient(work.k_axis) == 1
+    panels = (PANEL, chunk_of(work))
+    return (work.packed, work.group) == panels if work.packed else work.b.coefficient(work.k_axis) == 1
 
 
 def panels(work: Contraction) -> tuple[int, int]:
     """Width of panels for the static right side of a contraction that a workgroup computes, and of groups; 0 for
     none."""
-    return PANELS if takes(dataclasses.replace(work, packed=PANELS[0], group=PANELS[1])) else (0, 1)
+    chunk = chunk_of(work)
+    return (PANEL, chunk) if takes(dataclasses.replace(work, packed=PANEL, group=chunk)) else (0, 1)
 
 
 def _has_pieces(work: Contraction) -> bool:
     """Whether rows of a are pieces of 16 bytes."""
-    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % _piece(work) == 0
+    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % piece_of(work) == 0
     return fits and work.a.coefficient(work.k_axis) == 1
-
-
-def _piece(work: Contraction) -> int:
-    """Elements of 16 bytes."""
-    return 16 // work.a_dtype.itemsize
 
 
 def is_aligned(side: Linear, work: Contraction) -> bool:
     """Whether all runs along k begin at multiples of 16 bytes."""
     strides = [side.const, *(c for n, c in side.axes if n != work.k_axis), *(c for _, c in side.others)]
-    return all(dims.exact_div(c, _piece(work)) is not None for c in strides)
-
-
-def rows_of(work: Contraction) -> Dim:
-    """Rows of all matrices of the left side."""
-    return dims.mul(dims.product(work.batch), work.m)
+    return all(dims.exact_div(c, piece_of(work)) is not None for c in strides)
 
 
 def _most_rows(work: Contraction, rows_guess: int) -> float:
@@ -134,74 +88,6 @@ def _most_rows(work: Contraction, rows_guess: int) -> float:
     if isinstance(rows, int):
         return rows
     return next((most for most, guess in GUESSES if guess == rows_guess and most is not None), math.inf)
-
-
-def layout_of(work: Contraction, rows: int = GUESSES[-1][1]) -> Layout:
-    """The layout that should take the least time: what is loaded and multiplied, and how long one warp waits for its
-    operands. Dims of rows that only a run tells are taken to make so many `rows`."""
-    known = with_rows(work, rows)
-    if _static(rows_of(known)) <= HALF and _static(known.k) >= CHUNK * min(MANY_SLICES):
-        return _narrow(known)
-    return min(_layouts(known), key=lambda layout: (_cost(known, layout), layout.lanes))
-
-
-def _narrow(work: Contraction) -> Layout:
-    """The layout of few rows, where all time goes into reading the weights: warps have slices of the sum, and a
-    workgroup so many columns that each multiprocessor has one, if that keeps all of its weights on their way; else
-    small tiles."""
-    panels = -(-_static(work.n) // 8)
-    tiles = max(1, round(panels / MULTIPROCESSORS))
-    if tiles > MOST_PANELS:
-        return Layout(16, 16, (1, 1, min(MANY_SLICES)))
-    slices = max(MANY_SLICES) if tiles == 1 and _static(work.k) >= CHUNK * max(MANY_SLICES) else min(MANY_SLICES)
-    return Layout(16, 8 * tiles, (1, 1, slices))
-
-
-def with_rows(work: Contraction, rows: int) -> Contraction:
-    m = max(work.m, 1) if isinstance(work.m, int) else rows
-    known = math.prod(d for d in work.batch if isinstance(d, int))
-    batch = (known, 1 if all(isinstance(d, int) for d in work.batch) else max(1, rows // max(known * m, 1)))
-    n = max(work.n, 1) if isinstance(work.n, int) else rows
-    return dataclasses.replace(work, batch=batch, m=m, n=n)
-
-
-def _layouts(work: Contraction) -> list[Layout]:
-    """Those that a workgroup can have, for a contraction of known dims."""
-    m = _static(work.m)
-    tiles = [(16 * i, 8 * j) for i in (1, 2, 4) for j in (1, 2, 3, 4, 6, 8)]
-    splits = [(i, j, k) for i in (1, 2, 4, 8) for j in (1, 2, 3, 4) for k in (1, 2, 4, 8, 12)]
-    splits = splits if m < MANY_ROWS else [(4, 1, 1), (2, 2, 1)]
-    found = []
-    for rows, columns in tiles:
-        for warps in splits:
-            layout = Layout(rows, columns, warps)
-            covers = rows * (warps[0] - 1) < m and columns * (warps[1] - 1) < _static(work.n)
-            if covers and 128 <= layout.lanes <= MOST_LANES and layout.shared_bytes <= SHARED_BYTES:
-                found.append(layout)
-    return found
-
-
-def _cost(work: Contraction, layout: Layout) -> float:
-    """Clocks, roughly. The numbers are fitted to what layouts took on an H200: a step along k takes a warp 160 clocks
-    where it waits for memory, a multiprocessor gets 96 bytes a clock from its own cache and 40 from the common one."""
-    m, n, k = _static(work.m), _static(work.n), _static(work.k)
-    taps = _static(dims.product(work.taps)) if all(isinstance(d, int) for d in work.taps) else 1
-    steps = taps * -(-k // (CHUNK * layout.warps[2]))
-    k *= taps
-    rows, columns = layout.tile
-    blocks = _static(dims.product(work.batch)) * -(-m // rows) * -(-n // columns)
-    accumulators = layout.rows * layout.columns // WARP
-    registers = 40 + accumulators + layout.rows + layout.columns
-    resident = max(1, min(2048 // layout.lanes, REGISTERS // (registers * layout.lanes), 16))
-    itemsize = work.a_dtype.itemsize
-    warps = layout.lanes // WARP
-    loaded = (layout.rows + layout.columns) * k * itemsize * layout.warps[0] * layout.warps[1]
-    multiplied = rows * columns * k / 1024
-    fetched = (rows + columns) * k * itemsize / 40
-    busy = -(-blocks // MULTIPROCESSORS) * max(loaded / 96, multiplied, fetched)
-    rounds = -(-blocks // (MULTIPROCESSORS * resident))
-    finish = 400 + rows * columns * layout.warps[2] / layout.lanes * 8
-    return max(busy, rounds * steps * 160.0) + rounds * finish + warps
 
 
 class TeamContraction(Writer):
@@ -222,9 +108,10 @@ class TeamContraction(Writer):
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
+        self.chunk, self.piece = chunk_of(work), piece_of(work)
         self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
-        steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
+        steps = -(-_static(work.k) // (self.chunk * self.layout.warps[2]))
         holds = self.code.follows and self._is_aligned(work.b_slot, work.b)
         held_bytes = 16 * steps * self.layout.columns // 8 * self.lanes
         self.held = steps if holds and held_bytes <= most_held else 0
@@ -236,7 +123,7 @@ class TeamContraction(Writer):
         self.schedule = Schedule(
             (Tile("workgroup", "m", rows), Tile("workgroup", "n", columns), *warp),
             spaces=(("a", "global"), ("b", "panels" if work.packed else "global"), ("sum", "register")),
-            mma=(16, 8, 16),
+            mma=mma_of(work),
         )
 
     def write(self) -> Dim:
@@ -284,10 +171,10 @@ class TeamContraction(Writer):
         """Asks for the tile's weights while the kernel before still runs, which made none of them."""
         work, code = self.work, self.code
         columns = self.layout.tile[1]
-        panel_bytes = depth(work) * PANELS[0] * work.b_dtype.itemsize
-        last = -(-_static(work.n) // PANELS[0]) * panel_bytes
-        first = code.let(f"{self.left} / {PANELS[0]} * {panel_bytes}", "first")
-        end = code.let(f"minimum({first} + {columns // PANELS[0] * panel_bytes}, {self.language.index(last)})", "end")
+        panel_bytes = depth(work) * PANEL * work.b_dtype.itemsize
+        last = -(-_static(work.n) // PANEL) * panel_bytes
+        first = code.let(f"{self.left} / {PANEL} * {panel_bytes}", "first")
+        end = code.let(f"minimum({first} + {columns // PANEL * panel_bytes}, {self.language.index(last)})", "end")
         start = f"(const char*)(slot{work.b_slot} + {self.body.fresh_offset(work.b)})"
         with code.block(f"for (auto at = {first} + lane * {LINE}; at < {end}; at += {self.lanes * LINE})"):
             code.emit(f"bring_near({start} + at);")
@@ -295,12 +182,12 @@ class TeamContraction(Writer):
     def _hold_weights(self) -> None:
         """Loads the warp's weights while the kernel before still runs, which made none of them."""
         code, work = self.code, self.work
-        chunks, slices = -(-_static(work.k) // CHUNK), self.layout.warps[2]
+        chunks, slices = -(-_static(work.k) // self.chunk), self.layout.warps[2]
         for j in range(self.layout.columns // 8):
             at = code.let(self._column(j), "b")
             for i in range(self.held):
                 chunk = f"(part + {i * slices})"
-                source = f"slot{work.b_slot} + {at} + {chunk} * {CHUNK * PANELS[0]} + own * 8"
+                source = f"slot{work.b_slot} + {at} + {chunk} * {self.chunk * PANEL} + own * {self.piece}"
                 there = "" if (i + 1) * slices <= chunks else f"{chunk} < {chunks}, "
                 code.emit(f"copy_ahead{'_if' if there else ''}({there}&{self._held(j, str(i))}, {source});")
         code.emit("commit_copies();")
@@ -381,23 +268,30 @@ class TeamContraction(Writer):
         with ExitStack() as loops:
             a_tap, b_tap = self._taps(loops)
             self._steps(loops, few)
-            code.emit(f"const int along = chunk * {CHUNK} + own % 4 * 8;")
-            behind = k % CHUNK or (self.held and -(-k // CHUNK) % layout.warps[2])
+            code.emit(f"const int along = chunk * {self.chunk} + own % 4 * {self.piece};")
+            behind = k % self.chunk or (self.held and -(-k // self.chunk) % layout.warps[2])
             guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
             rows = [self._left_piece(f"{at} + along{a_tap}") for at in a]
             left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
-            left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
+            if not work.float_parts:
+                left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
             if self.held:
                 right = [code.let(self._held(j, "step"), "right") for j in range(n_tiles)]
             elif work.packed:
-                columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
+                columns = [
+                    self._piece(work.b_slot, work.b, f"{at} + chunk * {self.chunk * PANEL} + own * {self.piece}{b_tap}")
+                    for at in b
+                ]
                 right = [code.let(column, "right") for column in columns]
             else:
                 columns = [self._piece(work.b_slot, work.b, f"{at} + along{b_tap}") for at in b]
                 right = [code.let(f"{guard}{column}{none}", "right") for column in columns]
-            for i in range(m_tiles):
-                for j in range(n_tiles):
-                    self._multiply(f"sums[{i}][{j}]", left[2 * i], left[2 * i + 1], right[j])
+            if work.float_parts:
+                float_parts.multiply(code, left, 2 * m_tiles, right)
+            else:
+                for i in range(m_tiles):
+                    for j in range(n_tiles):
+                        self._multiply(f"sums[{i}][{j}]", left[2 * i], left[2 * i + 1], right[j])
         self._declare()
         for i in range(m_tiles):
             for j in range(n_tiles):
@@ -415,8 +309,9 @@ class TeamContraction(Writer):
             loops.enter_context(code.block(f"for (int step = 0; step < {self.held}; step++)"))
             code.emit(f"const int chunk = part + step * {slices};")
             return
-        code.emit(f"#pragma unroll {8 if few and layout.columns <= 16 else 4 if tiles <= 8 else 2}")
-        head = f"for (int chunk = part; chunk < {-(-_static(self.work.k) // CHUNK)}; chunk += {slices})"
+        unrolled = 8 if few and layout.columns <= 16 else 4 if tiles <= 8 else 2
+        code.emit(f"#pragma unroll {unrolled}")
+        head = f"for (int chunk = part; chunk < {-(-_static(self.work.k) // self.chunk)}; chunk += {slices})"
         loops.enter_context(code.block(head))
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
@@ -429,7 +324,7 @@ class TeamContraction(Writer):
         """Where a lane begins in the columns of its tile of this number."""
         work, code = self.work, self.code
         if work.packed:
-            return self._panel(str(8 * number), 8)
+            return self._panel(str(PANEL * number), PANEL)
         last = f"{self.record.dim(work.n)} - {self.language.index(1)}"
         column = f"min({self.left} + warp_column + {8 * number} + own / 4, {last})"
         self.body.axes[work.n_axis] = code.let(column, "column")
@@ -459,10 +354,42 @@ class TeamContraction(Writer):
                 places = [f"shared_sums[({part} * {rows} + {row}) * {columns + PAD} + {column}]"
                           for part in range(self.layout.warps[2])]  # fmt: skip
                 total = code.let(language.rounded(work.dtype, " + ".join(places)))
+                if work.float_parts:
+                    total = self._made_sure(total)
                 body.accumulated = Reg(total, work.dtype, False)
                 for stage in nests.legal_stages(work.epilogue):
                     assert isinstance(stage, Store)  # of a contraction
                     body.store(stage.slot, stage.offset, body.gen(stage.body))
+
+    def _made_sure(self, total: str) -> str:
+        """The sum of the row and column at hand, made again in f32 where it is not finite."""
+        sure = self.code.fresh("sure")
+        self.code.emit(self.language.mutable(sure, total))
+        with self.body.scope(f"if (is_lost({total}))"):
+            self.code.emit(f"{sure} = 0.0f;")
+            with ExitStack() as loops:
+                left, right = self._left_row(), self._right_column()
+                a_tap, b_tap = self._taps(loops)
+                float_parts.add_products(self.code, self.work, sure, left + a_tap, right + b_tap)
+        return sure
+
+    def _left_row(self) -> str:
+        """A pointer to the row of a at hand."""
+        return self.code.let(f"slot{self.work.a_slot} + {self.body.fresh_offset(self._outside(self.work.a))}", "left")
+
+    def _right_column(self) -> str:
+        """A pointer to the column of b at hand."""
+        work, code, column = self.work, self.code, self.body.axes[self.work.n_axis]
+        if not work.packed:
+            return code.let(f"slot{work.b_slot} + {self.body.fresh_offset(self._outside(work.b))}", "right")
+        size = self.record.dim(dims.mul(dims.product(work.taps), depth(work) * PANEL))
+        own = f"{column} / {PANEL} * {size} + {column} % {PANEL} * {work.group}"
+        return code.let(f"slot{work.b_slot} + {self.body.fresh_offset(work.b)} + {own}", "right")
+
+
+def mma_of(work: Contraction) -> tuple[int, int, int]:
+    """What an instruction multiplies along m, n and k."""
+    return 16, 8, 8 if work.float_parts else 16
 
 
 def depth(work: Contraction) -> int:

@@ -39,8 +39,9 @@ LOG2E = math.log2(math.e)
 
 
 def takes(work: FusedAttention, slots: Sequence[Slot]) -> bool:
-    """Whether features are whole steps of products, and rows of all operands neighbours of 16 bytes."""
-    whole = work.features % 16 == 0 and work.value_features % 16 == 0
+    """Whether it is of 16-bit floats, its features are whole steps of products, and rows of all operands lie in pieces
+    of 16 bytes."""
+    whole = work.dtype.itemsize == 2 and work.features % 16 == 0 and work.value_features % 16 == 0
     return whole and all(_is_aligned(slots, side) for side in (work.q, work.k, work.v, work.out))
 
 

@@ -1,7 +1,7 @@
-"""Contractions of 16-bit floats with many rows, on matrix units: tiles of both sides come to workgroup memory, some
-steps ahead, and all warps of a workgroup take them from there.
+"""Contractions with many rows, on matrix units, of 16-bit floats and of f32 as sums of shorter floats: tiles of both
+sides come to workgroup memory, some steps ahead, and all warps of a workgroup take them from there.
 
-Both sides lie there as weights do in panels: of eight rows, or columns, 32 elements along k are 512 neighbouring bytes.
+Both sides lie there as weights do in panels: of eight rows, or columns, 64 bytes along k are 512 neighbouring bytes.
 In them the four pieces of a row are swapped by the row's number, so that neither the lanes that copy at once meet in a
 bank nor those that load matrices: 16 bytes of each of eight rows.
 """
@@ -16,7 +16,8 @@ from rlx.codegen.simt import team_contraction
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
-from rlx.codegen.simt.team_contraction import CHUNK, PAD, PANELS, WARP, TeamContraction, depth, is_aligned
+from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
+from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP
 from rlx.codegen.simt.tile_layouts import TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
@@ -56,7 +57,7 @@ class TileContraction(TeamContraction):
             (*workgroup, *warp),
             spaces=(("a", "shared"), ("b", "shared"), ("sum", "register")),
             stages=layout.stages,
-            mma=(16, 8, 16),
+            mma=mma_of(work),
         )
 
     def write(self) -> Dim:
@@ -82,12 +83,17 @@ class TileContraction(TeamContraction):
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
         results = TileResults(work, layout, self.body, stages, self.top, self.left)
         code.emit("float* const shared_sums = (float*)dynamic_shared;")
+        if work.float_parts:
+            code.emit("bool lost = false;")
         for part in range(layout.parts):
             for number in range(along_k):
                 code.emit(self.language.barrier())
                 with code.block(f"if (slice == {number})") if along_k > 1 else nullcontext():
                     self._put_part(part, number > 0)
-            code.emit(self.language.barrier())
+            if work.float_parts:
+                self._make_sure(results, part)
+            else:
+                code.emit(self.language.barrier())
             results.write(part)
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
 
@@ -151,7 +157,7 @@ class TileContraction(TeamContraction):
         else:
             code.emit("const int from_row = (int)lane / 16 * 2 + (int)lane / 4 % 2;")
             code.emit("const int from_chunk = (int)(lane / 4 ^ lane / 8) & 1;")
-        code.emit(f"const int from_along = from_chunk * {CHUNK} + (int)lane % 4 * 8;")
+        code.emit(f"const int from_along = from_chunk * {self.chunk} + (int)lane % 4 * {self.piece};")
         place = f"(from_row / 8 * {chunks} + from_chunk) * {WARP} + from_row % 8 * 4"
         code.emit(f"const int to_place = {place} + ((int)lane % 4 ^ from_row / 2 % 4);")
 
@@ -199,28 +205,28 @@ class TileContraction(TeamContraction):
     def _panel_copies(self, start: int) -> Copies:
         """Those of a packed right side, which lies in workgroup memory as it does everywhere."""
         work, code, layout = self.work, self.code, self.ring
-        chunks = -(-_static(work.k) // CHUNK)
+        chunks = -(-_static(work.k) // self.chunk)
         lanes_a_panel = WARP * layout.chunks
         count, step = layout.side_pieces[1] // layout.lanes, layout.lanes // lanes_a_panel
-        tap_size = depth(work) * PANELS[0]
+        tap_size = depth(work) * PANEL
         size = self.language.index(_static(dims.product(work.taps)) * tap_size)
         code.emit(f"const int from_panel = (int)lane / {lanes_a_panel}, from_piece = (int)lane % {lanes_a_panel};")
         code.emit("const int to_piece = (int)lane ^ (int)lane / 8 % 4;")
-        panel = f"({self.left} / {PANELS[0]} + from_panel)"
+        panel = f"({self.left} / {PANEL} + from_panel)"
         start_of_all = self.body.fresh_offset(work.b)
-        begin = code.let(f"slot{work.b_slot} + {start_of_all} + {panel} * {size} + from_piece * 8", "right")
+        begin = code.let(f"slot{work.b_slot} + {start_of_all} + {panel} * {size} + from_piece * {self.piece}", "right")
         guards = [""] * count
         if dims.exact_div(work.n, layout.tile[1]) is None:
-            panels = self.language.index(-(-_static(work.n) // PANELS[0]))
-            there = code.let(f"(int)({panels} - {self.left} / {PANELS[0]})", "there")
+            panels = self.language.index(-(-_static(work.n) // PANEL))
+            there = code.let(f"(int)({panels} - {self.left} / {PANEL})", "there")
             guards = [f"from_panel + {i * step} < {there}" for i in range(count)]
-        inside = f"along / {CHUNK} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
+        inside = f"along / {self.chunk} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
         tap = f" + ahead / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
 
         def write(stage: str) -> None:
             for number, guard in enumerate(guards):
                 place = f"{stage} + {start + number * layout.lanes} + to_piece"
-                source = f"{begin} + {number * step} * {size} + along * {PANELS[0]}{tap}"
+                source = f"{begin} + {number * step} * {size} + along * {PANEL}{tap}"
                 self._copy(place, source, guard, inside)
 
         return write
@@ -232,8 +238,8 @@ class TileContraction(TeamContraction):
     # products
 
     def _name_matrices(self) -> None:
-        """Where in a stage a lane's rows are of the matrices that a warp loads: four of 16 rows and 16 elements along
-        k, and four of 8 columns and 32 elements."""
+        """Where in a stage a lane's rows are of the matrices that a warp loads: four of 16 rows and 32 bytes along k,
+        and four of 8 columns and 64 bytes."""
         code, layout = self.code, self.ring
         chunks = layout.chunks
         code.emit("const int swap = own % 8 / 2;")
@@ -243,7 +249,10 @@ class TileContraction(TeamContraction):
         code.emit(f"const int right_at = first_piece + {column} + (own / 8 ^ swap);")
 
     def _multiply_stage(self) -> None:
-        """All products of a stage: two of each pair of a warp's row and column tiles, 32 elements along k."""
+        """All products of a stage: two of each pair of a warp's row and column tiles, 64 bytes along k."""
+        if self.work.float_parts:
+            self._multiply_parts()
+            return
         code, layout = self.code, self.ring
         m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
         with ExitStack() as loops:
@@ -263,6 +272,24 @@ class TileContraction(TeamContraction):
                     self._unrolled(inner, "i", m_tiles)
                     rows = ", ".join(f"left[{number}][i].{word}" for word in "xyzw")
                     code.emit(f"mma_{self.work.a_dtype}(sums[i][j], {rows}, right[j].{x}, right[j].{y});")
+
+    def _multiply_parts(self) -> None:
+        """The same of f32: both sides are taken apart, the columns one tile after the other."""
+        code, layout = self.code, self.ring
+        m_tiles, n_tiles, chunks = layout.rows // 16, layout.columns // 8, layout.chunks
+        with ExitStack() as loops:
+            self._unrolled(loops, "chunk", layout.slice)
+            code.emit(f"Parts left[2][{m_tiles}];")
+            with ExitStack() as inner:
+                self._unrolled(inner, "i", m_tiles)
+                for number, name in enumerate(("left_high", "left_low")):
+                    place = f"from + {name} + (i * {2 * layout.group * chunks} + chunk) * {WARP}"
+                    code.emit(f"left[{number}][i] = in_parts<false>(load_matrices({place}));")
+            self._unrolled(loops, "j", n_tiles)
+            place = f"from + right_at + (j * {chunks} + chunk) * {WARP}"
+            code.emit(f"const Parts right = in_parts<false>(load_matrices({place}));")
+            self._unrolled(loops, "i", m_tiles)
+            code.emit("mma_f32(sums[i][j], left[0][i], left[1][i], right);")
 
     def _multiply_together(self) -> None:
         """The same by products of four warps."""
@@ -307,6 +334,24 @@ class TileContraction(TeamContraction):
             if adds:
                 pair = [f"__uint_as_float(place->{word}) + {total}" for word, total in zip("xy", pair)]
             code.emit(f"*place = HalfPiece{{{', '.join(f'__float_as_uint({total})' for total in pair)}}};")
+            if self.work.float_parts:
+                code.emit("lost |= is_lost(__uint_as_float(place->x)) || is_lost(__uint_as_float(place->y));")
+
+    def _make_sure(self, results: TileResults, part: int) -> None:
+        """Waits for the sums of a part, and makes those again that are not finite."""
+        code, work, layout, axes = self.code, self.work, self.ring, self.body.axes
+        rows, columns = layout.tile
+        with self.body.scope("if (__syncthreads_or(lost))"):
+            count = rows // layout.parts * columns
+            with self.body.scope(f"for (int e = (int)lane; e < {count}; e += {layout.lanes})"):
+                axes[work.m_axis] = results.at_m(f"e / {columns}", part)
+                axes[work.n_axis] = code.let(f"{self.left} + e % {columns}", "at")
+                ends = zip((work.m_axis, work.n_axis), (work.m, work.n))
+                inside = " && ".join(f"{axes[axis]} < {self.record.dim(extent)}" for axis, extent in ends)
+                with self.body.scope(f"if ({inside})"):
+                    place = f"shared_sums[e / {columns} * {columns + PAD} + e % {columns}]"
+                    code.emit(f"{place} = {self._made_sure(code.let(place, 'total'))};")
+            code.emit(self.language.barrier())
 
 
 def fits(work: Contraction, slots: Sequence[Slot]) -> bool:

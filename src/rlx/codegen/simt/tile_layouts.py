@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rlx.codegen.simt.body import legal
-from rlx.codegen.simt.team_contraction import CHUNK, PAD, WARP, Layout, with_rows
+from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, with_rows
 from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
 from rlx.ir.expr import INSTRUCTIONS
@@ -29,6 +29,8 @@ PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
 PRODUCTS_TOGETHER = 1740
 """The same by `wgmma`."""
+PARTS_A_CLOCK, SPLIT_A_CLOCK = 200, 24
+"""Products of f32 as sums of shorter floats, and operands that are made such sums."""
 SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 26 * MULTIPROCESSORS
 """Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
 FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 6, 90
@@ -45,12 +47,14 @@ class TileLayout(Layout):
 
     depth    elements along k of both sides that are brought there at once: one chunk, or two
     stages   how many times as many have room there
+    chunk    elements along k that are 64 bytes
     together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
     """
 
     depth: int = 2 * CHUNK
     stages: int = 3
     together: bool = False
+    chunk: int = CHUNK
 
     @property
     def group(self) -> int:
@@ -65,7 +69,7 @@ class TileLayout(Layout):
 
     @property
     def chunks(self) -> int:
-        return self.depth // CHUNK
+        return self.depth // self.chunk
 
     @property
     def slice(self) -> int:
@@ -134,6 +138,15 @@ LAYOUTS = tuple(
     for stages in ((6, 5, 4) if together else (3, 4))
     if (layout := TileLayout(rows, columns, warps, depth, stages, together)).is_possible
 )
+PARTS = tuple(
+    layout
+    for rows, columns, warps in WARPS
+    if rows * columns < 64 * 64
+    for depth in (32, 16)
+    for stages in (3, 4)
+    if (layout := TileLayout(rows, columns, warps, depth, stages, chunk=CHUNK // 2)).is_possible
+)
+"""Those for products of f32 as sums of shorter floats, which take more registers."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those for GPUs whose warps make products alone."""
 
@@ -154,7 +167,7 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
         return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
 
-    return min(LAYOUTS if warpgroups else ALONE, key=key)
+    return min(PARTS if work.float_parts else LAYOUTS if warpgroups else ALONE, key=key)
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:
@@ -175,7 +188,10 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     brought = (rows + columns) * k * itemsize
     slabs = rows // 64 if layout.together else layout.warps[0]
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
-    products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
+    a_clock = PARTS_A_CLOCK if work.float_parts else PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK
+    products = rows * columns * k / a_clock
+    if work.float_parts:  # what a warp takes apart
+        products += (layout.rows + layout.columns) * k * layout.warps[0] * layout.warps[1] / SPLIT_A_CLOCK
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
     finished = rows * columns * ((1 + layout.warps[2]) / 2 / FINISHED_A_CLOCK + instructions / INSTRUCTIONS_A_CLOCK)
     together = resident(layout)

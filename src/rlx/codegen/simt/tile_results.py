@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from rlx.codegen.simt.body import Body
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.team_contraction import PAD
+from rlx.codegen.simt.team_layouts import PAD
 from rlx.codegen.simt.tile_layouts import PIECE_BYTES, TileLayout
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
@@ -80,7 +81,7 @@ class TileResults:
                 f"for (int {first} = (int)lane / {a_row}; {first} < {end}; {first} += {at_once * step})"
             ):
                 rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
-                at = [self._at_m(row, part) for row in rows]
+                at = [self.at_m(row, part) for row in rows]
                 asked = [self._ask(row_at) for row_at in at]
                 for row, row_at, pieces in zip(rows, at, asked):
                     self._finish(f"{row} * {layout.tile[1] + PAD} + {column}", row_at, pieces)
@@ -91,7 +92,7 @@ class TileResults:
             return nullcontext()
         return self.body.scope(f"if ({at} < {self.body.record.dim(extent)})")
 
-    def _at_m(self, row: str, part: int) -> str:
+    def at_m(self, row: str, part: int) -> str:
         """The row of the results that is one of a part's sums: of each warp's rows, or those of a group of warps, so
         many follow one another."""
         layout = self.layout
@@ -161,11 +162,7 @@ class TileResults:
             self.body.store(stage.slot, stage.offset, values[0])
             return
         dtype = self.body.slots[stage.slot].dtype
-        if dtype is dtypes.f32:
-            words = [f"__float_as_uint({value.name})" for value in values]
-        else:
-            bits = [f"encode_{dtype}({value.name})" for value in values]
-            words = [f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2])]
+        words = words_of(dtype, [value.name for value in values])
         at = self.body.fresh_offset(stage.offset)
         for start in range(0, len(words), 4):
             place = f"(Piece*)(slot{stage.slot} + {at} + {start * 4 // dtype.itemsize})"

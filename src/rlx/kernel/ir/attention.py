@@ -19,7 +19,7 @@ class FusedAttention(Renderable):
     2 query, 3 key; it is added, or where it is bool, `fill` takes the place of scores at false. Head h reads the keys
     and values of head h // `repeat`. A row whose every score is -inf gives 0 if `empty_zero`, else NaN.
     `window` and `softcap` are as in `ops.transformer.Attention`. `live` is 1, or 0 at sizes at which other kernels do
-    the same (`kernel.passes.split_kv`).
+    the same (`kernel.passes.split_kv`). `float_parts` is as that of a `Contraction`, of both products.
     """
 
     batch: Dim
@@ -43,6 +43,7 @@ class FusedAttention(Renderable):
     window: int | None = None
     softcap: float | None = None
     live: Dim = 1
+    float_parts: bool = False
 
     def extents(self) -> Shape:
         return (self.batch, self.heads, self.queries, self.keys)

@@ -25,7 +25,8 @@ class Contraction(Renderable):
     `epilogue` statements are `Store`s, once per sum, whose bodies use `accumulated` and loads at the axes. `packed` is
     the panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
     zeros behind n and k; `b` then says where the panels of a matrix begin: one that data choose, or one of the batch.
-    With `NO_SLOT` as its slot, the left side is in no buffer: who owns the contraction makes it.
+    With `NO_SLOT` as its slot, the left side is in no buffer: who owns the contraction makes it. `float_parts` lets a
+    target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have.
     """
 
     NO_SLOT: ClassVar[int] = -1
@@ -45,6 +46,7 @@ class Contraction(Renderable):
     packed: int = 0
     group: int = 1
     taps: Shape = ()
+    float_parts: bool = False
 
     @property
     def m_axis(self) -> int:

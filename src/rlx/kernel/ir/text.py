@@ -175,7 +175,8 @@ def _(work: Contraction, writer: _Writer) -> list[str]:
         b = f"%{writer.kernel.slots[work.b_slot]} in panels of {work.packed}" + (f"x{work.group}" * (work.group > 1))
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
     over = ", ".join(f"a{n} in {extent}" for n, extent in summed)
-    lines = [f"sum = {work.dtype.name} sum of {a} * {b} over {over}"]
+    parts = " (as parts)" * work.float_parts
+    lines = [f"sum = {work.dtype.name} sum of {a} * {b}{parts} over {over}"]
     for store in work.epilogue:
         lines += writer.statements(store.body)
         lines.append(f"{writer.place(store.slot, store.offset)} = {writer.value(store.body)}")
@@ -209,7 +210,7 @@ def _(work: FusedAttention, writer: _Writer) -> list[str]:
     read = _places(work.reads(), writer)
     traits = [f"scale {work.scale:g}", *(["causal"] if work.causal else [])]
     traits += [f"window {work.window}"] * (work.window is not None) + [f"softcap {work.softcap}"] * bool(work.softcap)
-    traits += [f"live {work.live}"] * (work.live != 1)
+    traits += [f"live {work.live}"] * (work.live != 1) + ["products as parts"] * work.float_parts
     shape = f"{work.batch} x {work.heads} heads, {work.queries} queries, {work.keys} keys, {work.features} features"
     return [f"{out} = attention({', '.join(read)}) of {shape}, {', '.join(traits)}"]
 

@@ -389,6 +389,14 @@ def memory_type(dtype: DType) -> str:
     return f"signed {word}" if dtype.kind == "int" else f"unsigned {word}"
 
 
+def words_of(dtype: DType, values: Sequence[str]) -> list[str]:
+    """Registers as words of memory, of f32 or of floats of 16 bits."""
+    if dtype is dtypes.f32:
+        return [f"__float_as_uint({value})" for value in values]
+    bits = [f"encode_{dtype}({value})" for value in values]
+    return [f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2])]
+
+
 def bindings_of(elements: Sequence[DType], writes: int) -> list[Binding]:
     """The parameters of a kernel: a pointer for every slot, of which the first `writes` are written."""
     return [Binding(memory_type(dtype), slot < writes) for slot, dtype in enumerate(elements)]

@@ -80,4 +80,9 @@ def prelude(ptx: bool = True) -> str:
     instructions of PTX, and products of matrix units; for other compilers neither."""
     written = (dtypes.f16, dtypes.bf16) if ptx else ()
     parts = [text_of("cuda_warp.cuh", "gpu.cuh", *(PTX if ptx else ())), conversions(CUDA, written)]
-    return "\n".join([*parts, *([warpgroup_products()] if ptx else [])])
+    return "\n".join([*parts, *([warpgroup_products(), float_parts()] if ptx else [])])
+
+
+def float_parts() -> str:
+    """Products of f32 as sums of shorter floats, which call those of matrix units."""
+    return text_of("cuda_parts.cuh")
