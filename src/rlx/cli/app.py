@@ -70,7 +70,7 @@ def _widen(requested: bool) -> None:
     widen(requested)
 
 
-PRECISIONS = ("f32", "f16", "bf16")
+PRECISIONS = ("f32", "f16", "bf16", "int8")
 Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
 Inputs = Annotated[
     list[str],

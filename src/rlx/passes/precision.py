@@ -22,7 +22,7 @@ from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Policy = Callable[[Node], DType | None]
-MODES = ("f32", "f16", "bf16")
+MODES = ("f32", "f16", "bf16", "int8")
 MULTIPLIED = (DotGeneral, Matmul, Einsum, Conv, ConvTranspose, GroupedMatmul, Attention)
 """Ops that do almost all of the arithmetic."""
 LEAST_MASK = -65504.0
@@ -31,11 +31,12 @@ nothing else is in a row."""
 
 
 def policy_of(mode: str) -> Policy | None:
-    """The policy of a precision mode; None for f32, which computes as the graph says. Raises OptionError."""
+    """The policy of a precision mode; None for f32, which computes as the graph says, and for int8, which is another
+    graph (`passes.quantise`). Raises OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
-    if mode == "f32":
+    if mode in ("f32", "int8"):
         return None
     target = dtypes.f16 if mode == "f16" else dtypes.bf16
 
