@@ -22,7 +22,7 @@ Where there is a range, numbers beyond it count as its ends, and NaN as its low 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from rlx.ir.op import Constant, Param
 from rlx.ops import build
 from rlx.ops.activation import Relu, Sigmoid
 from rlx.ops.convolution import Conv, ReduceWindow
-from rlx.ops.elementwise import Abs, Clamp, Maximum
+from rlx.ops.elementwise import Abs, Add, Clamp, Maximum
 from rlx.ops.linalg import DotGeneral, Matmul
 from rlx.ops.shape import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from rlx.ops.transcendental import Exp
@@ -100,21 +100,37 @@ class Quantise(Pass):
             return graph
         rebuild = Rebuild(graph)
         known: Known = {}
+        carried = self._carried(graph, takes)
         for node in graph.nodes:
+            first = len(rebuild.new.nodes)
             if id(node) in takes and self._wanted(node, context):
                 x, w = (rebuild[value] for value in node.inputs)
-                first = len(rebuild.new.nodes)
-                made = _product(node, x, w, self.ranges.get(node.name), known)
-                rebuild.replace(node, made, first=first)
-                changed = True
+                rebuild.replace(node, _product(node, x, w, self.ranges.get(node.name), known), first=first)
+            elif not carried.keys().isdisjoint(node.inputs) and context.spend(self.name, "sum", node):
+                a, b = (_carried_sum(v, rebuild, carried, known) for v in node.inputs)
+                rebuild.replace(node, a + b, first=first)
             else:
                 rebuild.keep(node, bodies[id(node)] or None)
-        return rebuild.finish() if changed else graph
+        return rebuild.finish()
 
     def _wanted(self, node: Node, context: Context) -> bool:
         if isinstance(node.op, Conv):
             return context.spend(self.name, "convolution", node)
         return context.spend(self.name, "product", node)
+
+    def _carried(self, graph: Graph, takes: Container[int]) -> dict[Value, Range]:
+        """What residual nets carry past convolutions, with its range: nothing takes it but convolutions, which have it
+        in bytes, and additions. In bytes it is a quarter of what memory has to bring; that of transformers stays as it
+        is, it is smaller and its numbers lie further apart."""
+        found: dict[Value, Range] = {}
+        ends = set(graph.outputs.values())
+        for value in dict.fromkeys(n.inputs[0] for n in graph.nodes if id(n) in takes and isinstance(n.op, Conv)):
+            users = graph.uses(value)
+            ranges = {self.ranges.get(n.name) for n in users if id(n) in takes}
+            of = next(iter(ranges))
+            if len(ranges) == 1 and of and value not in ends and all(id(n) in takes or type(n.op) is Add for n in users):
+                found[value] = of
+        return {v: of for v, of in found.items() if any(type(n.op) is Add for n in graph.uses(v))}
 
 
 def products(graph: Graph) -> Iterator[Node]:
@@ -220,6 +236,16 @@ def _by_data(x: Value, axis: int | None) -> Bytes:
     most = build.maximum(build.reduce_max(build.abs(x) if zero else x, axes=axes, keepdims=True), LEAST)
     steps = float(LEVELS - zero)
     return Bytes(_rounded(x * (steps / most), zero), most * (1.0 / steps), zero)
+
+
+def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range], known: Known) -> Value:
+    """An operand of an addition, by way of the bytes that convolutions have it in."""
+    of = carried.get(value)
+    if of is None:
+        return rebuild[value]
+    taken = _bytes_of(rebuild[value], None, of, known)
+    wide = taken.values.cast(dtypes.f32)
+    return (wide - float(taken.zero) if taken.zero else wide) * taken.scale
 
 
 def _rounded(steps: Value, zero: int) -> Value:
