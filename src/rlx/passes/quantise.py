@@ -9,8 +9,8 @@ u8 by i8 is what processors multiply (`codegen.simd.microkernels`): i8 would hav
 zero point adds is a sum over a column of the weight, which is worked out once too. Scale and zero point come from
 
     a range    of calibration, one for all elements: they are constants of the graph
-    the data   where there is none. Each row of a product and each image of a convolution has a scale of its own, so
-               that no row hangs on others; the zero point is 128, or 0 for what is never negative
+    the data   where there is none. Each row of a product has its own, and each image of a convolution its own scale,
+               with the zero point 128, or 0 for what is never negative: no row hangs on others
 
 The sum is exact, becomes f32, and is multiplied by both scales. Biases, activations and the next quantisation are
 elementwise and join the product's kernel.
@@ -72,11 +72,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Bytes:
-    """An operand as u8. `scale` is a number, or has an axis of 1 where the product sums."""
+    """An operand as u8. Scale and zero point are of all of it, or have an axis of 1 where the product sums."""
 
     values: Value
     scale: Value | float
-    zero: int
+    zero: Value
 
 
 Known = dict[tuple[Value, int | None, Range | None], Bytes]
@@ -100,7 +100,7 @@ class Quantise(Pass):
             return graph
         rebuild = Rebuild(graph)
         known: Known = {}
-        carried = self._carried(graph, takes)
+        carried = self._carried(graph, takes) if context.enabled(self.name, "convolution") else {}
         for node in graph.nodes:
             first = len(rebuild.new.nodes)
             if id(node) in takes and self._wanted(node, context):
@@ -128,7 +128,12 @@ class Quantise(Pass):
             users = graph.uses(value)
             ranges = {self.ranges.get(n.name) for n in users if id(n) in takes}
             of = next(iter(ranges))
-            if len(ranges) == 1 and of and value not in ends and all(id(n) in takes or type(n.op) is Add for n in users):
+            if (
+                len(ranges) == 1
+                and of
+                and value not in ends
+                and all(id(n) in takes or type(n.op) is Add for n in users)
+            ):
                 found[value] = of
         return {v: of for v, of in found.items() if any(type(n.op) is Add for n in graph.uses(v))}
 
@@ -185,20 +190,21 @@ def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: K
         return _convolution(op, x, w, known_range, known)
     depth, columns = _axes_of(op, w) if isinstance(op, DotGeneral) else ([0], [1])
     matrix = w if depth == [0] and columns == [1] else w.transpose(*depth, *columns)
-    matrix = matrix.reshape(_count([w.shape[axis] for axis in depth]), -1)
-    rows = x.shape[: x.rank - len(depth)] or (1,)
-    left = _bytes_of(x.reshape(*rows, matrix.shape[0]), -1, known_range, known)
+    terms = _count([w.shape[axis] for axis in depth])
+    rows = (*(x.shape[: x.rank - len(depth)] or (1,)), terms)
+    left = _bytes_of(x if x.shape == rows else x.reshape(rows), -1, known_range, known)
+    matrix = matrix if matrix.rank == 2 else matrix.reshape(terms, -1)
     values, scale = _weight(matrix, axes=(0,))
-    zero = x.graph.constant(left.zero, dtypes.u8)
-    total = build.integer_matmul(left.values, values, zero, x.graph.constant(0, dtypes.i8))
-    return _scaled(total, left.scale, scale.reshape(-1)).reshape(node.types[0].shape)
+    total = build.integer_matmul(left.values, values, left.zero, x.graph.constant(0, dtypes.i8))
+    result = _scaled(total, left.scale, scale.reshape(-1))
+    return result if result.shape == node.types[0].shape else result.reshape(node.types[0].shape)
 
 
 def _convolution(op: Conv, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
     left = _bytes_of(x, None, known_range, known)
     values, scale = _weight(w, axes=tuple(range(1, w.rank)))
     total = build.integer_conv(
-        left.values, values, x.graph.constant(left.zero, dtypes.u8), x.graph.constant(0, dtypes.i8),
+        left.values, values, left.zero, x.graph.constant(0, dtypes.i8),
         strides=op.strides, dilations=op.dilations, low=op.low, high=op.high, groups=1,
     )  # fmt: skip
     return _scaled(total, left.scale, scale.reshape(-1, *([1] * (w.rank - 2))))
@@ -221,21 +227,43 @@ def _bytes_of(x: Value, axis: int | None, known_range: Range | None, known: Know
     """An operand in bytes: by a range, or by its rows along `axis`, or by its images where that is None."""
     key = (x, axis, known_range)
     if key not in known:
-        known[key] = _by_range(x, known_range) if known_range is not None else _by_data(x, axis)
+        by_data = _by_images if axis is None else _by_rows
+        known[key] = by_data(x) if known_range is None else _by_range(x, known_range)
     return known[key]
 
 
 def _by_range(x: Value, of: Range) -> Bytes:
     scale = float(np.float32(of.scale))
-    return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, of.zero)
+    if isinstance(x.op, ReduceWindow) and x.op.combine == "max":  # the greatest byte is of the greatest number
+        inner = _by_range(x.node.inputs[0], of)
+        pooled = x.graph.add(x.op, inner.values)
+        assert isinstance(pooled, Value)
+        return Bytes(pooled, scale, inner.zero)
+    return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, x.graph.constant(of.zero, dtypes.u8))
 
 
-def _by_data(x: Value, axis: int | None) -> Bytes:
-    axes = (x.rank - 1,) if axis is not None else tuple(range(1, x.rank))
-    zero = 0 if _is_never_negative(x) else LEVELS // 2 + 1
+def _by_rows(x: Value) -> Bytes:
+    """Each row of the last axis between its own ends."""
+    if _is_never_negative(x):
+        return _by_greatest(x, (x.rank - 1,), 0)
+    low = build.minimum(build.reduce_min(x, axes=(x.rank - 1,), keepdims=True), 0.0)
+    high = build.maximum(build.reduce_max(x, axes=(x.rank - 1,), keepdims=True), 0.0)
+    scale = build.maximum(high * (1.0 / LEVELS) - low * (1.0 / LEVELS), LEAST)
+    steps = 1.0 / scale
+    zero = build.round(-low * steps)
+    return Bytes((build.round(x * steps) + zero).cast(dtypes.u8), scale, zero.cast(dtypes.u8))
+
+
+def _by_images(x: Value) -> Bytes:
+    """Each image between 0 and its greatest number, or as far below 0, as all share the zero point that is around
+    them."""
+    return _by_greatest(x, tuple(range(1, x.rank)), 0 if _is_never_negative(x) else LEVELS // 2 + 1)
+
+
+def _by_greatest(x: Value, axes: tuple[int, ...], zero: int) -> Bytes:
     most = build.maximum(build.reduce_max(build.abs(x) if zero else x, axes=axes, keepdims=True), LEAST)
     steps = float(LEVELS - zero)
-    return Bytes(_rounded(x * (steps / most), zero), most * (1.0 / steps), zero)
+    return Bytes(_rounded(x * (steps / most), zero), most * (1.0 / steps), x.graph.constant(zero, dtypes.u8))
 
 
 def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range], known: Known) -> Value:
@@ -245,7 +273,7 @@ def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range],
         return rebuild[value]
     taken = _bytes_of(rebuild[value], None, of, known)
     wide = taken.values.cast(dtypes.f32)
-    return (wide - float(taken.zero) if taken.zero else wide) * taken.scale
+    return (wide - float(of.zero) if of.zero else wide) * taken.scale
 
 
 def _rounded(steps: Value, zero: int) -> Value:

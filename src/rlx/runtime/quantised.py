@@ -44,7 +44,13 @@ def digest_of(calibration: Calibration) -> str:
     """What tells this calibration from others before a graph is at hand. Raises OptionError."""
     hasher = hashlib.blake2b(digest_size=16)
     for number, inputs in enumerate(calibration):
-        named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs) if isinstance(inputs, (list, tuple)) else None
+        named = (
+            inputs.items()
+            if isinstance(inputs, Mapping)
+            else enumerate(inputs)
+            if isinstance(inputs, (list, tuple))
+            else None
+        )
         if named is None:
             wanted = "expected a mapping of names to arrays or a list of arrays"
             raise OptionError(f"[precision] {wanted} as calibration {number}, got {type(inputs).__name__}")
@@ -124,7 +130,9 @@ def _joined(low: float, high: float, array: Array, node: Node) -> tuple[float, f
     high = float(np.max(array, initial=high))
     if not (math.isfinite(low) and math.isfinite(high)):
         place = node.source or node.name
-        raise InputError(f"[precision] expected finite numbers in a calibration, got {low} to {high}, at node {place!r}")
+        raise InputError(
+            f"[precision] expected finite numbers in a calibration, got {low} to {high}, at node {place!r}"
+        )
     return low, high
 
 
@@ -141,7 +149,9 @@ def _taken(graph: Graph, inputs: Any, number: int) -> tuple[dict[str, Array], di
         arrays = signature.with_states(arrays, states)
         return dict(zip(signature.types, arrays)), signature.binding(arrays, graph.data)
     except RlxError as error:
-        raise InputError(f"[precision] expected inputs of {graph.name!r} as calibration {number}, got {error}") from None
+        raise InputError(
+            f"[precision] expected inputs of {graph.name!r} as calibration {number}, got {error}"
+        ) from None
 
 
 def _known(name: str, of: TensorType) -> tuple[int, ...]:
@@ -157,5 +167,7 @@ def _weights(graph: Graph) -> dict[str, Array]:
 
     missing = [value.name for value in graph.params if value.name not in graph.data]
     if missing:
-        raise InputError(f"[precision] expected weights in the graph that a calibration runs, got none of {missing[0]!r}")
+        raise InputError(
+            f"[precision] expected weights in the graph that a calibration runs, got none of {missing[0]!r}"
+        )
     return {name: mapped.private(array) for name, array in graph.data.items()}
