@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlx.models.sampling import Choices
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
+    from rlx.runtime.quantised import Calibration
     from rlx.runtime.tuning import Tuning
 
 T = TypeVar("T")
@@ -417,7 +418,7 @@ def load(
     compile: Literal["meanwhile", "before"] | None = None,
     expert_budget: int | None = None,
     precision: Precision = "f32",
-    calibration: Sequence[Inputs] | None = None,
+    calibration: Calibration | None = None,
     mmap: bool = False,
     **reader: Any,
 ) -> Model:

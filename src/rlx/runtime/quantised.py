@@ -90,9 +90,19 @@ def _raised(graph: Graph, disable: frozenset[str]) -> Graph:
     leaves out rewrites that keep the meaning, and none of these, which other numbers follow from."""
     from rlx.passes.pipeline import canonicalise, optimise, raise_composites
 
-    if not graph.assumes_equal:  # passes would take open dims to be equal, which only its compiler may
+    if not graph.assumes_equal and _may_broadcast(graph):  # whether dims are equal is left to its compiler
         return graph
     return optimise(graph, [*canonicalise(lambda node: True), *raise_composites()], disable, stop_at=-1)[0]
+
+
+def _may_broadcast(graph: Graph) -> bool:
+    """Whether open dims of a graph are equal in some runs, and 1 in others."""
+    if any(equality.spreads for equality in graph.equalities):
+        return True
+    dims = (dim for node in graph.nodes for of in node.types for dim in of.shape if not isinstance(dim, int))
+    return any("broadcast(" in str(dim) for dim in dims) or any(
+        _may_broadcast(r) for n in graph.nodes for r in n.regions
+    )
 
 
 def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:

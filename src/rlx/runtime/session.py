@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx import flags
 from rlx.arguments import methods_checked
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import GraphDevices
+    from rlx.runtime.quantised import Calibration
     from rlx.runtime.tuning import Tuning
 
 
@@ -53,7 +54,7 @@ class Session:
     Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
 
-    calibration: tuple[Inputs, ...] = ()
+    calibration: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Session:
         compile: Literal["meanwhile", "before"] | None = None,
         expert_budget: int | None = None,
         precision: Precision = "f32",
-        calibration: Sequence[Inputs] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.device = device if isinstance(device, str) else AUTO
         self.devices_in_turn = () if isinstance(device, str) else _parsed(device)
