@@ -86,7 +86,7 @@ Precision = Annotated[
         "--precision",
         callback=_check_precision,
         autocompletion=lambda incomplete: [mode for mode in PRECISIONS if mode.startswith(incomplete)],
-        help="Dtype of the operands of products, convolutions and attention of f32: f32, f16 or bf16.",
+        help="What products, convolutions and attention of f32 take: f32, f16 or bf16; int8 is of those with weights.",
     ),
 ]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]

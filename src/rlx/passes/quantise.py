@@ -139,8 +139,8 @@ class Quantise(Pass):
 
 
 def products(graph: Graph) -> Iterator[Node]:
-    """The products that become such of bytes: of f32, by a weight of known dims that is worth it. Regions are not looked
-    into."""
+    """The products that become such of bytes: of f32, by a weight of known dims that is worth it. Those of regions are
+    not among them."""
     fixed: set[Value] = set()
     for node in graph.nodes:
         if isinstance(node.op, (Param, Constant)) or (

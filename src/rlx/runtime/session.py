@@ -140,8 +140,8 @@ class Session:
             raise UnsupportedOp(f"[session] {reason}") from None
 
     def meant(self, graph: Graph) -> Graph:
-        """The graph that is compiled for a graph: another one where the session's precision is of integers. Raises
-        InputError for a calibration that the graph does not take."""
+        """The graph that is compiled for a graph: one of integers where the session's precision is of these. It stands
+        for itself. Raises InputError for a calibration that the graph does not take."""
         if self.options.precision != "int8":
             return graph
         from rlx.runtime.quantised import quantised
