@@ -23,7 +23,12 @@ from rlx.runtime import quantised
 from rlx.runtime.compiled import CompiledGraph, load_compiled
 from rlx.runtime.compiler import CODE
 from rlx.runtime.session import Session
-from support import binding_of
+from support import binding_of, why_absent
+
+DEVICES = [
+    pytest.param(name, marks=pytest.mark.skipif(bool(why_absent(name)), reason=why_absent(name)))
+    for name in ("cpu", "vulkan", "xla", "mlx")
+]
 
 
 def normal(*shape: int, seed: int = 0) -> Array:
@@ -86,13 +91,24 @@ def test_nets_are_near_what_they_mean(name: str, seed: int, calibrated: bool) ->
     make, shape = NETS[name]
     graph, x = make(seed), normal(*shape, seed=seed)
     exact = evaluate(graph, {"x": x}, graph.data, binding_of(graph, {"x": x}), doubles=True)[0]
-    calibration = [{"x": x}, [normal(*shape, seed=seed + 10)]] if calibrated else None
-    results = [compiled(make(seed), device, calibration=calibration).run([x])[0] for device in ("reference", "cpu")]
-    for y in results:
-        assert 1e-5 < np.abs(y - exact).max() / np.abs(exact).max() < 0.04
-        cosine = (y * exact).sum() / np.linalg.norm(y) / np.linalg.norm(exact)
-        assert cosine > 0.999
-    assert np.abs(results[0] - results[1]).max() <= 0.02 * np.abs(exact).max()  # a step where it meets a tie
+    y = compiled(graph, calibration=examples(x, seed) if calibrated else None).run([x])[0]
+    assert 1e-5 < np.abs(y - exact).max() / np.abs(exact).max() < 0.04
+    assert (y * exact).sum() / np.linalg.norm(y) / np.linalg.norm(exact) > 0.999
+
+
+def examples(x: Array, seed: int) -> list[Any]:
+    return [{"x": x}, [normal(*x.shape, seed=seed + 10)]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("name", NETS)
+def test_every_device_gives_the_same_numbers(name: str, calibrated: bool, device: str) -> None:
+    make, shape = NETS[name]
+    x = normal(*shape)
+    calibration = examples(x, 0) if calibrated else None
+    results = [compiled(make(0), each, calibration=calibration).run([x])[0] for each in ("reference", device)]
+    assert np.abs(results[0] - results[1]).max() <= 0.02 * np.abs(results[0]).max()  # a step where it meets a tie
 
 
 def test_a_calibration_gives_the_same_bits_each_time() -> None:
