@@ -161,6 +161,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no list": ({"x": normal(3, 64)}, r"\[precision\] expected a list of inputs as calibration, .* got dict"),
     "no inputs": ([3], r"\[precision\] expected a mapping of names to arrays or a list .* as calibration 0, got int"),
     "an array": ([normal(3, 64)], r"\[precision\] expected a mapping of names to arrays or a list .*, got ndarray"),
+    "ragged": ([[[[1, 2], [3]]]], r"\[precision\] expected an array as 0 of calibration 0, got list"),
     "another name": ([{"z": normal(3, 64)}], r"\[precision\] expected inputs of 'dense' as calibration 0, .*'z'"),
     "too many": ([[normal(3, 64)] * 2], r"\[precision\] expected inputs of 'dense' as calibration 0, .* got 2"),
     "another shape": (

@@ -202,8 +202,10 @@ class IntegerConv(Composite):
 def _rest_of_fours(w: Value) -> int:
     """Channels that few channels lack to fill the fours in which processors multiply bytes: with a rest at the end of
     each row of a window, windows of images take three times as long."""
-    channels = w.shape[1]
-    return -channels % FOUR if isinstance(channels, int) and 1 < channels < FEW_CHANNELS else 0
+    channels, width = w.shape[1], w.shape[-1]
+    if not isinstance(channels, int) or not isinstance(width, int) or not 1 < channels < FEW_CHANNELS:
+        return 0
+    return -channels % FOUR if channels * width % FOUR else 0
 
 
 def _added(op: Conv, x: Value, w: Value) -> Value:

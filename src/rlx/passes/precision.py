@@ -2,7 +2,7 @@
 
 With `f16` or `bf16` products, convolutions and attention of f32 take their operands in that dtype and add up in f32,
 as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
-prepared.
+prepared. `int8` is no policy but another graph (`quantise.py`).
 """
 
 from __future__ import annotations

@@ -55,7 +55,11 @@ def digest_of(calibration: Calibration) -> str:
             wanted = "expected a mapping of names to arrays or a list of arrays"
             raise OptionError(f"[precision] {wanted} as calibration {number}, got {type(inputs).__name__}")
         for name, value in named:
-            array = np.ascontiguousarray(value)
+            try:
+                array = np.asarray(value, order="C")
+            except (TypeError, ValueError) as error:
+                wanted = f"expected an array as {name!r} of calibration {number}"
+                raise OptionError(f"[precision] {wanted}, got {type(value).__name__}: {error}") from None
             hasher.update(f"{number} {name!r} {array.dtype} {array.shape}\0".encode())
             hasher.update(array.tobytes() if array.dtype != object else repr(value).encode())
     return hasher.hexdigest()
