@@ -119,9 +119,9 @@ class Quantise(Pass):
         return context.spend(self.name, "product", node)
 
     def _carried(self, graph: Graph, takes: Container[int]) -> dict[Value, Range]:
-        """What residual nets carry past convolutions, with its range: nothing takes it but convolutions, which have it
-        in bytes, and additions. In bytes it is a quarter of what memory has to bring; that of transformers stays as it
-        is, it is smaller and its numbers lie further apart."""
+        """What residual nets carry past convolutions behind a relu, with its range: nothing takes it but convolutions,
+        which have it in bytes, and additions. In bytes it is a quarter of what memory has to bring. What has a sign is
+        carried in floats: nets without a relu there (MobileNet, transformers) lose half of their digits by it."""
         found: dict[Value, Range] = {}
         ends = set(graph.outputs.values())
         for value in dict.fromkeys(n.inputs[0] for n in graph.nodes if id(n) in takes and isinstance(n.op, Conv)):
@@ -135,7 +135,8 @@ class Quantise(Pass):
                 and all(id(n) in takes or type(n.op) is Add for n in users)
             ):
                 found[value] = of
-        return {v: of for v, of in found.items() if any(type(n.op) is Add for n in graph.uses(v))}
+        added = (value for value in found if any(type(n.op) is Add for n in graph.uses(value)))
+        return {value: found[value] for value in added if _is_never_negative(value)}
 
 
 def products(graph: Graph) -> Iterator[Node]:
