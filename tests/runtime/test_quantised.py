@@ -187,6 +187,15 @@ def test_a_calibration_is_of_int8() -> None:
         Session("cpu", precision="f16", calibration=[[normal(3, 64)]])
 
 
+def test_a_calibration_that_was_written_to_is_told() -> None:
+    """Programs are kept by what it was when it was given."""
+    x = normal(3, 64)
+    session = Session("cpu", precision="int8", calibration=[[x]])
+    x *= 2
+    with pytest.raises(InputError, match=r"\[precision\] expected the calibration as it was .* written to since"):
+        session.compile(dense(0))
+
+
 def test_weights_have_to_be_there() -> None:
     graph = dense(0)
     graph.data.clear()

@@ -44,16 +44,10 @@ def digest_of(calibration: Calibration) -> str:
     """What tells this calibration from others before a graph is at hand. Raises OptionError."""
     hasher = hashlib.blake2b(digest_size=16)
     for number, inputs in enumerate(calibration):
-        named = (
-            inputs.items()
-            if isinstance(inputs, Mapping)
-            else enumerate(inputs)
-            if isinstance(inputs, (list, tuple))
-            else None
-        )
-        if named is None:
+        if not isinstance(inputs, (Mapping, list, tuple)):
             wanted = "expected a mapping of names to arrays or a list of arrays"
             raise OptionError(f"[precision] {wanted} as calibration {number}, got {type(inputs).__name__}")
+        named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
         for name, value in named:
             try:
                 array = np.asarray(value, order="C")
@@ -72,6 +66,13 @@ def quantised(graph: Graph, calibration: Calibration = (), disable: frozenset[st
     """
     ready = _raised(graph, disable)
     return _with_ranges(ready, graph, ranges_of(ready, calibration) if calibration else {}, disable)
+
+
+def check_unchanged(calibration: Calibration, digest: str) -> None:
+    """Raises InputError for arrays that were written to since their digest was taken, by which programs are kept."""
+    if digest_of(calibration) != digest:
+        expected = "expected the calibration as it was when it was given"
+        raise InputError(f"[precision] {expected}, got arrays that were written to since")
 
 
 def _with_ranges(ready: Graph, graph: Graph, ranges: Mapping[str, Range], disable: frozenset[str]) -> Graph:
@@ -104,9 +105,8 @@ def _may_broadcast(graph: Graph) -> bool:
     if any(equality.spreads for equality in graph.equalities):
         return True
     dims = (dim for node in graph.nodes for of in node.types for dim in of.shape if not isinstance(dim, int))
-    return any("broadcast(" in str(dim) for dim in dims) or any(
-        _may_broadcast(r) for n in graph.nodes for r in n.regions
-    )
+    bodies = (body for node in graph.nodes for body in node.regions)
+    return any("broadcast(" in str(dim) for dim in dims) or any(map(_may_broadcast, bodies))
 
 
 def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:

@@ -141,12 +141,14 @@ class Session:
 
     def meant(self, graph: Graph) -> Graph:
         """The graph that is compiled for a graph: one of integers where the session's precision is of these. It stands
-        for itself. Raises InputError for a calibration that the graph does not take."""
+        for itself. Raises InputError for a calibration that the graph does not take, or that was written to."""
         if self.options.precision != "int8":
             return graph
-        from rlx.runtime.quantised import quantised
+        from rlx.runtime import quantised
 
-        return quantised(graph, self.calibration, self.options.disable)
+        if self.calibration:
+            quantised.check_unchanged(self.calibration, self.options.calibration)
+        return quantised.quantised(graph, self.calibration, self.options.disable)
 
     def _compile_for(self, device: str, graph: Graph) -> CompiledGraph:
         from rlx.device import registry
