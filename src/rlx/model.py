@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlx.models.sampling import Choices
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import Explanation, GraphDevices
+    from rlx.runtime.quantised import Calibration
     from rlx.runtime.tuning import Tuning
 
 T = TypeVar("T")
@@ -155,7 +156,7 @@ class Model:
             if self._closed:
                 raise ClosedError(f"[run] expected a model that is open, got {self._about.name!r}, which was closed")
             if self._compiled is None and self._record is not None:
-                self._compiled = self._record.open(self._session.options, lambda: self.graph)
+                self._compiled = self._record.open(self._session.options, lambda: self._session.meant(self.graph))
                 self._record = replace(self._record, weights=self._record.weights.unread())  # the program has them
             if self._compiled is None:
                 self._chain = self._chain or self._session.chain(self.graph)
@@ -417,6 +418,7 @@ def load(
     compile: Literal["meanwhile", "before"] | None = None,
     expert_budget: int | None = None,
     precision: Precision = "f32",
+    calibration: Calibration | None = None,
     mmap: bool = False,
     **reader: Any,
 ) -> Model:
@@ -431,7 +433,7 @@ def load(
     """
     session = Session(
         device, disable=disable, threads=threads, isa=isa, cache=cache, check_indices=check_indices, compile=compile,
-        expert_budget=expert_budget, precision=precision,
+        expert_budget=expert_budget, precision=precision, calibration=calibration,
     )  # fmt: skip
     of = None
     if not mmap and isinstance(source, (str, os.PathLike)):

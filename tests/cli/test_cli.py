@@ -20,7 +20,7 @@ from rlx.backends.base import Options
 from rlx.backends.executable import Bound, Executable
 from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cli import main
-from rlx.cli.check import Checker, excess_of
+from rlx.cli.check import Checker, error_of, excess_of
 from rlx.ir.graph import Graph
 from rlx.ir.serial import save_graph
 from rlx.runtime import tuning
@@ -240,6 +240,51 @@ def test_a_precision_is_what_products_compute_in(
     elif argv[0] == "check":
         assert told["equal"] and told["outputs"]["y"]["max_error"] > 0
         assert rlx_("check", *options, *device, "--rtol", "0", "--atol", "1e-6")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "argv", [("run",), ("profile",), ("bench", "--seconds", "0.1"), ("bench", "--devices", "cpu"), ("explain",)]
+)
+def test_products_of_bytes_are_a_precision(rlx_: Run, tmp_path: Path, argv: tuple[str, ...]) -> None:
+    device = ("--devices", "cpu") if argv[0] == "explain" else () if "--devices" in argv else ("--device", "cpu")
+    path = product(tmp_path)
+    code, out, err = rlx_(*argv, path, "--precision", "int8", "--json", *device)
+    assert code == 0 and json.loads(out), err
+
+
+def product(folder: Path) -> Path:
+    graph = Graph("product")
+    w = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
+    graph.output(graph.input("x", ("n", 32)) @ graph.param("w", (32, 16), data=w), name="y")
+    save_graph(graph, folder / "m.rlx")
+    return folder / "m.rlx"
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "most"), [("int8", 1e-4, 3e-2), ("bf16", 1e-4, 1e-2), ("f16", 1e-5, 1e-3)]
+)
+def test_check_tells_the_error_against_f64(
+    rlx_: Run, tmp_path: Path, precision: str, least: float, most: float
+) -> None:
+    options = (product(tmp_path), "--precision", precision, "--device", "cpu")
+    code, out, err = rlx_("check", *options, "--json")
+    told = json.loads(out)
+    assert code == 0 and told["equal"], err
+    error = told["errors"]["y"]
+    assert least < error["relative"] < most and 1 - most < error["cosine"] <= 1 + 1e-9 and error["max_error"] > 0
+    code, out, _ = rlx_("check", *options)
+    assert code == 0 and "against the graph in f64" in out and "cosine" in out
+    assert rlx_("check", *options, "--rtol", "0", "--atol", "1e-7")[0] == 1
+    assert not json.loads(rlx_("check", product(tmp_path), "--device", "cpu", "--json")[1])["errors"]
+
+
+def test_errors() -> None:
+    exact = np.array([4.0, 0.0, -2.0, np.inf])
+    error = error_of(np.array([4.0, 1.0, -2.0, 7.0], "f4"), exact)
+    assert (error.max_error, error.relative) == (1.0, 0.25)
+    assert error.cosine == pytest.approx(20 / np.sqrt(21 * 20))
+    assert vars(error_of(exact[:0], exact[:0])) == {"max_error": 0.0, "relative": 0.0, "cosine": 1.0}
+    assert error_of(np.ones(2), np.zeros(2)).cosine == 0
 
 
 def test_excess() -> None:

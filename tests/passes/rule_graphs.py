@@ -42,6 +42,17 @@ def shows(name: str) -> Callable[[Make], Make]:
     return register
 
 
+def held(g: Graph, name: str, *shape: int) -> Value:
+    """A weight of numbers that make results as large as operands."""
+    data = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    return g.param(name, shape, data=data / np.float32(data[0].size ** 0.5))
+
+
+def convolved(x: Value, w: Value) -> Value:
+    result: Value = ops.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(1, 1), high=(1, 1))
+    return result
+
+
 GRAPHS.update({
     "simplify/cast-to-same": lambda g: ops.cast(f32(g), to="f32"),
     "simplify/cast-of-exact-cast": lambda g: ops.cast(ops.cast(f32(g), to="f64"), to="f32"),
@@ -106,6 +117,11 @@ GRAPHS.update({
     "cse/merge": lambda g: ops.exp(x := f32(g)) + ops.tanh(ops.exp(x)),
     "fold/evaluate": lambda g: f32(g) + ops.exp(g.constant(np.ones(4, np.float32))),
     "merge-dots/same-operand": lambda g: ops.tanh((x := f32(g)) @ weight(g, "a")) * ops.exp(x @ weight(g, "b")),
+    "quantise/product": lambda g: f32(g, "n", 32) @ held(g, "w", 32, 16),
+    "quantise/convolution": lambda g: convolved(f32(g, "n", 4, 7, 7), held(g, "w", 16, 4, 3, 3)),
+    "quantise/sum": lambda g: ops.add(
+        convolved(x := ops.relu(f32(g, "n", 16, 7, 7)), held(g, "w", 16, 16, 3, 3)), x
+    ),
     "precision/compute-in": lambda g: ops.exp(f32(g)),
     "transpose-weights/right":
         lambda g: ops.dot_general(f32(g), weight(g, "w", 2, 4), lhs_contract=(1,), rhs_contract=(1,)),

@@ -35,7 +35,7 @@ class Options:
     what `Bound.profile` needs to the code; without `check_indices` indices that are out of range are clamped. `tiered`
     has quick code run until better code is there, where a backend makes both. Backends that hold experts in part hold
     `expert_budget` of each weight, or as many as it says by name. `precision` is what products compute in
-    (`passes.precision`)."""
+    (`passes.precision`); `calibration` is the digest of what ranges of integers come from (`runtime.quantised`)."""
 
     disable: frozenset[str] = frozenset()
     threads: int | None = None
@@ -47,6 +47,7 @@ class Options:
     tiered: bool = False
     expert_budget: int | tuple[tuple[str, int], ...] | None = None
     precision: str = "f32"
+    calibration: str = ""
 
     def policy(self) -> Policy | None:
         """Which nodes compute in another dtype than the graph says."""

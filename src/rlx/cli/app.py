@@ -70,7 +70,7 @@ def _widen(requested: bool) -> None:
     widen(requested)
 
 
-PRECISIONS = ("f32", "f32_fast", "f16", "bf16")
+PRECISIONS = ("f32", "f32_fast", "f16", "bf16", "int8")
 Model = Annotated[Path, typer.Argument(help="An ONNX or rlx file, or a folder with config.json and model.safetensors.")]
 Inputs = Annotated[
     list[str],
@@ -86,7 +86,8 @@ Precision = Annotated[
         "--precision",
         callback=_check_precision,
         autocompletion=lambda incomplete: [mode for mode in PRECISIONS if mode.startswith(incomplete)],
-        help="Dtype of the operands of products, convolutions and attention of f32: f32, f16 or bf16; or f32_fast.",
+        help="What products, convolutions and attention of f32 take: f32, f32_fast, f16 or bf16; int8 is of those with "
+        "weights.",
     ),
 ]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]

@@ -36,8 +36,10 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "f32_fast": (1e-3, 1e-4),
     "f16": (4e-3, 4e-3),
     "bf16": (3e-2, 3e-2),
+    "int8": (1e-1, 1e-1),
 }
-"""What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding."""
+"""What is admitted if nothing else is said, as `--rtol` and `--atol`: of narrow operands 8 times their rounding; of
+bytes, whose steps are of the greatest number in a row, a tenth of the greatest result."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class Difference:
     @property
     def fails(self) -> bool:
         return not self.excess <= 1
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of an output against the graph in f64: the largest, absolute and as a part of the largest number, and the cosine
+    of the angle between both."""
+
+    max_error: float
+    relative: float
+    cosine: float
 
 
 def check_model(
@@ -96,6 +108,7 @@ class Checker:
         self.atol = atol
         self.binding = Signature(graph).binding(list(self.inputs.values()), graph.data)
         self.truth: Values = {}
+        self.results: dict[str, Array] = {}
         self.device = session.device
 
     def verdict(self) -> dict[str, Any]:
@@ -104,9 +117,11 @@ class Checker:
             self._learn(step)
         with progress("compiling and running"):
             outputs = self._outputs()
+        exact = {} if self.session.options.precision == "f32" else self.exact()
         verdict: dict[str, Any] = {
             "device": self.device,
             "dims": self.binding,
+            "errors": {name: vars(error_of(self.results[name], exact[name])) for name in exact},
             "outputs": {name: vars(d) | {"fails": d.fails} for name, d in outputs.items()},
             "equal": not any(d.fails for d in outputs.values()),
             "first": None,
@@ -147,8 +162,15 @@ class Checker:
     def _outputs(self) -> dict[str, Difference]:
         compiled = self.session.compile(self.graph)
         self.device = compiled.device
-        results = dict(zip(compiled.output_names, compiled.run(self.inputs)))
-        return {name: self._differ(v, results[name], self.truth[v]) for name, v in self.graph.results.items()}
+        self.results = dict(zip(compiled.output_names, compiled.run(self.inputs)))
+        return {name: self._differ(v, self.results[name], self.truth[v]) for name, v in self.graph.results.items()}
+
+    def exact(self) -> dict[str, Array]:
+        """The outputs of the graph in f64, those of numbers."""
+        weights = {name: mapped.private(array) for name, array in self.graph.data.items()}
+        made = evaluate(self.graph, {**self.inputs, **self._states()}, weights, self.binding, doubles=True)
+        named = dict(zip(self.graph.outputs, made))
+        return {name: named[name] for name, value in self.graph.results.items() if value.dtype.is_float}
 
     def every_node(self, step: Step = lambda: None) -> list[Difference]:
         """Each node's results against the reference on the compiled program's own operands, in order."""
@@ -224,6 +246,17 @@ def excess_of(actual: Array, expected: Array, rtol: float, atol: float) -> tuple
     return float(excess.max()), float(error.max())
 
 
+def error_of(actual: Array, exact: Array) -> Error:
+    """How far an array is from another of its shape; where either has no number, both do not count."""
+    a, b = (np.asarray(each, np.float64).reshape(-1) for each in (actual, exact))
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    worst, largest = (float(np.abs(each).max(initial=0.0)) for each in (a - b, b))
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float(a @ b) / lengths if lengths else float(not a.any() and not b.any())
+    return Error(worst, worst / largest if largest else worst, cosine)
+
+
 def _print(verdict: dict[str, Any]) -> None:
     console = out()
     rows = [
@@ -234,6 +267,14 @@ def _print(verdict: dict[str, Any]) -> None:
     title = f"on {verdict['device']}{' at ' + at if at else ''}"
     console.print(table(title, ("output", "error", "of tolerance", ""), rows))
     console.print()
+    if verdict["errors"]:
+        exact = [
+            (name, f"{e['max_error']:.3g}", f"{e['relative']:.3g}", f"{e['cosine']:.6f}")
+            for name, e in verdict["errors"].items()
+        ]
+        heads = ("output", "largest error", "of the largest number", "cosine")
+        console.print(table("against the graph in f64", heads, exact, right=(1, 2, 3)))
+        console.print()
     worst = [(d["source"], d["op"], f"{d['max_error']:.3g}", f"{d['excess']:.3g}") for d in verdict["worst_nodes"]]
     console.print(table(f"largest errors of {verdict['nodes']} values", ("node", "op", "error", "of tolerance"), worst))
     console.print()

@@ -21,6 +21,7 @@ from rlx.ir.graph import Graph
 from rlx.model import read
 from rlx.passes.specialise import assume_equal
 from rlx.runtime.graph_devices import GraphDevices
+from rlx.runtime.session import Precision, Session
 
 SHOWN = ("call_ns", "launch_ns", "upload_bytes_per_ns", "download_bytes_per_ns")
 
@@ -104,7 +105,7 @@ def explain_model(
     input_options: Sequence[str],
     sizes: Sequence[str],
     only: str,
-    precision: str,
+    precision: Precision,
     runs: float,
     page: Path | None,
     seed: int,
@@ -115,6 +116,7 @@ def explain_model(
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
+    graph = Session(precision=precision).meant(graph)
     with progress("predicting"):
         found = GraphDevices(graph, _policy(only), Options(precision=precision), runs).explain(inputs)
     narrow = "" if precision == "f32" else f" with products of {precision}"
@@ -146,7 +148,7 @@ def bench_devices(
     only: str,
     sizes: Sequence[str],
     threads: int,
-    precision: str,
+    precision: Precision,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -155,6 +157,7 @@ def bench_devices(
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
+    graph = Session(precision=precision).meant(graph)
     devices = GraphDevices(graph, _policy(only), Options(threads=threads or None, precision=precision))
     threads = threads or topology.threads()
     with progress("predicting and timing"):

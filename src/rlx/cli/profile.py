@@ -38,6 +38,7 @@ def profile_model(
     load_ns = time.perf_counter_ns() - start_ns
     inputs = gather(graph, input_options, chosen, seed)
     session = Session(device, threads=threads or None, precision=precision)
+    graph = session.meant(graph)  # whose kernels are predicted too
     with progress("compiling and running"):
         profiled = profile(graph, inputs, session, runs, apart=against)
         bad = check_nan(graph, inputs, session) if nan else None

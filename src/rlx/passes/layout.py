@@ -156,8 +156,11 @@ class _Walk:
         if inner is not None:
             return inner
         op = value.op
-        if isinstance(op, Pad) and all(p == 0 for p in (*op.low[:2], *op.high[:2])):
-            return _padded(self._last(value.node.inputs[0]), op.low[2:], op.high[2:], op.value)
+        if isinstance(op, Pad) and all(p == 0 for p in (*op.low[:2], *op.high[:1])):
+            x = self._last(value.node.inputs[0])
+            if op.high[1] != 0:
+                x = pad(x, low=(0,) * x.rank, high=(*([0] * (x.rank - 1)), op.high[1]), value=op.value)
+            return _padded(x, op.low[2:], op.high[2:], op.value)
         return value.transpose(*to_last(value.rank))
 
     def _add(self, op: Op, *operands: Value) -> Value:

@@ -28,6 +28,7 @@ from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
 from rlx.passes.precision import Policy, Precision
+from rlx.passes.quantise import Quantise
 from rlx.passes.specialise import assume_equal
 from rlx.passes.transpose_weights import TransposeWeights
 
@@ -94,7 +95,8 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), TransposeWeights(), Hoist())))
+    every = (*standard(), *layout(), *joined(), TransposeWeights(), Hoist(), Quantise())
+    return list(dict.fromkeys(each.name for each in every))
 
 
 def switches(passes: Iterable[Pass]) -> list[str]:

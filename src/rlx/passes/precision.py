@@ -4,6 +4,7 @@ With `f16` or `bf16` products, convolutions and attention of f32 take their oper
 as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
 prepared. With `f32_fast` the graph stays as it is, and targets with matrix units may make products of f32 of several
 ones of shorter floats, with errors of f32's size (`kernel.passes.float_parts`); others compute in f32.
+`int8` is no policy but another graph (`quantise.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rlx.ops.transformer import Attention
 from rlx.passes.driver import Context, Pass, Rebuild
 
 Policy = Callable[[Node], DType | None]
-MODES = ("f32", "f32_fast", "f16", "bf16")
+MODES = ("f32", "f32_fast", "f16", "bf16", "int8")
 MULTIPLIED = (DotGeneral, Matmul, Einsum, Conv, ConvTranspose, GroupedMatmul, Attention)
 """Ops that do almost all of the arithmetic."""
 LEAST_MASK = -65504.0
@@ -32,11 +33,12 @@ nothing else is in a row."""
 
 
 def policy_of(mode: str) -> Policy | None:
-    """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is. Raises OptionError."""
+    """The policy of a precision mode; None for f32 and f32_fast, which leave the graph as it is, and for int8, which is
+    another graph (`passes.quantise`). Raises OptionError."""
     if mode not in MODES:
         near = did_you_mean(_called_here(mode), MODES)
         raise OptionError(f"[session] expected a precision of {', '.join(MODES)}, got {mode!r}{near}")
-    if mode in ("f32", "f32_fast"):
+    if mode in ("f32", "f32_fast", "int8"):
         return None
     target = dtypes.f16 if mode == "f16" else dtypes.bf16
 

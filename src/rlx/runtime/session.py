@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx import flags
 from rlx.arguments import methods_checked
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Graph
     from rlx.runtime.chain import DeviceChain
     from rlx.runtime.graph_devices import GraphDevices
+    from rlx.runtime.quantised import Calibration
     from rlx.runtime.tuning import Tuning
 
 
-Precision = Literal["f32", "f32_fast", "f16", "bf16"]
+Precision = Literal["f32", "f32_fast", "f16", "bf16", "int8"]
 
 
-@methods_checked(but=("compile",))
+@methods_checked(but=("compile", "meant"))
 class Session:
     """Compiles graphs for one device.
 
@@ -45,12 +46,17 @@ class Session:
     precision   the dtype in which products, convolutions and attention of f32 take their operands: `f32`, or `f16` or
               `bf16`, whose sums are still of f32. Matrix units of GPUs are many times as fast with those, and weights
               take half the memory; results have three digits. `f32_fast` is f32 with errors of the same size, and lets
-              matrix units make products of several ones of shorter floats: on `cuda`, of three of TF32; f32 elsewhere
+              matrix units make products of several ones of shorter floats: on `cuda`, of three of TF32; f32 elsewhere.
+              With `int8` products with weights are of bytes
+    calibration   of `int8`: inputs of typical runs, each as `run` takes them. Operands of products then have the ranges
+              that they have in these; without, each row's own, which every run looks for
     check_indices   whether a data-dependent index out of range is an error; otherwise it is clamped. None uses
               RLX_CHECK_INDICES
 
     Raises DeviceUnavailable for a device that is not available, OptionError, FlagError.
     """
+
+    calibration: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class Session:
         compile: Literal["meanwhile", "before"] | None = None,
         expert_budget: int | None = None,
         precision: Precision = "f32",
+        calibration: Calibration | None = None,
     ) -> None:
         self.device = device if isinstance(device, str) else AUTO
         self.devices_in_turn = () if isinstance(device, str) else _parsed(device)
@@ -80,6 +87,11 @@ class Session:
         )
         if precision != "f32":
             self.options.policy()  # so that one that there is not is told of now
+        if calibration is not None:
+            from rlx.runtime import quantised
+
+            self.calibration = quantised.checked(calibration, precision)
+            self.options = replace(self.options, calibration=quantised.digest_of(self.calibration))
         if self.options.disable:
             from rlx.device import switches
 
@@ -116,6 +128,7 @@ class Session:
             raise GraphError(f"[session] expected a rlx.Graph, got {type(graph).__name__}: {made}")
         if not graph.outputs:
             raise GraphError(f"[session] expected a graph with outputs (graph.output declares them), got {graph!r}")
+        graph = self.meant(graph)
         if self.device == AUTO:
             return self._compile_chosen(graph, inputs)
         try:
@@ -127,6 +140,17 @@ class Session:
             backend, _ = registry.backend(self.device)
             reason = _refusal(self.device, graph, refused_nodes(graph, backend)) or str(error)
             raise UnsupportedOp(f"[session] {reason}") from None
+
+    def meant(self, graph: Graph) -> Graph:
+        """The graph that is compiled for a graph: one of integers where the session's precision is of these. It stands
+        for itself. Raises InputError for a calibration that the graph does not take, or that was written to."""
+        if self.options.precision != "int8":
+            return graph
+        from rlx.runtime import quantised
+
+        if self.calibration:
+            quantised.check_unchanged(self.calibration, self.options.calibration)
+        return quantised.quantised(graph, self.calibration, self.options.disable)
 
     def _compile_for(self, device: str, graph: Graph) -> CompiledGraph:
         from rlx.device import registry
@@ -147,7 +171,7 @@ class Session:
                 return self._compile_for(str(certain), graph)
             except UnsupportedOp:
                 pass  # another device may support the graph, or an error says of each why it does not
-        devices = self.devices(graph)
+        devices = self._devices(graph)
         if _follows_chain(policy):
             return devices.compile_chain()
         return devices.compile_resolved(inputs=inputs)
@@ -163,7 +187,8 @@ class Session:
 
         if self.device not in (AUTO, "cpu"):
             raise OptionError(f"[tune] expected device cpu, whose kernels are searched, got {self.device!r}")
-        return Search(lambda options: self.on("cpu", options).compile(graph), inputs, self.options, seconds).run()
+        meant = self.meant(graph)
+        return Search(lambda o: self.on("cpu", o)._compile_for("cpu", meant), inputs, self.options, seconds).run()
 
     def chooses(self, device: str) -> bool:
         """Whether the device is certain before the graph is known, if it supports the graph: it is named, or nothing
@@ -179,6 +204,9 @@ class Session:
 
     def devices(self, graph: Graph) -> GraphDevices:
         """The graph on all devices that the policy of the environment allows, with the session's options."""
+        return self._devices(self.meant(graph))
+
+    def _devices(self, graph: Graph) -> GraphDevices:
         from rlx.runtime.graph_devices import GraphDevices
 
         return GraphDevices(graph, self._policy(), self.options)

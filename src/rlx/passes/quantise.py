@@ -1,0 +1,307 @@
+"""Products of f32 with weights become products of bytes: `precision="int8"`.
+
+Unlike other passes this one changes what a graph computes, on purpose. It runs before a graph is compiled
+(`runtime.quantised`), so that every device gets the same integers and gives the same numbers.
+
+A weight is i8, symmetric, with a scale for each output channel: max |w| / 127. It depends on params alone, so it is
+worked out when weights are set, and these can be swapped as before. The other operand is u8 with a zero point, because
+u8 by i8 is what processors multiply (`codegen.simd.microkernels`): i8 would have its sign bits turned first. What a
+zero point adds is a sum over a column of the weight, which is worked out once too. Scale and zero point come from
+
+    a range    of calibration, one for all elements: they are constants of the graph
+    the data   where there is none. Each row of a product has its own, and each image of a convolution its own scale,
+               with the zero point 128, or 0 for what is never negative: no row hangs on others
+
+The sum is exact, becomes f32, and is multiplied by both scales. Biases, activations and the next quantisation are
+elementwise and join the product's kernel.
+
+A channel whose weight has an inf or a NaN gives inf or NaN, and so does a row with one that has no calibrated range.
+Where there is a range, numbers beyond it count as its ends, and NaN as its low end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlx.ir import dtype as dtypes
+from rlx.ir.dim import Dim
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Constant, Param
+from rlx.ops import build
+from rlx.ops.activation import Relu, Sigmoid
+from rlx.ops.convolution import Conv, ReduceWindow
+from rlx.ops.elementwise import Abs, Add, Clamp, Maximum
+from rlx.ops.linalg import DotGeneral, Matmul
+from rlx.ops.shape import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from rlx.ops.transcendental import Exp
+from rlx.passes.driver import Context, Pass, Rebuild
+from rlx.records import dataclass
+
+LEAST_DEPTH = 16
+"""Terms of a sum below which scaling its result costs what bytes save."""
+LEAST_COLUMNS = 16
+"""Results of an operand's element below which making a byte of it costs what bytes save."""
+LEVELS = 255
+"""Steps between the ends of a range."""
+LEAST = 2.0**-100
+"""The least magnitude that has a scale of its own, far above where scales or their inverses are subnormal."""
+MAX_DEPTH = 16
+"""Nodes behind a value that are looked at for its sign."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What the elements of an operand lie between; 0 is among it, as it has to be exact."""
+
+    low: float
+    high: float
+
+    @property
+    def scale(self) -> float:
+        """Of a step."""
+        return max((self.high - self.low) / LEVELS, LEAST)
+
+    @property
+    def zero(self) -> int:
+        """The byte that stands for 0."""
+        return min(max(round(-self.low / self.scale), 0), LEVELS)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """An operand as u8. Scale and zero point are of all of it, or have an axis of 1 where the product sums."""
+
+    values: Value
+    scale: Value | float
+    zero: Value
+
+
+Known = dict[tuple[Value, int | None, Range | None], Bytes]
+
+
+class Quantise(Pass):
+    """Products and convolutions with weights in bytes. `ranges` are those of operands, by the names of the nodes of the
+    outermost graph that multiply them."""
+
+    name = "quantise"
+    outermost = True
+
+    def __init__(self, ranges: Mapping[str, Range] | None = None) -> None:
+        self.ranges = dict(ranges or {})
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        takes = {id(node) for node in products(graph)}
+        bodies = {id(node): tuple(Quantise().run(body, context) for body in node.regions) for node in graph.nodes}
+        changed = any(new is not old for n in graph.nodes for new, old in zip(bodies[id(n)], n.regions))
+        if not takes and not changed:
+            return graph
+        rebuild = Rebuild(graph)
+        known: Known = {}
+        carried = self._carried(graph, takes) if context.enabled(self.name, "convolution") else {}
+        for node in graph.nodes:
+            first = len(rebuild.new.nodes)
+            if id(node) in takes and self._wanted(node, context):
+                x, w = (rebuild[value] for value in node.inputs)
+                rebuild.replace(node, _product(node, x, w, self.ranges.get(node.name), known), first=first)
+            elif not carried.keys().isdisjoint(node.inputs) and context.spend(self.name, "sum", node):
+                a, b = (_carried_sum(v, rebuild, carried, known) for v in node.inputs)
+                rebuild.replace(node, a + b, first=first)
+            else:
+                rebuild.keep(node, bodies[id(node)] or None)
+        return rebuild.finish()
+
+    def _wanted(self, node: Node, context: Context) -> bool:
+        if isinstance(node.op, Conv):
+            return context.spend(self.name, "convolution", node)
+        return context.spend(self.name, "product", node)
+
+    def _carried(self, graph: Graph, takes: Container[int]) -> dict[Value, Range]:
+        """What residual nets carry past convolutions behind a relu, with its range: nothing takes it but convolutions,
+        which have it in bytes, and additions. In bytes it is a quarter of what memory has to bring. What has a sign is
+        carried in floats: nets without a relu there (MobileNet, transformers) lose half of their digits by it."""
+        found: dict[Value, Range] = {}
+        ends = set(graph.outputs.values())
+        for value in dict.fromkeys(n.inputs[0] for n in graph.nodes if id(n) in takes and isinstance(n.op, Conv)):
+            users = graph.uses(value)
+            ranges = {self.ranges.get(n.name) for n in users if id(n) in takes}
+            of = next(iter(ranges))
+            if (
+                len(ranges) == 1
+                and of
+                and value not in ends
+                and all(id(n) in takes or type(n.op) is Add for n in users)
+            ):
+                found[value] = of
+        added = (value for value in found if any(type(n.op) is Add for n in graph.uses(value)))
+        return {value: found[value] for value in added if _is_never_negative(value)}
+
+
+def products(graph: Graph) -> Iterator[Node]:
+    """The products that become such of bytes: of f32, by a weight of known dims that is worth it. Those of regions are
+    not among them."""
+    fixed: set[Value] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, (Param, Constant)) or (
+            node.inputs and not node.regions and all(value in fixed for value in node.inputs)
+        ):
+            fixed.update(node.outputs)
+        elif _has_form(node) and node.inputs[1] in fixed and node.inputs[0] not in fixed:
+            yield node
+
+
+def _has_form(node: Node) -> bool:
+    op = node.op
+    if not isinstance(op, (Matmul, DotGeneral, Conv)):
+        return False
+    x, w = node.inputs
+    if x.dtype is not dtypes.f32 or w.dtype is not dtypes.f32 or not w.type.is_static:
+        return False
+    if isinstance(op, Conv):
+        return op.groups == 1 and not op.channels_last and _is_worth(w.shape[1:], w.shape[:1])
+    if isinstance(op, Matmul):
+        return w.rank == 2 and _is_worth(w.shape[:1], w.shape[1:])
+    inner = tuple(axis % x.rank for axis in op.lhs_contract)
+    if op.lhs_batch or inner != tuple(range(x.rank - len(inner), x.rank)):
+        return False
+    depth, columns = _axes_of(op, w)
+    return _is_worth([w.shape[axis] for axis in depth], [w.shape[axis] for axis in columns])
+
+
+def _axes_of(op: DotGeneral, w: Value) -> tuple[list[int], list[int]]:
+    """Axes of a weight that the product sums over, and the others."""
+    depth = [axis % w.rank for axis in op.rhs_contract]
+    return depth, [axis for axis in range(w.rank) if axis not in depth]
+
+
+def _is_worth(depth: Sequence[Dim], columns: Sequence[Dim]) -> bool:
+    return _count(depth) >= LEAST_DEPTH and _count(columns) >= LEAST_COLUMNS
+
+
+def _count(extents: Sequence[Dim]) -> int:
+    return math.prod(extent for extent in extents if isinstance(extent, int))
+
+
+def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
+    """The node's result by way of bytes."""
+    op = node.op
+    if isinstance(op, Conv):
+        return _convolution(op, x, w, known_range, known)
+    depth, columns = _axes_of(op, w) if isinstance(op, DotGeneral) else ([0], [1])
+    matrix = w if depth == [0] and columns == [1] else w.transpose(*depth, *columns)
+    terms = _count([w.shape[axis] for axis in depth])
+    rows = (*(x.shape[: x.rank - len(depth)] or (1,)), terms)
+    left = _bytes_of(x if x.shape == rows else x.reshape(rows), -1, known_range, known)
+    matrix = matrix if matrix.rank == 2 else matrix.reshape(terms, -1)
+    values, scale = _weight(matrix, axes=(0,))
+    total = build.integer_matmul(left.values, values, left.zero, x.graph.constant(0, dtypes.i8))
+    result = _scaled(total, left.scale, scale.reshape(-1))
+    return result if result.shape == node.types[0].shape else result.reshape(node.types[0].shape)
+
+
+def _convolution(op: Conv, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
+    left = _bytes_of(x, None, known_range, known)
+    values, scale = _weight(w, axes=tuple(range(1, w.rank)))
+    total = build.integer_conv(
+        left.values, values, left.zero, x.graph.constant(0, dtypes.i8),
+        strides=op.strides, dilations=op.dilations, low=op.low, high=op.high, groups=1,
+    )  # fmt: skip
+    return _scaled(total, left.scale, scale.reshape(-1, *([1] * (w.rank - 2))))
+
+
+def _scaled(total: Value, left: Value | float, right: Value) -> Value:
+    """A sum of bytes as f32. Known scales are multiplied beforehand."""
+    wide = total.cast(dtypes.f32)
+    return wide * (right * left) if isinstance(left, float) else wide * right * left
+
+
+def _weight(w: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """i8, and the scales of channels, with axes of 1 where a channel is."""
+    most = build.reduce_max(build.abs(w), axes=axes, keepdims=True)
+    scale = build.maximum(most, LEAST) / 127.0
+    return build.round(w / scale).cast(dtypes.i8), scale
+
+
+def _bytes_of(x: Value, axis: int | None, known_range: Range | None, known: Known) -> Bytes:
+    """An operand in bytes: by a range, or by its rows along `axis`, or by its images where that is None."""
+    key = (x, axis, known_range)
+    if key not in known:
+        by_data = _by_images if axis is None else _by_rows
+        known[key] = by_data(x) if known_range is None else _by_range(x, known_range)
+    return known[key]
+
+
+def _by_range(x: Value, of: Range) -> Bytes:
+    scale = float(np.float32(of.scale))
+    if isinstance(x.op, ReduceWindow) and x.op.combine == "max":  # the greatest byte is of the greatest number
+        inner = _by_range(x.node.inputs[0], of)
+        pooled = x.graph.add(x.op, inner.values)
+        assert isinstance(pooled, Value)
+        return Bytes(pooled, scale, inner.zero)
+    return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, x.graph.constant(of.zero, dtypes.u8))
+
+
+def _by_rows(x: Value) -> Bytes:
+    """Each row of the last axis between its own ends."""
+    if _is_never_negative(x):
+        return _by_greatest(x, (x.rank - 1,), 0)
+    low = build.minimum(build.reduce_min(x, axes=(x.rank - 1,), keepdims=True), 0.0)
+    high = build.maximum(build.reduce_max(x, axes=(x.rank - 1,), keepdims=True), 0.0)
+    scale = build.maximum(high * (1.0 / LEVELS) - low * (1.0 / LEVELS), LEAST)
+    steps = 1.0 / scale
+    zero = build.round(-low * steps)
+    return Bytes((build.round(x * steps) + zero).cast(dtypes.u8), scale, zero.cast(dtypes.u8))
+
+
+def _by_images(x: Value) -> Bytes:
+    """Each image between 0 and its greatest number, or as far below 0, as all share the zero point that is around
+    them."""
+    return _by_greatest(x, tuple(range(1, x.rank)), 0 if _is_never_negative(x) else LEVELS // 2 + 1)
+
+
+def _by_greatest(x: Value, axes: tuple[int, ...], zero: int) -> Bytes:
+    most = build.maximum(build.reduce_max(build.abs(x) if zero else x, axes=axes, keepdims=True), LEAST)
+    steps = float(LEVELS - zero)
+    return Bytes(_rounded(x * (steps / most), zero), most * (1.0 / steps), x.graph.constant(zero, dtypes.u8))
+
+
+def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range], known: Known) -> Value:
+    """An operand of an addition, by way of the bytes that convolutions have it in."""
+    of = carried.get(value)
+    if of is None:
+        return rebuild[value]
+    taken = _bytes_of(rebuild[value], None, of, known)
+    wide = taken.values.cast(dtypes.f32)
+    return (wide - float(of.zero) if of.zero else wide) * taken.scale
+
+
+def _rounded(steps: Value, zero: int) -> Value:
+    """u8, which saturates, of numbers of steps from the zero point."""
+    whole = build.round(steps)
+    return (whole + float(zero) if zero else whole).cast(dtypes.u8)
+
+
+def _is_never_negative(x: Value, depth: int = 0) -> bool:
+    """Whether no element can be below 0, as far as the nodes behind it tell."""
+    if x.constant is not None:
+        return bool(np.all(x.constant >= 0))
+    if depth == MAX_DEPTH:
+        return False
+
+    def behind(*operands: Value) -> list[bool]:
+        return [_is_never_negative(operand, depth + 1) for operand in operands]
+
+    match x.op:
+        case Relu() | Sigmoid() | Exp() | Abs():
+            return True
+        case Maximum():
+            return any(behind(*x.node.inputs))
+        case Clamp():
+            return all(behind(x.node.inputs[1]))
+        case Pad(value=value):
+            return value >= 0 and all(behind(x.node.inputs[0]))
+        case Reshape() | Transpose() | Slice() | BroadcastTo() | ReduceWindow() | Concat():
+            return all(behind(*x.node.inputs))
+    return False

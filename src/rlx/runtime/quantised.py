@@ -1,0 +1,187 @@
+"""Graphs with products of bytes, as `precision="int8"` compiles them, and the ranges that runs with examples give.
+
+A calibration is a list of inputs, each as a run takes them. The graph runs once with each, in f32 and NumPy, and the
+least and the greatest number of every operand that becomes bytes are its range. Ranges are constants of the graph that
+is compiled: whatever tells programs apart by their graphs tells calibrations apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.errors import InputError, OptionError, RlxError
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph, Node
+    from rlx.ir.literal import Array
+    from rlx.ir.type import TensorType
+    from rlx.passes.quantise import Range
+
+Calibration = Sequence[Any]
+"""Inputs by name, or in order, for each of several runs."""
+
+
+def checked(calibration: Calibration, precision: str) -> tuple[Any, ...]:
+    """A calibration that can be one. Raises OptionError."""
+    if precision != "int8":
+        raise OptionError(f"[precision] expected precision='int8' with a calibration, got {precision!r}")
+    if not isinstance(calibration, (list, tuple)):
+        wanted = "expected a list of inputs as calibration, each as a run takes them"
+        raise OptionError(f"[precision] {wanted}, got {type(calibration).__name__}")
+    if not calibration:
+        wanted = "expected the inputs of at least one run as calibration"
+        raise OptionError(f"[precision] {wanted}, got none: without calibration ranges are those of each run")
+    return tuple(calibration)
+
+
+def digest_of(calibration: Calibration) -> str:
+    """What tells this calibration from others before a graph is at hand. Raises OptionError."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for number, inputs in enumerate(calibration):
+        if not isinstance(inputs, (Mapping, list, tuple)):
+            wanted = "expected a mapping of names to arrays or a list of arrays"
+            raise OptionError(f"[precision] {wanted} as calibration {number}, got {type(inputs).__name__}")
+        named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+        for name, value in named:
+            try:
+                array = np.asarray(value, order="C")
+            except (TypeError, ValueError) as error:
+                wanted = f"expected an array as {name!r} of calibration {number}"
+                raise OptionError(f"[precision] {wanted}, got {type(value).__name__}: {error}") from None
+            hasher.update(f"{number} {name!r} {array.dtype} {array.shape}\0".encode())
+            hasher.update(array.tobytes() if array.dtype != object else repr(value).encode())
+    return hasher.hexdigest()
+
+
+def quantised(graph: Graph, calibration: Calibration = (), disable: frozenset[str] = frozenset()) -> Graph:
+    """The graph with products of bytes, with ranges of the calibration, or of each run's data if there is none.
+
+    Raises InputError for inputs that are not those of the graph, and for ranges that are not finite.
+    """
+    ready = _raised(graph, disable)
+    return _with_ranges(ready, graph, ranges_of(ready, calibration) if calibration else {}, disable)
+
+
+def check_unchanged(calibration: Calibration, digest: str) -> None:
+    """Raises InputError for arrays that were written to since their digest was taken, by which programs are kept."""
+    if digest_of(calibration) != digest:
+        expected = "expected the calibration as it was when it was given"
+        raise InputError(f"[precision] {expected}, got arrays that were written to since")
+
+
+def _with_ranges(ready: Graph, graph: Graph, ranges: Mapping[str, Range], disable: frozenset[str]) -> Graph:
+    from rlx.passes.driver import Context, run_passes
+    from rlx.passes.quantise import Quantise
+
+    made = run_passes(ready, [Quantise(ranges)], Context(disable, stop_at=-1))
+    if made is not graph:
+        made.anew = graph.anew and partial(_anew, graph.anew, ranges, disable)
+    return made
+
+
+def _anew(make: Any, ranges: Mapping[str, Range], disable: frozenset[str], sizes: Mapping[str, int]) -> Graph:
+    graph = make(sizes)
+    return _with_ranges(_raised(graph, disable), graph, ranges, disable)
+
+
+def _raised(graph: Graph, disable: frozenset[str]) -> Graph:
+    """The graph as ops that say what they mean, products of one operand as one. Bisecting a miscompile (RLX_STOP_AT)
+    leaves out rewrites that keep the meaning, and none of these, which other numbers follow from."""
+    from rlx.passes.pipeline import canonicalise, optimise, raise_composites
+
+    if not graph.assumes_equal and _may_broadcast(graph):  # whether dims are equal is left to its compiler
+        return graph
+    return optimise(graph, [*canonicalise(lambda node: True), *raise_composites()], disable, stop_at=-1)[0]
+
+
+def _may_broadcast(graph: Graph) -> bool:
+    """Whether open dims of a graph are equal in some runs, and 1 in others."""
+    if any(equality.spreads for equality in graph.equalities):
+        return True
+    dims = (dim for node in graph.nodes for of in node.types for dim in of.shape if not isinstance(dim, int))
+    bodies = (body for node in graph.nodes for body in node.regions)
+    return any("broadcast(" in str(dim) for dim in dims) or any(map(_may_broadcast, bodies))
+
+
+def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:
+    """The ranges of operands that become bytes, by the names of their products. Raises InputError."""
+    from rlx.backends.cpu.numpy_kernels import KERNELS
+    from rlx.ir.interpreter import evaluate
+    from rlx.passes.quantise import Range, products
+
+    multiply: dict[tuple[int, int], list[str]] = {}
+    for node in products(graph):
+        x = node.inputs[0]
+        multiply.setdefault((id(x.node), x.index), []).append(node.name)
+    ends: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def watch(node: Node, results: tuple[Array, ...]) -> None:
+        for index, array in enumerate(results):
+            at = (id(node), index)
+            if at in multiply:
+                low, high = ends.get(at, (0.0, 0.0))
+                ends[at] = _joined(low, high, array, node)
+
+    weights = _weights(graph)
+    for number, inputs in enumerate(calibration):
+        named, binding = _taken(graph, inputs, number)
+        try:
+            evaluate(graph, named, weights, binding, watch, KERNELS)
+        except RlxError as error:
+            raise InputError(f"[precision] expected to run the model with calibration {number}, got {error}") from None
+    return {name: Range(*pair) for at, pair in ends.items() for name in multiply[at]}
+
+
+def _joined(low: float, high: float, array: Array, node: Node) -> tuple[float, float]:
+    """A range that also has the elements of an array. Raises InputError where these are not finite."""
+    low = float(np.min(array, initial=low))
+    high = float(np.max(array, initial=high))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        place = node.source or node.name
+        raise InputError(
+            f"[precision] expected finite numbers in a calibration, got {low} to {high}, at node {place!r}"
+        )
+    return low, high
+
+
+def _taken(graph: Graph, inputs: Any, number: int) -> tuple[dict[str, Array], dict[str, int]]:
+    """The inputs of one run by name, with states of zeros, and the dims that they give. Raises InputError."""
+    from rlx.runtime.signature import Signature
+
+    signature = Signature(graph)
+    if signature.random is not None:
+        signature.random.seed(number)
+    try:
+        arrays = signature.arrays(inputs)
+        states = {name: np.zeros(_known(name, of), of.dtype.numpy) for name, of in signature.states.items()}
+        arrays = signature.with_states(arrays, states)
+        return dict(zip(signature.types, arrays)), signature.binding(arrays, graph.data)
+    except RlxError as error:
+        raise InputError(
+            f"[precision] expected inputs of {graph.name!r} as calibration {number}, got {error}"
+        ) from None
+
+
+def _known(name: str, of: TensorType) -> tuple[int, ...]:
+    """The shape of a state. Raises InputError where an input decides it."""
+    shape = tuple(d for d in of.shape if isinstance(d, int))
+    if len(shape) != of.rank:
+        raise InputError(f"expected states of known sizes in a calibration, got {name!r} of {of}")
+    return shape
+
+
+def _weights(graph: Graph) -> dict[str, Array]:
+    from rlx import mapped
+
+    missing = [value.name for value in graph.params if value.name not in graph.data]
+    if missing:
+        raise InputError(
+            f"[precision] expected weights in the graph that a calibration runs, got none of {missing[0]!r}"
+        )
+    return {name: mapped.private(array) for name, array in graph.data.items()}
