@@ -12,9 +12,10 @@ or behind. The same pass may come again where what others left gives it somethin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ops.contraction import Einsum
 from rlx.ops.packed import PackedMatmul
@@ -77,9 +78,9 @@ def legalise(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
     ]
 
 
-def layout() -> list[Pass]:
-    """Convolutions, and what lies between them, on [N, spatial..., C]."""
-    return [ChannelsLast(), simplify.rules, Fold(), Cse()]
+def layout(pads: Collection[DType] = ()) -> list[Pass]:
+    """Convolutions, and what lies between them, on [N, spatial..., C]. Those of dtypes in `pads` keep their pads."""
+    return [ChannelsLast(pads), simplify.rules, Fold(), Cse()]
 
 
 def joined() -> list[Pass]:

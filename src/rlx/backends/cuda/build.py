@@ -29,6 +29,7 @@ from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.flat_rows import FlatRows
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack
@@ -53,11 +54,13 @@ class Maker:
     device    the kind of device, as errors name it
     target    what its kernels may be
     passes    what makes of a program one for it
+    padded    dtypes whose convolutions keep their pads, which products leave out
     """
 
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
+    padded: frozenset[DType] = frozenset()
 
     def on(self, architecture: str) -> Maker:
         """The maker for a GPU of some architecture."""
@@ -104,6 +107,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
+        FlatRows(lambda work: bool(team_contraction.panels(work)[0])),
         SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
@@ -116,13 +120,13 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes)
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_contraction.HALVES))
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
     """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
-    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout(), *joined()]
-    return to_kernels(optimise(graph, passes)[0], passes=maker.passes())
+    passes = _passes(Options(), maker)
+    return to_kernels(optimise(graph, passes)[0], passes=maker.passes(), bounded=True)
 
 
 def why_unsupported(dtype: DType) -> str | None:
@@ -130,21 +134,21 @@ def why_unsupported(dtype: DType) -> str | None:
     return "kernels in C++ have no complex numbers" if dtype.is_complex else None
 
 
-def _passes(options: Options) -> list[Pass]:
-    return [*standard(options.dispatch.claims(claim), options.policy()), *layout(), *joined()]
+def _passes(options: Options, maker: Maker) -> list[Pass]:
+    return [*standard(options.dispatch.claims(claim), options.policy()), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
     return simt_support.unsupported(
-        graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context(), maker)
+        graph, _passes(Options(), maker), why_unsupported, lambda ready: _render(ready, Context(), maker)
     )
 
 
 def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
     """The plan of a graph. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
-    ready, report = optimise(graph, _passes(options), disable)
+    ready, report = optimise(graph, _passes(options, maker), disable)
     lacking = refused(ready, why_unsupported)
     if lacking:
         refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
@@ -157,7 +161,7 @@ def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
 
 
 def _render(ready: Graph, context: Context, maker: Maker) -> Plan:
-    program = to_kernels(ready, passes=maker.passes(), context=context)
+    program = to_kernels(ready, passes=maker.passes(), context=context, bounded=True)
     outputs = tuple(v.type for v in ready.outputs.values())
     moving = moving_symbols(program, (dim for of in outputs for dim in of.shape))
     module = cpp_module([program], moving, maker.target)

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
@@ -222,6 +223,8 @@ class TeamContraction(Writer):
         grid = (*work.batch, dims.ceildiv(work.m, rows), dims.ceildiv(work.n, columns))
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
+        self.bounds = Bounds(work, self.body)
+        self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
         steps = -(-_static(work.k) // (CHUNK * self.layout.warps[2]))
@@ -312,9 +315,14 @@ class TeamContraction(Writer):
     # where operands lie
 
     def _rows(self, count: int, row_of: str) -> list[str]:
-        """Offsets of the rows of a that a lane reads: `row_of` is the first, in the warp's tile, `count` in steps."""
+        """Offsets of the rows of a that a lane reads: `row_of` is the first, in the warp's tile, `count` in steps; and
+        where their windows are."""
         step = self.layout.rows // count
-        return [self._a_offset(f"{row_of} + {i * step}") for i in range(count)]
+        offsets = []
+        for i in range(count):
+            offsets.append(self._a_offset(f"{row_of} + {i * step}"))
+            self.positions.append(self.bounds.of_row())
+        return offsets
 
     def _a_offset(self, row: str) -> str:
         work, code = self.work, self.code
@@ -384,8 +392,12 @@ class TeamContraction(Writer):
             code.emit(f"const int along = chunk * {CHUNK} + own % 4 * 8;")
             behind = k % CHUNK or (self.held and -(-k // CHUNK) % layout.warps[2])
             guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
-            rows = [self._left_piece(f"{at} + along{a_tap}") for at in a]
-            left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
+            taps = self.bounds.of_taps()
+            left = []
+            for at, of_row in zip(a, self.positions):
+                piece = f"{guard}{self._left_piece(f'{at} + along{a_tap}')}{none}"
+                within = self.bounds.test(of_row, taps)
+                left.append(code.let(f"{within} ? ({piece}) : Piece{{}}" if within else piece, "left"))
             left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
             if self.held:
                 right = [code.let(self._held(j, "step"), "right") for j in range(n_tiles)]

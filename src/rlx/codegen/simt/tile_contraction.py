@@ -13,6 +13,7 @@ from contextlib import ExitStack, nullcontext
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
@@ -164,27 +165,33 @@ class TileContraction(TeamContraction):
         count = layout.side_pieces[axis - work.m_axis] // layout.lanes
         step = tile // count
         outside = self._outside(line)
-        if depends_on(outside, axis):
+        bounds = Bounds(work, self.body) if axis == work.m_axis else None
+        positions: list[list[str]] = [[]] * count
+        if depends_on(outside, axis) or (bounds is not None and work.bounds):
             last = f"{self.record.dim(extent)} - {self.language.index(1)}"
-            rows = [f"min({first} + from_row + {i * step}, {last})" for i in range(count)]
-            starts = [f"slot{slot} + {self._offset_at(outside, axis, row)} + from_along" for row in rows]
-            starts = [code.let(each, name) for each in starts]
+            starts, positions = [], []
+            for i in range(count):
+                at = self._offset_at(outside, axis, f"min({first} + from_row + {i * step}, {last})")
+                starts.append(code.let(f"slot{slot} + {at} + from_along", name))
+                positions.append([] if bounds is None else bounds.of_row())
         else:
             at = self._offset_at(outside, axis, f"{first} + from_row")
             begin = code.let(f"slot{slot} + {at} + from_along", name)
             stride = self.record.dim(outside.coefficient(axis))
             starts = [f"{begin} + {i * step} * {stride}" for i in range(count)]
         guards = [""] * count
-        if dims.exact_div(extent, tile) is None and not depends_on(outside, axis):
+        if dims.exact_div(extent, tile) is None and not depends_on(outside, axis) and not any(positions):
             there = code.let(f"(int)min({self.record.dim(extent)} - {first}, {self.language.index(tile)})", "there")
             guards = [f"from_row + {i * step} < {there}" for i in range(count)]
         inside = f"from_along + along < {work.k}" if _static(work.k) % layout.depth else ""
 
         def write(stage: str) -> None:
             tap = f" + {self._tap_offset(line)}" if work.taps else ""
-            for number, (begin, guard) in enumerate(zip(starts, guards)):
+            taps = [] if bounds is None else bounds.of_taps()
+            for number, (begin, guard, of_row) in enumerate(zip(starts, guards, positions)):
                 place = f"{stage} + {start + number * layout.lanes} + to_place"
-                self._copy(place, f"{begin} + along{tap}", guard, inside)
+                within = "" if bounds is None else bounds.test(of_row, taps)
+                self._copy(place, f"{begin} + along{tap}", guard, inside, within)
 
         return write
 

@@ -175,7 +175,10 @@ def _(work: Contraction, writer: _Writer) -> list[str]:
         b = f"%{writer.kernel.slots[work.b_slot]} in panels of {work.packed}" + (f"x{work.group}" * (work.group > 1))
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
     over = ", ".join(f"a{n} in {extent}" for n, extent in summed)
-    lines = [f"sum = {work.dtype.name} sum of {a} * {b} over {over}"]
+    guard = work.guard()
+    lines = [] if guard is None else writer.statements(guard)
+    where = "" if guard is None else f" where {writer.value(guard)}"
+    lines.append(f"sum = {work.dtype.name} sum of {a} * {b} over {over}{where}")
     for store in work.epilogue:
         lines += writer.statements(store.body)
         lines.append(f"{writer.place(store.slot, store.offset)} = {writer.value(store.body)}")

@@ -78,7 +78,8 @@ def _joined(work: Contraction) -> Contraction:
     while work.taps:
         tap, k = work.tap_axes[-1], work.k_axis
         close = (side.coefficient(tap) == dims.mul(side.coefficient(k), work.k) for side in (work.a, work.b))
-        if not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
+        bounded = any(bound.position.coefficient(tap) != 0 for bound in work.bounds)
+        if bounded or not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
             break
         gone, kept = (k, tap) if work.k == 1 else (tap, k)
         a, b = (

@@ -1,0 +1,119 @@
+"""Convolutions as products on matrix units: pads, strides, dilations and groups, and rows that go over images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rlx import ops
+from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt.tile_layouts import TileLayout
+from rlx.ir import dim as dims
+from rlx.ir.graph import Graph
+from rlx.ir.interpreter import evaluate
+from rlx.ir.literal import Array
+
+from .emulated_driver import EmulatedDriver
+from .graphs import compiled
+
+SMALL = TileLayout(32, 32, (2, 2, 1), 32, 3)
+DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
+SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
+TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
+LAYOUTS = {"small": SMALL, "deep": DEEP, "sliced": SLICED, "together": TOGETHER, "from memory": None}
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of pictures [batch, channels, *space] and weights [outputs, channels / groups, *window]."""
+
+    batch: int
+    channels: int
+    space: tuple[int, ...]
+    outputs: int
+    window: tuple[int, ...]
+    dtype: str = "f16"
+    groups: int = 1
+    open_batch: bool = False
+    sizes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        space, window = ("x".join(map(str, each)) for each in (self.space, self.window))
+        more = " ".join(f"{name} {value}" for name, value in self.sizes.items())
+        return (
+            f"{self.batch}x{self.channels}x{space} to {self.outputs} by {window} in {self.groups} {self.dtype} {more}"
+        )
+
+    def graph(self, residual: bool) -> Graph:
+        """With bias and relu, and a residual."""
+        rank = len(self.space)
+        given = {"strides": (1,) * rank, "dilations": (1,) * rank, "low": (0,) * rank, "high": (0,) * rank} | self.sizes
+        graph = Graph("convolution")
+        batch = "n" if self.open_batch else self.batch
+        x = graph.input("x", (batch, self.channels, *self.space), self.dtype)
+        w = graph.param("w", (self.outputs, self.channels // self.groups, *self.window), self.dtype)
+        bias = graph.param("bias", (self.outputs, *[1] * rank), self.dtype)
+        y = ops.conv(x, w, groups=self.groups, **given)
+        if residual:
+            y = ops.relu(y + bias + graph.input("residual", y.shape, self.dtype))
+        graph.output(y, name="y")
+        return graph
+
+
+PLAIN = Case(2, 16, (9, 11), 24, (3, 3))
+CASES = [
+    replace(PLAIN, sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, dtype="bf16", open_batch=True, sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, sizes={"strides": (2, 3), "dilations": (2, 1), "low": (3, 0), "high": (0, 2)}),
+    replace(PLAIN, sizes={"strides": (4, 5), "low": (0, 1), "high": (2, 0)}),
+    replace(PLAIN, window=(1, 1), sizes={"strides": (2, 2)}),
+    replace(PLAIN, window=(1, 1), sizes={"low": (1, 0), "high": (0, 2)}),
+    replace(PLAIN, channels=72, outputs=33, sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, channels=64, groups=2, sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, space=(40,), window=(5,), sizes={"low": (4,), "high": (1,), "dilations": (2,)}),
+    replace(PLAIN, batch=1, space=(3, 4, 5), window=(3, 3, 3), sizes={"low": (1, 1, 1), "high": (1, 1, 1)}),
+    replace(PLAIN, space=(1, 1), sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, sizes={"low": (-2, 1), "high": (1, -3)}),
+    replace(PLAIN, batch=3, space=(2, 2), window=(2, 2), sizes={"low": (4, 4), "high": (4, 4)}),
+    replace(PLAIN, channels=12, sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, channels=3, window=(7, 7), sizes={"strides": (2, 2), "low": (3, 3), "high": (3, 3)}),
+    replace(PLAIN, dtype="f32", sizes={"low": (1, 1), "high": (1, 1)}),
+    replace(PLAIN, channels=24, groups=24, sizes={"low": (1, 1), "high": (1, 1)}),
+]
+
+
+def whole(shape: tuple[int, ...], seed: int, dtype: str) -> Array:
+    """Small whole numbers, whose sums are exact in any order."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(NUMPY[dtype])
+
+
+def force(monkeypatch: pytest.MonkeyPatch, layout: TileLayout | None) -> None:
+    """Has all products that can be tiles be tiles of this layout, or none."""
+    monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups: layout)
+
+
+def check(case: Case, residual: bool) -> list[str]:
+    """Runs a case; the texts of its kernels."""
+    graph = case.graph(residual)
+    binding = {"n": case.batch} if case.open_batch else {}
+    shapes = [tuple(int(dims.evaluate(d, binding)) for d in value.shape) for value in graph.inputs]
+    inputs = [whole(shape, seed, case.dtype) for seed, shape in enumerate(shapes)]
+    params = {value.name: whole(tuple(value.shape), 7 + i, case.dtype) for i, value in enumerate(graph.params)}
+    executable = compiled(graph, params)
+    (result,) = executable.bind(binding)(inputs)
+    named = dict(zip((value.name for value in graph.inputs), inputs))
+    (expected,) = evaluate(graph, named, params, binding)
+    np.testing.assert_array_equal(result.astype(np.float64), expected.astype(np.float64))
+    return list(executable.plan.module.kernels.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_convolution(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, LAYOUTS[layout])
+    check(case, residual=True)
