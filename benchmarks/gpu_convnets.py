@@ -1,13 +1,13 @@
-"""Nets of convolutions on a GPU, in rlx and in torch, with the same random weights: ms a call, and how far results are from
-f64.
+"""Nets of convolutions on a GPU, in rlx and in torch, with the same random weights: ms a call, and how far results are
+from f64.
 
     python -m benchmarks.gpu_convnets [--only NAME] [--device cuda] [--compile] [--kernels] [--list]
 
-Nets have the shapes of ResNet-50 and MobileNetV3-large, batch norms folded into convolutions, and are built without files.
-Each call gives pictures that lie on the device and waits for results there (`call`), or begins and ends with NumPy
-(`numpy`). `in a row` is the time a call of many that are waited for once. torch has channels last, eagerly and as a CUDA
-graph of the same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. All take turns. --kernels shows
-kernels with their times, --list what they are without a GPU.
+Nets have the shapes of ResNet-50 and MobileNetV3-large, batch norms folded into convolutions, and need no files. Each
+call gives pictures that lie on the device and waits for results there (`call`), or begins and ends with NumPy
+(`numpy`). `in a row` is the time a call of many that are waited for once. torch has channels last, eagerly and as a
+CUDA graph of the same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. All take turns. --kernels
+shows kernels with their times, --list what they are without a GPU.
 """
 
 from __future__ import annotations

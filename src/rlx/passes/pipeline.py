@@ -28,6 +28,7 @@ from rlx.passes.fold import Fold
 from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
+from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.precision import Policy, Precision
 from rlx.passes.specialise import assume_equal
 from rlx.passes.transpose_weights import TransposeWeights
@@ -83,6 +84,12 @@ def layout(pads: Collection[DType] = ()) -> list[Pass]:
     return [ChannelsLast(pads), simplify.rules, Fold(), Cse()]
 
 
+def narrowed(policy: Policy | None = None) -> list[Pass]:
+    """Activations of nets of convolutions in their dtype, where a policy has made that narrow: for targets that have
+    instructions for such floats."""
+    return [NarrowActivations(), simplify.rules, Cse()] if policy is not None else []
+
+
 def joined() -> list[Pass]:
     """Concatenations as a part of what reads them, for targets on which every kernel has a price."""
     return [joins.rules, simplify.rules, Fold(), Cse()]
@@ -95,7 +102,8 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), TransposeWeights(), Hoist())))
+    others = (NarrowActivations(), TransposeWeights(), Hoist())
+    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 
 def switches(passes: Iterable[Pass]) -> list[str]:

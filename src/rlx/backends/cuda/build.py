@@ -9,7 +9,6 @@ from functools import cached_property
 from rlx import flags
 from rlx.backends import simt_support
 from rlx.backends.base import Options, Unsupported
-from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
@@ -39,7 +38,7 @@ from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.driver import Pass
-from rlx.passes.pipeline import joined, layout, optimise, standard
+from rlx.passes.pipeline import joined, layout, narrowed, optimise, standard
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
@@ -135,7 +134,8 @@ def why_unsupported(dtype: DType) -> str | None:
 
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
-    return [*standard(options.dispatch.claims(claim), options.policy()), *layout(maker.padded), *joined()]
+    policy = options.policy()
+    return [*standard(options.dispatch.claims(claim), policy), *narrowed(policy), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

@@ -18,10 +18,8 @@ class Bounds:
 
     def of_row(self) -> list[str]:
         """The positions of the row at which the body is, but for taps: one for each bound."""
-        lines = [bound.position for bound in self.work.bounds]
-        parts = [
-            Linear(l.const, tuple((n, c) for n, c in l.axes if n not in self.work.tap_axes), l.others) for l in lines
-        ]
+        lines, taps = [bound.position for bound in self.work.bounds], self.work.tap_axes
+        parts = [Linear(at.const, tuple((n, c) for n, c in at.axes if n not in taps), at.others) for at in lines]
         return [self.code.let(f"(int)({self.body.fresh_offset(part)})", "position") for part in parts]
 
     def of_taps(self) -> list[str]:
