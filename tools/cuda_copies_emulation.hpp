@@ -13,6 +13,12 @@ inline void copy_ahead(Piece* place, const void* source) {
   copy_ahead_if(true, place, source);
 }
 
+inline void copy_elements_ahead(int count, Piece* place, const void* source) {
+  emulation::Lane& own = emulation::block[threadIdx.x];
+  memset(place, 0xff, sizeof *place);
+  own.copies.push_back({place, source, own.groups, (count < 8 ? count : 8) * 2});
+}
+
 inline void commit_copies() {
   emulation::block[threadIdx.x].groups++;
 }
@@ -24,10 +30,9 @@ void wait_copies() {
   for (const emulation::Copy& copy : own.copies) {
     if (copy.group >= own.groups - under_way) {
       left.push_back(copy);
-    } else if (copy.source) {
-      memcpy(copy.place, copy.source, sizeof(Piece));
     } else {
       memset(copy.place, 0, sizeof(Piece));
+      if (copy.source) memcpy(copy.place, copy.source, copy.bytes);
     }
   }
   own.copies = left;

@@ -32,6 +32,7 @@ struct Copy {
   void* place;
   const void* source;
   int group;
+  int bytes = 16;
 };
 
 struct Lane {

@@ -25,6 +25,8 @@ from rlx.passes.driver import Context, Pass, Rebuild
 
 FEW_CHANNELS = 16
 """Fewer than a vector holds."""
+PIECE = 8
+"""Narrow floats of 16 bytes, which GPUs take at once."""
 
 
 class ChannelsLast(Pass):
@@ -177,7 +179,12 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
     """A convolution on a turned operand; a window of one element is a matrix product."""
     rank = len(op.strides)
     low, high = op.low, op.high
-    if any(p != 0 for p in (*low, *high)) and not keeps_pads:
+    channels = _more_channels(op, x, w) if keeps_pads else 0
+    if channels:
+        added = channels - x.shape[-1]
+        x = _widened(op, x, channels)
+        low = high = (0,) * rank
+    elif any(p != 0 for p in (*low, *high)) and not keeps_pads:
         x = _padded(x, low, high)
         low = high = (0,) * rank
     kernel = w.shape[2:]
@@ -187,10 +194,35 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
         columns = w.reshape(w.shape[0], w.shape[1])
         return dot_general(x, columns, lhs_contract=(x.rank - 1,), rhs_contract=(1,), sum_dtype=op.sum_dtype)
     weight = w.transpose(*range(2, 2 + rank), 1, 0)
+    if channels:
+        none = (0,) * rank
+        weight = pad(weight, low=(*none, 0, 0), high=(*none, added, 0), value=0.0)
     return conv(
         x, weight, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
         sum_dtype=op.sum_dtype,
     )  # fmt: skip
+
+
+def _more_channels(op: Conv, x: Value, w: Value) -> int:
+    """How many channels pictures of few are to have, 0 to leave them: those of a row of the window are neighbours then,
+    and begin at multiples of 16 bytes."""
+    channels, window, columns = x.shape[-1], w.shape[-1], x.shape[-2]
+    pads = (*op.low, *op.high)
+    known = all(isinstance(d, int) for d in (channels, window, *pads)) and op.groups == 1 and op.dilations[-1] == 1
+    if not known or channels >= PIECE or any(p < 0 for p in pads):
+        return 0
+    half = PIECE // 2
+    fits = channels <= half and op.strides[-1] % 2 == 0 and isinstance(columns, int) and window * half >= 2 * PIECE
+    return half if fits else PIECE if window > 1 else 0
+
+
+def _widened(op: Conv, x: Value, channels: int) -> Value:
+    """Pictures with more channels, and all pads around them."""
+    high = list(op.high)
+    if channels < PIECE:
+        high[-1] += (x.shape[-2] + op.low[-1] + high[-1]) % 2
+    wide: Value = pad(x, low=(0, *op.low, 0), high=(0, *high, channels - x.shape[-1]), value=0.0)
+    return wide
 
 
 def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...], value: float = 0.0) -> Value:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt.module import cpp_module
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
@@ -82,6 +84,10 @@ CASES = [
     replace(PLAIN, batch=3, space=(2, 2), window=(2, 2), sizes={"low": (4, 4), "high": (4, 4)}),
     replace(PLAIN, channels=12, sizes={"low": (1, 1), "high": (1, 1)}),
     replace(PLAIN, channels=3, window=(7, 7), sizes={"strides": (2, 2), "low": (3, 3), "high": (3, 3)}),
+    replace(PLAIN, channels=3, window=(7, 7), sizes={"strides": (2, 2), "low": (2, 3), "high": (3, 1)}),
+    replace(PLAIN, channels=3, sizes={"low": (1, 1), "high": (1, 1)}, dtype="bf16"),
+    replace(PLAIN, channels=1, window=(3, 5), open_batch=True, sizes={"strides": (1, 2), "dilations": (3, 1)}),
+    replace(PLAIN, channels=6, space=(30,), window=(4,), sizes={"low": (1,), "high": (2,)}),
     replace(PLAIN, dtype="f32", sizes={"low": (1, 1), "high": (1, 1)}),
     replace(PLAIN, channels=24, groups=24, sizes={"low": (1, 1), "high": (1, 1)}),
 ]
@@ -117,3 +123,25 @@ def check(case: Case, residual: bool) -> list[str]:
 def test_a_convolution(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, LAYOUTS[layout])
     check(case, residual=True)
+
+
+def test_what_is_not_in_a_window_does_not_spoil_it(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of few channels are read in pieces of 16 bytes, which go beyond the window's last column."""
+    graph = Graph("columns")
+    x, w = graph.input("x", (1, 3, 20, 20), "f16"), graph.param("w", (32, 3, 7, 7), "f16")
+    graph.output(ops.conv(x, w, strides=(2, 2), dilations=(1, 1), low=(0, 0), high=(0, 0)), name="y")
+    given, weights = np.zeros((1, 3, 20, 20), np.float16), np.ones((32, 3, 7, 7), np.float16)
+    given[..., 7] = np.inf
+    for layout in (SMALL, TOGETHER, None):
+        force(monkeypatch, layout)
+        (result,) = compiled(graph, {"w": weights}).bind({})([given])
+        assert np.isinf(result[..., 1:4]).all() and not result[..., 0].any() and not result[..., 4:].any()
+
+
+def test_those_that_matrix_units_take_are_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, SMALL)
+    for case in CASES:
+        texts = cpp_module([program_of(case.graph(residual=True))]).kernels.values()
+        copies = [text for text in texts if "copy_ahead" in text or "copy_elements_ahead" in text]
+        narrow = case.dtype != "f32" and case.groups < case.channels
+        assert len(copies) == int(narrow and (case.channels % 8 == 0 or case.channels < 8)), case

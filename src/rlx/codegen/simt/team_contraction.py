@@ -108,8 +108,9 @@ def panels(work: Contraction) -> tuple[int, int]:
 
 
 def _has_pieces(work: Contraction) -> bool:
-    """Whether rows of a are pieces of 16 bytes."""
-    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % _piece(work) == 0
+    """Whether rows of a are pieces of 16 bytes; of a window they may end with half of one."""
+    piece = _piece(work)
+    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % (piece // 2 if work.taps else piece) == 0
     return fits and work.a.coefficient(work.k_axis) == 1
 
 
@@ -391,11 +392,19 @@ class TeamContraction(Writer):
             self._steps(loops, few)
             code.emit(f"const int along = chunk * {CHUNK} + own % 4 * 8;")
             behind = k % CHUNK or (self.held and -(-k // CHUNK) % layout.warps[2])
-            guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
+
+            def within_k(slot: int, line: Linear, at: str) -> str:
+                """A piece of a side, zeros behind the end of k."""
+                whole = self._piece(slot, line, at) if slot != work.a_slot else self._left_piece(at)
+                if k % _piece(work):
+                    half = f"along < {k} ? half_at(slot{slot} + {at}) : Piece{{}}"
+                    return f"along + {_piece(work)} <= {k} ? {whole} : {half}"
+                return f"along < {k} ? {whole} : Piece{{}}" if behind else whole
+
             taps = self.bounds.of_taps()
             left = []
             for at, of_row in zip(a, self.positions):
-                piece = f"{guard}{self._left_piece(f'{at} + along{a_tap}')}{none}"
+                piece = within_k(work.a_slot, work.a, f"{at} + along{a_tap}")
                 within = self.bounds.test(of_row, taps)
                 left.append(code.let(f"{within} ? ({piece}) : Piece{{}}" if within else piece, "left"))
             left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
@@ -405,8 +414,7 @@ class TeamContraction(Writer):
                 columns = [self._piece(work.b_slot, work.b, f"{at} + chunk * 256 + own * 8{b_tap}") for at in b]
                 right = [code.let(column, "right") for column in columns]
             else:
-                columns = [self._piece(work.b_slot, work.b, f"{at} + along{b_tap}") for at in b]
-                right = [code.let(f"{guard}{column}{none}", "right") for column in columns]
+                right = [code.let(within_k(work.b_slot, work.b, f"{at} + along{b_tap}"), "right") for at in b]
             for i in range(m_tiles):
                 for j in range(n_tiles):
                     self._multiply(f"sums[{i}][{j}]", left[2 * i], left[2 * i + 1], right[j])

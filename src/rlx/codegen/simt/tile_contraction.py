@@ -27,6 +27,8 @@ from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
+PIECE = 8
+"""Elements of 16 bytes."""
 Copies = Callable[[str], None]
 """Writes a lane's copies of one side for a stage that begins at a place of workgroup memory."""
 
@@ -183,7 +185,9 @@ class TileContraction(TeamContraction):
         if dims.exact_div(extent, tile) is None and not depends_on(outside, axis) and not any(positions):
             there = code.let(f"(int)min({self.record.dim(extent)} - {first}, {self.language.index(tile)})", "there")
             guards = [f"from_row + {i * step} < {there}" for i in range(count)]
-        inside = f"from_along + along < {work.k}" if _static(work.k) % layout.depth else ""
+        k = _static(work.k)
+        inside = f"from_along + along < {k}" if k % layout.depth else ""
+        left_of_k = f"{k} - from_along - along" if k % PIECE else ""
 
         def write(stage: str) -> None:
             tap = f" + {self._tap_offset(line)}" if work.taps else ""
@@ -191,7 +195,7 @@ class TileContraction(TeamContraction):
             for number, (begin, guard, of_row) in enumerate(zip(starts, guards, positions)):
                 place = f"{stage} + {start + number * layout.lanes} + to_place"
                 within = "" if bounds is None else bounds.test(of_row, taps)
-                self._copy(place, f"{begin} + along{tap}", guard, inside, within)
+                self._copy(place, f"{begin} + along{tap}", guard, inside, within, elements=left_of_k)
 
         return write
 
@@ -232,8 +236,12 @@ class TileContraction(TeamContraction):
 
         return write
 
-    def _copy(self, place: str, source: str, *guards: str) -> None:
+    def _copy(self, place: str, source: str, *guards: str, elements: str = "") -> None:
+        """Of 16 bytes, or of so many `elements` where there are fewer."""
         guard = " && ".join(each for each in guards if each)
+        if elements:
+            self.code.emit(f"copy_elements_ahead({guard} ? {elements} : 0, {place}, {source});")
+            return
         self.code.emit(f"copy_ahead_if({guard}, {place}, {source});" if guard else f"copy_ahead({place}, {source});")
 
     # products

@@ -16,6 +16,7 @@ from rlx.kernel.ir.index import Linear, axis, dim_value, linear, load, offset_of
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.ir.program import Kernel, Program
 from rlx.kernel.passes.driver import LeafPass
+from rlx.kernel.passes.pack import joined_taps
 
 
 class FlatRows(LeafPass):
@@ -29,12 +30,12 @@ class FlatRows(LeafPass):
     def matches(self, program: Program, kernel: Kernel) -> str | None:
         if not isinstance(kernel.work, Contraction):
             return None
-        flat = flattened(kernel.work)
+        flat = flattened(joined_taps(kernel.work))
         return "rows" if flat != kernel.work and self.wants(flat) else None
 
     def replace(self, program: Program, kernel: Kernel) -> Sequence[Kernel]:
         assert isinstance(kernel.work, Contraction)
-        return [dataclasses.replace(kernel, work=flattened(kernel.work))]
+        return [dataclasses.replace(kernel, work=flattened(joined_taps(kernel.work)))]
 
 
 def flattened(work: Contraction) -> Contraction:
