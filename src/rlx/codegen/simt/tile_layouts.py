@@ -139,7 +139,8 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
     together."""
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
-    least = FEWER_ROWS if n * _static(work.k) >= MANY_WEIGHTS else LEAST_ROWS
+    weights = n * _static(work.k) * math.prod(_static(d) for d in work.taps)
+    least = FEWER_ROWS if weights >= MANY_WEIGHTS else LEAST_ROWS
     if m < least or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
         return None
     return min(LAYOUTS if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
