@@ -208,9 +208,9 @@ def test_equal_kernels_are_one_function() -> None:
 
 
 def test_indices_have_64_bits() -> None:
-    """2^36 elements, eight a lane: an index of 32 bits would come around."""
+    """2^33 elements: an index of 32 bits would come around."""
     graph = Graph("large")
-    graph.output(ops.exp(graph.input("x", (1 << 36,), "f16")))
+    graph.output(ops.exp(graph.input("x", (1 << 33,), "f16")))
     text = cpp_module([program_of(graph)]).text
     assert "const long long position = (long long)blockIdx.x * 64 + threadIdx.x;" in text
     assert f"if (position >= {(1 << 33) // NEIGHBOURS}ll) {{ follow(); return; }}" in text

@@ -1,6 +1,6 @@
-"""Nests in CUDA C++ whose lanes have several neighbours along the last axis: maps, pools and convolutions of each
-channel alone, with channels last. Memory is read and written in pieces of 16 bytes, and indices are worked out once for
-all."""
+"""Pools, convolutions of each channel alone and pads in CUDA C++: lanes have several channels, which lie last. Memory is
+read and written in pieces of 16 bytes, and indices are worked out once for all. Plain maps and long rows are in pieces by
+`piece_nests.py`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def width_of(nest: LoopNest, slots: Sequence[Slot]) -> int:
     if not known or not all(_is_plain(statement, nest) for statement in nest.statements):
         return 0
     stores = list(nest.stores())
-    loads = [node for node in nest.loads() if node.kind == "load"]
+    loads = list(nest.loads())
+    if not nest.inner and not any(node.attr.guarded for node in loads):
+        return 0
     for width in WIDTHS:
         fits = dims.exact_div(nest.outer[-1], width) is not None and all(
             _is_wide(slots, store.slot, store.offset, _last(nest), width) for store in stores
