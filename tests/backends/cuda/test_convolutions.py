@@ -26,7 +26,17 @@ SMALL = TileLayout(32, 32, (2, 2, 1), 32, 3)
 DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
 SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
 TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
-LAYOUTS = {"small": SMALL, "deep": DEEP, "sliced": SLICED, "together": TOGETHER, "from memory": None}
+SPLIT = TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2)
+SPLIT_TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 4, together=True, splits=4)
+LAYOUTS = {
+    "split": SPLIT,
+    "split together": SPLIT_TOGETHER,
+    "small": SMALL,
+    "deep": DEEP,
+    "sliced": SLICED,
+    "together": TOGETHER,
+    "from memory": None,
+}
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
 

@@ -50,6 +50,9 @@ class TileContraction(TeamContraction):
         if self.rows_first:
             *batch, down, across = self.grid
             self.grid = (*batch, across, down)
+        if layout.splits > 1:  # neighbours are a cluster
+            self.grid = (*self.grid, layout.splits)
+            self.code.cluster = layout.splits
         self.code.dynamic_shared = layout.shared_bytes
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
@@ -66,6 +69,9 @@ class TileContraction(TeamContraction):
         """Everything of one tile."""
         work, code, layout = self.work, self.code, self.ring
         rows, columns = layout.tile
+        split = self.body.axes[len(self.grid) - 1] if layout.splits > 1 else ""
+        if split:
+            code.emit(f"const int split = (int)({split});")
         if self.rows_first:
             axes = self.body.axes
             axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
@@ -90,8 +96,13 @@ class TileContraction(TeamContraction):
                 code.emit(self.language.barrier())
                 with code.block(f"if (slice == {number})") if along_k > 1 else nullcontext():
                     self._put_part(part, number > 0)
-            code.emit(self.language.barrier())
+            if not split:
+                code.emit(self.language.barrier())
+                results.write(part)
+                continue
+            code.emit("cluster_barrier();")
             results.write(part)
+            code.emit("cluster_barrier();")  # nobody's sums go while others read them
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
 
     # operands
@@ -102,7 +113,11 @@ class TileContraction(TeamContraction):
         so that matrix units always have some."""
         work, code, layout = self.work, self.code, self.ring
         a_turn = -(-_static(work.k) // layout.depth)
-        steps = f"{_static(dims.product(work.taps)) * a_turn}"
+        steps, first = f"{_static(dims.product(work.taps)) * a_turn}", ""
+        if layout.splits > 1:
+            code.emit(f"const int begin = split * {steps} / {layout.splits};")
+            code.emit(f"const int steps = (split + 1) * {steps} / {layout.splits} - begin;")
+            steps, first = "steps", "begin + "
         self._places()
         self._name_matrices()
         left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
@@ -123,8 +138,9 @@ class TileContraction(TeamContraction):
                     with code.block("if (has_warpgroups)"):
                         self._multiply_together()
             with code.block(f"if (ahead < {steps})"):
-                code.emit(f"const int along = ahead % {a_turn} * {layout.depth};")
-                self._name_taps(f"ahead / {a_turn}")
+                code.emit(f"const int now = {first}ahead;")
+                code.emit(f"const int along = now % {a_turn} * {layout.depth};")
+                self._name_taps(f"now / {a_turn}")
                 stage = f"dynamic_shared + ahead % {layout.stages} * {sum(layout.side_pieces)}"
                 code.emit(f"Piece* const stage = {stage};")
                 left("stage")
@@ -226,7 +242,7 @@ class TileContraction(TeamContraction):
             there = code.let(f"(int)({panels} - {self.left} / {PANELS[0]})", "there")
             guards = [f"from_panel + {i * step} < {there}" for i in range(count)]
         inside = f"along / {CHUNK} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
-        tap = f" + ahead / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
+        tap = f" + now / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
 
         def write(stage: str) -> None:
             for number, guard in enumerate(guards):

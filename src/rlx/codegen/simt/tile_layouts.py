@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.codegen.simt.team_contraction import CHUNK, PAD, WARP, Layout, with_rows
 from rlx.ir.dim import Dim
@@ -14,6 +14,8 @@ LEAST_ROWS, LEAST_COLUMNS = 192, 32
 """Of matrices that are worth a tile."""
 FEWER_ROWS, MANY_WEIGHTS = 96, 1 << 20
 """Rows that are worth one too, where there are so many weights: as measured on an H200, with 128 rows."""
+FEWEST_ROWS = 33
+"""The same where workgroups can share sums, so that few tiles keep all multiprocessors busy."""
 LEAST_SPACE = 256 * 128
 """Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
 MOST_SHARED_BYTES = 99 << 10
@@ -30,6 +32,10 @@ SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 24 * MULTIPROCESSO
 """Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
 FINISHED_A_CLOCK = 10
 """Results that a multiprocessor puts through workgroup memory and an epilogue."""
+MOST_SPLIT = 128 * 64
+"""Results of a tile whose sum several workgroups share,"""
+JOIN_CLOCKS = 1500
+"""and what it takes them to wait for one another, and for what they read of each."""
 STEP_CLOCKS, STEP_CLOCKS_TOGETHER, FILL_CLOCKS, FINISH_CLOCKS = 150, 250, 1500, 2000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
 
@@ -41,11 +47,13 @@ class TileLayout(Layout):
     depth    elements along k of both sides that are brought there at once: one chunk, or two
     stages   how many times as many have room there
     together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
+    splits     workgroups that share the sum along k: neighbours, which read one another's memory
     """
 
     depth: int = 2 * CHUNK
     stages: int = 3
     together: bool = False
+    splits: int = 1
 
     @property
     def group(self) -> int:
@@ -105,7 +113,7 @@ class TileLayout(Layout):
             and self.lanes % columns == 0
             and self.warps[0] % self.group == 0
             and self.chunks % self.warps[2] == 0
-            and results % (8 * self.lanes) == 0
+            and results % (8 * self.lanes * self.splits) == 0
         )
 
 
@@ -131,6 +139,13 @@ LAYOUTS = tuple(
 )
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those for GPUs whose warps make products alone."""
+SPLIT = tuple(
+    split
+    for layout in LAYOUTS
+    for splits in (2, 4, 8)
+    if math.prod(layout.tile) <= MOST_SPLIT and (split := replace(layout, splits=splits)).is_possible
+)
+"""Those of few tiles and long sums, for GPUs with clusters of workgroups."""
 
 
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
@@ -139,11 +154,12 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
     together."""
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
-    weights = n * _static(work.k) * math.prod(_static(d) for d in work.taps)
-    least = FEWER_ROWS if weights >= MANY_WEIGHTS else LEAST_ROWS
-    if m < least or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
+    least, space = LEAST_ROWS, LEAST_SPACE
+    if n * _static(work.k) * math.prod(_static(d) for d in work.taps) >= MANY_WEIGHTS:
+        least, space = (FEWEST_ROWS, 0) if warpgroups else (FEWER_ROWS, space)
+    if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
-    return min(LAYOUTS if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
+    return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:
@@ -157,8 +173,8 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     cache take, where there are enough workgroups to hide each other's waits."""
     m, n = _static(work.m), _static(work.n)
     rows, columns = layout.tile
-    blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns)
-    steps = math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth)
+    blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns) * layout.splits
+    steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
     brought = (rows + columns) * k * itemsize
@@ -166,12 +182,13 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
     busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
-    busy += rows * columns * (1 + layout.warps[2]) / 2 / FINISHED_A_CLOCK
+    busy += rows * columns * (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     sums = layout.rows * layout.columns // WARP
     registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
     step_clocks = STEP_CLOCKS_TOGETHER if layout.together else STEP_CLOCKS
     alone = busy + steps * step_clocks / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
+    alone += JOIN_CLOCKS if layout.splits > 1 else 0
     waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
     return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
 

@@ -1,6 +1,6 @@
-"""Pools, convolutions of each channel alone and pads in CUDA C++: lanes have several channels, which lie last. Memory is
-read and written in pieces of 16 bytes, and indices are worked out once for all. Plain maps and long rows are in pieces by
-`piece_nests.py`."""
+"""Pools, convolutions of each channel alone and pads in CUDA C++: lanes have several channels, which lie last. Memory
+is read and written in pieces of 16 bytes, and indices are worked out once for all. Plain maps and long rows are in
+pieces by `piece_nests.py`."""
 
 from __future__ import annotations
 

@@ -311,8 +311,8 @@ class Cpp(Language):
     lane_number = "threadIdx.x"
 
     @abstractmethod
-    def qualifiers(self, lanes: int) -> str:
-        """What stands before the name of a kernel."""
+    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+        """What stands before the name of a kernel; workgroups may come in clusters."""
 
     @abstractmethod
     def record_parameter(self, count: int) -> str:
@@ -328,9 +328,9 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
-        return "\n".join([*self.head(record, bindings, name, lanes), *body, "}"])
+        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster), *body, "}"])
 
-    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int) -> list[str]:
+    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1) -> list[str]:
         """The first lines of a kernel."""
         pointers = [
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
@@ -340,7 +340,7 @@ class Cpp(Language):
         if record.moves:
             pointers.append(f"const {INDEX}* __restrict__ moving")
         count = max(record.rounds + len(record.numbers), 1)
-        return [self.qualifiers(lanes), f"{name}({', '.join([*pointers, self.record_parameter(count)])}) {{"]
+        return [self.qualifiers(lanes, cluster), f"{name}({', '.join([*pointers, self.record_parameter(count)])}) {{"]
 
     def body(self, code: Code, block: str, positions_a_group: int) -> list[str]:
         """The lines between a kernel's braces; `block` is the number of the block."""
