@@ -27,9 +27,11 @@ DEEP = TileLayout(32, 32, (2, 2, 1), 64, 3)
 SLICED = TileLayout(32, 32, (2, 2, 2), 64, 3)
 TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
 SPLIT = TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2)
+SPLIT_SMALL = TileLayout(32, 32, (2, 2, 2), 64, 3, splits=8)
 SPLIT_TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 4, together=True, splits=4)
 LAYOUTS = {
     "split": SPLIT,
+    "split small": SPLIT_SMALL,
     "split together": SPLIT_TOGETHER,
     "small": SMALL,
     "deep": DEEP,

@@ -34,6 +34,8 @@ FINISHED_A_CLOCK = 10
 """Results that a multiprocessor puts through workgroup memory and an epilogue."""
 MOST_SPLIT = 128 * 64
 """Results of a tile whose sum several workgroups share,"""
+MOST_BLOCKS_SPLIT = 264
+"""how many of them there are, at most, as more only wait for the first ones,"""
 JOIN_CLOCKS = 1500
 """and what it takes them to wait for one another, and for what they read of each."""
 STEP_CLOCKS, STEP_CLOCKS_TOGETHER, FILL_CLOCKS, FINISH_CLOCKS = 150, 250, 1500, 2000
@@ -106,6 +108,7 @@ class TileLayout(Layout):
         """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
         rows, columns = self.tile
         results = rows // self.parts * columns
+        share = results // self.splits
         return (
             self.shared_bytes <= (SHARED_BYTES if self.together else MOST_SHARED_BYTES)
             and self.lanes % (WARP * self.chunks) == 0
@@ -113,7 +116,9 @@ class TileLayout(Layout):
             and self.lanes % columns == 0
             and self.warps[0] % self.group == 0
             and self.chunks % self.warps[2] == 0
-            and results % (8 * self.lanes * self.splits) == 0
+            and results % (8 * self.lanes) == 0
+            and rows // self.parts % self.splits == 0
+            and (share % (8 * self.lanes) == 0 or share < 8 * self.lanes)
         )
 
 
@@ -175,6 +180,8 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     rows, columns = layout.tile
     blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns) * layout.splits
     steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
+    if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks >= layout.splits * MULTIPROCESSORS):
+        return math.inf
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
     brought = (rows + columns) * k * itemsize

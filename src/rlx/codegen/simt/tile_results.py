@@ -66,7 +66,8 @@ class TileResults:
         """What lanes have of a part of the rows, when all sums are there."""
         code, work, layout = self.code, self.work, self.layout
         a_row = layout.tile[1] // self.width
-        passes = layout.tile[0] // layout.parts // layout.splits * a_row // layout.lanes
+        share = layout.tile[0] // layout.parts // layout.splits
+        passes = max(1, share * a_row // layout.lanes)
         at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
         column = code.let(f"(int)lane % {a_row} * {self.width}", "column")
         self.at_n = code.let(f"{self.left} + {column}", "at")
@@ -75,9 +76,9 @@ class TileResults:
             self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
             first = code.fresh("first")
             step = layout.lanes // a_row
-            end, begin = f"{step * passes}", f"(int)lane / {a_row}"
-            if layout.splits > 1:  # each has a share of the rows
-                end, begin = f"(split + 1) * {end}", f"split * {end} + {begin}"
+            end, begin = str(share), f"(int)lane / {a_row}"
+            if layout.splits > 1:
+                end, begin = f"(split + 1) * {share}", f"split * {share} + {begin}"
             with self.body.scope(f"for (int {first} = {begin}; {first} < {end}; {first} += {at_once * step})"):
                 rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
                 at = [self._at_m(row, part) for row in rows]
