@@ -18,7 +18,7 @@ from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import CHUNK, PAD, PANELS, WARP, TeamContraction, depth, is_aligned
-from rlx.codegen.simt.tile_layouts import TileLayout, is_smaller_left, tile_of
+from rlx.codegen.simt.tile_layouts import MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -45,7 +45,9 @@ class TileContraction(TeamContraction):
     ) -> None:
         super().__init__(work, slots, language, rows_guess, layout)
         self.ring = layout
-        self.code.follows = False
+        blocks = dims.mul(dims.product(self.grid), layout.splits)
+        weights = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
+        self.code.follows = weights and isinstance(blocks, int) and blocks <= MOST_BLOCKS_SPLIT
         self.rows_first = is_smaller_left(work, rows_guess)
         if self.rows_first:
             *batch, down, across = self.grid
@@ -120,9 +122,11 @@ class TileContraction(TeamContraction):
             steps, first = "steps", "begin + "
         self._places()
         self._name_matrices()
-        left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
         start = layout.side_pieces[0]
         right = self._panel_copies(start) if work.packed else self._right_copies(start)
+        if code.follows:
+            self._bring_first(right, steps, first)
+        left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
         code.emit("#pragma unroll 1")
         with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.distance}; ahead++)"):
             code.emit(f"const int step = ahead - {layout.distance};")
@@ -144,7 +148,8 @@ class TileContraction(TeamContraction):
                 stage = f"dynamic_shared + ahead % {layout.stages} * {sum(layout.side_pieces)}"
                 code.emit(f"Piece* const stage = {stage};")
                 left("stage")
-                right("stage")
+                with code.block(f"if (ahead >= {layout.distance})") if code.follows else nullcontext():
+                    right("stage")
             code.emit("commit_copies();")
             if layout.together:
                 code.emit("if (has_warpgroups) await_products<1>();")
@@ -153,6 +158,16 @@ class TileContraction(TeamContraction):
         if layout.together:
             code.emit("if (has_warpgroups) await_products<0>();")
             code.emit(self._hold())
+
+    def _bring_first(self, right: Copies, steps: str, first: str) -> None:
+        """Asks for the weights of the first stages while the kernel before still runs, which made none of them."""
+        code, layout = self.code, self.ring
+        with code.block(f"for (int ahead = 0; ahead < {layout.distance} && ahead < {steps}; ahead++)"):
+            code.emit(f"const int now = {first}ahead;")
+            code.emit(f"const int along = now % {-(-_static(self.work.k) // layout.depth)} * {layout.depth};")
+            code.emit(f"Piece* const stage = dynamic_shared + ahead * {sum(layout.side_pieces)};")
+            right("stage")
+        code.emit("follow();")
 
     def _name_taps(self, tap: str) -> None:
         """Where in the window a step is."""
