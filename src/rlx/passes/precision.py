@@ -2,7 +2,8 @@
 
 With `f16` or `bf16` products, convolutions and attention of f32 take their operands in that dtype and add up in f32,
 as matrix units do; their results, rounded once, and everything else stay f32. Weights are rounded once, when they are
-prepared.
+prepared. GPUs with kernels in C++ also round what convolutions lead to where it lies in memory
+(`narrow_activations.py`).
 """
 
 from __future__ import annotations

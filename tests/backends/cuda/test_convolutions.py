@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
+from passes.nets import residual_net
 from rlx import ops
 from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import tile_contraction
-from rlx.codegen.simt.module import cpp_module
+from rlx.codegen.simt.module import NVIDIA, cpp_module
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph
@@ -29,16 +32,8 @@ TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
 SPLIT = TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2)
 SPLIT_SMALL = TileLayout(32, 32, (2, 2, 2), 64, 3, splits=8)
 SPLIT_TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 4, together=True, splits=4)
-LAYOUTS = {
-    "split": SPLIT,
-    "split small": SPLIT_SMALL,
-    "split together": SPLIT_TOGETHER,
-    "small": SMALL,
-    "deep": DEEP,
-    "sliced": SLICED,
-    "together": TOGETHER,
-    "from memory": None,
-}
+LAYOUTS = {"small": SMALL, "split together": SPLIT_TOGETHER, "from memory": None}
+MORE_LAYOUTS = {"deep": DEEP, "sliced": SLICED, "together": TOGETHER, "split": SPLIT, "split small": SPLIT_SMALL}
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
 
@@ -137,6 +132,38 @@ def test_a_convolution(case: Case, layout: str, driver: EmulatedDriver, monkeypa
     check(case, residual=True)
 
 
+@pytest.mark.parametrize("layout", MORE_LAYOUTS)
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[14]], ids=str)
+def test_more_layouts(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, MORE_LAYOUTS[layout])
+    check(case, residual=True)
+
+
+def test_few_tiles_share_their_sums() -> None:
+    """Of the last layers of a net at batch 1; those of many pictures do not, nor do GPUs without clusters."""
+    splits = {}
+    for batch in (1, 64):
+        case = replace(
+            PLAIN, batch=batch, channels=512, space=(7, 7), outputs=512, sizes={"low": (1, 1), "high": (1, 1)}
+        )
+        program = program_of(case.graph(residual=False))
+        for architecture in ("sm_80", "sm_90a"):
+            texts = cpp_module([program], target=NVIDIA.on(architecture)).kernels.values()
+            splits[batch, architecture] = any("__cluster_dims__(8, 1, 1)" in text for text in texts)
+    assert splits == {(1, "sm_80"): False, (1, "sm_90a"): True, (64, "sm_80"): False, (64, "sm_90a"): False}
+
+
+def test_weights_of_small_grids_come_before_earlier_kernels_end() -> None:
+    """And nothing that these make."""
+    case = replace(PLAIN, channels=512, space=(7, 7), outputs=512, sizes={"low": (1, 1), "high": (1, 1)})
+    module = cpp_module([program_of(case.graph(residual=True))], target=NVIDIA.on("sm_90a"))
+    (text,) = (text for text in module.kernels.values() if "copy_ahead" in text)
+    ahead, behind = text.split("{", 1)[1].rsplit("follow();", 1)
+    (weights,) = re.findall(r"const auto right\d+ = (slot\d+) ", ahead)
+    assert "copy_ahead(" in ahead and set(re.findall(r"slot\d+", ahead)) == {weights}
+    assert "copy_ahead_if(" in behind
+
+
 def test_what_is_not_in_a_window_does_not_spoil_it(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of few channels are read in pieces of 16 bytes, which go beyond the window's last column."""
     graph = Graph("columns")
@@ -157,3 +184,14 @@ def test_those_that_matrix_units_take_are_tiles(monkeypatch: pytest.MonkeyPatch)
         copies = [text for text in texts if "copy_ahead" in text or "copy_elements_ahead" in text]
         narrow = case.dtype != "f32" and (case.groups == 1 or case.groups < case.channels)
         assert bool(copies) == (narrow and (case.channels % 8 == 0 or case.channels < 8)), case
+
+
+@pytest.mark.parametrize("mode", ["f16", "bf16"])
+def test_a_net_of_narrow_activations(mode: Literal["f16", "bf16"], driver: EmulatedDriver) -> None:
+    graph = Graph("net")
+    graph.output(residual_net(graph), name="y")
+    x = np.random.default_rng(0).standard_normal((1, 8, 6, 6)).astype(np.float32)
+    (exact,) = rlx.Session("reference").compile(graph).run([x])
+    (narrow,) = rlx.Session("cuda", precision=mode).compile(graph).run([x])
+    error = np.abs(np.asarray(narrow) - exact).max() / np.abs(exact).max()
+    assert 0 < error < 4 * {"f16": 2.0**-11, "bf16": 2.0**-8}[mode]
