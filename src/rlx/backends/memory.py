@@ -46,6 +46,10 @@ class DeviceArray(ABC):
     def read(self, index: tuple[int, ...]) -> Array:
         """The part at indices along the first axes, none of them negative, on the host: no other bytes move."""
 
+    def start_reading(self) -> None:  # noqa: B027  # most have nothing to begin
+        """Begins to bring the array to the host, if it is small: `numpy` then waits for it alone, and for no work that
+        the device is given from now on."""
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

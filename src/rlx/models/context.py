@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from rlx import interrupt
+from rlx.backends.memory import DeviceArray, Where
 from rlx.errors import DriverError, InputError
 from rlx.ir import dim as dims
 from rlx.ir.literal import Array
 from rlx.ir.type import TensorType
-from rlx.models.llama import CACHED
+from rlx.models.llama import CACHED, TOKEN
 from rlx.runtime.compiled import CompiledGraph
 
 FIRST_CAPACITY = 256
@@ -35,6 +37,8 @@ class Context:
         self._batch = 0
         self._capacity = 0
         self._counts = np.zeros(limit, np.uint8)
+        self._vocab = dims.evaluate(program.program.output_types["logits"].shape[-1], {})
+        self.tells_tokens = TOKEN in program.output_names
 
     @property
     def _states(self) -> Mapping[str, TensorType]:
@@ -45,8 +49,21 @@ class Context:
         """The logits that follow the last of these tokens, i64[batch, n], which come behind those so far.
 
         After an error the context is as it was before, or empty if the device failed. Raises InputError for more tokens
-        than a context can hold, and RunTimeout or RunCancelled within this thread's limit.
+        than a context can hold and for ids that are none, and RunTimeout or RunCancelled within this thread's limit.
         """
+        return np.asarray(self._fed(ids, "logits", "host"))
+
+    def begin(self, ids: Array | DeviceArray) -> DeviceArray:
+        """As `feed`, of programs that tell the likeliest tokens: those that follow, i64[batch, 1], on the device, which
+        may not have them yet. Ids on the device must be of this model."""
+        token: DeviceArray = self._fed(ids, TOKEN, "device")
+        token.start_reading()
+        return token
+
+    def _fed(self, ids: Array | DeviceArray, wanted: str, where: Where) -> Any:
+        if not isinstance(ids, DeviceArray) and ids.size and not 0 <= ids.min() <= ids.max() < self._vocab:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise InputError(f"[generate] expected ids from 0 to {self._vocab - 1}, got {wrong}")
         batch, count = ids.shape
         if self.length + count > self.limit:
             total = self.length + count
@@ -59,15 +76,16 @@ class Context:
             longest = CHUNK if self.program.device == "cpu" else LONG_CHUNK
             for start in range(0, count, longest):
                 interrupt.check()
-                chunk = np.ascontiguousarray(ids[:, start : start + longest])
-                (logits,) = self.program.run({"input_ids": chunk, CACHED: self._counts[: self.length]})
+                chunk = ids if isinstance(ids, DeviceArray) else np.ascontiguousarray(ids[:, start : start + longest])
+                given = {"input_ids": chunk, CACHED: self._counts[: self.length]}
+                result = self.program.run_to(given, {wanted: where})[wanted]
                 self.length += chunk.shape[1]
         except BaseException as error:
             self.length = min(before, self.length)
             if isinstance(error, DriverError):  # the device may have the states no more
                 self.forget()
             raise
-        return logits
+        return result
 
     def forget(self) -> None:
         """Forgets all, and the memory of it: what a device lost comes back by feeding it again."""

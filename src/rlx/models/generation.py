@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx import interrupt, locks
+from rlx.backends.memory import DeviceArray
 from rlx.errors import InputError, MissingExtra, RunTimeout
 from rlx.frontends import safetensors
 from rlx.frontends.files import read_json
@@ -19,7 +20,7 @@ from rlx.frontends.registry import Imported
 from rlx.interrupt import CancelToken
 from rlx.ir.literal import Array
 from rlx.models.context import Context
-from rlx.models.llama import decoder
+from rlx.models.llama import TOKEN, decoder
 from rlx.models.llama_config import Config
 from rlx.models.sampling import USUAL_NEW_TOKENS, Sampler, Settings
 from rlx.models.text import Messages, Text, TextStream
@@ -149,16 +150,24 @@ class Decoder:
         """The program of a step. It has no caches; contexts are copies of it."""
         with self._lock:
             if self._program is None:
-                self._program = self._session.compile(self._graph())
+                self._program = self._compiled()
             return self._program
 
-    def _graph(self) -> Any:
-        return decoder(self.config, self.arrays, self._source.keep_dtype, caches=True)
+    def _compiled(self) -> CompiledGraph:
+        """The program; on a device that the host need not wait for after each token, one that tells it there."""
+        options = replace(self._session.options, check_indices=False)  # contexts look at ids
+        session = self._session.with_options(options)
+        program = session.compile(self._graph(_is_ahead(session.device)))
+        if _is_ahead(program.device) and TOKEN not in program.output_names:
+            program = session.on(program.device, options).compile(self._graph(likeliest=True))
+        return program
+
+    def _graph(self, likeliest: bool) -> Any:
+        return decoder(self.config, self.arrays, self._source.keep_dtype, caches=True, likeliest=likeliest)
 
     def new_context(self) -> Context:
         program = self.program
-        copies = program.capabilities.shared_code
-        own = program.clone() if copies else self._session.compile(self._graph())
+        own = program.clone() if program.capabilities.shared_code else self._compiled()
         return Context(own, self.config.max_positions)
 
     @contextmanager
@@ -297,11 +306,24 @@ class Row:
         self._sampler = Sampler(settings, prompt, owner.config.vocab_size, number)
         self._stream = owner.text_stream(settings.stop)
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token always follows."""
+        return self._sampler.is_greedy
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether a token may follow the next one."""
+        return not self.ended and len(self.ids) + 1 < (self._settings.max_new_tokens or 0)
+
     def take(self, logits: Array) -> Piece:
         """The next token by its logits. A row that has ended goes on with its last, which is no part of it."""
+        return self.accept(self.ids[-1] if self.ended else self._sampler.choose(logits))
+
+    def accept(self, token: int) -> Piece:
+        """The next token. To a row that has ended it does nothing."""
         if self.ended:
             return Piece(self.ids[-1], "")
-        token = self._sampler.choose(logits)
         self.ids.append(token)
         text = ""
         if token in self._settings.eos_token_id:
@@ -322,6 +344,9 @@ class Row:
 
 def steps(rows: Sequence[Row], context: Context, limit: Limit) -> Iterator[Piece]:
     """Takes steps until all rows have ended; gives what each adds to the first row."""
+    if context.tells_tokens and all(row.is_greedy for row in rows):
+        yield from _steps_ahead(rows, context, limit)
+        return
     fed = np.array([row.prompt[context.length :] for row in rows], np.int64)
     while True:
         with limit():
@@ -333,6 +358,25 @@ def steps(rows: Sequence[Row], context: Context, limit: Limit) -> Iterator[Piece
         fed = np.array([[row.ids[-1]] for row in rows], np.int64)
 
 
+def _steps_ahead(rows: Sequence[Row], context: Context, limit: Limit) -> Iterator[Piece]:
+    """Steps of likeliest tokens, of which each begins before the host knows the token that it is for."""
+    fed: Array | DeviceArray = np.array([row.prompt[context.length :] for row in rows], np.int64)
+    ahead: DeviceArray | None = None
+    while True:
+        with limit():
+            token = context.begin(fed) if ahead is None else ahead
+            ahead = context.begin(token) if any(row.needs_more for row in rows) else None
+        found = token.numpy()
+        pieces = [row.accept(int(found[number, 0])) for number, row in enumerate(rows)]
+        ended = all(row.ended for row in rows)
+        if ended and ahead is not None:
+            context.length -= 1
+        yield pieces[0]
+        if ended:
+            return
+        fed = found
+
+
 def generated(rows: Sequence[Row], taken: Iterator[Piece]) -> list[Generation]:
     """What comes of all steps of some rows, with their times."""
     start_s = first_s = time.perf_counter()
@@ -340,6 +384,11 @@ def generated(rows: Sequence[Row], taken: Iterator[Piece]) -> list[Generation]:
         first_s = time.perf_counter() if step == 0 else first_s
     end_s = time.perf_counter()
     return [row.result(first_s - start_s, end_s - first_s) for row in rows]
+
+
+def _is_ahead(device: str) -> bool:
+    """Whether a device computes while the host goes on."""
+    return device.partition(":")[0] in ("cuda", "rocm")
 
 
 def is_one(prompt: Any) -> bool:

@@ -14,12 +14,15 @@ from rlx.models.blocks import Weights, join_heads, named, split_heads
 from rlx.models.llama_config import Config, Layer
 from rlx.models.rope import Rope
 from rlx.ops.build import (
+    argmax,
     attention,
     cos,
     dims_tensor,
     gather,
+    gather_elements,
     gelu,
     iota,
+    reduce_max,
     relu,
     rms_norm,
     rotary_embedding,
@@ -32,13 +35,17 @@ from rlx.ops.build import slice as cut
 
 KEYS, VALUES = "cache.{}.keys", "cache.{}.values"
 """Names of the states of a layer."""
-CACHED = "cached"
+CACHED, TOKEN = "cached", "token"
+PART = 512
+"""About as many logits are looked at together, and about so many parts there are; eight are read at once."""
 _NOT_READ = ("rotary_emb.inv_freq", "lm_head.weight")
 """Ends of names of tensors that a checkpoint may have beside what is read: what follows from the configuration, and the
 head of a model whose embeddings are tied."""
 
 
-def decoder(config: Config, arrays: Mapping[str, Array], keep_dtype: bool = True, caches: bool = False) -> Graph:
+def decoder(
+    config: Config, arrays: Mapping[str, Array], keep_dtype: bool = True, caches: bool = False, likeliest: bool = False
+) -> Graph:
     """The program: ids of tokens in, logits of the tokens that follow out.
 
     input_ids   i64[batch, seq]
@@ -49,6 +56,7 @@ def decoder(config: Config, arrays: Mapping[str, Array], keep_dtype: bool = True
 
     cached      u8[past]: its extent alone counts, that of the tokens so far
     logits      f32[batch, vocab]: of the last token
+    token       with `likeliest`, i64[batch, 1]: the first of the tokens with the greatest logit
 
     Raises ModelError for a tensor that is missing, misshapen, or not of the model.
     """
@@ -60,13 +68,25 @@ def decoder(config: Config, arrays: Mapping[str, Array], keep_dtype: bool = True
         graph.bounds["past"] = (0, config.max_positions)
     weights = _Named(graph, arrays, keep_dtype)
     builder = _Builder(config, weights, past, caches)
-    graph.output(builder.logits(ids), name="logits")
+    logits = builder.logits(ids)
+    graph.output(logits, name="logits")
+    if caches and likeliest:
+        graph.output(_likeliest(logits, config.vocab_size), name=TOKEN)
     others = [name for name in weights.unused if not name.endswith(_NOT_READ)]
     if others:
         raise ModelError(
             f"[llama] expected tensors of {config.family!r} alone, got {len(others)} others, at {others[0]!r}"
         )
     return graph
+
+
+def _likeliest(logits: Value, vocab: int) -> Value:
+    """Where the greatest logit of each row stands, by parts: a row is long, and rows are few."""
+    divisors = [n for n in range(1, vocab + 1) if vocab % n == 0]
+    parts = min(divisors, key=lambda n: (vocab // n % 8 > 0, abs(n - PART) + abs(vocab // n - PART)))
+    split = logits.reshape(logits.shape[0], parts, vocab // parts)
+    best = argmax(reduce_max(split, axes=(2,)), axis=1, keepdims=True)
+    return best * (vocab // parts) + gather_elements(argmax(split, axis=2), best, axis=1)
 
 
 class _Named(Weights):

@@ -149,6 +149,11 @@ class Sampler:
             self._seen = np.zeros(vocab_size, np.bool_)
             self._seen[list(seen)] = True
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is chosen, whatever came before."""
+        return self.settings.temperature == 0 and self._seen is None
+
     def choose(self, logits: Array) -> int:
         """The next token, by its logits, f32[vocab]."""
         settings = self.settings

@@ -181,6 +181,24 @@ class CompiledGraph:
         results = self._run_in_mode(inputs, destinations=destinations)
         return [results[i] for i in chosen]
 
+    def run_to(self, inputs: Inputs, wanted: Mapping[str, Where]) -> dict[str, Any]:
+        """A run whose outputs are wanted by name, each on the host or on the device; others are nowhere.
+
+        What is on the device (`backends.memory.DeviceArray`) may still be under way when this returns. Raises as `run`
+        does.
+        """
+        chosen = names_of(list(wanted), self.output_names)
+        destinations: list[Where] = ["nowhere"] * len(self.output_names)
+        for at, where in zip(chosen, wanted.values()):
+            destinations[at] = where
+        results = self._run_in_mode(inputs, destinations=None if self.program.place is None else destinations)
+        on_device = {name for name, where in wanted.items() if where == "device"}
+        found = {name: results[at] for name, at in zip(wanted, chosen)}
+        return {
+            name: HostArray(result) if name in on_device and not isinstance(result, DeviceArray) else result
+            for name, result in found.items()
+        }
+
     def run_slots(
         self,
         inputs: Sequence[Any],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cuda.arrays import CudaArray
 from rlx.backends.cuda.build import place_arena
-from rlx.backends.cuda.device import Borrowed, Device, Memory, Pinned
+from rlx.backends.cuda.device import Borrowed, Device, Event, Memory, Pinned
 from rlx.backends.cuda.launches import Launch, give, launches
 from rlx.backends.cuda.moving import Sizes, unread_inputs
 from rlx.backends.cuda.replay import Replay
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.executable import CudaExecutable
 
 
+TABLES = 4
+"""Runs that the device may be behind the host before the host waits."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """An input or output: its buffer, where it starts in the arena, its bytes and its shape."""
@@ -42,6 +47,22 @@ class Placed:
         """It in a block of the host that begins where this place of the arena does."""
         at = self.start - first
         return staged[at : at + self.size].view(self.buffer.dtype.numpy).reshape(self.shape)
+
+
+class StagedTable:
+    """A table of sizes on its way to the device. Made within `Device.work`."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device = device
+        self.pinned = Pinned(device, nbytes)
+        self.brought = Event(device)
+
+    def bring(self, table: Array, place: int) -> None:
+        """Copies a table to the device, when the last one has gone."""
+        self.brought.wait()
+        self.pinned.bytes[: table.nbytes] = table.view(np.uint8)
+        self.device.driver.copy_in(place, self.pinned.pointer, table.nbytes, self.device.stream)
+        self.brought.record()
 
 
 class CudaBound(Bound):
@@ -90,8 +111,8 @@ class CudaBound(Bound):
             self._incoming = Pinned(device, self.arena.inputs_end)
             self._outgoing = Pinned(device, self.arena.outputs_end - self.arena.inputs_end)
             self._answer = Pinned(device, 1)
-            self._pinned_table = Pinned(device, self._table.nbytes)
             wanted = self._table.size > 0
+            self._tables = deque(StagedTable(device, self._table.nbytes) for _ in range(TABLES if wanted else 0))
             self._table_memory = device.allocate(self._table.nbytes, "numbers of sizes") if wanted else None
             self._replay = Replay(device)
             self._starts: dict[int, int] = {}
@@ -170,6 +191,9 @@ class CudaBound(Bound):
             }
             wanted = [o for o, place in zip(self.outputs, where) if o is not None and place == "host" and o.size]
             self._stage(inputs)
+            if self._table_memory is not None:
+                self._tables.rotate()
+                self._tables[0].bring(self._table, self._table_memory.pointer)
             self._run_kernels(inputs, bool(wanted), timer)
             for i, array in arrays.items():
                 output = self.outputs[i]
@@ -191,9 +215,7 @@ class CudaBound(Bound):
 
     def _stages_any(self, inputs: Sequence[Any]) -> bool:
         """Whether anything lies in the staging of the host, which the next run writes to."""
-        return self._table.size > 0 or any(
-            placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs)
-        )
+        return any(placed.size and not isinstance(a, CudaArray) for placed, a in zip(self.inputs, inputs))
 
     def _at(self, place: int) -> int:
         assert self._memory is not None  # `_ready` was called
@@ -208,8 +230,6 @@ class CudaBound(Bound):
         end = self.arena.outputs_end - self.arena.inputs_end
 
         def move_in(stream: Any) -> None:
-            if self._table_memory is not None:
-                driver.copy_in(self._table_memory.pointer, self._pinned_table.pointer, self._table.nbytes, stream)
             for first, size in blocks:
                 driver.copy_in(self._at(first), self._incoming.pointer + first, size, stream)
 
@@ -277,7 +297,6 @@ class CudaBound(Bound):
 
     def _stage(self, inputs: Sequence[Any], staging: Pinned | None = None) -> None:
         """Copies inputs of the host to where the device takes them from."""
-        self._pinned_table.bytes[: self._table.nbytes] = self._table.view(np.uint8)
         block = (staging or self._incoming).bytes
         for placed, value in self._staged(inputs):
             np.copyto(placed.view(block, 0), np.reshape(value, -1))

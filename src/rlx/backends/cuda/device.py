@@ -23,6 +23,8 @@ from rlx.ir.literal import Array
 
 ALIGNMENT = 256
 """Bytes between which memory starts, as the driver has it."""
+SMALL_BYTES = 4096
+"""Of an array that may be read while later work goes on."""
 
 _drivers: dict[tuple[int, str], Driver] = {}
 _devices: dict[tuple[int, str, int], Device] = {}
@@ -116,7 +118,52 @@ class Pinned:
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
+            self.device.later(self.device.driver.synchronise_all)  # copies may be on their way
             self.device.later(self.device.driver.free_host, self.pointer)
+
+
+class Event:
+    """A point in the order of the device's stream. Made within `Device.work`."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.handle = device.driver.event()
+
+    def record(self) -> None:
+        """Makes it the point behind all that the stream was given so far."""
+        self.device.driver.record(self.handle, self.device.stream)
+
+    def wait(self) -> None:
+        self.device.driver.wait_for(self.handle)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self.device.later(self.device.driver.drop_event, self.handle)
+
+
+class Reading:
+    """A few bytes on their way to the host, which are there when all is done that the device was given before."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.pinned = Pinned(device, SMALL_BYTES)
+        self.event = Event(device)
+
+    @staticmethod
+    def of(device: Device, pointer: int, nbytes: int) -> Reading:
+        """Call it within `Device.work`."""
+        reading = device.readings.pop() if device.readings else Reading(device)
+        device.driver.copy_out(reading.pinned.pointer, pointer, nbytes, device.stream)
+        reading.event.record()
+        return reading
+
+    def into(self, target: Array) -> None:
+        """Waits for the bytes, without holding others up, and takes them. Nobody else may do so then."""
+        with self.device.errors("run"):
+            self.device.driver.enter(self.device.context)
+            self.event.wait()
+        target[:] = self.pinned.bytes[: target.size]
+        self.device.readings.append(self)
 
 
 class Function:
@@ -141,6 +188,7 @@ class Device:
     overlaps         whether kernels begin while those before them end
     stream           where kernels run
     incoming, outgoing   streams of copies that go on beside kernels
+    readings         places for small arrays on their way to the host, of which nobody has any
     dropped          calls that give back what nobody has any more, made at the next occasion
     """
 
@@ -151,6 +199,7 @@ class Device:
         self.lock = locks.rlock()
         self.lost = ""
         self.place: object = None
+        self.readings: deque[Reading] = deque()
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.context = driver.open(ordinal)
         self.name = driver.device_name(ordinal)

@@ -99,6 +99,7 @@ class CudaExecutable(Executable):
         return bool(self.plan.program.written_states())
 
     def put(self, name: str, array: Array) -> Array | DeviceArray:
+        self.renew()
         return CudaArray.of_host(self.device, array, f"the input {name!r}")
 
     def bind(self, binding: Mapping[str, int]) -> Bound:

@@ -42,7 +42,7 @@ MOST_INSTRUCTIONS = 100
 WIDTHS = (WARP // 2, WARP, WORKGROUP)
 """Numbers of lanes that a row may have."""
 USUAL_STEPS = 4
-"""Of a warp along a row; where there are more, a workgroup has the row."""
+"""Of a warp, or a part of it, along a row; where there are more, a workgroup has the row."""
 
 
 class PieceNest(PieceRows):
@@ -184,10 +184,12 @@ def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> 
     length = nest.inner[0]
     if not isinstance(length, int) or length % NEIGHBOURS or not length:
         return None
-    for width in WIDTHS:
-        most = 1 if width < WARP else USUAL_STEPS if width == WARP else MOST_WORDS
-        if steps(length, width) <= most and words(held) * steps(length, width) <= MOST_WORDS:
-            return width, held
+    fitting = [width for width in WIDTHS if words(held) * steps(length, width) <= MOST_WORDS]
+    usual = [width for width in fitting if width <= WARP and steps(length, width) <= USUAL_STEPS]
+    busy = [width for width in usual if length % (NEIGHBOURS * width) == 0]
+    for widths in (busy[::-1], usual, fitting):  # lanes without elements wait for the others
+        if widths:
+            return widths[0], held
     return None
 
 

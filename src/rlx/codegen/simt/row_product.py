@@ -17,6 +17,7 @@ from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
+from rlx.codegen.simt.slice_rows import SliceRows, slices_of
 from rlx.codegen.simt.team_contraction import HALF, SHARED_BYTES, WARP, Layout, TeamContraction
 from rlx.codegen.simt.team_contraction import PAD as SUMS_PAD
 from rlx.kernel.ir.contraction import Contraction
@@ -89,9 +90,17 @@ class RowProductWriter(TeamContraction):
         return dataclasses.replace(made, checks=(*made.checks, check))
 
     def _before_rows(self) -> None:
-        self.rows = self._rows_of(self._lanes_of_a_row())
+        self.rows = self._slices() or self._rows_of(self._lanes_of_a_row())
         if isinstance(self.rows, PieceRows):
             self.rows.bring_ahead()
+
+    def _slices(self) -> SliceRows | None:
+        """What makes the one row of a tile, where each warp multiplies a slice of it and all columns."""
+        along_m, along_n, along_k = self.layout.warps
+        if self.staged != 1 or along_m * along_n != 1:
+            return None
+        *stages, last = legal_stages(self.nest.statements)
+        return slices_of(self.row_body, self.nest, stages, self.lanes, last.body, self._take_all, self.left, along_k)
 
     def _rows_of(self, width: int) -> GroupRows:
         """What makes a row with so many lanes."""
@@ -106,6 +115,12 @@ class RowProductWriter(TeamContraction):
     def _prepare_rows(self) -> None:
         code, language, rows = self.code, self.language, self.record.dim(self.work.m)
         language.shared_variable(code, "left_rows", "__align__(16) unsigned short", self.staged * _stride(self.work))
+        if isinstance(self.rows, SliceRows):
+            code.emit("const int made = 0;")
+            self._place_row(code.let(f"{self.top} + made", "row"))
+            self.rows.write()
+            code.emit("__syncwarp();")
+            return
         width = self.rows.step
         first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
         inside = f"made < {self.staged} && {self.top} + made < {rows}"

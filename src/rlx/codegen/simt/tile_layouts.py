@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.team_contraction import CHUNK, PAD, WARP, Layout, with_rows
+from rlx.ir import expr as ex
 from rlx.ir.dim import Dim
+from rlx.ir.expr import INSTRUCTIONS
 from rlx.kernel.ir.contraction import Contraction
 
 PIECE_BYTES = 16
@@ -28,17 +31,19 @@ PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
 PRODUCTS_TOGETHER = 1740
 """The same by `wgmma`."""
-SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 24 * MULTIPROCESSORS
+SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 26 * MULTIPROCESSORS
 """Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
-FINISHED_A_CLOCK = 10
-"""Results that a multiprocessor puts through workgroup memory and an epilogue."""
+FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 6, 90
+"""Results that a multiprocessor puts through workgroup memory, and instructions of epilogues."""
+BESIDE = 0.75
+"""The part of the shorter of products and epilogues that several workgroups of a multiprocessor hide."""
 MOST_SPLIT = 128 * 64
 """Results of a tile whose sum several workgroups share,"""
 MOST_BLOCKS_SPLIT = 264
 """how many of them there are, at most, as more only wait for the first ones,"""
 JOIN_CLOCKS = 1500
 """and what it takes them to wait for one another, and for what they read of each."""
-STEP_CLOCKS, STEP_CLOCKS_TOGETHER, FILL_CLOCKS, FINISH_CLOCKS = 150, 250, 1500, 2000
+STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
 
 
@@ -164,7 +169,14 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         least, space = (FEWEST_ROWS, 0) if warpgroups else (FEWER_ROWS, space)
     if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
-    return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=lambda layout: clocks(known, layout))
+    instructions = _instructions(work)
+
+    def key(layout: TileLayout) -> tuple[float, bool, int]:
+        """Of layouts that the same caches hold up, first those that have more to hide waits with."""
+        side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
+        return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
+
+    return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:
@@ -173,12 +185,12 @@ def is_smaller_left(work: Contraction, rows: int) -> bool:
     return _static(known.m) < _static(known.n)
 
 
-def clocks(work: Contraction, layout: TileLayout) -> float:
+def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> float:
     """What a contraction of known dims takes, roughly: the most of what matrix units, workgroup memory and the common
-    cache take, where there are enough workgroups to hide each other's waits."""
-    m, n = _static(work.m), _static(work.n)
+    cache take, where there are enough workgroups to hide each other's waits. `instructions` are those that an epilogue
+    has for a result."""
     rows, columns = layout.tile
-    blocks = math.prod(_static(d) for d in work.batch) * -(-m // rows) * -(-n // columns) * layout.splits
+    blocks = _blocks(work, layout)
     steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
     if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks >= layout.splits * MULTIPROCESSORS):
         return math.inf
@@ -188,16 +200,35 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     slabs = rows // 64 if layout.together else layout.warps[0]
     taken = ((64 if layout.together else layout.rows) + layout.columns) * k * itemsize * slabs * layout.warps[1]
     products = rows * columns * k / (PRODUCTS_TOGETHER if layout.together else PRODUCTS_A_CLOCK)
-    busy = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
-    busy += rows * columns * (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
+    made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
+    put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
+    finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
+    together = resident(layout)
+    busy = made + finished - (BESIDE * min(made, finished) if together > 1 else 0)
+    alone = made + finished + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
+    alone += JOIN_CLOCKS if layout.splits > 1 else 0
+    waves = -(-blocks // (MULTIPROCESSORS * together))
+    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
+
+
+def _blocks(work: Contraction, layout: TileLayout) -> int:
+    rows, columns = layout.tile
+    tiles = math.prod(_static(d) for d in work.batch) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
+    return tiles * layout.splits
+
+
+def resident(layout: TileLayout) -> int:
+    """How many workgroups a multiprocessor has at once."""
     sums = layout.rows * layout.columns // WARP
     registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
-    resident = min(SHARED_BYTES // (layout.shared_bytes + 1024), REGISTERS // (min(registers, 255) * layout.lanes))
-    step_clocks = STEP_CLOCKS_TOGETHER if layout.together else STEP_CLOCKS
-    alone = busy + steps * step_clocks / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
-    alone += JOIN_CLOCKS if layout.splits > 1 else 0
-    waves = -(-blocks // (MULTIPROCESSORS * max(resident, 1)))
-    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
+    of_registers = REGISTERS // (min(registers, 255) * layout.lanes)
+    return max(min(SHARED_BYTES // (layout.shared_bytes + 1024), of_registers), 1)
+
+
+def _instructions(work: Contraction) -> int:
+    """What an epilogue does to a sum."""
+    bodies = [legal(stage.body) for stage in work.epilogue]
+    return sum(node.kind in INSTRUCTIONS for node in ex.walk(bodies))
 
 
 def _static(dim: Dim) -> int:

@@ -43,13 +43,18 @@ class CppRecord(Record):
     do.
 
     moving   symbols of dims that are not in the record but in a table of the device: the record has their places there
-    moves    whether there are such dims
+    moved    entries that are such places
     """
 
     def __init__(self, slots: int, rounds: int = 0, moving: frozenset[str] = frozenset()) -> None:
         super().__init__(slots, rounds)
         self.moving = moving
-        self.moves = False
+        self.moved: set[int] = set()
+
+    @property
+    def moves(self) -> bool:
+        """Whether there are dims that move."""
+        return bool(self.moved)
 
     def start(self, slot: int) -> str:
         raise CompileError("[kernel] expected a slot's own pointer, got a place in a heap")
@@ -57,11 +62,11 @@ class CppRecord(Record):
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return index_literal(dim)
-        entry = f"record.dims[{self.rounds + self._dims.setdefault(dim, len(self._dims))}]"
+        entry = self.rounds + self._dims.setdefault(dim, len(self._dims))
         if not symbols(dim) & self.moving:
-            return entry
-        self.moves = True
-        return f"moving[{entry}]"
+            return f"record.dims[{entry}]"
+        self.moved.add(entry)
+        return f"moved{entry}"
 
     def round(self, number: int) -> str:
         return f"record.dims[{number}]"
@@ -340,7 +345,16 @@ class Cpp(Language):
         if record.moves:
             pointers.append(f"const {INDEX}* __restrict__ moving")
         count = max(record.rounds + len(record.numbers), 1)
-        return [self.qualifiers(lanes, cluster), f"{name}({', '.join([*pointers, self.record_parameter(count)])}) {{"]
+        parameters = ", ".join([*pointers, self.record_parameter(count)])
+        brought = [
+            f"  const {INDEX} moved{entry} = {self.moved(f'moving + record.dims[{entry}]')};"
+            for entry in sorted(record.moved)
+        ]
+        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *brought]
+
+    def moved(self, place: str) -> str:
+        """A number of the table, which no kernel writes."""
+        return f"*({place})"
 
     def body(self, code: Code, block: str, positions_a_group: int) -> list[str]:
         """The lines between a kernel's braces; `block` is the number of the block."""

@@ -31,6 +31,9 @@ class Cuda(Cpp):
     def record_parameter(self, count: int) -> str:
         return f"const __grid_constant__ Record<{count}> record"
 
+    def moved(self, place: str) -> str:
+        return f"number_ahead({place})"
+
     def first_lines(self, code: Code) -> list[str]:
         shared = [f"  DYNAMIC_SHARED({code.dynamic_shared});"] if code.dynamic_shared else []
         return shared if code.follows else [*shared, "  follow();"]

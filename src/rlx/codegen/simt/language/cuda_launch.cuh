@@ -16,6 +16,13 @@ __device__ __forceinline__ void bring_near(const void* place) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
 }
 
+// A number that no kernel writes, loaded here and not later.
+__device__ __forceinline__ long long number_ahead(const long long* place) {
+  long long number;
+  asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(number) : "l"(place));
+  return number;
+}
+
 // 16 bytes that no kernel writes, loaded here and not later: before `follow`, so that they come while others still run.
 template <class T>
 __device__ __forceinline__ Piece piece_ahead(const T* place) {
