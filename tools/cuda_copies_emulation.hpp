@@ -1,7 +1,10 @@
 // Copies that go on beside a lane's other work: done when the lane waits for them and not before, and until then their
 // places hold what nobody expects, so that a missing wait or barrier shows.
 
-#define DYNAMIC_SHARED(bytes) alignas(1024) static Piece dynamic_shared[(bytes) / sizeof(Piece)]
+#define DYNAMIC_SHARED(bytes)                                                                                 \
+  alignas(1024) static Piece dynamic_of_cluster[emulation::most_of_cluster][((bytes) + 1023) / 1024 * 64];     \
+  emulation::shared_bytes = sizeof dynamic_of_cluster[0];                                                     \
+  Piece* const dynamic_shared = dynamic_of_cluster[blockIdx.x % emulation::cluster]
 
 inline void copy_ahead_if(bool there, Piece* place, const void* source) {
   emulation::Lane& own = emulation::block[threadIdx.x];
@@ -11,6 +14,12 @@ inline void copy_ahead_if(bool there, Piece* place, const void* source) {
 
 inline void copy_ahead(Piece* place, const void* source) {
   copy_ahead_if(true, place, source);
+}
+
+inline void copy_elements_ahead(int count, Piece* place, const void* source) {
+  emulation::Lane& own = emulation::block[threadIdx.x];
+  memset(place, 0xff, sizeof *place);
+  own.copies.push_back({place, source, own.groups, (count < 8 ? count : 8) * 2});
 }
 
 inline void commit_copies() {
@@ -24,10 +33,9 @@ void wait_copies() {
   for (const emulation::Copy& copy : own.copies) {
     if (copy.group >= own.groups - under_way) {
       left.push_back(copy);
-    } else if (copy.source) {
-      memcpy(copy.place, copy.source, sizeof(Piece));
     } else {
       memset(copy.place, 0, sizeof(Piece));
+      if (copy.source) memcpy(copy.place, copy.source, copy.bytes);
     }
   }
   own.copies = left;

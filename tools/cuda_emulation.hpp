@@ -18,6 +18,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(lanes)
 #define __grid_constant__
+#define __cluster_dims__(x, y, z)
 
 namespace emulation {
 
@@ -32,6 +33,7 @@ struct Copy {
   void* place;
   const void* source;
   int group;
+  int bytes = 16;
 };
 
 struct Lane {
@@ -48,6 +50,11 @@ struct Index {
   unsigned x;
 };
 
+constexpr int of_cluster = 1 << 30;  // where lanes wait for other blocks of their cluster
+constexpr unsigned most_of_cluster = 8;
+
+inline unsigned cluster;
+inline size_t shared_bytes;  // of a block, in the memory of all of a cluster
 inline ucontext_t scheduler;
 inline std::vector<Lane> block;
 inline void (*body)();
@@ -94,11 +101,10 @@ inline int common_place(unsigned first, unsigned count) {
   return place;
 }
 
-// Runs a block; false where its lanes wait for one another at different places. A warp goes on alone for as long as its
+// Makes all lanes of a block ready. They wait for one another, and a warp goes on alone for as long as its
 // lanes wait for one another only, so that a missing wait for other warps shows. Every other block takes its lanes in the
 // opposite order, so that what depends on their order shows.
-inline bool run_block(unsigned number) {
-  blockIdx.x = number;
+inline void start_block() {
   for (Lane& lane : block) {
     getcontext(&lane.context);
     lane.context.uc_stack.ss_sp = lane.stack.data();
@@ -109,6 +115,12 @@ inline bool run_block(unsigned number) {
     lane.groups = 0;
     makecontext(&lane.context, enter, 0);
   }
+}
+
+// Lets a block go on: `ended`, `of_cluster` where it waits for the cluster, `pausing` where its lanes wait in vain.
+inline int go_on_with_block(unsigned number) {
+  blockIdx.x = number;
+  if (common_place(0, lanes) == of_cluster) go_on(of_cluster, number % 2);
   for (;;) {
     go_on(pausing, number % 2);
     bool paused = false, together = false;
@@ -122,9 +134,34 @@ inline bool run_block(unsigned number) {
     }
     if (paused || together) continue;
     const int place = common_place(0, lanes);
-    if (place == ended) return true;
-    if (place < ended) return false;
+    if (place == ended || place == of_cluster) return place;
+    if (place < ended) return pausing;
     go_on(place, number % 2);
+  }
+}
+
+// Runs the blocks of a cluster in turns, from one wait for all of them to the next; every other cluster in the opposite
+// order.
+inline bool run_cluster(unsigned first) {
+  static std::vector<Lane> blocks[most_of_cluster];
+  for (unsigned i = 0; i < cluster; i++) {
+    blocks[i].resize(lanes);
+    block.swap(blocks[i]);
+    start_block();
+    block.swap(blocks[i]);
+  }
+  for (;;) {
+    int places[most_of_cluster];
+    for (unsigned turn = 0; turn < cluster; turn++) {
+      const unsigned i = first / cluster % 2 ? cluster - 1 - turn : turn;
+      block.swap(blocks[i]);
+      places[i] = go_on_with_block(first + i);
+      block.swap(blocks[i]);
+    }
+    for (unsigned i = 0; i < cluster; i++) {
+      if (places[i] == pausing || places[i] != places[0]) return false;
+    }
+    if (places[0] == ended) return true;
   }
 }
 
@@ -166,7 +203,8 @@ inline void leave(int) {
 // Runs a kernel, whose arguments are pointed to: `in_vain` if lanes of a block wait for one another at different places,
 // `outside` if one reads or writes where no memory is.
 template <auto kernel, class... Parameters>
-int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, void** given) {
+int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, unsigned of_a_cluster, void** given) {
+  cluster = of_a_cluster;
   lanes = lanes_of_a_block;
   block.resize(lanes);
   static void** arguments;
@@ -179,8 +217,8 @@ int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, 
   if (sigsetjmp(before_a_fault, 1)) {
     result = outside;
   } else {
-    for (unsigned number = 0; number < blocks && result == done; number++) {
-      if (!run_block(number)) result = in_vain;
+    for (unsigned number = 0; number < blocks && result == done; number += cluster) {
+      if (!run_cluster(number)) result = in_vain;
     }
   }
   sigaction(SIGSEGV, &others, nullptr);

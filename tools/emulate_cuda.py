@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ OPTIONS = (
 )  # fmt: skip
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
-PTX = [Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups")]
+PTX = [
+    Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups", "clusters")
+]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 NOTHING = 0
@@ -60,9 +63,10 @@ class Emulator:
         kernels = text.replace(cuda.prelude(), others)
         kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
         assert kernels != text
+        clusters = {name: size for size, name in re.findall(r"__cluster_dims__\((\d+), .*\n(\w+)\(", kernels)}
         entries = "\n".join(
             f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
-            f"{{ return emulation::launch<{name}>({name}, lanes, blocks, arguments); }}"
+            f"{{ return emulation::launch<{name}>({name}, lanes, blocks, {clusters.get(name, 1)}, arguments); }}"
             for name in sorted(set(names))
         )
         with tempfile.TemporaryDirectory() as folder:

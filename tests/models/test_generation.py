@@ -265,7 +265,7 @@ def test_what_a_device_lost_is_computed_again(model: rlx.Model, monkeypatch: pyt
         raise DeviceLost("[run] expected a device that answers, got none")
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "run", fail)
+        patch.setattr(program, "run_to", fail)
         with pytest.raises(DeviceLost):
             talk.generate([8], 5, **ENDLESS)
     assert talk.ids == before and talk._context.length == 0

@@ -126,6 +126,7 @@ GRAPHS.update({
     "transpose-weights/right":
         lambda g: ops.dot_general(f32(g), weight(g, "w", 2, 4), lhs_contract=(1,), rhs_contract=(1,)),
     "layout/convolution": lambda g: convolution(g),
+    "narrow-activations/activation": lambda g: pooled_convolution(g),
     "layout/follow": lambda g: ops.relu(convolution(g)),
     "raise-activation/gelu": lambda g: (x := f32(g)) * 0.5 * (ops.erf(x / math.sqrt(2)) + 1.0),
     "raise-activation/gelu-tanh": lambda g: (x := f32(g)) * 0.5 * (
@@ -151,6 +152,15 @@ def convolution(g: Graph) -> Value:
     y: Value = ops.conv(f32(g, 1, 3, 6, 5), weight(g, "w", 4, 3, 2, 2), strides=(1, 1), dilations=(1, 1),
                            low=(1, 0), high=(0, 1))  # fmt: skip
     return y
+
+
+def pooled_convolution(g: Graph) -> Value:
+    """Of narrow floats, whose rounding a relu and a pool leave as it is."""
+    x, w = g.input("x", (1, 3, 6, 5), "f16"), weight(g, "w", 4, 3, 2, 2).cast("f16")
+    y = ops.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(1, 0), high=(0, 1)).cast("f32")
+    size = {"window": (2, 2), "strides": (1, 1), "dilations": (1, 1), "low": (0, 0), "high": (0, 0)}
+    pooled: Value = ops.reduce_window(ops.relu(y), combine="max", **size)
+    return ops.reduce_sum(pooled, axes=(2, 3))
 
 
 def instances_of_groups(g: Graph) -> Value:

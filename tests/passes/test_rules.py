@@ -26,6 +26,7 @@ from rlx.ops.packed import PackedMatmul
 from rlx.ops.transcendental import Exp
 from rlx.passes.driver import Pass, Report, Rules
 from rlx.passes.hoist import Hoist
+from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.pipeline import joined, layout, optimise, standard
 from rlx.passes.quantise import Quantise, Range, products
 from rlx.passes.transpose_weights import TransposeWeights
@@ -104,6 +105,7 @@ def optimised(graph: Graph, name: str, off: str = "") -> tuple[Graph, Report]:
     )
     more: dict[str, list[Pass]] = {
         "layout": layout(), "joins": joined(), "transpose-weights": [TransposeWeights()], "hoist": [Hoist()],
+        "narrow-activations": [NarrowActivations()],
     }  # fmt: skip
     passes = [packed.weights, *passes, packed.normal] if mlx else [*passes, *more.get(of, [])]
     if of == "quantise":  # before all others, as it changes what is meant

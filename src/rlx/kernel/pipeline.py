@@ -20,6 +20,7 @@ def to_kernels(
     passes: Sequence[KernelPass] = (),
     context: Context | None = None,
     indirect: bool = False,
+    bounded: bool = False,
 ) -> Program:
     """The program of a graph of primitives and of composites that the target claims.
 
@@ -27,11 +28,12 @@ def to_kernels(
     passes    the target's own, behind those that every target has
     context   of the run of graph passes before, whose rewrites `RLX_STOP_AT` counts first
     indirect  lets products read matrices of a weight that data choose where they lie
+    bounded   lets windows of products reach beyond what they read, which counts as zeros there
 
     Raises UnsupportedOp naming every node that no kernel can take.
     """
     context = context or Context(disable)
-    program = lower(graph, context.disable, indirect)
+    program = lower(graph, context.disable, indirect, bounded)
     if flags.check():
         verify(program)
     return run_kernel_passes(program, (Collapse(), *passes), context)

@@ -8,10 +8,12 @@ only where something asks for the old order.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Constant, Elementwise, Op, Param
 from rlx.ops.build import conv, dot_general, pad
@@ -23,17 +25,23 @@ from rlx.passes.driver import Context, Pass, Rebuild
 
 FEW_CHANNELS = 16
 """Fewer than a vector holds."""
+PIECE = 8
+"""Narrow floats of 16 bytes, which GPUs take at once."""
 
 
 class ChannelsLast(Pass):
-    """Turns convolutions, and what lies between them."""
+    """Turns convolutions, and what lies between them. Those of dtypes in `pads` keep their pads; else a pad of its own
+    stands before each."""
 
     name = "layout"
+
+    def __init__(self, pads: Collection[DType] = ()) -> None:
+        self.pads = pads
 
     def run(self, graph: Graph, context: Context) -> Graph:
         if not any(isinstance(n.op, Conv) and not n.op.channels_last for n in graph.nodes):
             return graph
-        return _Walk(graph, context).run()
+        return _Walk(graph, context, self.pads).run()
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -52,9 +60,10 @@ def _turned(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Walk:
-    def __init__(self, graph: Graph, context: Context) -> None:
+    def __init__(self, graph: Graph, context: Context, pads: Collection[DType]) -> None:
         self.graph = graph
         self.context = context
+        self.pads = pads
         self.rebuild = Rebuild(graph)
         self.inner: dict[Value, Value] = {}  # value in the old order of axes → the same with channels last
         self.static: set[Value] = set()
@@ -89,7 +98,7 @@ class _Walk:
         if isinstance(node.op, Conv) and not node.op.channels_last:
             if not self.context.spend("layout", "convolution", node):
                 return None
-            return _convolution(node.op, self._last(operands[0]), operands[1])
+            return _convolution(node.op, self._last(operands[0]), operands[1], operands[0].dtype in self.pads)
         if not any(v in self.inner for v in operands):
             return None
         result = self._follower(node, operands)
@@ -169,23 +178,54 @@ class _Walk:
         return result
 
 
-def _convolution(op: Conv, x: Value, w: Value) -> Value:
+def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
     """A convolution on a turned operand; a window of one element is a matrix product."""
     rank = len(op.strides)
     low, high = op.low, op.high
-    if any(p != 0 for p in (*low, *high)):
+    channels = _more_channels(op, x, w) if keeps_pads else 0
+    if channels:
+        added = channels - x.shape[-1]
+        x = _widened(op, x, channels)
+        low = high = (0,) * rank
+    elif any(p != 0 for p in (*low, *high)) and not keeps_pads:
         x = _padded(x, low, high)
         low = high = (0,) * rank
     kernel = w.shape[2:]
-    single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and op.groups == 1
+    plain = op.groups == 1 and all(p == 0 for p in (*low, *high))
+    single = all(k == 1 for k in kernel) and all(s == 1 for s in op.strides) and plain
     if single:
         columns = w.reshape(w.shape[0], w.shape[1])
         return dot_general(x, columns, lhs_contract=(x.rank - 1,), rhs_contract=(1,), sum_dtype=op.sum_dtype)
     weight = w.transpose(*range(2, 2 + rank), 1, 0)
+    if channels:
+        none = (0,) * rank
+        weight = pad(weight, low=(*none, 0, 0), high=(*none, added, 0), value=0.0)
     return conv(
         x, weight, strides=op.strides, dilations=op.dilations, low=low, high=high, groups=op.groups, channels_last=True,
         sum_dtype=op.sum_dtype,
     )  # fmt: skip
+
+
+def _more_channels(op: Conv, x: Value, w: Value) -> int:
+    """How many channels pictures of few are to have, 0 to leave them: those of a row of the window are neighbours then,
+    and begin at multiples of 16 bytes."""
+    channels, window, columns = x.shape[-1], w.shape[-1], x.shape[-2]
+    pads = (*op.low, *op.high)
+    known = all(isinstance(d, int) for d in (channels, window, *pads)) and op.groups == 1 and op.dilations[-1] == 1
+    if not known or channels >= PIECE or any(p < 0 for p in pads):
+        return 0
+    half = PIECE // 2
+    fits = channels <= half and op.strides[-1] % 2 == 0 and isinstance(columns, int) and window * half >= 2 * PIECE
+    return half if fits else PIECE if window > 1 else 0
+
+
+def _widened(op: Conv, x: Value, channels: int) -> Value:
+    """Pictures with more channels, and all pads around them."""
+    high = list(op.high)
+    if channels < PIECE:
+        high[-1] += (x.shape[-2] + op.low[-1] + high[-1]) % 2
+    wide: Value = pad(x, low=(0, *op.low, 0), high=(0, *high, channels - x.shape[-1]), value=0.0)
+    return wide
 
 
 def _padded(x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...], value: float = 0.0) -> Value:

@@ -12,9 +12,10 @@ or behind. The same pass may come again where what others left gives it somethin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
+from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ops.contraction import Einsum
 from rlx.ops.packed import PackedMatmul
@@ -27,6 +28,7 @@ from rlx.passes.fold import Fold
 from rlx.passes.hoist import Hoist
 from rlx.passes.layout import ChannelsLast
 from rlx.passes.merge_dots import MergeDots
+from rlx.passes.narrow_activations import NarrowActivations
 from rlx.passes.precision import Policy, Precision
 from rlx.passes.quantise import Quantise
 from rlx.passes.specialise import assume_equal
@@ -78,9 +80,15 @@ def legalise(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
     ]
 
 
-def layout() -> list[Pass]:
-    """Convolutions, and what lies between them, on [N, spatial..., C]."""
-    return [ChannelsLast(), simplify.rules, Fold(), Cse()]
+def layout(pads: Collection[DType] = ()) -> list[Pass]:
+    """Convolutions, and what lies between them, on [N, spatial..., C]. Those of dtypes in `pads` keep their pads."""
+    return [ChannelsLast(pads), simplify.rules, Fold(), Cse()]
+
+
+def narrowed(policy: Policy | None = None) -> list[Pass]:
+    """Activations of nets of convolutions in their dtype, where a policy has made that narrow: for targets that have
+    instructions for such floats."""
+    return [NarrowActivations(), simplify.rules, Cse()] if policy is not None else []
 
 
 def joined() -> list[Pass]:
@@ -95,8 +103,8 @@ def standard(claims: Claims = no_claims, policy: Policy | None = None) -> list[P
 
 def names() -> list[str]:
     """Names of all passes that targets choose among, as `disable` and `RLX_DISABLE` take them."""
-    every = (*standard(), *layout(), *joined(), TransposeWeights(), Hoist(), Quantise())
-    return list(dict.fromkeys(each.name for each in every))
+    others = (NarrowActivations(), TransposeWeights(), Hoist(), Quantise())
+    return list(dict.fromkeys(each.name for each in (*standard(), *layout(), *joined(), *others)))
 
 
 def switches(passes: Iterable[Pass]) -> list[str]:

@@ -87,7 +87,14 @@ def two_norms(graph: Graph, rows: int | str = "n") -> None:
     graph.output(a, b, ops.softmax(ops.matmul(b, a), axis=-1))
 
 
+def windows(graph: Graph, batch: int | str = "n") -> None:
+    """Rows of a product along images and two axes of each, with pads."""
+    x, w = graph.input("x", (batch, 16, 5, 6), "f16"), weight(graph, "w", 24, 16, 3, 3, dtype="f16")
+    graph.output(ops.conv(x, w, strides=(2, 1), dilations=(1, 1), low=(1, 1), high=(1, 0)).cast("f32"), name="y")
+
+
 GRAPHS: dict[str, Callable[[Graph], None]] = {
+    "flat-rows": windows,
     "side-writes": written_norm,
     "row-tails": rotary_norm,
     "row-prologues": normed_product,

@@ -9,7 +9,6 @@ from functools import cached_property
 from rlx import flags
 from rlx.backends import simt_support
 from rlx.backends.base import Options, Unsupported
-from rlx.backends.claims import PREFER_NATIVE
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
@@ -30,6 +29,7 @@ from rlx.kernel.ir.text import text_of
 from rlx.kernel.passes.atomic_scatter import AtomicScatter
 from rlx.kernel.passes.bitonic import Bitonic
 from rlx.kernel.passes.driver import KernelPass
+from rlx.kernel.passes.flat_rows import FlatRows
 from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
@@ -40,7 +40,7 @@ from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
 from rlx.kernel.pipeline import to_kernels
 from rlx.passes.driver import Pass
-from rlx.passes.pipeline import joined, layout, optimise, standard
+from rlx.passes.pipeline import joined, layout, narrowed, optimise, standard
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
@@ -55,11 +55,13 @@ class Maker:
     device    the kind of device, as errors name it
     target    what its kernels may be
     passes    what makes of a program one for it
+    padded    dtypes whose convolutions keep their pads, which products leave out
     """
 
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
+    padded: frozenset[DType] = frozenset()
 
     def at(self, precision: str) -> Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
@@ -112,6 +114,8 @@ def _takes_parts(work: Contraction | FusedAttention) -> bool:
     """Whether matrix units compute products or attention of f32, as they lie or with weights in panels."""
     if isinstance(work, FusedAttention):
         return team_attention.takes(work)
+    if work.bounds:
+        return False
     return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
 
@@ -119,6 +123,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
+        FlatRows(lambda work: bool(team_contraction.panels(work)[0])),
         SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
@@ -131,13 +136,13 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes)
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_contraction.HALVES))
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
     """The program of a graph: of composites it has what shaders have. Raises UnsupportedOp."""
-    passes = [*standard(PREFER_NATIVE.claims(claim)), *layout(), *joined()]
-    return to_kernels(optimise(graph, passes)[0], passes=maker.passes())
+    passes = _passes(Options(), maker)
+    return to_kernels(optimise(graph, passes)[0], passes=maker.passes(), bounded=True)
 
 
 def why_unsupported(dtype: DType) -> str | None:
@@ -145,21 +150,22 @@ def why_unsupported(dtype: DType) -> str | None:
     return "kernels in C++ have no complex numbers" if dtype.is_complex else None
 
 
-def _passes(options: Options) -> list[Pass]:
-    return [*standard(options.dispatch.claims(claim), options.policy()), *layout(), *joined()]
+def _passes(options: Options, maker: Maker) -> list[Pass]:
+    policy = options.policy()
+    return [*standard(options.dispatch.claims(claim), policy), *narrowed(policy), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:
     """Nodes of the graph that `build` would refuse, found by the same steps."""
     return simt_support.unsupported(
-        graph, _passes(Options()), why_unsupported, lambda ready: _render(ready, Context(), maker)
+        graph, _passes(Options(), maker), why_unsupported, lambda ready: _render(ready, Context(), maker)
     )
 
 
 def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
     """The plan of a graph. Raises UnsupportedOp, CompileError."""
     disable = options.disable | frozenset(flags.disable())
-    ready, report = optimise(graph, _passes(options), disable)
+    ready, report = optimise(graph, _passes(options, maker), disable)
     lacking = refused(ready, why_unsupported)
     if lacking:
         refusals = "; ".join(f"[{n.op.name}] at node {n.source or n.name!r}: {reason}" for n, reason in lacking)
@@ -172,7 +178,7 @@ def build(graph: Graph, options: Options, maker: Maker = NVIDIAS) -> Plan:
 
 
 def _render(ready: Graph, context: Context, maker: Maker) -> Plan:
-    program = to_kernels(ready, passes=maker.passes(), context=context)
+    program = to_kernels(ready, passes=maker.passes(), context=context, bounded=True)
     outputs = tuple(v.type for v in ready.outputs.values())
     moving = moving_symbols(program, (dim for of in outputs for dim in of.shape))
     module = cpp_module([program], moving, maker.target)

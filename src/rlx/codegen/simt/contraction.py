@@ -85,6 +85,9 @@ class Blocked:
         self.code = Code(language)
         self.record = language.record(len(slots))
         self.body = Body(self.code, self.record, slots, Ranges())
+        self.rows_of_a: list[str] = []
+        self.within: list[str] = []
+        """Whether the left side is read at a tap, for each row; nothing where it always is."""
 
     def render(self) -> Shader:
         work, code, record, index = self.work, self.code, self.record, self.language.index
@@ -119,6 +122,7 @@ class Blocked:
     def a_offset(self, row: str) -> str:
         """Offset of a row of a, at tap 0 and k = 0."""
         self.body.axes[self.work.m_axis] = row
+        self.rows_of_a.append(row)
         return self.body.fresh_offset(self._outside(self.work.a))
 
     def _outside(self, line: Linear) -> Linear:
@@ -157,7 +161,16 @@ class Blocked:
             if work.taps:
                 a = [self._at_tap(work.a, at) for at in a]
                 b = [self._quad_at_tap(b[0])] if work.packed else [self._at_tap(work.b, at) for at in b]
+                self._test_bounds()
             products(a, b)
+
+    def _test_bounds(self) -> None:
+        """Tests for each row whether its window is inside at this tap."""
+        guard = self.work.guard()
+        if guard is not None:
+            for row in self.rows_of_a:
+                self.body.axes[self.work.m_axis] = row
+                self.within.append(self.body.gen(guard).name)
 
     def _at_tap(self, line: Linear, at: str) -> str:
         steps = tuple((n, c) for n, c in line.axes if n in self.work.tap_axes)
@@ -191,7 +204,11 @@ class Blocked:
     def operands(self, k: str, a: list[str], b: list[str]) -> tuple[list[str], str]:
         """An element of each row of a, and a quad of b, at a step of k."""
         step = self.record.dim(self.work.a.coefficient(self.work.k_axis))
-        left = [self.body.load_at(self.work.a_slot, f"({at} + {k} * {step})").name for at in a]
+        places = [f"({at} + {k} * {step})" for at in a]
+        if self.within:
+            left = [self.load_within(self.work.a_slot, at, guard) for at, guard in zip(places, self.within)]
+        else:
+            left = [self.body.load_at(self.work.a_slot, at).name for at in places]
         return left, self._right(k, b)
 
     def multiply(self, into: str, operands: tuple[list[str], str]) -> None:

@@ -16,6 +16,7 @@ from rlx.codegen.simt import (
     team_join,
     tile_attention,
     tile_contraction,
+    wide_nests,
 )  # fmt: skip
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
@@ -46,6 +47,8 @@ def render(
             return side_by_side.render(work, slots, bindings, name, target, language)
         case RowProduct() as work:
             return row_product.RowProductWriter(work, slots, language, target).shader(bindings, name)
+        case LoopNest() as work if target.teams and (width := wide_nests.width_of(work, slots)):
+            return wide_nests.WideNest(work, slots, language, width).shader(bindings, name)
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):

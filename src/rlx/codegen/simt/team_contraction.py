@@ -16,6 +16,7 @@ from contextlib import ExitStack
 
 from rlx.codegen.simt import float_parts
 from rlx.codegen.simt import loops as nests
+from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
@@ -71,8 +72,10 @@ def panels(work: Contraction) -> tuple[int, int]:
 
 
 def _has_pieces(work: Contraction) -> bool:
-    """Whether rows of a are pieces of 16 bytes."""
-    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % piece_of(work) == 0
+    """Whether rows of a are pieces of 16 bytes; of a window they may end with half of one."""
+    piece = piece_of(work)
+    least = piece // 2 if work.taps and not work.float_parts else piece
+    fits = isinstance(work.k, int) and work.k >= LEAST and work.k % least == 0
     return fits and work.a.coefficient(work.k_axis) == 1
 
 
@@ -109,6 +112,8 @@ class TeamContraction(Writer):
         super().__init__(slots, grid, (*work.batch, work.m, work.n), team=True, language=language)
         self.lanes = self.layout.lanes
         self.chunk, self.piece = chunk_of(work), piece_of(work)
+        self.bounds = Bounds(work, self.body)
+        self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
         self.code.follows = self.most_rows <= FEW_ROWS and self._has_own_weights()
         steps = -(-_static(work.k) // (self.chunk * self.layout.warps[2]))
@@ -199,9 +204,14 @@ class TeamContraction(Writer):
     # where operands lie
 
     def _rows(self, count: int, row_of: str) -> list[str]:
-        """Offsets of the rows of a that a lane reads: `row_of` is the first, in the warp's tile, `count` in steps."""
+        """Offsets of the rows of a that a lane reads: `row_of` is the first, in the warp's tile, `count` in steps; and
+        where their windows are."""
         step = self.layout.rows // count
-        return [self._a_offset(f"{row_of} + {i * step}") for i in range(count)]
+        offsets = []
+        for i in range(count):
+            offsets.append(self._a_offset(f"{row_of} + {i * step}"))
+            self.positions.append(self.bounds.of_row())
+        return offsets
 
     def _a_offset(self, row: str) -> str:
         work, code = self.work, self.code
@@ -270,9 +280,21 @@ class TeamContraction(Writer):
             self._steps(loops, few)
             code.emit(f"const int along = chunk * {self.chunk} + own % 4 * {self.piece};")
             behind = k % self.chunk or (self.held and -(-k // self.chunk) % layout.warps[2])
-            guard, none = (f"along < {k} ? ", " : Piece{}") if behind else ("", "")
-            rows = [self._left_piece(f"{at} + along{a_tap}") for at in a]
-            left = [code.let(f"{guard}{row}{none}", "left") for row in rows]
+
+            def within_k(slot: int, line: Linear, at: str) -> str:
+                """A piece of a side, zeros behind the end of k."""
+                whole = self._piece(slot, line, at) if slot != work.a_slot else self._left_piece(at)
+                if k % self.piece:
+                    half = f"along < {k} ? half_at(slot{slot} + {at}) : Piece{{}}"
+                    return f"along + {self.piece} <= {k} ? {whole} : {half}"
+                return f"along < {k} ? {whole} : Piece{{}}" if behind else whole
+
+            taps = self.bounds.of_taps()
+            left = []
+            for at, of_row in zip(a, self.positions):
+                piece = within_k(work.a_slot, work.a, f"{at} + along{a_tap}")
+                within = self.bounds.test(of_row, taps)
+                left.append(code.let(f"{within} ? ({piece}) : Piece{{}}" if within else piece, "left"))
             if not work.float_parts:
                 left += [code.let("Piece{}", "left")] * (2 * m_tiles - len(left))
             if self.held:
@@ -284,8 +306,7 @@ class TeamContraction(Writer):
                 ]
                 right = [code.let(column, "right") for column in columns]
             else:
-                columns = [self._piece(work.b_slot, work.b, f"{at} + along{b_tap}") for at in b]
-                right = [code.let(f"{guard}{column}{none}", "right") for column in columns]
+                right = [code.let(within_k(work.b_slot, work.b, f"{at} + along{b_tap}"), "right") for at in b]
             if work.float_parts:
                 float_parts.multiply(code, left, 2 * m_tiles, right)
             else:

@@ -13,12 +13,13 @@ from contextlib import ExitStack, nullcontext
 
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.bounds import Bounds
 from rlx.codegen.simt.code import Binding, Shader, Slot
 from rlx.codegen.simt.language.base import Language
 from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.team_contraction import TeamContraction, depth, is_aligned, mma_of
 from rlx.codegen.simt.team_layouts import PAD, PANEL, WARP
-from rlx.codegen.simt.tile_layouts import TileLayout, is_smaller_left, tile_of
+from rlx.codegen.simt.tile_layouts import MOST_BLOCKS_SPLIT, TileLayout, is_smaller_left, tile_of
 from rlx.codegen.simt.tile_results import TileResults, depends_on
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
@@ -27,6 +28,8 @@ from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
+PIECE = 8
+"""Elements of 16 bytes."""
 Copies = Callable[[str], None]
 """Writes a lane's copies of one side for a stage that begins at a place of workgroup memory."""
 
@@ -43,11 +46,16 @@ class TileContraction(TeamContraction):
     ) -> None:
         super().__init__(work, slots, language, rows_guess, layout)
         self.ring = layout
-        self.code.follows = False
+        blocks = dims.mul(dims.product(self.grid), layout.splits)
+        weights = bool(work.packed) and not work.b.others and self.body.slots[work.b_slot].static
+        self.code.follows = weights and isinstance(blocks, int) and blocks <= MOST_BLOCKS_SPLIT
         self.rows_first = is_smaller_left(work, rows_guess)
         if self.rows_first:
             *batch, down, across = self.grid
             self.grid = (*batch, across, down)
+        if layout.splits > 1:  # neighbours are a cluster
+            self.grid = (*self.grid, layout.splits)
+            self.code.cluster = layout.splits
         self.code.dynamic_shared = layout.shared_bytes
         rows, columns = layout.tile
         extents = (("m", rows), ("n", columns), ("k", layout.depth))
@@ -64,6 +72,9 @@ class TileContraction(TeamContraction):
         """Everything of one tile."""
         work, code, layout = self.work, self.code, self.ring
         rows, columns = layout.tile
+        split = self.body.axes[len(self.grid) - 1] if layout.splits > 1 else ""
+        if split:
+            code.emit(f"const int split = (int)({split});")
         if self.rows_first:
             axes = self.body.axes
             axes[work.m_axis], axes[work.n_axis] = axes[work.n_axis], axes[work.m_axis]
@@ -90,6 +101,11 @@ class TileContraction(TeamContraction):
                 code.emit(self.language.barrier())
                 with code.block(f"if (slice == {number})") if along_k > 1 else nullcontext():
                     self._put_part(part, number > 0)
+            if split:
+                code.emit("cluster_barrier();")
+                results.write(part)
+                code.emit("cluster_barrier();")  # nobody's sums go while others read them
+                continue
             if work.float_parts:
                 self._make_sure(results, part)
             else:
@@ -105,12 +121,18 @@ class TileContraction(TeamContraction):
         so that matrix units always have some."""
         work, code, layout = self.work, self.code, self.ring
         a_turn = -(-_static(work.k) // layout.depth)
-        steps = f"{_static(dims.product(work.taps)) * a_turn}"
+        steps, first = f"{_static(dims.product(work.taps)) * a_turn}", ""
+        if layout.splits > 1:
+            code.emit(f"const int begin = split * {steps} / {layout.splits};")
+            code.emit(f"const int steps = (split + 1) * {steps} / {layout.splits} - begin;")
+            steps, first = "steps", "begin + "
         self._places()
         self._name_matrices()
-        left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
         start = layout.side_pieces[0]
         right = self._panel_copies(start) if work.packed else self._right_copies(start)
+        if code.follows:
+            self._bring_first(right, steps, first)
+        left = self._row_copies("left", work.a_slot, work.a, work.m_axis, 0)
         code.emit("#pragma unroll 1")
         with code.block(f"for (int ahead = 0; ahead < {steps} + {layout.distance}; ahead++)"):
             code.emit(f"const int step = ahead - {layout.distance};")
@@ -126,12 +148,14 @@ class TileContraction(TeamContraction):
                     with code.block("if (has_warpgroups)"):
                         self._multiply_together()
             with code.block(f"if (ahead < {steps})"):
-                code.emit(f"const int along = ahead % {a_turn} * {layout.depth};")
-                self._name_taps(f"ahead / {a_turn}")
+                code.emit(f"const int now = {first}ahead;")
+                code.emit(f"const int along = now % {a_turn} * {layout.depth};")
+                self._name_taps(f"now / {a_turn}")
                 stage = f"dynamic_shared + ahead % {layout.stages} * {sum(layout.side_pieces)}"
                 code.emit(f"Piece* const stage = {stage};")
                 left("stage")
-                right("stage")
+                with code.block(f"if (ahead >= {layout.distance})") if code.follows else nullcontext():
+                    right("stage")
             code.emit("commit_copies();")
             if layout.together:
                 code.emit("if (has_warpgroups) await_products<1>();")
@@ -140,6 +164,16 @@ class TileContraction(TeamContraction):
         if layout.together:
             code.emit("if (has_warpgroups) await_products<0>();")
             code.emit(self._hold())
+
+    def _bring_first(self, right: Copies, steps: str, first: str) -> None:
+        """Asks for the weights of the first stages while the kernel before still runs, which made none of them."""
+        code, layout = self.code, self.ring
+        with code.block(f"for (int ahead = 0; ahead < {layout.distance} && ahead < {steps}; ahead++)"):
+            code.emit(f"const int now = {first}ahead;")
+            code.emit(f"const int along = now % {-(-_static(self.work.k) // layout.depth)} * {layout.depth};")
+            code.emit(f"Piece* const stage = dynamic_shared + ahead * {sum(layout.side_pieces)};")
+            right("stage")
+        code.emit("follow();")
 
     def _name_taps(self, tap: str) -> None:
         """Where in the window a step is."""
@@ -170,27 +204,35 @@ class TileContraction(TeamContraction):
         count = layout.side_pieces[axis - work.m_axis] // layout.lanes
         step = tile // count
         outside = self._outside(line)
-        if depends_on(outside, axis):
+        bounds = Bounds(work, self.body) if axis == work.m_axis else None
+        positions: list[list[str]] = [[]] * count
+        if depends_on(outside, axis) or (bounds is not None and work.bounds):
             last = f"{self.record.dim(extent)} - {self.language.index(1)}"
-            rows = [f"min({first} + from_row + {i * step}, {last})" for i in range(count)]
-            starts = [f"slot{slot} + {self._offset_at(outside, axis, row)} + from_along" for row in rows]
-            starts = [code.let(each, name) for each in starts]
+            starts, positions = [], []
+            for i in range(count):
+                at = self._offset_at(outside, axis, f"min({first} + from_row + {i * step}, {last})")
+                starts.append(code.let(f"slot{slot} + {at} + from_along", name))
+                positions.append([] if bounds is None else bounds.of_row())
         else:
             at = self._offset_at(outside, axis, f"{first} + from_row")
             begin = code.let(f"slot{slot} + {at} + from_along", name)
             stride = self.record.dim(outside.coefficient(axis))
             starts = [f"{begin} + {i * step} * {stride}" for i in range(count)]
         guards = [""] * count
-        if dims.exact_div(extent, tile) is None and not depends_on(outside, axis):
+        if dims.exact_div(extent, tile) is None and not depends_on(outside, axis) and not any(positions):
             there = code.let(f"(int)min({self.record.dim(extent)} - {first}, {self.language.index(tile)})", "there")
             guards = [f"from_row + {i * step} < {there}" for i in range(count)]
-        inside = f"from_along + along < {work.k}" if _static(work.k) % layout.depth else ""
+        k = _static(work.k)
+        inside = f"from_along + along < {k}" if k % layout.depth else ""
+        left_of_k = f"{k} - from_along - along" if k % PIECE else ""
 
         def write(stage: str) -> None:
             tap = f" + {self._tap_offset(line)}" if work.taps else ""
-            for number, (begin, guard) in enumerate(zip(starts, guards)):
+            taps = [] if bounds is None else bounds.of_taps()
+            for number, (begin, guard, of_row) in enumerate(zip(starts, guards, positions)):
                 place = f"{stage} + {start + number * layout.lanes} + to_place"
-                self._copy(place, f"{begin} + along{tap}", guard, inside)
+                within = "" if bounds is None else bounds.test(of_row, taps)
+                self._copy(place, f"{begin} + along{tap}", guard, inside, within, elements=left_of_k)
 
         return write
 
@@ -221,7 +263,7 @@ class TileContraction(TeamContraction):
             there = code.let(f"(int)({panels} - {self.left} / {PANEL})", "there")
             guards = [f"from_panel + {i * step} < {there}" for i in range(count)]
         inside = f"along / {self.chunk} + from_piece / {WARP} < {chunks}" if chunks % layout.chunks else ""
-        tap = f" + ahead / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
+        tap = f" + now / {-(-_static(work.k) // layout.depth)} * {tap_size}" if work.taps else ""
 
         def write(stage: str) -> None:
             for number, guard in enumerate(guards):
@@ -231,8 +273,12 @@ class TileContraction(TeamContraction):
 
         return write
 
-    def _copy(self, place: str, source: str, *guards: str) -> None:
+    def _copy(self, place: str, source: str, *guards: str, elements: str = "") -> None:
+        """Of 16 bytes, or of so many `elements` where there are fewer."""
         guard = " && ".join(each for each in guards if each)
+        if elements:
+            self.code.emit(f"copy_elements_ahead({guard} ? {elements} : 0, {place}, {source});")
+            return
         self.code.emit(f"copy_ahead_if({guard}, {place}, {source});" if guard else f"copy_ahead({place}, {source});")
 
     # products

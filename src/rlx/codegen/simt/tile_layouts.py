@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.codegen.simt.body import legal
 from rlx.codegen.simt.team_layouts import CHUNK, PAD, WARP, Layout, with_rows
@@ -17,6 +17,8 @@ LEAST_ROWS, LEAST_COLUMNS = 192, 32
 """Of matrices that are worth a tile."""
 FEWER_ROWS, MANY_WEIGHTS = 96, 1 << 20
 """Rows that are worth one too, where there are so many weights: as measured on an H200, with 128 rows."""
+FEWEST_ROWS = 33
+"""The same where workgroups can share sums, so that few tiles keep all multiprocessors busy."""
 LEAST_SPACE = 256 * 128
 """Products along m and n, of all matrices, from which on bringing operands to workgroup memory gains anything."""
 MOST_SHARED_BYTES = 99 << 10
@@ -37,6 +39,12 @@ FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 6, 90
 """Results that a multiprocessor puts through workgroup memory, and instructions of epilogues."""
 BESIDE = 0.75
 """The part of the shorter of products and epilogues that several workgroups of a multiprocessor hide."""
+MOST_SPLIT = 128 * 64
+"""Results of a tile whose sum several workgroups share,"""
+MOST_BLOCKS_SPLIT = 264
+"""how many of them there are, at most, as more only wait for the first ones,"""
+JOIN_CLOCKS = 1500
+"""and what it takes them to wait for one another, and for what they read of each."""
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
 
@@ -49,12 +57,14 @@ class TileLayout(Layout):
     stages   how many times as many have room there
     chunk    elements along k that are 64 bytes
     together   whether four warps make products together where a GPU can: then a warp has 16 of each 64 rows
+    splits     workgroups that share the sum along k: neighbours, which read one another's memory
     """
 
     depth: int = 2 * CHUNK
     stages: int = 3
     together: bool = False
     chunk: int = CHUNK
+    splits: int = 1
 
     @property
     def group(self) -> int:
@@ -107,6 +117,7 @@ class TileLayout(Layout):
         """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
         rows, columns = self.tile
         results = rows // self.parts * columns
+        share = results // self.splits
         return (
             self.shared_bytes <= (SHARED_BYTES if self.together else MOST_SHARED_BYTES)
             and self.lanes % (WARP * self.chunks) == 0
@@ -115,6 +126,8 @@ class TileLayout(Layout):
             and self.warps[0] % self.group == 0
             and self.chunks % self.warps[2] == 0
             and results % (8 * self.lanes) == 0
+            and rows // self.parts % self.splits == 0
+            and (share % (8 * self.lanes) == 0 or share < 8 * self.lanes)
         )
 
 
@@ -149,6 +162,13 @@ PARTS = tuple(
 """Those for products of f32 as sums of shorter floats, which take more registers."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those for GPUs whose warps make products alone."""
+SPLIT = tuple(
+    split
+    for layout in LAYOUTS
+    for splits in (2, 4, 8)
+    if math.prod(layout.tile) <= MOST_SPLIT and (split := replace(layout, splits=splits)).is_possible
+)
+"""Those of few tiles and long sums, for GPUs with clusters of workgroups."""
 
 
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
@@ -157,8 +177,10 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
     together."""
     known = with_rows(work, rows)
     m, n, batch = _static(known.m), _static(known.n), math.prod(_static(d) for d in known.batch)
-    least = FEWER_ROWS if n * _static(work.k) >= MANY_WEIGHTS else LEAST_ROWS
-    if m < least or n < LEAST_COLUMNS or batch * m * n < LEAST_SPACE:
+    least, space = LEAST_ROWS, LEAST_SPACE
+    if n * _static(work.k) * math.prod(_static(d) for d in work.taps) >= MANY_WEIGHTS:
+        least, space = (FEWEST_ROWS, 0) if warpgroups else (FEWER_ROWS, space)
+    if m < least or n < LEAST_COLUMNS or batch * m * n < space:
         return None
     instructions = _instructions(work)
 
@@ -167,7 +189,7 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
         return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
 
-    return min(PARTS if work.float_parts else LAYOUTS if warpgroups else ALONE, key=key)
+    return min(PARTS if work.float_parts else (*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:
@@ -182,7 +204,9 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     has for a result."""
     rows, columns = layout.tile
     blocks = _blocks(work, layout)
-    steps = math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth)
+    steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
+    if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks >= layout.splits * MULTIPROCESSORS):
+        return math.inf
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
     brought = (rows + columns) * k * itemsize
@@ -193,17 +217,20 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     if work.float_parts:  # what a warp takes apart
         products += (layout.rows + layout.columns) * k * layout.warps[0] * layout.warps[1] / SPLIT_A_CLOCK
     made = max(products, (brought + taken) / SHARED_A_CLOCK, brought / COMMON_A_CLOCK)
-    finished = rows * columns * ((1 + layout.warps[2]) / 2 / FINISHED_A_CLOCK + instructions / INSTRUCTIONS_A_CLOCK)
+    put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
+    finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
     together = resident(layout)
     busy = made + finished - (BESIDE * min(made, finished) if together > 1 else 0)
     alone = made + finished + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
+    alone += JOIN_CLOCKS if layout.splits > 1 else 0
     waves = -(-blocks // (MULTIPROCESSORS * together))
     return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
 
 
 def _blocks(work: Contraction, layout: TileLayout) -> int:
     rows, columns = layout.tile
-    return math.prod(_static(d) for d in work.batch) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
+    tiles = math.prod(_static(d) for d in work.batch) * -(-_static(work.m) // rows) * -(-_static(work.n) // columns)
+    return tiles * layout.splits
 
 
 def resident(layout: TileLayout) -> int:

@@ -67,7 +67,8 @@ class TileResults:
         """What lanes have of a part of the rows, when all sums are there."""
         code, work, layout = self.code, self.work, self.layout
         a_row = layout.tile[1] // self.width
-        passes = layout.tile[0] // layout.parts * a_row // layout.lanes
+        share = layout.tile[0] // layout.parts // layout.splits
+        passes = max(1, share * a_row // layout.lanes)
         at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
         column = code.let(f"(int)lane % {a_row} * {self.width}", "column")
         self.at_n = code.let(f"{self.left} + {column}", "at")
@@ -76,10 +77,10 @@ class TileResults:
             self.near = {node: self._pieces(node) for node in self.loads if not self._moves_along_m(node)}
             first = code.fresh("first")
             step = layout.lanes // a_row
-            end = step * passes
-            with self.body.scope(
-                f"for (int {first} = (int)lane / {a_row}; {first} < {end}; {first} += {at_once * step})"
-            ):
+            end, begin = str(share), f"(int)lane / {a_row}"
+            if layout.splits > 1:
+                end, begin = f"(split + 1) * {share}", f"split * {share} + {begin}"
+            with self.body.scope(f"for (int {first} = {begin}; {first} < {end}; {first} += {at_once * step})"):
                 rows = [code.let(f"{first} + {number * step}", "row") for number in range(at_once)]
                 at = [self.at_m(row, part) for row in rows]
                 asked = [self._ask(row_at) for row_at in at]
@@ -138,10 +139,13 @@ class TileResults:
         code, body, work = self.code, self.body, self.work
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
+            splits = self.layout.splits
             if self.width == 1:
-                sums = [f"shared_sums[{place}]"]
+                sums = [f"sum_of_cluster<{splits}>(shared_sums + {place})" if splits > 1 else f"shared_sums[{place}]"]
             else:
-                quads = [code.let(f"*(const float4*)(shared_sums + {place} + {4 * i})", "quad") for i in range(2)]
+                places = [f"(const float4*)(shared_sums + {place} + {4 * i})" for i in range(2)]
+                read = [f"sum_of_cluster<{splits}>({each})" if splits > 1 else f"*{each}" for each in places]
+                quads = [code.let(each, "quad") for each in read]
                 sums = [f"{quad}.{component}" for quad in quads for component in "xyzw"]
             values = [self._values(number, total, pieces) for number, total in enumerate(sums)]
             body.axes[work.n_axis] = self.at_n

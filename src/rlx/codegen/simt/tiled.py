@@ -25,7 +25,7 @@ ALL_QUADS = TILE * QUADS
 
 def takes(work: Contraction) -> bool:
     """Whether lanes can find what they bring: elements of a that lie at steady distances, and panels."""
-    return bool(work.packed) and not work.a.others
+    return bool(work.packed) and not work.a.others and not work.bounds
 
 
 class Tile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import reduce
 from typing import ClassVar, Self
 
 from rlx.ir import dtype as dtypes
@@ -11,10 +12,25 @@ from rlx.ir import expr as ex
 from rlx.ir.dim import Dim, Shape
 from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
-from rlx.kernel.ir.index import Linear, load, row
+from rlx.kernel.ir.index import Linear, dim_value, index_of, load, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Place, Renderable
 from rlx.records import dataclass
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A window's position along an axis of its operand, linear in the axes of a contraction, and that axis' extent:
+    positions from 0 on and below it are inside."""
+
+    position: Linear
+    extent: Dim
+
+    @property
+    def is_inside(self) -> Expr:
+        """Whether the position is inside."""
+        at = index_of(self.position)
+        return ex.apply("and", ex.apply("le", dim_value(0), at), ex.apply("lt", at, dim_value(self.extent)))
 
 
 @dataclass(frozen=True)
@@ -26,7 +42,8 @@ class Contraction(Renderable):
     the panel width (in elements) if slot `b_slot` holds panels [⌈n / packed⌉][taps...][⌈k / group⌉][packed][group] with
     zeros behind n and k; `b` then says where the panels of a matrix begin: one that data choose, or one of the batch.
     With `NO_SLOT` as its slot, the left side is in no buffer: who owns the contraction makes it. `float_parts` lets a
-    target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have.
+    target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have. Where a
+    position of `bounds` is not inside, its elements are zeros, and none is read.
     """
 
     NO_SLOT: ClassVar[int] = -1
@@ -47,6 +64,7 @@ class Contraction(Renderable):
     group: int = 1
     taps: Shape = ()
     float_parts: bool = False
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def m_axis(self) -> int:
@@ -74,8 +92,9 @@ class Contraction(Renderable):
         return tuple(Place(s.slot, s.offset, self.extents(), s.body.dtype) for s in self.epilogue)
 
     def reads(self) -> tuple[Place, ...]:
-        """The sides; where panels of a packed one begin is no place of its elements, and has no extents."""
-        left = Place(self.a_slot, self.a, self.extents(), self.a_dtype)
+        """The sides. Where panels of a packed one begin is no place of its elements, and has no extents; nor has the
+        left one where it is not read everywhere."""
+        left = Place(self.a_slot, self.a, () if self.bounds else self.extents(), self.a_dtype)
         right = Place(self.b_slot, self.b, () if self.packed else self.extents(), self.b_dtype)
         return (right,) if self.a_slot == self.NO_SLOT else (left, right)
 
@@ -84,9 +103,14 @@ class Contraction(Renderable):
             self, epilogue=tuple(dataclasses.replace(s, body=change(s.body)) for s in self.epilogue)
         )
 
+    def guard(self) -> Expr | None:
+        """Whether the left side is read; None for always."""
+        inside = [bound.is_inside for bound in self.bounds]
+        return reduce(lambda a, b: ex.apply("and", a, b), inside) if inside else None
+
     def as_nest(self) -> LoopNest:
         """The same as a plain nest with one reduction: what any code generator can take."""
-        a = load(self.a_slot, self.a, self.a_dtype)
+        a = load(self.a_slot, self.a, self.a_dtype, self.guard())
         b = load(self.b_slot, self.b, self.b_dtype)
         total = dtypes.accumulator(self.dtype)
         body = ex.cast(a, total) * ex.cast(b, total)

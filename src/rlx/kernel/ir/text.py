@@ -176,7 +176,10 @@ def _(work: Contraction, writer: _Writer) -> list[str]:
     summed = tuple(zip((*work.tap_axes, work.k_axis), (*work.taps, work.k)))
     over = ", ".join(f"a{n} in {extent}" for n, extent in summed)
     parts = " (as parts)" * work.float_parts
-    lines = [f"sum = {work.dtype.name} sum of {a} * {b}{parts} over {over}"]
+    guard = work.guard()
+    lines = [] if guard is None else writer.statements(guard)
+    where = "" if guard is None else f" where {writer.value(guard)}"
+    lines.append(f"sum = {work.dtype.name} sum of {a} * {b}{parts} over {over}{where}")
     for store in work.epilogue:
         lines += writer.statements(store.body)
         lines.append(f"{writer.place(store.slot, store.offset)} = {writer.value(store.body)}")

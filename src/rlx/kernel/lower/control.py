@@ -35,7 +35,7 @@ class RegionBody:
 
     def __init__(self, outer: LoweringContext, region: Graph, given: Sequence[Buffer]) -> None:
         fixed = [v for v, b in zip(region.inputs, given, strict=True) if b.number in outer.static]
-        facts = Facts.of(region, outer.facts.disable, fixed, outer.facts.indirect)
+        facts = Facts.of(region, outer.facts.disable, fixed, outer.facts.indirect, outer.facts.bounded)
         memory = materialise(facts)
         program = dataclasses.replace(outer.program, main=[], inputs=[], outputs=[])
         self.context = LoweringContext(facts, memory, program, outer.static)

@@ -21,6 +21,7 @@ class Facts:
     outputs    the values whose memory the graph's outputs are, and their keys as `results`
     writers    of each state that is written in place: the nodes that do it; their results lie in its memory
     indirect   whether products may read matrices of a weight that data choose where they lie
+    bounded    whether windows of products may reach beyond their operands
     """
 
     graph: Graph
@@ -32,12 +33,14 @@ class Facts:
     writers: dict[str, list[Node]]
     disable: frozenset[str] = frozenset()
     indirect: bool = False
+    bounded: bool = False
     _uses: dict[Key, list[Node]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = (), indirect: bool = False
-    ) -> Facts:
+        cls, graph: Graph, disable: frozenset[str] = frozenset(), fixed: Sequence[Value] = (), indirect: bool = False,
+        bounded: bool = False,
+    ) -> Facts:  # fmt: skip
         """`fixed` are inputs that params alone decide, as those of a region may be."""
         nodes = live(graph)
         static = {id(v.node) for v in fixed}
@@ -49,7 +52,8 @@ class Facts:
         outputs = {name: v if name in stay else handed_out(v) for name, v in graph.outputs.items()}
         results = {key_of(v) for v in outputs.values()}
         positions = {id(n): i for i, n in enumerate(nodes)}
-        return cls(graph, nodes, positions, static, outputs, results, written_in_place(graph), disable, indirect)
+        written = written_in_place(graph)
+        return cls(graph, nodes, positions, static, outputs, results, written, disable, indirect, bounded)
 
     def is_in_place(self, node: Node) -> bool:
         """Whether the node's result lies in the memory of its first operand, which is that of a state."""

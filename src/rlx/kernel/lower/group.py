@@ -16,6 +16,7 @@ from rlx.kernel.lower.index import key_of
 from rlx.kernel.lower.materialise import GATHERS, Materialised
 from rlx.kernel.lower.table import kind_of
 from rlx.ops.control import Control
+from rlx.ops.elementwise import Cast
 from rlx.ops.reduce import Reduction
 from rlx.ops.shape import BroadcastTo
 
@@ -135,10 +136,21 @@ class _Grouping:
                 mask |= masks.get(id(value.node), 0)
             masks[id(node)] = mask
         for end in reversed(ends):
+            if self._widens_again(end):
+                continue
             needed = [n for position, n in enumerate(ends) if masks[id(end)] >> position & 1]
             if self._leaves_by(end, needed, product):
                 return needed
         return [product]
+
+    def _widens_again(self, end: Node) -> bool:
+        """Whether a node only widens what was rounded to fewer bits, which its one reader can do as well."""
+        value = end.outputs[0]
+        if not isinstance(end.op, Cast) or key_of(value) in self.memory.roots or len(self.facts.uses(value)) != 1:
+            return False
+        before = end.inputs[0]
+        narrows = isinstance(before.op, Cast) and before.dtype.bits < before.node.inputs[0].dtype.bits
+        return narrows and before.dtype.is_float and value.dtype.is_float and before.dtype.bits < value.dtype.bits
 
     def _leaves_by(self, end: Node, members: list[Node], product: Node) -> bool:
         """Whether what members make is needed outside of them at their end only."""

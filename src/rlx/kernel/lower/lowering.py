@@ -24,12 +24,15 @@ from rlx.kernel.lower.table import irregular_ops, kind_of
 from rlx.ops.control import Control
 
 
-def lower(graph: Graph, disable: frozenset[str] = frozenset(), indirect: bool = False) -> Program:
-    """The program of a graph. With `indirect` a product may read matrices of a weight that data choose where they lie.
+def lower(
+    graph: Graph, disable: frozenset[str] = frozenset(), indirect: bool = False, bounded: bool = False
+) -> Program:
+    """The program of a graph. With `indirect` a product may read matrices of a weight that data choose where they lie,
+    with `bounded` windows may reach beyond what they read.
 
     Raises UnsupportedOp naming every node that no kernel can take.
     """
-    facts = Facts.of(graph, disable, indirect=indirect)
+    facts = Facts.of(graph, disable, indirect=indirect, bounded=bounded)
     _refuse_unknown(facts)
     memory = materialise(facts)
     groups = order(facts, group(facts, memory))

@@ -20,6 +20,8 @@ from rlx.ops.index import Gather, GatherElements, GatherNd
 from rlx.ops.shape import Concat, Pad, Reshape, Transpose
 from rlx.ops.transformer import Attention
 
+SHORT = 8
+"""Elements of a row that are fetched one by one."""
 GATHERS = (Gather, GatherElements, GatherNd)
 
 
@@ -128,7 +130,11 @@ def _gather(node: Node, memory: Materialised) -> None:
 
 @demands(Pad)
 def _pad(node: Node, memory: Materialised) -> None:
-    """Transposed in blocks first: behind a guard every element would be fetched alone."""
+    """Transposed in blocks first: behind a guard every element would be fetched alone. On GPUs lanes that do so find
+    their neighbours' elements in the cache, where rows are short."""
+    short = node.types[0].shape[-1]
+    if memory.facts.bounded and isinstance(short, int) and short <= SHORT:
+        return
     if isinstance(node.inputs[0].node.op, Transpose):
         memory.add_along(node.inputs[0], node.inputs[0].rank - 1)
 

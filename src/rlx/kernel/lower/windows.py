@@ -10,7 +10,7 @@ from rlx.ir.dtype import DType
 from rlx.ir.expr import Expr
 from rlx.ir.graph import Node, Value
 from rlx.kernel.ir.axes import renumber_linear, renumber_statement, replaced_expr, replaced_linear
-from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.contraction import Bound, Contraction
 from rlx.kernel.ir.index import Linear, axis, dim_value, index_of, linear, offset_of, row
 from rlx.kernel.ir.loops import LoopNest, Reduce, Store
 from rlx.kernel.ir.work import Work
@@ -48,20 +48,22 @@ def lower_window(context: LoweringContext, group: Group) -> None:
     store = epilogue(context, kernel, group, len(out))
     work: Work
     if isinstance(op, Conv):
-        work = convolution(op, operands[0], operands[1], out, emitter, store)
+        work = convolution(op, operands[0], operands[1], out, emitter, store, context.facts.bounded)
     else:
         assert isinstance(op, ReduceWindow)
         work = window(op, operands[0], out, emitter, store)
     context.add(kernel, name_of(group), work, group.members)
 
 
-def convolution(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Store) -> Work:
+def convolution(
+    op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, store: Store, bounded: bool = False
+) -> Work:
     """The kernel of a convolution whose epilogue is `store`; result axes are numbered 0 …
 
-    Channels last and without pads it is a contraction with taps, of each group where there are several; else, and for
-    groups of few channels, a plain nest.
+    Channels last and without pads, or where products may be `bounded`, it is a contraction with taps, of each group
+    where there are several; else, and for groups of few channels, a plain nest.
     """
-    if op.channels_last and _groups_are_wide(op, out) and all(p == 0 for p in (*op.low, *op.high)):
+    if op.channels_last and _groups_are_wide(op, out) and (bounded or all(p == 0 for p in (*op.low, *op.high))):
         contracted = _contraction(op, x, w, out, emitter, store)
         if contracted is not None:
             return contracted
@@ -79,7 +81,8 @@ def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, sto
     count = len(out)
     taps = [axis(count + i) for i in range(rank)]
     channel = axis(count + rank)
-    place = [_position(axis(1 + i), taps[i], op.strides[i], op.dilations[i], 0) for i in range(rank)]
+    place = [_position(axis(1 + i), taps[i], op.strides[i], op.dilations[i], op.low[i]) for i in range(rank)]
+    padded = [i for i in range(rank) if not all(isinstance(p, int) and p <= 0 for p in (op.low[i], op.high[i]))]
     share, outputs = w.shape[-2], dims.floordiv(out[-1], op.groups)
     # the axis behind all is the group: its outputs and its channels are parts of these
     group = count + rank + 1
@@ -100,12 +103,13 @@ def _contraction(op: Conv, x: Value, w: Value, out: Shape, emitter: Emitter, sto
     renumber = {old: new for new, old in enumerate(order)}
     moved = renumber_statement(store, renumber)
     assert isinstance(moved, Store)
+    bounds = tuple(Bound(renumber_linear(linear(place[i]), renumber), x.shape[1 + i]) for i in padded)
     lead = tuple(op.groups if i == group else out[i] for i in order[: rank + len(groups)])
     return Contraction(
         lead, out[m], outputs, share, op.sum_dtype or x.dtype,
         a.attr.slot, renumber_linear(offset_of(a), renumber), a.dtype,
         b.attr.slot, renumber_linear(offset_of(b), renumber), b.dtype,
-        (moved,), taps=tuple(w.shape[:rank]),
+        (moved,), taps=tuple(w.shape[:rank]), bounds=bounds,
     )  # fmt: skip
 
 

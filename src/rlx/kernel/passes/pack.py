@@ -64,7 +64,7 @@ class Pack(LeafPass):
     def replace(self, program: Program, kernel: Kernel) -> list[Kernel]:
         assert isinstance(kernel.work, Contraction)
         panels = self._panels(kernel.work)
-        work = _joined(kernel.work)
+        work = joined_taps(kernel.work)
         source = program.buffers[kernel.slots[work.b_slot]]
         extents = (*(work.batch[number] for number in _lead(work)), work.n, *work.taps, work.k)
         key = (source.number, dataclasses.replace(work.b, others=()), extents, panels)
@@ -73,12 +73,13 @@ class Pack(LeafPass):
         return [_with_packed(kernel, work, self._packed[key], *panels)]
 
 
-def _joined(work: Contraction) -> Contraction:
+def joined_taps(work: Contraction) -> Contraction:
     """Taps that lie as close as k, on both sides, become part of it: columns and channels of a window are one run."""
     while work.taps:
         tap, k = work.tap_axes[-1], work.k_axis
         close = (side.coefficient(tap) == dims.mul(side.coefficient(k), work.k) for side in (work.a, work.b))
-        if not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
+        bounded = any(bound.position.coefficient(tap) != 0 for bound in work.bounds)
+        if bounded or not (work.a.coefficient(tap) == 1 if work.k == 1 else all(close)):
             break
         gone, kept = (k, tap) if work.k == 1 else (tap, k)
         a, b = (

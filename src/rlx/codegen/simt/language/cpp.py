@@ -316,8 +316,8 @@ class Cpp(Language):
     lane_number = "threadIdx.x"
 
     @abstractmethod
-    def qualifiers(self, lanes: int) -> str:
-        """What stands before the name of a kernel."""
+    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+        """What stands before the name of a kernel; workgroups may come in clusters."""
 
     @abstractmethod
     def record_parameter(self, count: int) -> str:
@@ -333,9 +333,9 @@ class Cpp(Language):
     ) -> str:  # fmt: skip
         """One kernel; `prelude` is what stands before all of them."""
         body = self.body(code, f"({INDEX}){self.block_index}", positions_a_group)
-        return "\n".join([*self.head(record, bindings, name, lanes), *body, "}"])
+        return "\n".join([*self.head(record, bindings, name, lanes, code.cluster), *body, "}"])
 
-    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int) -> list[str]:
+    def head(self, record: Record, bindings: Sequence[Binding], name: str, lanes: int, cluster: int = 1) -> list[str]:
         """The first lines of a kernel."""
         pointers = [
             f"{'' if binding.writable else 'const '}{binding.element}* __restrict__ slot{number}"
@@ -350,7 +350,7 @@ class Cpp(Language):
             f"  const {INDEX} moved{entry} = {self.moved(f'moving + record.dims[{entry}]')};"
             for entry in sorted(record.moved)
         ]
-        return [self.qualifiers(lanes), f"{name}({parameters}) {{", *brought]
+        return [self.qualifiers(lanes, cluster), f"{name}({parameters}) {{", *brought]
 
     def moved(self, place: str) -> str:
         """A number of the table, which no kernel writes."""

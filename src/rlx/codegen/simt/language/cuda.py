@@ -24,8 +24,9 @@ class Cuda(Cpp):
     def exchanged(self, value: str, mask: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {mask})"
 
-    def qualifiers(self, lanes: int) -> str:
-        return f'extern "C" __global__ void __launch_bounds__({lanes})'
+    def qualifiers(self, lanes: int, cluster: int = 1) -> str:
+        together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
+        return f'extern "C" __global__ void{together} __launch_bounds__({lanes})'
 
     def record_parameter(self, count: int) -> str:
         return f"const __grid_constant__ Record<{count}> record"
@@ -70,7 +71,7 @@ class CudaPart(Cuda):
 
 CUDA = Cuda()
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh")
+PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh", "cuda_clusters.cuh")
 """Texts with instructions of PTX."""
 
 

@@ -14,6 +14,12 @@ __device__ __forceinline__ void copy_ahead_if(bool there, Piece* place, const vo
       ::"r"((unsigned)__cvta_generic_to_shared(place)), "l"(source), "r"(there ? 16 : 0) : "memory");
 }
 
+// So many elements of 16 bits, at most eight, and zeros behind them.
+__device__ __forceinline__ void copy_elements_ahead(int count, Piece* place, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+      ::"r"((unsigned)__cvta_generic_to_shared(place)), "l"(source), "r"(min(count, 8) * 2) : "memory");
+}
+
 // Makes one group of a thread's copies since the last group.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

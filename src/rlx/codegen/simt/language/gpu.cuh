@@ -28,6 +28,15 @@ __device__ __forceinline__ Piece piece_at(const T* place) {
   return made.piece;
 }
 
+// Four elements of 16 bits, and as many zeros.
+template <class T>
+__device__ __forceinline__ Piece half_at(const T* place) {
+  Piece made{};
+  made.x = (unsigned)place[0] | (unsigned)place[1] << 16;
+  made.y = (unsigned)place[2] | (unsigned)place[3] << 16;
+  return made;
+}
+
 template <class T> struct Unsigned;
 template <> struct Unsigned<int> { using type = unsigned; };
 template <> struct Unsigned<unsigned> { using type = unsigned; };

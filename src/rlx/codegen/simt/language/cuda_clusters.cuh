@@ -1,0 +1,42 @@
+// Clusters: blocks in a row that run at once, each of which reads the workgroup memory of the others.
+
+// Waits for all threads of the cluster, whose writes are seen from then on.
+__device__ __forceinline__ void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// What one block of the cluster has where this one has `place`.
+__device__ __forceinline__ float4 of_block(const float4* place, unsigned block) {
+  float4 read{};
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(read.x), "=f"(read.y), "=f"(read.z), "=f"(read.w)
+      : "r"((unsigned)__cvta_generic_to_shared(place)), "r"(block) : "memory");
+#endif
+  return read;
+}
+
+__device__ __forceinline__ float of_block(const float* place, unsigned block) {
+  float read = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
+      : "=f"(read) : "r"((unsigned)__cvta_generic_to_shared(place)), "r"(block) : "memory");
+#endif
+  return read;
+}
+
+// The sum of what all blocks of the cluster have at a place, in their order.
+template <int blocks, class T>
+__device__ __forceinline__ T sum_of_cluster(const T* place) {
+  T parts[blocks];
+#pragma unroll
+  for (int i = 0; i < blocks; i++) parts[i] = of_block(place, i);
+#pragma unroll
+  for (int i = 1; i < blocks; i++) parts[0] = parts[0] + parts[i];
+  return parts[0];
+}
