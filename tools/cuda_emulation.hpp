@@ -201,7 +201,7 @@ inline void leave(int) {
 }
 
 // Runs a kernel, whose arguments are pointed to: `in_vain` if lanes of a block wait for one another at different places,
-// `outside` if one reads or writes where no memory is.
+// `outside` if one reads or writes where no memory is, or no multiple of what it reads or writes.
 template <auto kernel, class... Parameters>
 int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, unsigned of_a_cluster, void** given) {
   cluster = of_a_cluster;
@@ -210,9 +210,10 @@ int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, 
   static void** arguments;
   arguments = given;
   body = [] { call(kernel, arguments, std::index_sequence_for<Parameters...>{}); };
-  struct sigaction own = {}, others;
+  struct sigaction own = {}, others[2];
   own.sa_handler = leave;
-  sigaction(SIGSEGV, &own, &others);
+  sigaction(SIGSEGV, &own, &others[0]);
+  sigaction(SIGILL, &own, &others[1]);
   volatile int result = done;
   if (sigsetjmp(before_a_fault, 1)) {
     result = outside;
@@ -221,7 +222,8 @@ int launch(void (*)(Parameters...), unsigned lanes_of_a_block, unsigned blocks, 
       if (!run_cluster(number)) result = in_vain;
     }
   }
-  sigaction(SIGSEGV, &others, nullptr);
+  sigaction(SIGSEGV, &others[0], nullptr);
+  sigaction(SIGILL, &others[1], nullptr);
   return result;
 }
 

@@ -23,6 +23,7 @@ from rlx.ir.literal import Array
 COMPILER = "g++"
 OPTIONS = (
     "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-Wno-attributes", "-shared", "-fPIC",
+    "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
@@ -33,7 +34,11 @@ ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
 NOTHING = 0
 """That a page lets nobody do."""
-WRONG = ("", "lanes of a block wait at different places", "it reads or writes behind its memory, or in none")
+WRONG = (
+    "",
+    "lanes of a block wait at different places",
+    "it reads or writes behind its memory, in none, or between its places",
+)
 LIBC = ctypes.CDLL(None)
 
 

@@ -134,6 +134,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "outputs": lambda: ["y"],
     "CompiledGraph.run_slots.outputs": lambda: [np.empty((2, 4), "f4"), np.empty((2, 4), "f4")],
     "CompiledGraph.run_slots.inputs": lambda: [X],
+    "CompiledGraph.run_to.wanted": lambda: {"y": "host"},
     "CompiledGraph.set_param.name": lambda: "w",
     "CompiledGraph.set_param.array": lambda: np.eye(4, dtype="f4"),
     "CompiledGraph.read_output_row.name": lambda: "y",

@@ -12,7 +12,7 @@ import numpy as np
 from rlx import interrupt, locks
 from rlx.arguments import checked, methods_checked
 from rlx.backends.executable import Capabilities, Executable, KernelTime
-from rlx.backends.memory import DeviceArray, HostArray, Where
+from rlx.backends.memory import DeviceArray, Where
 from rlx.errors import InputError
 from rlx.interrupt import CancelToken, limited
 from rlx.ir.literal import Array
@@ -20,7 +20,7 @@ from rlx.runtime.mode import PLAIN, Mode
 from rlx.runtime.pipeline import Begun, Pending, Pipeline
 from rlx.runtime.program import ClosedProgram, Inputs, Program
 from rlx.runtime.run import run_once
-from rlx.runtime.signature import names_of
+from rlx.runtime.signature import destinations_of, names_of, where_wanted
 from rlx.runtime.state import State, begun
 from rlx.runtime.typed import Typed
 
@@ -173,7 +173,7 @@ class CompiledGraph:
         names, place = self.output_names, self.program.place
         if isinstance(outputs, str) and outputs == ON_DEVICE and ON_DEVICE not in names:
             results = self._run_in_mode(inputs, destinations=["device"] * len(names) if place is not None else None)
-            return [result if isinstance(result, DeviceArray) else HostArray(result) for result in results]
+            return [where_wanted(result, "device") for result in results]
         chosen = names_of(outputs, names)
         destinations: list[Where] | None = None
         if place is not None:
@@ -182,22 +182,11 @@ class CompiledGraph:
         return [results[i] for i in chosen]
 
     def run_to(self, inputs: Inputs, wanted: Mapping[str, Where]) -> dict[str, Any]:
-        """A run whose outputs are wanted by name, each on the host or on the device; others are nowhere.
-
-        What is on the device (`backends.memory.DeviceArray`) may still be under way when this returns. Raises as `run`
-        does.
-        """
-        chosen = names_of(list(wanted), self.output_names)
-        destinations: list[Where] = ["nowhere"] * len(self.output_names)
-        for at, where in zip(chosen, wanted.values()):
-            destinations[at] = where
+        """A run whose outputs are wanted by name, each on the host or on the device, where they may be under way when
+        this returns (`backends.memory.DeviceArray`); others are nowhere. Raises as `run` does."""
+        chosen, destinations = destinations_of(wanted, self.output_names)
         results = self._run_in_mode(inputs, destinations=None if self.program.place is None else destinations)
-        on_device = {name for name, where in wanted.items() if where == "device"}
-        found = {name: results[at] for name, at in zip(wanted, chosen)}
-        return {
-            name: HostArray(result) if name in on_device and not isinstance(result, DeviceArray) else result
-            for name, result in found.items()
-        }
+        return {name: where_wanted(results[at], wanted[name]) for name, at in zip(wanted, chosen)}
 
     def run_slots(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.arguments import is_iterable
-from rlx.backends.memory import AdoptingPlace, DeviceArray
+from rlx.backends.memory import AdoptingPlace, DeviceArray, HostArray, Where
 from rlx.errors import InputError, ShapeError, did_you_mean
 from rlx.ir import dim as dims
 from rlx.ir.dim import Dim, Poly
@@ -329,3 +329,19 @@ def names_of(outputs: Iterable[str], known: Sequence[str]) -> list[int]:
         near = did_you_mean(str(unknown[0]), known)
         raise InputError(f"[run] expected outputs among {list(known)}, got {unknown}{near}")
     return [list(known).index(name) for name in chosen]
+
+
+def destinations_of(wanted: Mapping[str, Where], known: Sequence[str]) -> tuple[list[int], list[Where]]:
+    """Positions of outputs that are wanted somewhere, and where each of those known goes: others nowhere. Raises
+    InputError."""
+    chosen = names_of(list(wanted), known)
+    destinations: list[Where] = ["nowhere"] * len(known)
+    for at, where in zip(chosen, wanted.values()):
+        destinations[at] = where
+    return chosen, destinations
+
+
+def where_wanted(result: Any, where: Where) -> Any:
+    """A result of a run, as an array on a device if it is wanted there: devices without memory give those of the
+    host."""
+    return HostArray(result) if where == "device" and not isinstance(result, DeviceArray) else result

@@ -141,3 +141,19 @@ def test_special_numbers_come_through(special: float, driver: EmulatedDriver) ->
     made, expected = (np.asarray(rlx.Session(device).compile(graph).run([array])[0]) for device in ("cuda", "cpu"))
     np.testing.assert_allclose(made, expected, rtol=2e-3)
     np.testing.assert_array_equal(np.signbit(made), np.signbit(expected))
+
+
+@pytest.mark.parametrize(("begin", "width"), [(3, 8), (4, 8), (0, 24), (0, 8)])
+def test_what_loops_carry_may_lie_anywhere(begin: int, width: int, driver: EmulatedDriver) -> None:
+    """In the first trip in the middle of an input, later in memory of its own, or in a row of a result."""
+    graph, step = Graph("loop"), Graph("step")
+    value, row = step.input("value", (width,)), step.input("row", (width,))
+    step.output(ops.tanh(value) + row, name="next")
+    step.output(value * row, name="seen")
+    x, rows = graph.input("x", (40,)), graph.input("rows", ("n", width))
+    graph.output(*ops.scan(x[begin : begin + width], rows, carried=1, sequences=1, length="n", regions=(step,)))
+    random = np.random.default_rng(begin)
+    given = [random.standard_normal(40).astype(np.float32), random.standard_normal((5, width)).astype(np.float32)]
+    made, expected = (rlx.Session(device).compile(graph).run(given) for device in ("cuda", "cpu"))
+    for ours, theirs in zip(made, expected):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -74,3 +74,13 @@ def test_convolutions(slices: int, driver: EmulatedDriver) -> None:
 )  # fmt: skip
 def test_few_blocks_have_many_slices(blocks: int, is_tiled: bool, several: int, many: int) -> None:
     assert sliced.how_many(blocks, is_tiled) == (several, many)
+
+
+@pytest.mark.skipif(bool(nvrtc.why_absent()), reason=nvrtc.why_absent())
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_products_of_no_rows_are_texts_that_compile(dtype: str) -> None:
+    """An array of nothing is none in CUDA C++."""
+    graph = Graph("empty")
+    graph.output(graph.input("x", (0, 64), dtype) @ graph.param("w", (64, 24), dtype))
+    module = cpp_module([program_of(graph)], target=NVIDIA.on("sm_90a"))
+    assert nvrtc.compile_cubin(module.text, "sm_90a").startswith(b"\x7fELF")

@@ -19,6 +19,7 @@ from rlx.ir import dim as dims
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.control import Loop
 from rlx.kernel.ir.fused import RowProduct
 from rlx.kernel.ir.program import Kernel, Program, leaves
 
@@ -103,13 +104,39 @@ def cpp_kernel(program: Program, kernel: Kernel, name: str, target: CppTarget = 
     return render(kernel, slots, bindings, name, target, language)
 
 
-def _is_aligned(program: Program, number: int) -> bool:
-    """Whether a buffer begins at a multiple of 16 bytes, as all memory of devices does."""
-    if number not in program.aliases:
+def _is_aligned(program: Program, number: int, seen: frozenset[int] = frozenset()) -> bool:
+    """Whether a buffer begins at a multiple of 16 bytes, as all memory of devices does, wherever it lies in a trip of a
+    loop. What it only is by way of itself (`seen`) says nothing."""
+    if program.buffers[number].kind != "alias" or number in seen:
         return True
-    base, first = program.aliases[number]
-    step = dims.mul(first, program.buffers[number].dtype.itemsize)
-    return dims.exact_div(step, ALIGNMENT) is not None and _is_aligned(program, base)
+    itemsize, places = program.buffers[number].dtype.itemsize, _places(program, number)
+    whole = all(dims.exact_div(dims.mul(elements, itemsize), ALIGNMENT) is not None for _, elements in places)
+    return bool(places) and whole and all(_is_aligned(program, base, seen | {number}) for base, _ in places)
+
+
+def _places(program: Program, number: int) -> list[tuple[int, Dim]]:
+    """The buffers that an alias may be, each with a number of elements of which its distance from the beginning is a
+    sum of multiples."""
+    if number in program.aliases:
+        return [program.aliases[number]]
+    found: list[tuple[int, Dim]] = []
+    for loop in _loops((*program.prepare, *program.main)):
+        for view in loop.views:
+            if view.number == number:
+                found += [(view.base, view.offset), (view.base, view.step)]
+        for carried in loop.carried:
+            if number in (carried.now, carried.last):
+                found += [(carried.start, 0), (carried.following, 0)]
+            if number == carried.following:
+                found += [(turn, 0) for turn in carried.ping_pong]
+    return found
+
+
+def _loops(kernels: Iterable[Kernel]) -> Iterator[Loop]:
+    for kernel in kernels:
+        if isinstance(kernel.work, Loop):
+            yield kernel.work
+        yield from _loops(kernel.work.children())
 
 
 def cpp_module(

@@ -122,7 +122,7 @@ class TeamContraction(Writer):
         self.held = steps if holds and held_bytes <= most_held else 0
         """Steps along k of a warp whose weights come to workgroup memory before it waits for earlier kernels."""
         self.code.dynamic_shared = held_bytes if self.held else 0
-        self.kept = rows if self.most_rows > HALF else int(self.most_rows)
+        self.kept = rows if self.most_rows > HALF else max(int(self.most_rows), 1)
         """Rows of the tile whose sums are kept."""
         warp = (Tile("thread", "m", self.layout.rows), Tile("thread", "n", self.layout.columns))
         self.schedule = Schedule(

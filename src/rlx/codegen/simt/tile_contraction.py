@@ -28,8 +28,6 @@ from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import Store
 from rlx.kernel.schedule.schedule import Schedule, Tile
 
-PIECE = 8
-"""Elements of 16 bytes."""
 Copies = Callable[[str], None]
 """Writes a lane's copies of one side for a stage that begins at a place of workgroup memory."""
 
@@ -224,7 +222,7 @@ class TileContraction(TeamContraction):
             guards = [f"from_row + {i * step} < {there}" for i in range(count)]
         k = _static(work.k)
         inside = f"from_along + along < {k}" if k % layout.depth else ""
-        left_of_k = f"{k} - from_along - along" if k % PIECE else ""
+        left_of_k = f"{k} - from_along - along" if k % self.piece else ""
 
         def write(stage: str) -> None:
             tap = f" + {self._tap_offset(line)}" if work.taps else ""
