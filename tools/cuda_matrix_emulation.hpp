@@ -76,8 +76,6 @@ inline float power_of_two(float x) { return exp2f(x); }
 // Kernels of the emulation end before the next one begins.
 inline void follow() {}
 
-inline void __syncwarp() { emulation::wait_at(emulation::of_warp(__LINE__)); }
-
 inline long long number_ahead(const long long* place) { return *place; }
 
 template <class T>

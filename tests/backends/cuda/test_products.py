@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.backends.cuda import nvrtc
+from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import sliced, tiled
+from rlx.codegen.simt.module import NVIDIA, cpp_module
 from rlx.ir.graph import Graph
 
 from .emulated_driver import EmulatedDriver

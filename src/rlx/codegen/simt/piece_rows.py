@@ -145,13 +145,14 @@ class PieceRows(GroupRows):
 
     def _load(self, operand: Operand) -> None:
         code, slot = self.code, operand.load.attr.slot
-        count = self._steps
+        assert isinstance(self.length, int)
+        count = steps(self.length, self.step)
         line = offset_of(operand.load)
         outside = tuple(each for each in line.axes if each[0] != self.inner[0])
         start = self.body.fresh_offset(Linear(line.const, outside, line.others))
         code.emit(f"Piece {operand.name}[{count * operand.pieces}];")
         for step in range(count):
-            first = self._place(str(step))
+            first = f"({self.lane} + {step * self.step}) * {NEIGHBOURS}"
             there = [] if self._is_whole else [f"{first} < {self.length}"]
             if operand.guard is not None:
                 self.body.axes[self.inner[0]] = first
@@ -164,32 +165,14 @@ class PieceRows(GroupRows):
                 code.emit(f"{operand.name}[{step * operand.pieces + piece}] = {value};")
 
     @property
-    def _steps(self) -> int:
-        """How often a lane goes along the row."""
-        assert isinstance(self.length, int)
-        return steps(self.length, self.step)
-
-    def _place(self, step: str) -> str:
-        """The first element of a lane's neighbours in a step."""
-        return f"({self.lane} + {step} * {self.step}) * {NEIGHBOURS}"
-
-    @property
     def _is_whole(self) -> bool:
         """Whether all lanes have as many places."""
         return isinstance(self.length, int) and self.length % (NEIGHBOURS * self.step) == 0
 
     def write(self) -> None:
-        self.bring()
-        self.make(self.sum())
-
-    def bring(self) -> None:
-        """Loads what earlier kernels write."""
         for operand in self.held:
             if not operand.ahead:
                 self._load(operand)
-
-    def sum(self) -> list[int]:
-        """Makes all sums, and gives the numbers of the nest's own stores."""
         stores: list[int] = []
         for group in self.passes():
             sums = [n for n in group if isinstance(self.statements[n], Reduce)]
@@ -201,10 +184,6 @@ class PieceRows(GroupRows):
                         self.visit(sums, totals)
                 for number, stage in self.reduces(sums).items():
                     self.body.rows[number] = self._joined(stage, totals[number])
-        return stores
-
-    def make(self, stores: Sequence[int]) -> None:
-        """Makes the elements, and does the stores with these numbers."""
         self.body.hoist([self.element], self._varies)
         with self._pieces() as (first, step):
             self.take_all(first, [self.body.gen(self.element) for _ in self._neighbours(first, step, [self.element])])
@@ -217,12 +196,13 @@ class PieceRows(GroupRows):
     def _pieces(self) -> Iterator[tuple[str, str]]:
         """A loop over the lane's steps, written out; the first place of each, and its number."""
         code = self.code
-        count, step = self._steps, code.fresh("step")
+        assert isinstance(self.length, int)
+        count, step = steps(self.length, self.step), code.fresh("step")
         self.count(count * NEIGHBOURS)
         self.language.unroll(code, count)
         with self.body.scope(f"for (int {step} = 0; {step} < {count}; {step}++)"):
             first = code.fresh("k")
-            code.emit(f"const int {first} = {self._place(step)};")
+            code.emit(f"const int {first} = ({self.lane} + {step} * {self.step}) * {NEIGHBOURS};")
             inside = "true" if self._is_whole else f"{first} < {self.length}"
             with self.body.scope(f"if ({inside})"):
                 yield first, step

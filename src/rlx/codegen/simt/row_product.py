@@ -18,7 +18,6 @@ from rlx.codegen.simt.language.wgsl.types import Target
 from rlx.codegen.simt.loops import legal_stages
 from rlx.codegen.simt.piece_rows import PieceRows, operands
 from rlx.codegen.simt.registers import Reg
-from rlx.codegen.simt.slice_rows import SliceRows, Slices, slices_of
 from rlx.codegen.simt.team_contraction import TeamContraction
 from rlx.codegen.simt.team_layouts import HALF, SHARED_BYTES, WARP, Layout, layout_of
 from rlx.codegen.simt.team_layouts import PAD as SUMS_PAD
@@ -94,18 +93,9 @@ class RowProductWriter(TeamContraction):
         return dataclasses.replace(made, checks=(*made.checks, check))
 
     def _before_rows(self) -> None:
-        self.rows = self._slices() or self._rows_of(self._lanes_of_a_row())
+        self.rows = self._rows_of(self._lanes_of_a_row())
         if isinstance(self.rows, PieceRows):
             self.rows.bring_ahead()
-
-    def _slices(self) -> SliceRows | None:
-        """What makes the one row of a tile, where each warp multiplies a slice of it and all columns."""
-        along_m, along_n, along_k = self.layout.warps
-        if self.staged != 1 or along_m * along_n != 1:
-            return None
-        *stages, last = legal_stages(self.nest.statements)
-        own = Slices(self.chunk, along_k, self.lanes, f"{self.left} == 0")
-        return slices_of(self.row_body, self.nest, stages, last.body, self._take_all, own)
 
     def _rows_of(self, width: int) -> GroupRows:
         """What makes a row with so many lanes."""
@@ -121,12 +111,6 @@ class RowProductWriter(TeamContraction):
         code, language, rows = self.code, self.language, self.record.dim(self.work.m)
         element = memory_type(self.work.a_dtype)
         language.shared_variable(code, "left_rows", f"__align__(16) {element}", self.staged * _stride(self.work))
-        if isinstance(self.rows, SliceRows):
-            code.emit("const int made = 0;")
-            self._place_row(code.let(f"{self.top} + made", "row"))
-            self.rows.write()
-            code.emit("__syncwarp();")
-            return
         width = self.rows.step
         first, step = ("0", 1) if width == self.lanes else (f"(int)lane / {width}", self.lanes // width)
         inside = f"made < {self.staged} && {self.top} + made < {rows}"
