@@ -43,6 +43,9 @@ MOST_SPLIT = 128 * 64
 """Results of a tile whose sum several workgroups share,"""
 MOST_BLOCKS_SPLIT = 264
 """how many of them there are, at most, as more only wait for the first ones,"""
+MOST_TILES_SPLIT = 48
+"""tiles that are split, at most: of the 64 that products of a prompt of 512 tokens have, joins cost more than they hide
+on an H200,"""
 JOIN_CLOCKS = 1500
 """and what it takes them to wait for one another, and for what they read of each."""
 STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
@@ -205,7 +208,7 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     rows, columns = layout.tile
     blocks = _blocks(work, layout)
     steps = -(-math.prod(_static(d) for d in work.taps) * -(-_static(work.k) // layout.depth) // layout.splits)
-    if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks >= layout.splits * MULTIPROCESSORS):
+    if layout.splits > 1 and (steps < 2 or blocks > MOST_BLOCKS_SPLIT or blocks > layout.splits * MOST_TILES_SPLIT):
         return math.inf
     k = steps * layout.depth
     itemsize = work.a_dtype.itemsize
