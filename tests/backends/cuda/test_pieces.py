@@ -110,7 +110,7 @@ ROWS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("width", [80, 128, 384, 1000, 2048, 4096])
+@pytest.mark.parametrize("width", [80, 384, 1000, 4096])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_are_walked_by_neighbours(name: str, dtype: str, width: int, driver: EmulatedDriver) -> None:
