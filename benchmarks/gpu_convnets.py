@@ -13,6 +13,7 @@ shows kernels with their times, --list what they are without a GPU.
 from __future__ import annotations
 
 import argparse
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,29 +29,29 @@ SIDE = 224
 CLASSES = 1000
 
 
-class Layers:
+class Layers(ABC):
     """What nets are made of; each of the two libraries has a class of them, for values of its own."""
 
-    def conv(self, x: Any, outputs: int, window: int, stride: int = 1, groups: int = 1) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def conv(self, x: Any, outputs: int, window: int, stride: int = 1, groups: int = 1) -> Any: ...
 
-    def linear(self, x: Any, outputs: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def linear(self, x: Any, outputs: int) -> Any: ...
 
-    def relu(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def relu(self, x: Any) -> Any: ...
 
-    def hard_swish(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def hard_swish(self, x: Any) -> Any: ...
 
-    def hard_sigmoid(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def hard_sigmoid(self, x: Any) -> Any: ...
 
-    def max_pool(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def max_pool(self, x: Any) -> Any: ...
 
-    def mean(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def mean(self, x: Any) -> Any: ...
 
 
 @dataclass
@@ -223,7 +224,7 @@ def of_torch(net: Net, dtype: Any) -> Callable[[Any], Any]:
 def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> None:
     import torch
 
-    from benchmarks.gpu_models import DTYPES, IN_A_ROW, graphed, in_a_row, measure, print_kernels
+    from benchmarks.gpu_models import DTYPES, compared, graphed, print_kernels
 
     net, batch, precision = CASES[name]
     graph, host = graph_of(net, batch), pictures(batch)
@@ -236,26 +237,11 @@ def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> 
         exact = of_torch(net, torch.float64)(given.double()).cpu().numpy()
         run(x)
         replay = graphed(run, x)
-
-        def wait(result: Any) -> None:
-            torch.cuda.synchronize()
-
-        calls: dict[str, Callable[[], Any]] = {
-            "rlx call": lambda: wait(model.run([given], outputs="device")),
-            "rlx numpy": lambda: model.run([host]),
-            "torch eager": lambda: wait(run(x)),
-            "torch graph": lambda: wait(replay()),
-        }
-        if compiled:
-            made = torch.compile(run, mode="reduce-overhead")
-            calls["torch compile"] = lambda: wait(made(x))
-        for call in calls.values():
-            for _ in range(3):
-                call()
-        times = measure(calls, rounds)
-        rows = {"rlx in a row": lambda: model.run([given], outputs="device"), "torch graph in a row": replay}
-        for label, ms in measure({label: in_a_row(run, wait) for label, run in rows.items()}, -(-rounds // 4)).items():
-            times[label] = ms / IN_A_ROW
+        made = torch.compile(run, mode="reduce-overhead") if compiled else None
+        times = compared(
+            lambda: model.run([given], outputs="device"), lambda: model.run([host]), lambda: run(x), replay,
+            made and (lambda: made(x)), rounds,
+        )  # fmt: skip
         theirs = run(x).float().cpu().numpy()
     ours = np.asarray(model.run([host])[0])
     errors = [float(np.abs(result - exact).max() / np.abs(exact).max()) for result in (ours, theirs)]

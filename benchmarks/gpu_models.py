@@ -132,6 +132,36 @@ def in_a_row(run: Callable[[], Any], wait: Callable[[Any], None]) -> Callable[[]
     return all_of_them
 
 
+Call = Callable[[], Any]
+
+
+def compared(
+    ours: Call, with_numpy: Call, eager: Call, replay: Call, made: Call | None, rounds: int
+) -> dict[str, float]:
+    """Medians in ms of calls of rlx and of torch, each waited for, and of calls in a row. `made` is what torch.compile
+    made of the eager call."""
+
+    def wait(result: Any) -> None:
+        torch.cuda.synchronize()
+
+    calls: dict[str, Call] = {
+        "rlx call": lambda: wait(ours()),
+        "rlx numpy": with_numpy,
+        "torch eager": lambda: wait(eager()),
+        "torch graph": lambda: wait(replay()),
+    }
+    if made is not None:
+        calls["torch compile"] = lambda: wait(made())
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    times = measure(calls, rounds)
+    rows = {"rlx in a row": ours, "torch graph in a row": replay}
+    for label, ms in measure({label: in_a_row(run, wait) for label, run in rows.items()}, -(-rounds // 4)).items():
+        times[label] = ms / IN_A_ROW
+    return times
+
+
 def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> None:
     config, batch, length, precision = CASES[name]
     arrays = weights(config)
@@ -145,26 +175,11 @@ def case(name: str, device: str, compiled: bool, kernels: bool, rounds: int) -> 
     replay = graphed(run, ids)
     with torch.no_grad():
         exact = of_torch(config, arrays, torch.float64)(ids).cpu().numpy()
-
-        def wait(result: torch.Tensor) -> None:
-            torch.cuda.synchronize()
-
-        calls: dict[str, Callable[[], Any]] = {
-            "rlx call": lambda: wait(model.run(on_device, outputs="device")),
-            "rlx numpy": lambda: model.run([host, mask]),
-            "torch eager": lambda: wait(run(ids)),
-            "torch graph": lambda: wait(replay()),
-        }
-        if compiled:
-            made = torch.compile(run, mode="reduce-overhead")
-            calls["torch compile"] = lambda: wait(made(ids))
-        for call in calls.values():
-            for _ in range(3):
-                call()
-        times = measure(calls, rounds)
-        rows = {"rlx in a row": lambda: model.run(on_device, outputs="device"), "torch graph in a row": replay}
-        for label, ms in measure({label: in_a_row(run, wait) for label, run in rows.items()}, rounds // 4).items():
-            times[label] = ms / IN_A_ROW
+        made = torch.compile(run, mode="reduce-overhead") if compiled else None
+        times = compared(
+            lambda: model.run(on_device, outputs="device"), lambda: model.run([host, mask]), lambda: run(ids), replay,
+            made and (lambda: made(ids)), rounds,
+        )  # fmt: skip
         theirs = run(ids).float().cpu().numpy()
     ours = np.asarray(model.run([host, mask])[0])
     errors = [float(np.abs(result - exact).max() / np.abs(exact).max()) for result in (ours, theirs)]

@@ -135,6 +135,12 @@ class AttentionWriter(Writer):
         """Puts a score into a variable that has a lesser one."""
         self.code.emit(f"{top} = {self.language.select(f'{score} > {top}', score, top)};")
 
+    def add_of_neighbours(self, total: str) -> None:
+        """Adds up what the four lanes have that share a row on matrix units."""
+        for mask in ("1", "2"):
+            other = self.language.from_neighbour(Reg(total, dtypes.f32, False), mask)
+            self.code.emit(f"{total} = {total} + {other};")
+
     def mask(self, inside: str, mask: str, score: str, key: str) -> None:
         """Puts what takes the place of a score that does not count, of the query `inside`, with a mask at `mask`."""
         work, code, record, select = self.work, self.code, self.record, self.language.select

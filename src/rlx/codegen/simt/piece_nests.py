@@ -14,6 +14,7 @@ from rlx.codegen.simt.body import Body
 from rlx.codegen.simt.code import WORKGROUP, Binding, Code, Shader, Slot
 from rlx.codegen.simt.group_rows import WARP
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.piece_rows import (
     HELD_DTYPES,
     NEIGHBOURS,
@@ -22,8 +23,8 @@ from rlx.codegen.simt.piece_rows import (
     held_operands,
     in_pieces,
     steps,
-    words,
 )
+from rlx.codegen.simt.piece_rows import words as words_held
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import needs
 from rlx.ir import dim as dims
@@ -153,13 +154,9 @@ def _nothing(first: str, values: list[Reg]) -> None:
 
 def _packed(values: Sequence[Reg], slot: Slot) -> Iterator[str]:
     """The words of pieces, of each in a row."""
-    if slot.dtype is dtypes.f32:
-        bits = [f"__float_as_uint({value.name})" for value in values]
-    else:
-        halves = [f"encode_{slot.dtype}({value.name})" for value in values]
-        bits = [f"{low} | {high} << 16" for low, high in zip(halves[::2], halves[1::2])]
-    for first in range(0, len(bits), 4):
-        yield ", ".join(bits[first : first + 4])
+    words = words_of(slot.dtype, [value.name for value in values])
+    for first in range(0, len(words), 4):
+        yield ", ".join(words[first : first + 4])
 
 
 def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> tuple[int, list[Operand]] | None:
@@ -179,12 +176,12 @@ def plan(nest: LoopNest, stages: Sequence[Statement], slots: Sequence[Slot]) -> 
         return None
     if not nest.inner:
         instructions = sum(node.kind in INSTRUCTIONS for node in ex.walk(bodies))
-        fits = words(held) <= MOST_WORDS and instructions <= MOST_INSTRUCTIONS
+        fits = words_held(held) <= MOST_WORDS and instructions <= MOST_INSTRUCTIONS
         return (0, held) if fits and dims.exact_div(extents[-1], NEIGHBOURS) is not None else None
     length = nest.inner[0]
     if not isinstance(length, int) or length % NEIGHBOURS or not length:
         return None
-    fitting = [width for width in WIDTHS if words(held) * steps(length, width) <= MOST_WORDS]
+    fitting = [width for width in WIDTHS if words_held(held) * steps(length, width) <= MOST_WORDS]
     usual = [width for width in fitting if width <= WARP and steps(length, width) <= USUAL_STEPS]
     busy = [width for width in usual if length % (NEIGHBOURS * width) == 0]
     for widths in (busy[::-1], usual, fitting):  # lanes without elements wait for the others

@@ -314,9 +314,7 @@ class TeamAttention(AttentionWriter):
         slot, line = work.out
         along = self.record.dim(line.coefficient(FEATURE))
         for row in range(2):
-            for mask in ("1", "2"):
-                other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
-                code.emit(f"{totals[row]} = {totals[row]} + {other};")
+            self.add_of_neighbours(totals[row])
             query = code.let(f"{first} + own / 4 + {8 * row}", "row")
             with body.scope(f"if ({query} < {self.record.dim(self.rows)})"):
                 whole = self.whole(totals[row])
@@ -347,9 +345,7 @@ class TeamAttention(AttentionWriter):
         width = _spot(work.value_features) + 2
         self.floats("shared_mixed", WARPS * TILE * width)
         for row in range(2):
-            for mask in ("1", "2"):
-                other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
-                code.emit(f"{totals[row]} = {totals[row]} + {other};")
+            self.add_of_neighbours(totals[row])
             begin = code.let(f"(warp * {TILE} + own / 4 + {8 * row}) * {width}", "at")
             with code.block(f"if ({first} + own / 4 + {8 * row} < {self.record.dim(self.rows)})"):
                 for column in range(self.columns):

@@ -248,9 +248,7 @@ class TileAttention(AttentionWriter):
         work, code, body = self.work, self.code, self.body
         slot, line = work.out
         for row in range(2):
-            for mask in ("1", "2"):
-                other = self.language.from_neighbour(Reg(totals[row], dtypes.f32, False), mask)
-                code.emit(f"{totals[row]} = {totals[row]} + {other};")
+            self.add_of_neighbours(totals[row])
             query = code.let(f"{first} + own / 4 + {8 * row}", "row")
             with body.scope(f"if ({query} < {self.record.dim(work.queries)})"):
                 part = code.let(f"{self.number(1.0)} / {self.whole(totals[row])}", "part")

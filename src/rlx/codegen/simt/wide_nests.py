@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from rlx.codegen.simt import loops as nests
 from rlx.codegen.simt.code import Slot
 from rlx.codegen.simt.language.base import Language
+from rlx.codegen.simt.language.cpp import words_of
 from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.rows import identity_variable, iterations_of, needs
 from rlx.codegen.simt.writer import Writer
@@ -184,11 +185,7 @@ class WideNest(Writer):
 
     def _store(self, store: Store, values: Sequence[Reg]) -> None:
         dtype = self.body.slots[store.slot].dtype
-        if dtype is dtypes.f32:
-            words = [f"__float_as_uint({value.name})" for value in values]
-        else:
-            bits = [f"encode_{dtype}({value.name})" for value in values]
-            words = [f"{low} | {high} << 16" for low, high in zip(bits[::2], bits[1::2])]
+        words = words_of(dtype, [value.name for value in values])
         kind, count = self._form(store.slot)
         at = self.body.fresh_offset(store.offset)
         step, of_piece = self.width // count, len(words) // count
