@@ -117,6 +117,19 @@ def test_even_channels_and_few_rows_have_no_shares() -> None:
     assert shares(Seen.of(rows, (1,)), [matrix]) is not None
     assert shares(Seen.of(rows[1:], (1,)), [matrix]) is None
     assert shares(Seen.of(rows * 0, (1,)), [matrix]) is None and shares(Seen.of(rows, (1,)), [matrix * 0]) is None
+    assert (
+        noise(np.ones(32), Seen.of(rows, (1,)), [matrix * 0])
+        == noise(np.ones(32), Seen.of(rows[:0], (1,)), [matrix])
+        == 0
+    )
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_without_numbers_do_not_count(number: float) -> None:
+    graph = net(convolution)
+    graph.data["w"] = graph.data["w"].copy()
+    graph.data["w"][2, 5, 1, 1] = number
+    assert [of.parts for of in quantised.ranges_of(graph, [[uneven()]]).values()] == [()]
 
 
 def test_both_runs_are_seen() -> None:

@@ -75,14 +75,17 @@ def shares(seen: Seen, weights: Sequence[Array]) -> Array | None:
 
 
 def noise(parts: Array, seen: Seen, weights: Sequence[Array]) -> float:
-    """The power of what rounding adds to products, as a part of their own power, if elements hang on no others."""
+    """The power of what rounding adds to products, as a part of their own power, if elements hang on no others: the sum
+    over `weights`, whose elements are finite."""
     step = (float((seen.high / parts).max()) - float((seen.low / parts).min())) / LEVELS
-    power = seen.squares / seen.count
+    power = seen.squares / max(seen.count, 1)
     rounding = np.minimum((step * parts) ** 2 / 12, power)  # what is less than half a step becomes 0
     total = 0.0
     for w in weights:
         squares = np.einsum("otc,otc->c", w, w, dtype=np.float64)
+        if not (whole := float((power * squares).sum())):
+            continue
         steps = np.abs(w * parts.astype(np.float32)).max((1, 2)).astype(np.float64) / 127
         of_weight = (steps**2).sum() / 12 * w.shape[1] * power / parts**2
-        total += float((rounding * squares + of_weight).sum()) / float((power * squares).sum())
+        total += float((rounding * squares + of_weight).sum()) / whole
     return total

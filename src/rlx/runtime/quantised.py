@@ -163,6 +163,7 @@ def _range_of(seen: Seen, products: Sequence[Node], weights: Mapping[Place, Arra
     from rlx.runtime.balance import NOISY, noise, shares
 
     matrices = [by_channels(node, weights[_place(node.inputs[1])]) for node in products]
+    matrices = [matrix for matrix in matrices if np.isfinite(matrix).all()]
     admitted = NOISY * len(matrices)
     if not noise(np.ones_like(seen.low), seen, matrices) > admitted:
         return Range(*seen.ends)
