@@ -7,9 +7,7 @@
   Piece* const dynamic_shared = dynamic_of_cluster[blockIdx.x % emulation::cluster]
 
 inline void copy_ahead_if(bool there, Piece* place, const void* source) {
-  emulation::Lane& own = emulation::block[threadIdx.x];
-  memset(place, 0xff, sizeof *place);  // NaN in every format
-  own.copies.push_back({place, there ? source : nullptr, own.groups});
+  emulation::copy(place, there ? source : nullptr, sizeof *place);
 }
 
 inline void copy_ahead(Piece* place, const void* source) {
@@ -17,26 +15,14 @@ inline void copy_ahead(Piece* place, const void* source) {
 }
 
 inline void copy_elements_ahead(int count, Piece* place, const void* source) {
-  emulation::Lane& own = emulation::block[threadIdx.x];
-  memset(place, 0xff, sizeof *place);
-  own.copies.push_back({place, source, own.groups, (count < 8 ? count : 8) * 2});
+  emulation::copy(place, source, (count < 8 ? count : 8) * 2);
 }
 
 inline void commit_copies() {
-  emulation::block[threadIdx.x].groups++;
+  emulation::commit();
 }
 
 template <int under_way>
 void wait_copies() {
-  emulation::Lane& own = emulation::block[threadIdx.x];
-  std::vector<emulation::Copy> left;
-  for (const emulation::Copy& copy : own.copies) {
-    if (copy.group >= own.groups - under_way) {
-      left.push_back(copy);
-    } else {
-      memset(copy.place, 0, sizeof(Piece));
-      if (copy.source) memcpy(copy.place, copy.source, copy.bytes);
-    }
-  }
-  own.copies = left;
+  emulation::await_copies(under_way);
 }

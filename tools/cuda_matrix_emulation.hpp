@@ -3,47 +3,29 @@
 namespace emulation {
 
 template <float decode(unsigned)>
-float of_halves(unsigned x, unsigned y) {
-  return decode(x & 0xffff) * decode(y & 0xffff) + decode(x >> 16) * decode(y >> 16);
+void of_halves(unsigned word, float (&pair)[2]) {
+  pair[0] = decode(word & 0xffff);
+  pair[1] = decode(word >> 16);
 }
 
 // Matrix units look at 10 bits behind the point.
-inline float of_tf32(unsigned x, unsigned y) {
-  return __uint_as_float(x & 0xffffe000u) * __uint_as_float(y & 0xffffe000u);
-}
-
-template <float product(unsigned, unsigned)>
-void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  const unsigned own = threadIdx.x % warp, row = own / 4, column = own % 4 * 2;
-  const Lane* const lanes_of_warp = &block[threadIdx.x / warp * warp];
-  memcpy(block[threadIdx.x].shown, a, sizeof a);
-  memcpy(block[threadIdx.x].shown + 4, b, sizeof b);
-  wait_at(of_warp(__LINE__));
-  unsigned left[2][8], right[2][8];
-  for (unsigned pair = 0; pair < 8; pair++) {
-    for (unsigned half = 0; half < 2; half++) {
-      left[half][pair] = lanes_of_warp[row * 4 + pair % 4].shown[half + pair / 4 * 2];
-      right[half][pair] = lanes_of_warp[(column + half) * 4 + pair % 4].shown[4 + pair / 4];
-    }
-  }
-  wait_at(of_warp(__LINE__));
-  for (unsigned i = 0; i < 4; i++) {
-    for (unsigned pair = 0; pair < 8; pair++) c[i] += product(left[i / 2][pair], right[i % 2][pair]);
-  }
+inline void of_tf32(unsigned word, float (&pair)[2]) {
+  pair[0] = __uint_as_float(word & 0xffffe000u);
+  pair[1] = 0;
 }
 
 }  // namespace emulation
 
 inline void mma_f16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_halves<decode_f16>>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_halves<decode_f16>);
 }
 
 inline void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_halves<decode_bf16>>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_halves<decode_bf16>);
 }
 
 inline void mma_tf32(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply(c, {a0, a1, a2, a3}, {b0, b1}, emulation::of_tf32);
 }
 
 inline Piece load_matrices(const Piece* row) {

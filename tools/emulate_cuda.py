@@ -7,6 +7,7 @@ atomics and exchanges are right is.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import mmap
 import re
@@ -14,17 +15,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from rlx.codegen.simt.language import cuda, hip
 from rlx.ir.literal import Array
 
 COMPILER = "g++"
+ANY = ("-std=c++17", "-fPIC")
 OPTIONS = (
-    "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-Wno-attributes", "-shared", "-fPIC",
-    "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
+    *ANY, "-Og", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-Wno-attributes", "-fsanitize=alignment",
+    "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
+"""Kernels run for less long than they are compiled."""
+SCHEDULER = Path(__file__).with_name("cuda_emulation.cpp")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [
@@ -32,6 +38,8 @@ PTX = [
 ]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
+FIRST_LINE = 1 << 16
+"""Of kernels: behind those of all headers, as the numbers of lines tell barriers apart."""
 NOTHING = 0
 """That a page lets nobody do."""
 WRONG = (
@@ -40,6 +48,8 @@ WRONG = (
     "it reads or writes behind its memory, in none, or between its places",
 )
 LIBC = ctypes.CDLL(None)
+ALONE = threading.RLock()
+"""Held by the thread that makes what all kernels have in common."""
 
 
 def why_absent() -> str:
@@ -47,6 +57,35 @@ def why_absent() -> str:
     if sys.platform != "linux":
         return "lanes are coroutines of Linux"
     return "" if shutil.which(COMPILER) else f"no {COMPILER}"
+
+
+@cache
+def folder() -> Path:
+    """Where this process keeps what all kernels have in common."""
+    path = tempfile.mkdtemp(prefix="emulation-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
+
+@cache
+def header(language: str) -> Path:
+    """What kernels in a language begin with: compiled before, which takes longer than most kernels do."""
+    if language == "hip":
+        parts = [HEADER.read_text(), hip.prelude(HIP.read_text())]
+    else:
+        parts = [HEADER.read_text(), cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.float_parts()]
+    path = folder() / f"{language}.hpp"
+    path.write_text("\n".join(parts))
+    subprocess.run([COMPILER, *OPTIONS, "-x", "c++-header", path, "-o", f"{path}.gch"], check=True)
+    return path
+
+
+@cache
+def scheduler() -> ctypes.CDLL:
+    """What runs lanes, whose functions kernels call."""
+    library = folder() / "scheduler.so"
+    subprocess.run([COMPILER, *ANY, "-O2", "-shared", SCHEDULER, "-o", library], check=True)
+    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
 class Emulator:
@@ -64,25 +103,26 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.float_parts()])
-        kernels = text.replace(cuda.prelude(), others)
-        kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
+        language, kernels = "hip" if hip.prelude() in text else "cuda", text.replace(cuda.prelude(), "")
+        kernels = kernels.replace(hip.prelude(), f"using namespace {hip.NAMESPACE};")
         assert kernels != text
         clusters = {name: size for size, name in re.findall(r"__cluster_dims__\((\d+), .*\n(\w+)\(", kernels)}
         entries = "\n".join(
             f'extern "C" int run_{name}(unsigned lanes, unsigned blocks, void** arguments) '
-            f"{{ return emulation::launch<{name}>({name}, lanes, blocks, {clusters.get(name, 1)}, arguments); }}"
-            for name in sorted(set(names))
+            f"{{ return emulation::launch<{name}>({name}, {self.warp}, lanes, blocks, {size}, arguments); }}"
+            for name, size in ((name, clusters.get(name, 1)) for name in sorted(set(names)))
         )
-        with tempfile.TemporaryDirectory() as folder:
-            source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            source.write_text(f"{HEADER.read_text()}\n{kernels}\n{entries}\n")
-            subprocess.run(
-                [COMPILER, *OPTIONS, f"-DEMULATED_WARP={self.warp}", str(source), "-o", str(library)], check=True
-            )
+        with ALONE:
+            begun = header(language)
+        with tempfile.TemporaryDirectory() as place:
+            source, library = Path(place, "kernels.cpp"), Path(place, "kernels.so")
+            source.write_text(f'#include "{begun}"\n#line {FIRST_LINE}\n{kernels}\n{entries}\n')
+            subprocess.run([COMPILER, *OPTIONS, "-shared", source, "-o", library], check=True)
             return library.read_bytes()
 
     def load(self, library: bytes) -> ctypes.CDLL:
+        with ALONE:
+            scheduler()
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             file.write(library)
             file.flush()

@@ -22,7 +22,7 @@ from rlx.backends.reference import ReferenceBackend, ReferenceExecutable
 from rlx.cli import main
 from rlx.cli.check import Checker, error_of, excess_of
 from rlx.ir.graph import Graph
-from rlx.ir.serial import save_graph
+from rlx.ir.serial import load_graph, save_graph
 from rlx.runtime import tuning
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
@@ -54,6 +54,10 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "m.rlx"
 
 
+CALIBRATED = (
+    "run -d cpu", "check -d cpu", "compile -d cpu", "bench -d cpu --seconds 0.1", "bench --devices cpu",
+    "explain --devices cpu", "profile -d cpu", "tune --seconds 0.1",
+)  # fmt: skip
 SOURCE = Path(rlx.__file__).parents[1]
 REFERENCE = ("--device", "reference")
 
@@ -258,6 +262,52 @@ def product(folder: Path) -> Path:
     graph.output(graph.input("x", ("n", 32)) @ graph.param("w", (32, 16), data=w), name="y")
     save_graph(graph, folder / "m.rlx")
     return folder / "m.rlx"
+
+
+def test_a_calibration_gives_ranges(rlx_: Run, tmp_path: Path) -> None:
+    """Of all its files: what is beyond counts as the greatest number of any."""
+    path, files = product(tmp_path), [tmp_path / f"{number}.npz" for number in range(2)]
+    np.savez(files[0], x=np.full((1, 32), 1, np.float32))
+    np.savez(files[1], x=np.full((3, 32), 4, np.float32))
+    np.save(tmp_path / "x.npy", np.full((1, 32), 9, np.float32))
+    options = [path, "--precision", "int8", "--json", "-d", "cpu", "-i", f"x={tmp_path / 'x.npy'}"]
+    options += [f"--calibration={file}" for file in files]
+    code, out, err = rlx_("run", *options)
+    assert code == 0, err
+    w = load_graph(path).data["w"]
+    assert json.loads(out)["outputs"]["y"]["max"] == pytest.approx(4 * w.sum(0).max(), rel=2e-2)
+    code, out, _ = rlx_("check", *options)
+    assert code == 1 and json.loads(out)["errors"]["y"]["relative"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "code", "expected"),
+    [
+        ("int8", "good.npz", 0, ""),
+        ("f32", "good.npz", 2, "expected --precision int8 with it, got f32"),
+        ("int8", "good.npy", 2, "expected .npz files, got 'good.npy'"),
+        ("int8", "none.npz", 1, "[input] expected an array in"),
+        ("int8", "other.npz", 1, "expected inputs of 'product' as calibration 0"),
+    ],
+)
+@pytest.mark.parametrize("command", CALIBRATED)
+def test_commands_look_at_calibrations(
+    rlx_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, precision: str, name: str, code: int,
+    expected: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("RLX_CACHE", "0")  # `compile` sets both
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+    np.savez(tmp_path / "good.npz", x=np.linspace(-4, 4, 32, dtype="f4")[None])
+    np.savez(tmp_path / "other.npz", z=np.ones((1, 32), np.float32))
+    argv = [*command.split(), product(tmp_path), "--precision", precision, "--calibration", tmp_path / name]
+    argv += ["-o", tmp_path / "made"] if command.startswith("compile") else []
+    got, _, err = rlx_(*argv)
+    assert got == code and expected in " ".join(err.replace("│", " ").split())
+
+
+def test_a_prompt_takes_no_calibration(rlx_: Run, tmp_path: Path) -> None:
+    code, _, err = rlx_("run", tmp_path, "--prompt", "Once", "--precision", "int8", "--calibration", "a.npz")
+    assert code == 2 and "expected none with --prompt" in err
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_a_device_holds_experts_in_part(device: str) -> None:
     """As many as its budget says, others in their place while rows need them. Each library may round in its way."""
     whole, part = compiled(device), rlx.Session(device, expert_budget=2).compile(net())
     part.set_params(weights())
-    for count, seed in ((1, 0), (1, 0), (5, 1), (20, 2), (3, 3), (0, 4)):
+    for count, seed in ((1, 0), (1, 0), (4, 1), (20, 2), (0, 4)):
         mine, theirs = part.run([tokens(count, seed)])[0], whole.run([tokens(count, seed)])[0]
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
     for name, each in part.describe()["held_experts"].items():

@@ -90,6 +90,13 @@ Precision = Annotated[
         "weights.",
     ),
 ]
+Calibration = Annotated[
+    list[Path],
+    typer.Option(
+        "--calibration",
+        help="With --precision int8: a .npz file with the inputs of a typical run; may be given several times.",
+    ),
+]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads; 0 uses all that are allowed.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -124,6 +131,7 @@ def run(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     seed: Seed = 0,
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="Text that a decoder goes on with; what it says is streamed.")
@@ -140,13 +148,15 @@ def run(
 ) -> None:
     """Runs a model once and shows its outputs, or what a decoder says after a prompt."""
     if prompt is not None:
+        if calibration:
+            raise typer.BadParameter("expected none with --prompt", param_hint="--calibration")
         from rlx.cli.generate import generate_text
 
         generate_text(model, prompt, chat, max_new_tokens, temperature, device, threads, precision, seed, json)
         return
     from rlx.cli.run import run_model
 
-    run_model(model, input, output, device, dim, threads, precision, seed, json)
+    run_model(model, input, output, device, dim, threads, precision, calibration, seed, json)
 
 
 @app.command(cls=_Command)
@@ -185,6 +195,7 @@ def check(
     device: Device = "auto",
     dim: Dims = [],  # noqa: B006
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     rtol: Annotated[
         float | None, typer.Option(min=0, help="Relative tolerance; 1e-3 if not given, more with --precision.")
     ] = None,
@@ -202,7 +213,7 @@ def check(
     """Compares a compiled model with the reference, node by node, and names the first node that differs."""
     from rlx.cli.check import check_model
 
-    check_model(model, input, device, dim, precision, rtol, atol, seed, json)
+    check_model(model, input, device, dim, precision, calibration, rtol, atol, seed, json)
 
 
 @app.command(cls=_Command)
@@ -226,6 +237,7 @@ def bench(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each.")] = 3.0,
     seed: Seed = 0,
     json: Json = False,
@@ -235,11 +247,11 @@ def bench(
     if devices:
         from rlx.cli.devices import bench_devices
 
-        bench_devices(model, input, devices, dim, threads, precision, seed, json)
+        bench_devices(model, input, devices, dim, threads, precision, calibration, seed, json)
         return
     from rlx.cli.bench import bench_model
 
-    bench_model(model, vs, input, device, dim, threads, precision, seconds, seed, json)
+    bench_model(model, vs, input, device, dim, threads, precision, calibration, seconds, seed, json)
 
 
 @app.command(cls=_Command)
@@ -267,6 +279,7 @@ def explain(
         str, typer.Option("--devices", help="Devices to compare, comma-separated; default: all that the policy allows.")
     ] = "",
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     runs: Annotated[float, typer.Option(min=1, help="Runs over which compile time is spread.")] = 1000.0,
     html: Annotated[Path | None, typer.Option(help="Write the explanation as an HTML page to this file.")] = None,
     seed: Seed = 0,
@@ -276,7 +289,7 @@ def explain(
     """Predicts the time of a model on each device, and explains which is chosen."""
     from rlx.cli.devices import explain_model
 
-    explain_model(model, input, dim, only, precision, runs, html, seed, json)
+    explain_model(model, input, dim, only, precision, calibration, runs, html, seed, json)
 
 
 @app.command(cls=_Command)
@@ -287,6 +300,7 @@ def profile(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     runs: Annotated[int, typer.Option(min=1, help="Number of runs; the fastest is shown.")] = 5,
     top: Annotated[int, typer.Option(min=1, help="Number of kernels to show.")] = 20,
     trace: Annotated[
@@ -303,7 +317,9 @@ def profile(
     """Shows the time of each kernel of a model."""
     from rlx.cli.profile import profile_model
 
-    profile_model(model, input, device, dim, threads, precision, runs, top, trace, nan, seed, json, against)
+    profile_model(
+        model, input, device, dim, threads, precision, calibration, runs, top, trace, nan, seed, json, against
+    )
 
 
 @app.command(cls=_Command)
@@ -313,6 +329,7 @@ def tune(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to search. Ctrl-C ends it sooner.")] = 20.0,
     forget: Annotated[bool, typer.Option("--forget", help="Drop all schedules that were found.")] = False,
     seed: Seed = 0,
@@ -327,7 +344,7 @@ def tune(
     if model is None:
         forget_schedules(json)
     else:
-        tune_model(model, input, dim, threads, precision, seconds, seed, json)
+        tune_model(model, input, dim, threads, precision, calibration, seconds, seed, json)
 
 
 @app.command(cls=_Command)
@@ -339,6 +356,7 @@ def compile(
     dim: Dims = [],  # noqa: B006
     threads: Threads = 0,
     precision: Precision = "f32",
+    calibration: Calibration = [],  # noqa: B006
     seed: Seed = 0,
     json: Json = False,
     wide: Wide = False,
@@ -346,7 +364,7 @@ def compile(
     """Makes code of a model in a folder, from which programs on such a machine start at once (RLX_CACHE_DIR)."""
     from rlx.cli.compile import compile_model
 
-    compile_model(model, output, input, device, dim, threads, precision, seed, json)
+    compile_model(model, output, input, device, dim, threads, precision, calibration, seed, json)
 
 
 @app.command(cls=_Command)

@@ -6,7 +6,7 @@ A runtime is loaded in the process that will time it, with the number of threads
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ class Case:
 
     model        what rlx loads
     precision    what rlx computes products in; other runtimes compute in f32
+    calibration  inputs of typical runs, for products of bytes
     onnx         the same model as an ONNX file, for the runtimes that read those ("" if there is none)
     transformer  the folder that transformers loads the same model from ("" if there is none)
     outputs      names of the outputs to compute, in order; the rest is left out where a peer can leave it out
@@ -42,6 +43,7 @@ class Case:
     threads: int
     device: str = "auto"
     precision: Precision = "f32"
+    calibration: Sequence[Mapping[str, Array]] | None = None
     onnx: str = ""
     transformer: str = ""
     outputs: tuple[str, ...] = field(default=())
@@ -59,7 +61,14 @@ def _rlx(case: Case) -> Ready:
     import rlx
     from rlx.backends.cpu import isa
 
-    model = rlx.load(case.model, device=case.device, threads=case.threads, compile="before", precision=case.precision)
+    model = rlx.load(
+        case.model,
+        device=case.device,
+        threads=case.threads,
+        compile="before",
+        precision=case.precision,
+        calibration=case.calibration,
+    )
     inputs = dict(case.inputs)
     model.run(inputs, outputs=case.outputs or None)
     compiled = model.compiled

@@ -12,7 +12,7 @@ import typer
 from rlx.cli.baselines import Case, limit_threads, names_of
 from rlx.cli.compare import ROUND_NS, Timing, pin_to_one_core, race
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.errors import CompileError
 from rlx.ir.names import RANDOM_STATE
 from rlx.model import read
@@ -27,12 +27,13 @@ def bench_model(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     seconds: float,
     seed: int,
     as_json: bool,
 ) -> None:
     """Times the model at `path` and prints medians, spreads and ratios."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     try:
         peers = names_of(vs)
     except ValueError as error:
@@ -51,6 +52,7 @@ def bench_model(
         threads=threads,
         device=device,
         precision=precision,
+        calibration=examples,
         onnx=str(path) if imported.format == "onnx" else "",
         transformer=str(path) if path.is_dir() else "",
     )

@@ -19,7 +19,7 @@ import numpy as np
 import rlx
 from rlx import mapped
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpreter import bind_op, evaluate
@@ -73,19 +73,21 @@ def check_model(
     device: str,
     sizes: Sequence[str],
     precision: Precision,
+    calibration_files: Sequence[Path],
     rtol: float | None,
     atol: float | None,
     seed: int,
     as_json: bool,
 ) -> None:
     """Prints the verdict; raises SystemExit(1) if the compiled model differs."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     with progress("reading"):
         graph = rlx.load(path, device=device).graph
     inputs = gather(graph, input_options, chosen, seed)
     usual = TOLERANCES[precision]
     tolerances = usual[0] if rtol is None else rtol, usual[1] if atol is None else atol
-    checker = Checker(graph, Session(device, compile="before", precision=precision), inputs, *tolerances)
+    session = Session(device, compile="before", precision=precision, calibration=examples)
+    checker = Checker(graph, session, inputs, *tolerances)
     verdict = checker.verdict()
     if as_json:
         emit_json(verdict)

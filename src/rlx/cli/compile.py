@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlx import disk
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.model import Model, load
 from rlx.runtime.session import Precision
 
@@ -22,17 +22,18 @@ def compile_model(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     seed: int,
     as_json: bool,
 ) -> None:
     """Compiles the model for a device, at the sizes of one run, into a cache of its own, and tells what is there."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["RLX_CACHE_DIR"] = str(folder.resolve())
     os.environ.pop("RLX_CACHE", None)
 
     def opened() -> Model:
-        return load(path, device=device, threads=threads or None, precision=precision)
+        return load(path, device=device, threads=threads or None, precision=precision, calibration=examples)
 
     start = time.perf_counter()
     with progress("compiling"):

@@ -12,7 +12,7 @@ from typing import Any
 from rlx.backends.base import Options
 from rlx.backends.cpu import build, isa, topology
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.device import calibration, observed, registry
 from rlx.device.device import KINDS, Device
 from rlx.device.policy import DevicePolicy, converts_only
@@ -106,17 +106,18 @@ def explain_model(
     sizes: Sequence[str],
     only: str,
     precision: Precision,
+    calibration_files: Sequence[Path],
     runs: float,
     page: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
     """Prints the explanation; writes it as a page if asked for."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
-    graph = Session(precision=precision).meant(graph)
+    graph = Session(precision=precision, calibration=examples).meant(graph)
     with progress("predicting"):
         found = GraphDevices(graph, _policy(only), Options(precision=precision), runs).explain(inputs)
     narrow = "" if precision == "f32" else f" with products of {precision}"
@@ -149,15 +150,16 @@ def bench_devices(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     seed: int,
     as_json: bool,
 ) -> None:
     """Times the model on every device named, and prints medians beside predictions."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
-    graph = Session(precision=precision).meant(graph)
+    graph = Session(precision=precision, calibration=examples).meant(graph)
     devices = GraphDevices(graph, _policy(only), Options(threads=threads or None, precision=precision))
     threads = threads or topology.threads()
     with progress("predicting and timing"):

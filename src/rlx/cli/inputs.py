@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
@@ -21,6 +21,9 @@ from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
 from rlx.ir.names import RANDOM_STATE
 from rlx.ir.type import TensorType
+
+if TYPE_CHECKING:
+    from rlx.runtime.session import Precision
 
 MAX_RANDOM_BYTES = 1 << 34
 MOST_TOLD = 6
@@ -61,6 +64,21 @@ def gather(graph: Graph, input_options: Sequence[str], sizes: Mapping[str, int],
         found.unmet,
     )
     return {name: arrays[name] for name in types}
+
+
+def calibration_of(files: Sequence[Path], precision: Precision) -> list[dict[str, Array]] | None:
+    """The inputs of typical runs, each from a file; None without files. Raises BadParameter, InputError."""
+    if not files:
+        return None
+    if precision != "int8":
+        raise typer.BadParameter(f"expected --precision int8 with it, got {precision}", param_hint="--calibration")
+    runs = []
+    for path in files:
+        if path.suffix != ".npz":
+            raise typer.BadParameter(f"expected .npz files, got {path.name!r}", param_hint="--calibration")
+        with _opened(path) as archive:
+            runs.append({name: archive[name] for name in archive.files})
+    return runs
 
 
 def check_names(graph: Graph, sizes: Mapping[str, int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.model import read
 from rlx.runtime.against_prediction import Compared, Comparison, compared, predicted_kernels
 from rlx.runtime.profiler import Profile, check_nan, profile
@@ -21,6 +21,7 @@ def profile_model(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     runs: int,
     top: int,
     trace: Path | None,
@@ -31,13 +32,13 @@ def profile_model(
 ) -> None:
     """Prints the longest kernels of the model at `path`, beside what was predicted of them if asked for; writes a trace
     if asked for."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     start_ns = time.perf_counter_ns()
     with progress("reading"):
         graph = read(path).graph
     load_ns = time.perf_counter_ns() - start_ns
     inputs = gather(graph, input_options, chosen, seed)
-    session = Session(device, threads=threads or None, precision=precision)
+    session = Session(device, threads=threads or None, precision=precision, calibration=examples)
     graph = session.meant(graph)  # whose kernels are predicted too
     with progress("compiling and running"):
         profiled = profile(graph, inputs, session, runs, apart=against)

@@ -12,7 +12,7 @@ import numpy as np
 
 import rlx
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.ir.literal import Array
 from rlx.runtime.session import Precision
 
@@ -25,13 +25,14 @@ def run_model(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     seed: int,
     as_json: bool,
 ) -> None:
     """Runs the model at `path` once."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     with progress("reading"):
-        model = rlx.load(path, device=device, threads=threads or None, precision=precision)
+        model = rlx.load(path, device=device, threads=threads or None, precision=precision, calibration=examples)
     inputs = gather(model.graph, input_options, chosen, seed)
     with progress("compiling"):
         compiled = model.compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlx import flags
 from rlx.cli.console import emit_json, out, progress, table
-from rlx.cli.inputs import gather, parse_dims
+from rlx.cli.inputs import calibration_of, gather, parse_dims
 from rlx.model import read
 from rlx.runtime.session import Precision, Session
 
@@ -18,16 +18,17 @@ def tune_model(
     sizes: Sequence[str],
     threads: int,
     precision: Precision,
+    calibration_files: Sequence[Path],
     seconds: float,
     seed: int,
     as_json: bool,
 ) -> None:
     """Searches for so many seconds, keeps what is found, and prints it."""
-    chosen = parse_dims(sizes)
+    chosen, examples = parse_dims(sizes), calibration_of(calibration_files, precision)
     with progress("reading"):
         graph = read(path).graph
     inputs = gather(graph, input_options, chosen, seed)
-    session = Session("cpu", threads=threads or None, precision=precision)
+    session = Session("cpu", threads=threads or None, precision=precision, calibration=examples)
     with progress("searching"):
         found = session.tune(graph, inputs, seconds=seconds)
     if as_json:

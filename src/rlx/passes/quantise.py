@@ -8,7 +8,8 @@ worked out when weights are set, and these can be swapped as before. The other o
 u8 by i8 is what processors multiply (`codegen.simd.microkernels`): i8 would have its sign bits turned first. What a
 zero point adds is a sum over a column of the weight, which is worked out once too. Scale and zero point come from
 
-    a range    of calibration, one for all elements: they are constants of the graph
+    a range    of calibration, one for all elements: they are constants of the graph. Channels that the product sums
+               over may have parts of it; what they leave out the weight is multiplied by (`runtime.balance`)
     the data   where there is none. Each row of a product has its own, and each image of a convolution its own scale,
                with the zero point 128, or 0 for what is never negative: no row hangs on others
 
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.op import Constant, Param
+from rlx.ir.literal import Array
+from rlx.ir.op import Constant, Op, Param
 from rlx.ops import build
 from rlx.ops.activation import Relu, Sigmoid
 from rlx.ops.convolution import Conv, ReduceWindow
@@ -54,10 +57,14 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True)
 class Range:
-    """What the elements of an operand lie between; 0 is among it, as it has to be exact."""
+    """What the elements of an operand lie between; 0 is among it, as it has to be exact.
+
+    parts  of that for each channel that a product sums over, 1 for the widest; empty where each may have all of it
+    """
 
     low: float
     high: float
+    parts: tuple[float, ...] = ()
 
     @property
     def scale(self) -> float:
@@ -72,11 +79,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Bytes:
-    """An operand as u8. Scale and zero point are of all of it, or have an axis of 1 where the product sums."""
+    """An operand as u8. Scale and zero point are of all of it, or have an axis of 1 where the product sums. `parts` of
+    the scale are those of channels, in a shape that goes with the operand's; the weight is multiplied by them."""
 
     values: Value
     scale: Value | float
     zero: Value
+    parts: Value | None = None
 
 
 Known = dict[tuple[Value, int | None, Range | None], Bytes]
@@ -152,6 +161,23 @@ def products(graph: Graph) -> Iterator[Node]:
             yield node
 
 
+def channels_of(node: Node) -> tuple[int, ...]:
+    """Axes of a product's operand that are the channels it sums over."""
+    x = node.inputs[0]
+    if isinstance(node.op, Conv):
+        return (1,)
+    return tuple(range(x.rank - len(_axes_of(node.op, node.inputs[1])[0]), x.rank))
+
+
+def by_channels(node: Node, weight: Array) -> Array:
+    """The weight of a product as [columns, taps, channels]."""
+    if isinstance(node.op, Conv):
+        return np.moveaxis(weight.reshape(*weight.shape[:2], -1), 1, 2)
+    depth, columns = _axes_of(node.op, node.inputs[1])
+    terms = math.prod(weight.shape[axis] for axis in depth)
+    return weight.transpose(*columns, *depth).reshape(-1, 1, terms)
+
+
 def _has_form(node: Node) -> bool:
     op = node.op
     if not isinstance(op, (Matmul, DotGeneral, Conv)):
@@ -170,9 +196,9 @@ def _has_form(node: Node) -> bool:
     return _is_worth([w.shape[axis] for axis in depth], [w.shape[axis] for axis in columns])
 
 
-def _axes_of(op: DotGeneral, w: Value) -> tuple[list[int], list[int]]:
+def _axes_of(op: Op, w: Value) -> tuple[list[int], list[int]]:
     """Axes of a weight that the product sums over, and the others."""
-    depth = [axis % w.rank for axis in op.rhs_contract]
+    depth = [axis % w.rank for axis in op.rhs_contract] if isinstance(op, DotGeneral) else [0]
     return depth, [axis for axis in range(w.rank) if axis not in depth]
 
 
@@ -189,13 +215,13 @@ def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: K
     op = node.op
     if isinstance(op, Conv):
         return _convolution(op, x, w, known_range, known)
-    depth, columns = _axes_of(op, w) if isinstance(op, DotGeneral) else ([0], [1])
+    depth, columns = _axes_of(op, w)
     matrix = w if depth == [0] and columns == [1] else w.transpose(*depth, *columns)
     terms = _count([w.shape[axis] for axis in depth])
     rows = (*(x.shape[: x.rank - len(depth)] or (1,)), terms)
     left = _bytes_of(x if x.shape == rows else x.reshape(rows), -1, known_range, known)
     matrix = matrix if matrix.rank == 2 else matrix.reshape(terms, -1)
-    values, scale = _weight(matrix, axes=(0,))
+    values, scale = _weight(matrix if left.parts is None else matrix * left.parts.reshape(-1, 1), axes=(0,))
     total = build.integer_matmul(left.values, values, left.zero, x.graph.constant(0, dtypes.i8))
     result = _scaled(total, left.scale, scale.reshape(-1))
     return result if result.shape == node.types[0].shape else result.reshape(node.types[0].shape)
@@ -203,7 +229,7 @@ def _product(node: Node, x: Value, w: Value, known_range: Range | None, known: K
 
 def _convolution(op: Conv, x: Value, w: Value, known_range: Range | None, known: Known) -> Value:
     left = _bytes_of(x, None, known_range, known)
-    values, scale = _weight(w, axes=tuple(range(1, w.rank)))
+    values, scale = _weight(w if left.parts is None else w * left.parts, axes=tuple(range(1, w.rank)))
     total = build.integer_conv(
         left.values, values, left.zero, x.graph.constant(0, dtypes.i8),
         strides=op.strides, dilations=op.dilations, low=op.low, high=op.high, groups=1,
@@ -229,18 +255,32 @@ def _bytes_of(x: Value, axis: int | None, known_range: Range | None, known: Know
     key = (x, axis, known_range)
     if key not in known:
         by_data = _by_images if axis is None else _by_rows
-        known[key] = by_data(x) if known_range is None else _by_range(x, known_range)
+        known[key] = by_data(x) if known_range is None else _by_range(x, axis, known_range)
     return known[key]
 
 
-def _by_range(x: Value, of: Range) -> Bytes:
+def _by_range(x: Value, axis: int | None, of: Range) -> Bytes:
     scale = float(np.float32(of.scale))
-    if isinstance(x.op, ReduceWindow) and x.op.combine == "max":  # the greatest byte is of the greatest number
-        inner = _by_range(x.node.inputs[0], of)
+    if _is_greatest(x, axis, of):  # the greatest byte is of the greatest number
+        inner = _by_range(x.node.inputs[0], axis, of)
         pooled = x.graph.add(x.op, inner.values)
         assert isinstance(pooled, Value)
-        return Bytes(pooled, scale, inner.zero)
-    return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, x.graph.constant(of.zero, dtypes.u8))
+        return replace(inner, values=pooled)
+    zero = x.graph.constant(of.zero, dtypes.u8)
+    if not of.parts:
+        return Bytes(_rounded(x * (1.0 / scale), of.zero), scale, zero)
+    parts = np.array(of.parts, np.float32).reshape(-1, *([1] * (x.rank - 2 if axis is None else 0)))
+    steps = x * x.graph.constant((1.0 / (scale * parts)).astype(np.float32))
+    return Bytes(_rounded(steps, of.zero), scale, zero, x.graph.constant(parts))
+
+
+def _is_greatest(x: Value, axis: int | None, of: Range) -> bool:
+    """Whether x is the greatest of each window, all of whose elements have the same step."""
+    if not isinstance(x.op, ReduceWindow) or x.op.combine != "max":
+        return False
+    windows = (*[1] * (x.rank - len(x.op.window)), *x.op.window)
+    inner = x.node.inputs[0]
+    return not of.parts or (axis is None and windows[1] == 1 and inner.shape[1] == x.shape[1])
 
 
 def _by_rows(x: Value) -> Bytes:
@@ -274,7 +314,8 @@ def _carried_sum(value: Value, rebuild: Rebuild, carried: Mapping[Value, Range],
         return rebuild[value]
     taken = _bytes_of(rebuild[value], None, of, known)
     wide = taken.values.cast(dtypes.f32)
-    return (wide - float(of.zero) if of.zero else wide) * taken.scale
+    steps = wide - float(of.zero) if of.zero else wide
+    return steps * taken.scale if taken.parts is None else steps * (taken.parts * taken.scale)
 
 
 def _rounded(steps: Value, zero: int) -> Value:

@@ -18,11 +18,14 @@ import numpy as np
 from rlx.errors import InputError, OptionError, RlxError
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Graph, Node
+    from rlx.ir.graph import Graph, Node, Value
     from rlx.ir.literal import Array
     from rlx.ir.type import TensorType
     from rlx.passes.quantise import Range
+    from rlx.runtime.balance import Seen
 
+Place = tuple[int, int]
+"""Of a value in a graph: its node, and which result."""
 Calibration = Sequence[Any]
 """Inputs by name, or in order, for each of several runs."""
 
@@ -113,20 +116,25 @@ def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:
     """The ranges of operands that become bytes, by the names of their products. Raises InputError."""
     from rlx.backends.cpu.numpy_kernels import KERNELS
     from rlx.ir.interpreter import evaluate
-    from rlx.passes.quantise import Range, products
+    from rlx.passes.quantise import Range, channels_of, products
+    from rlx.runtime.balance import Seen
 
-    multiply: dict[tuple[int, int], list[str]] = {}
+    multiply: dict[Place, list[Node]] = {}
     for node in products(graph):
-        x = node.inputs[0]
-        multiply.setdefault((id(x.node), x.index), []).append(node.name)
-    ends: dict[tuple[int, int], tuple[float, float]] = {}
+        multiply.setdefault(_place(node.inputs[0]), []).append(node)
+    fixed = {_place(node.inputs[1]) for nodes in multiply.values() for node in nodes}
+    axes = {at: {channels_of(node) for node in nodes} for at, nodes in multiply.items()}
+    seen: dict[Place, Seen] = {}
+    held: dict[Place, Array] = {}
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
         for index, array in enumerate(results):
             at = (id(node), index)
             if at in multiply:
-                low, high = ends.get(at, (0.0, 0.0))
-                ends[at] = _joined(low, high, array, node)
+                of = Seen.of(_finite(array, node), next(iter(axes[at])))
+                seen[at] = seen[at].and_(of) if at in seen else of
+            if at in fixed:
+                held[at] = array
 
     weights = _weights(graph)
     for number, inputs in enumerate(calibration):
@@ -135,19 +143,49 @@ def ranges_of(graph: Graph, calibration: Calibration) -> dict[str, Range]:
             evaluate(graph, named, weights, binding, watch, KERNELS)
         except RlxError as error:
             raise InputError(f"[precision] expected to run the model with calibration {number}, got {error}") from None
-    return {name: Range(*pair) for at, pair in ends.items() for name in multiply[at]}
+    held |= {_place(value): weights[value.name] for value in graph.params if _place(value) in fixed}
+    ranges = {}
+    for at, of in seen.items():
+        found = _range_of(of, multiply[at], held) if len(axes[at]) == 1 else Range(*of.ends)
+        ranges.update({node.name: found for node in multiply[at] if found is not None})
+    return ranges
 
 
-def _joined(low: float, high: float, array: Array, node: Node) -> tuple[float, float]:
-    """A range that also has the elements of an array. Raises InputError where these are not finite."""
-    low = float(np.min(array, initial=low))
-    high = float(np.max(array, initial=high))
+def _place(value: Value) -> Place:
+    return id(value.node), value.index
+
+
+def _range_of(seen: Seen, products: Sequence[Node], weights: Mapping[Place, Array]) -> Range | None:
+    """The range of an operand of these products. Where it is too coarse, as few channels are much wider than others,
+    channels have shares of it; where that helps too little, rows of products have ranges of their own: None."""
+    from rlx.ops.convolution import Conv
+    from rlx.passes.quantise import Range, by_channels
+    from rlx.runtime.balance import NOISY, noise, shares
+
+    matrices = [by_channels(node, weights[_place(node.inputs[1])]) for node in products]
+    matrices = [matrix for matrix in matrices if np.isfinite(matrix).all()]
+    admitted = NOISY * len(matrices)
+    if not noise(np.ones_like(seen.low), seen, matrices) > admitted:
+        return Range(*seen.ends)
+    parts = shares(seen, matrices)
+    if not any(isinstance(node.op, Conv) for node in products) and (
+        parts is None or noise(parts, seen, matrices) > admitted
+    ):
+        return None
+    if parts is None:
+        return Range(*seen.ends)
+    return Range(float((seen.low / parts).min()), float((seen.high / parts).max()), tuple(parts.tolist()))
+
+
+def _finite(array: Array, node: Node) -> Array:
+    """The array. Raises InputError for one with numbers that are not finite."""
+    low, high = float(np.min(array, initial=0.0)), float(np.max(array, initial=0.0))
     if not (math.isfinite(low) and math.isfinite(high)):
         place = node.source or node.name
         raise InputError(
             f"[precision] expected finite numbers in a calibration, got {low} to {high}, at node {place!r}"
         )
-    return low, high
+    return array
 
 
 def _taken(graph: Graph, inputs: Any, number: int) -> tuple[dict[str, Array], dict[str, int]]:
