@@ -25,8 +25,8 @@ from rlx.passes.driver import Context, Pass, Rebuild
 
 FEW_CHANNELS = 16
 """Fewer than a vector holds."""
-PIECE = 8
-"""Narrow floats of 16 bytes, which GPUs take at once."""
+PIECE_BYTES = 16
+"""What GPUs take at once."""
 
 
 class ChannelsLast(Pass):
@@ -208,21 +208,23 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
 
 def _more_channels(op: Conv, x: Value, w: Value) -> int:
     """How many channels pictures of few are to have, 0 to leave them: those of a row of the window are neighbours then,
-    and begin at multiples of 16 bytes."""
+    and begin at multiples of 16 bytes. Products of 16 bits also take rows that end with half of them."""
     channels, window, columns = x.shape[-1], w.shape[-1], x.shape[-2]
     pads = (*op.low, *op.high)
     known = all(isinstance(d, int) for d in (channels, window, *pads)) and op.groups == 1 and op.dilations[-1] == 1
-    if not known or channels >= PIECE or any(p < 0 for p in pads):
+    piece = PIECE_BYTES // x.dtype.itemsize
+    if not known or channels >= piece or any(p < 0 for p in pads):
         return 0
-    half = PIECE // 2
-    fits = channels <= half and op.strides[-1] % 2 == 0 and isinstance(columns, int) and window * half >= 2 * PIECE
-    return half if fits else PIECE if window > 1 else 0
+    half = piece // 2
+    even = op.strides[-1] % 2 == 0 and isinstance(columns, int)
+    fits = x.dtype.bits == 16 and channels <= half and even and window * half >= 2 * piece
+    return half if fits else piece if window > 1 else 0
 
 
 def _widened(op: Conv, x: Value, channels: int) -> Value:
     """Pictures with more channels, and all pads around them."""
     high = list(op.high)
-    if channels < PIECE:
+    if channels * x.dtype.itemsize < PIECE_BYTES:
         high[-1] += (x.shape[-2] + op.low[-1] + high[-1]) % 2
     wide: Value = pad(x, low=(0, *op.low, 0), high=(0, *high, channels - x.shape[-1]), value=0.0)
     return wide

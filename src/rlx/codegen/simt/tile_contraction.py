@@ -87,7 +87,7 @@ class TileContraction(TeamContraction):
         code.emit(f"const int warp_column = warp / {along_m} % {along_n} * {layout.columns};")
         slice_of_k = f"warp / {along_m * along_n}" if along_k > 1 else "0"
         code.emit(f"const int slice = {slice_of_k}, first_piece = slice * {layout.slice * WARP};")
-        code.emit(f"float sums[{layout.rows // 16}][{layout.columns // 8}][4] = {{}};")
+        self._declare_sums()
         self._sums()
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
         results = TileResults(work, layout, self.body, stages, self.top, self.left)
@@ -110,6 +110,9 @@ class TileContraction(TeamContraction):
                 code.emit(self.language.barrier())
             results.write(part)
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
+
+    def _declare_sums(self) -> None:
+        self.code.emit(f"float sums[{self.ring.rows // 16}][{self.ring.columns // 8}][4] = {{}};")
 
     # operands
 
