@@ -40,6 +40,7 @@ FMA = TileLayout(32, 32, (2, 2, 1), 16, 3, chunk=16)
 FMA_SLICED = TileLayout(32, 16, (2, 1, 2), 32, 3, chunk=16)
 FMA_SPLIT = TileLayout(32, 32, (1, 2, 2), 32, 3, chunk=16, splits=4)
 FMA_TALL = TileLayout(64, 32, (2, 2, 1), 16, 4, chunk=16)
+PARTS_SPLIT = TileLayout(32, 32, (2, 2, 2), 32, 3, chunk=16, splits=2)
 FMA_LAYOUTS = {"sliced": FMA_SLICED, "split": FMA_SPLIT, "tall": FMA_TALL}
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
@@ -171,7 +172,7 @@ def test_more_layouts_of_f32(case: Case, layout: str, driver: EmulatedDriver, mo
     assert any("quad_fma(rows[" in text for text in check(case, residual=True))
 
 
-@pytest.mark.parametrize("layout", [FMA, None], ids=["tiles", "from memory"])
+@pytest.mark.parametrize("layout", [FMA, PARTS_SPLIT, None], ids=["tiles", "split", "from memory"])
 @pytest.mark.parametrize("case", F32_CASES[1:5], ids=str)
 def test_a_convolution_of_f32_by_parts(
     case: Case, layout: TileLayout | None, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +181,7 @@ def test_a_convolution_of_f32_by_parts(
     assert any("mma_f32(" in text for text in check(case, residual=True, precision="f32_fast"))
 
 
-@pytest.mark.parametrize("layout", [FMA, None], ids=["tiles", "from memory"])
+@pytest.mark.parametrize("layout", [FMA, PARTS_SPLIT, None], ids=["tiles", "split", "from memory"])
 def test_sums_of_windows_that_are_not_finite_are_made_again(
     layout: TileLayout | None, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

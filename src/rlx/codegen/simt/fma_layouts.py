@@ -4,7 +4,6 @@ fastest."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from rlx.codegen.simt.team_layouts import CHUNK, REGISTERS, WARP, with_rows
 from rlx.codegen.simt.tile_layouts import (
@@ -16,6 +15,7 @@ from rlx.codegen.simt.tile_layouts import (
     MULTIPROCESSORS,
     SHARED_BYTES,
     TileLayout,
+    with_splits,
 )
 from rlx.ir.dim import Dim
 from rlx.kernel.ir.contraction import Contraction
@@ -42,8 +42,6 @@ NOT_HIDDEN = 0.1
 """Of what takes less time beside what takes the most: instructions, workgroup memory, the common cache."""
 TURNS = 2
 """Of workgroup memory that a warp's read of 16 bytes a lane takes."""
-MOST_SPLIT = 128 * 64
-"""Results of a tile whose sum several workgroups share."""
 
 
 def _layouts() -> tuple[TileLayout, ...]:
@@ -59,13 +57,7 @@ def _layouts() -> tuple[TileLayout, ...]:
 
 
 ALONE = _layouts()
-SPLIT = tuple(
-    split
-    for layout in ALONE
-    for splits in (2, 4, 8)
-    if math.prod(layout.tile) <= MOST_SPLIT and (split := replace(layout, splits=splits)).is_possible
-)
-"""Those of few tiles and long sums, for GPUs with clusters of workgroups."""
+SPLIT = with_splits(ALONE)
 
 
 def fma_layout_of(work: Contraction, rows: int, clusters: bool) -> TileLayout | None:
