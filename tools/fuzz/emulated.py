@@ -1,5 +1,5 @@
-"""The device `cuda-emulated`: the backend `cuda` on the tests' driver, which runs kernels as C++ on the processor. Small
-products are tiles there too, of a layout that hangs on their extents, as programs of this size would have none."""
+"""The device `cuda-emulated`: the backend `cuda` on the tests' driver, which runs kernels as C++ on the processor.
+Small products are tiles there too, of a layout that hangs on their extents: programs of this size would have none."""
 
 from __future__ import annotations
 

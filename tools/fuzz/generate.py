@@ -167,12 +167,14 @@ class Maker:
         high: int | None = None,
         array: Array | None = None,
         kind: str | None = None,
+        what: str | None = None,
     ) -> Value:
-        """A new input, weight or constant."""
+        """A new input, weight or constant: `what` tells which, where it is not left to chance."""
         static = all(isinstance(d, int) for d in shape)
         recipe = Recipe(kind or self.kind, self.random.randrange(1 << 30), low, high, array)
         data = recipe.make(tuple(self.at(d) for d in shape), dtype)
-        what = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        by_chance = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        what = what or by_chance
         if self.is_region:
             if not static:
                 raise Refused("a constant with dims")
@@ -421,7 +423,7 @@ class Maker:
 
     # the whole
 
-    def grow(self, nodes: int, families: Sequence[tuple[float, Family]]) -> None:
+    def grow(self, nodes: int, families: Sequence[tuple[float, Family]] = FAMILIES) -> None:
         """Adds families until there are so many nodes."""
         makes = [make for _, make in families]
         weights = [weight for weight, _ in families]
@@ -506,7 +508,10 @@ def generate(seed: int, device: str = "") -> Program:
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
     only_windows = device == EMULATED
     while not maker.made:
-        maker.grow(nodes, [(1.0, windows.net_of_windows)] if only_windows else FAMILIES)
+        if only_windows:
+            maker.grow(1, [(1.0, windows.net_of_windows)])
+        else:
+            maker.grow(nodes)
     maker.outputs()
     graph = maker.graph
     drop_unused(graph)

@@ -7,13 +7,15 @@ import random
 
 from rlx.ir import dim as dims
 from rlx.ir import dtype as dtypes
-from rlx.ir.dtype import DType
 from rlx.ir.graph import Value
 from rlx.runtime.session import Precision
-from tools.fuzz.generate import Maker, family
+from tools.fuzz.generate import Maker, Refused, family
 from tools.fuzz.nets import window
 
+PIECES = (3, 4, 8, 12, 16, 16, 20, 24, 32, 32, 36, 40)
+"""Channels, mostly such as make pieces of 16 bytes,"""
 CHANNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 36, 40)
+"""and any."""
 PRECISIONS: tuple[Precision, ...] = ("f32", "f32", "f32_fast")
 
 
@@ -21,23 +23,24 @@ PRECISIONS: tuple[Precision, ...] = ("f32", "f32", "f32_fast")
 def net_of_windows(make: Maker) -> None:
     """One to three convolutions in a row, with what stands behind each."""
     choose = make.random.choice
-    dtype = choose((dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16))
+    dtype = choose((dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16))
     batch = dims.symbol(make.symbols[0]) if make.symbols and make.chance(0.5) else choose((1, 1, 2, 3))
-    space = [choose((1, 2, 5, 7, 8, 9, 12, 17)) for _ in range(choose((1, 2, 2, 2, 2, 3)))]
+    space = [choose((1, 3, 5, 7, 8, 9, 12, 17)) for _ in range(choose((1, 2, 2, 2, 2, 3)))]
     space = [min(extent, 7) for extent in space] if len(space) == 3 else space
-    value = make.leaf((batch, choose(CHANNELS), *space), dtype)
+    channels = choose((CHANNELS, PIECES, PIECES))
+    value = make.leaf((batch, choose(channels), *space), dtype)
     for _ in range(choose((1, 1, 2, 2, 3))):
-        value = activated(make, biased(make, convolved(make, value, dtype)), value)
+        value = activated(make, biased(make, convolved(make, value, channels)), value)
         if make.chance(0.25):
             value = pooled(make, value)
 
 
-def convolved(make: Maker, value: Value, dtype: DType) -> Value:
-    """A convolution of a value with weights of its own."""
+def convolved(make: Maker, value: Value, numbers: tuple[int, ...]) -> Value:
+    """A convolution of a value with weights of its own, to one of these numbers of channels, or nearly."""
     choose = make.random.choice
     channels, rank = make.at(value.shape[1]), value.rank - 2
     groups = choose([g for g in (1, 1, 1, 1, 1, 2, 4, channels) if channels % g == 0])
-    outputs = groups * max(1, choose(CHANNELS) // groups)
+    outputs = groups * max(1, choose(numbers) // groups)
     if make.chance(0.4):
         kernel = tuple(choose((1, 3, 5)) for _ in range(rank))
         pads = tuple(k // 2 for k in kernel)
@@ -48,8 +51,11 @@ def convolved(make: Maker, value: Value, dtype: DType) -> Value:
         attributes = window(make, value)
         if make.chance(0.5):
             attributes["high"] = tuple(choose((0, 1, 2, 4)) for _ in range(rank))
-    weight = make.leaf((outputs, channels // groups, *kernel), dtype)
-    return make.add("conv", value, weight, groups=groups, **attributes)
+    weight = make.leaf((outputs, channels // groups, *kernel), value.dtype, what=None if make.chance(0.2) else "param")
+    y = make.add("conv", value, weight, groups=groups, **attributes)
+    if not all(make.at(extent) for extent in y.shape) and make.chance(0.9):
+        raise Refused("no positions")
+    return y
 
 
 def biased(make: Maker, y: Value) -> Value:

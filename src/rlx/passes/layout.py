@@ -207,18 +207,23 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
 
 
 def _more_channels(op: Conv, x: Value, w: Value) -> int:
-    """How many channels pictures of few are to have, 0 to leave them: those of a row of the window are neighbours then,
-    and begin at multiples of 16 bytes. Products of 16 bits also take rows that end with half of them."""
-    channels, window, columns = x.shape[-1], w.shape[-1], x.shape[-2]
-    pads = (*op.low, *op.high)
-    known = all(isinstance(d, int) for d in (channels, window, *pads)) and op.groups == 1 and op.dilations[-1] == 1
+    """How many channels pictures are to have, 0 to leave them. Of few, those of a row of the window are neighbours
+    then, and begin at multiples of 16 bytes; products of 16 bits also take rows that end with half of them. Of more,
+    those that are no multiple of four are made whole pieces, which products take."""
+    channels, pads = x.shape[-1], (*op.low, *op.high)
+    if not all(isinstance(d, int) for d in (channels, *w.shape[2:], *pads)) or op.groups != 1:
+        return 0
     piece = PIECE_BYTES // x.dtype.itemsize
-    if not known or channels >= piece or any(p < 0 for p in pads):
+    if any(p < 0 for p in pads) or all(extent == 1 for extent in w.shape[2:]):
+        return 0
+    if channels >= piece:
+        return 0 if channels % 4 == 0 else -(-channels // piece) * piece
+    if op.dilations[-1] != 1 or w.shape[-1] == 1:
         return 0
     half = piece // 2
-    even = op.strides[-1] % 2 == 0 and isinstance(columns, int)
-    fits = x.dtype.bits == 16 and channels <= half and even and window * half >= 2 * piece
-    return half if fits else piece if window > 1 else 0
+    even = op.strides[-1] % 2 == 0 and isinstance(x.shape[-2], int)
+    fits = x.dtype.bits == 16 and channels <= half and even and w.shape[-1] * half >= 2 * piece
+    return half if fits else piece
 
 
 def _widened(op: Conv, x: Value, channels: int) -> Value:

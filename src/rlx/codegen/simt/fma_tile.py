@@ -36,9 +36,9 @@ COMPONENTS = "xyzw"
 
 def can_take(work: Contraction) -> bool:
     """Whether tiles can be made of it, if its buffers begin at multiples of 16 bytes: products of f32, rows of which
-    are whole pieces of 16 bytes along k."""
+    are whole pieces of 16 bytes along k. They may be marked as `float_parts` that no matrix unit takes."""
     f32 = work.dtype is dtypes.f32 and work.a_dtype is dtypes.f32 and work.b_dtype is dtypes.f32
-    if not f32 or work.float_parts or not isinstance(work.k, int) or work.k < LEAST_K or work.k % QUAD:
+    if not f32 or not isinstance(work.k, int) or work.k < LEAST_K or work.k % QUAD:
         return False
     known = all(isinstance(tap, int) for tap in work.taps)
     return known and work.a.coefficient(work.k_axis) == 1 and is_aligned(work.a, work)
@@ -126,9 +126,10 @@ class FmaTile(TileContraction):
 
         def write(stage: str) -> None:
             of_tap = tap if tap is not None else f" + {self._tap_offset(work.b)}" if work.taps else ""
+            first = code.let(f"{begin} + (along * {step}{of_tap})", "first")
             for number in range(count):
                 place = f"{stage} + {start + number * layout.lanes} + lane"
-                source = f"{begin} + (along + {number * at_once}) * {step}{of_tap}"
+                source = f"{first} + {number * at_once} * {step}"
                 inside = f"from_step + along + {number * at_once} < {k}" if k % layout.depth else ""
                 self._copy(place, source, guard, inside)
 
@@ -232,4 +233,6 @@ def render(
     language: Language, chosen: TileLayout,
 ) -> Shader:  # fmt: skip
     """The shader of a contraction that has a `layout`."""
-    return FmaTile(work, slots, language, target.rows, chosen).shader(bindings, name)
+    return FmaTile(dataclasses.replace(work, float_parts=False), slots, language, target.rows, chosen).shader(
+        bindings, name
+    )

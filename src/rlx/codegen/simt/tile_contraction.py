@@ -236,7 +236,7 @@ class TileContraction(TeamContraction):
             for number, (begin, guard, of_row) in enumerate(zip(starts, guards, positions)):
                 place = f"{stage} + {start + number * layout.lanes} + to_place"
                 within = "" if bounds is None else bounds.test(of_row, taps)
-                self._copy(place, f"{begin} + along{tap}", guard, inside, within, elements=left_of_k)
+                self._copy(place, f"{begin} + (along{tap})", guard, inside, within, elements=left_of_k)
 
         return write
 
