@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.backends.base import Options
 from rlx.backends.cuda import nvrtc
 from rlx.backends.cuda.build import program_of
 from rlx.backends.cuda.executable import CudaExecutable
@@ -77,6 +78,17 @@ def test_products_of_two_values_of_a_run(form: TileLayout, driver: EmulatedDrive
     by_columns, along_k = executable.bind({})(given)
     np.testing.assert_array_equal(by_columns, given[0] @ given[1])
     np.testing.assert_array_equal(along_k, given[0] @ given[2].transpose(0, 2, 1))
+
+
+def test_what_no_matrix_unit_takes_in_f32_fast(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As these read both sides along k."""
+    force(monkeypatch, SMALL)
+    graph = Graph("columns")
+    graph.output(graph.input("x", (70, 40)) @ graph.input("y", (40, 36)))
+    executable = compiled(graph, options=Options(cache=False, precision="f32_fast"))
+    assert tiles(executable) == 1
+    given = whole(70, 40), whole(40, 36)
+    np.testing.assert_array_equal(executable.bind({})(given)[0], given[0] @ given[1])
 
 
 def test_a_bias_a_residual_and_a_relu(form: TileLayout, driver: EmulatedDriver) -> None:

@@ -223,7 +223,7 @@ def _static(dim: Dim) -> int:
     return dim
 
 
-def layout(work: Contraction, slots: Sequence[Slot], target: Target) -> TileLayout | None:
+def layout_of(work: Contraction, slots: Sequence[Slot], target: Target) -> TileLayout | None:
     """The layout of tiles of a contraction; None where other ways take it."""
     return fma_layout_of(work, target.rows, target.warpgroups) if takes(work, slots) else None
 
@@ -232,7 +232,7 @@ def render(
     work: Contraction, slots: Sequence[Slot], bindings: Sequence[Binding], name: str, target: Target,
     language: Language, chosen: TileLayout,
 ) -> Shader:  # fmt: skip
-    """The shader of a contraction that has a `layout`."""
+    """The shader of a contraction that has a layout."""
     return FmaTile(dataclasses.replace(work, float_parts=False), slots, language, target.rows, chosen).shader(
         bindings, name
     )
