@@ -207,9 +207,9 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
 
 
 def _more_channels(op: Conv, x: Value, w: Value) -> int:
-    """How many channels pictures are to have, 0 to leave them. Of few, those of a row of the window are neighbours
-    then, and begin at multiples of 16 bytes; products of 16 bits also take rows that end with half of them. Of more,
-    those that are no multiple of four are made whole pieces, which products take."""
+    """How many channels pictures are to have, with their pads in one copy; 0 to leave them. Of few, those of a row of
+    the window are neighbours then, and begin at multiples of 16 bytes; products of 16 bits also take rows that end with
+    half of them. Of more, those that are no multiple of four are made whole pieces, which products take."""
     channels, pads = x.shape[-1], (*op.low, *op.high)
     if not all(isinstance(d, int) for d in (channels, *w.shape[2:], *pads)) or op.groups != 1:
         return 0
@@ -220,8 +220,11 @@ def _more_channels(op: Conv, x: Value, w: Value) -> int:
         return 0 if channels % 4 == 0 else -(-channels // piece) * piece
     if op.dilations[-1] != 1 or w.shape[-1] == 1:
         return 0
+    columns = x.shape[-2] + op.low[-1] + op.high[-1] if isinstance(x.shape[-2], int) else None
+    if columns and all(extent * channels % piece == 0 for extent in (op.strides[-1], w.shape[-1], columns)):
+        return int(channels)
     half = piece // 2
-    even = op.strides[-1] % 2 == 0 and isinstance(x.shape[-2], int)
+    even = op.strides[-1] % 2 == 0 and columns is not None
     fits = x.dtype.bits == 16 and channels <= half and even and w.shape[-1] * half >= 2 * piece
     return half if fits else piece
 

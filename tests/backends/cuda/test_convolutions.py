@@ -104,13 +104,14 @@ CASES = [
     replace(PLAIN, channels=1, window=(3, 5), open_batch=True, sizes={"strides": (1, 2), "dilations": (3, 1)}),
     replace(PLAIN, channels=6, space=(30,), window=(4,), sizes={"low": (1,), "high": (2,)}),
     replace(PLAIN, channels=13, outputs=19, sizes={"low": (1, 2), "high": (0, 1)}),
+    replace(PLAIN, channels=1, space=(72,), window=(16,), sizes={"strides": (8,), "low": (4,), "high": (4,)}),
     replace(PLAIN, dtype="f32", sizes={"low": (1, 1), "high": (1, 1)}),
     replace(PLAIN, channels=24, groups=24, sizes={"low": (1, 1), "high": (1, 1)}),
 ]
 
 
 F32_CASES = [
-    replace(CASES[number], dtype="f32") for number in (0, 1, 2, 7, 14, 6, 9, 11, 17, 19)
+    replace(CASES[number], dtype="f32") for number in (0, 1, 2, 7, 14, 6, 9, 11, 17, 19, 20)
 ]  # fmt: skip
 """Those of which all kinds are: rows of pieces, few channels, groups, several dims."""
 
