@@ -211,7 +211,8 @@ def _more_channels(op: Conv, x: Value, w: Value) -> int:
     the window are neighbours then, and begin at multiples of 16 bytes; products of 16 bits also take rows that end with
     half of them. Of more, those that are no multiple of four are made whole pieces, which products take."""
     channels, pads = x.shape[-1], (*op.low, *op.high)
-    if not all(isinstance(d, int) for d in (channels, *w.shape[2:], *pads)) or op.groups != 1:
+    known = all(isinstance(d, int) for d in (*w.shape[2:], *pads))
+    if not isinstance(channels, int) or not known or op.groups != 1:
         return 0
     piece = PIECE_BYTES // x.dtype.itemsize
     if any(p < 0 for p in pads) or all(extent == 1 for extent in w.shape[2:]):
@@ -222,7 +223,7 @@ def _more_channels(op: Conv, x: Value, w: Value) -> int:
         return 0
     columns = x.shape[-2] + op.low[-1] + op.high[-1] if isinstance(x.shape[-2], int) else None
     if columns and all(extent * channels % piece == 0 for extent in (op.strides[-1], w.shape[-1], columns)):
-        return int(channels)
+        return channels
     half = piece // 2
     even = op.strides[-1] % 2 == 0 and columns is not None
     fits = x.dtype.bits == 16 and channels <= half and even and w.shape[-1] * half >= 2 * piece
