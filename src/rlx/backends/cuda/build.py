@@ -152,7 +152,8 @@ def why_unsupported(dtype: DType) -> str | None:
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
     policy = options.policy()
-    return [*standard(options.dispatch.claims(claim), policy), *narrowed(policy), *layout(maker.padded), *joined()]
+    ready = standard(options.dispatch.claims(claim), policy, narrows=True)
+    return [*ready, *narrowed(policy), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

@@ -29,16 +29,15 @@ REGISTERS = 65536
 """Of an H200, and of a multiprocessor."""
 PRODUCTS_A_CLOCK = 1270
 """Of a multiprocessor by `mma.sync`, which reaches some 62 % of what the matrix units can."""
-PRODUCTS_TOGETHER = 1740
+PRODUCTS_TOGETHER = 1500
 """The same by `wgmma`."""
 PARTS_A_CLOCK, SPLIT_A_CLOCK = 200, 24
 """Products of f32 as sums of shorter floats, and operands that are made such sums."""
-SHARED_A_CLOCK, COMMON_A_CLOCK, ALL_COMMON_A_CLOCK = 128, 64, 26 * MULTIPROCESSORS
-"""Bytes that a multiprocessor gets from workgroup memory, at most from the cache that all share, and all together."""
-FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 6, 90
+SHARED_A_CLOCK, COMMON_A_CLOCK = 98, 46
+"""Bytes that a multiprocessor gets from workgroup memory, and from the cache that all share: no more where neighbours
+bring them together."""
+FINISHED_A_CLOCK, INSTRUCTIONS_A_CLOCK = 15.8, 131
 """Results that a multiprocessor puts through workgroup memory, and instructions of epilogues."""
-BESIDE = 0.75
-"""The part of the shorter of products and epilogues that several workgroups of a multiprocessor hide."""
 MOST_SPLIT = 128 * 64
 """Results of a tile whose sum several workgroups share,"""
 MOST_BLOCKS_SPLIT = 264
@@ -48,8 +47,10 @@ MOST_TILES_SPLIT = 48
 on an H200,"""
 JOIN_CLOCKS = 1500
 """and what it takes them to wait for one another, and for what they read of each."""
-STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 150, 1500, 2000
+STEP_CLOCKS, FILL_CLOCKS, FINISH_CLOCKS = 47, 1500, 1000
 """What a lone workgroup waits in a step, until its first operands are there, and for what its epilogue reads."""
+STEP_AHEAD = 128
+"""Elements along k that are on their way with that wait; with more it is less."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,12 @@ class TileLayout(Layout):
         return max(self.ring_bytes, self._sums_bytes(self.parts))
 
     @property
+    def bands(self) -> int:
+        """In how many bands of columns results are finished: as few as lanes can share evenly."""
+        possible = (count for count in (1, 3) if self.tile[1] % (8 * count) == 0)
+        return next((count for count in possible if self.lanes % (self.tile[1] // count) == 0), 0)
+
+    @property
     def is_possible(self) -> bool:
         """Whether all lanes have equally much to bring and to finish, and every GPU has room for it."""
         rows, columns = self.tile
@@ -130,7 +137,7 @@ class TileLayout(Layout):
             self.shared_bytes <= (SHARED_BYTES if self.together else MOST_SHARED_BYTES)
             and self.lanes % (WARP * self.chunks) == 0
             and all(pieces % self.lanes == 0 for pieces in self.side_pieces)
-            and self.lanes % columns == 0
+            and self.bands > 0
             and self.warps[0] % self.group == 0
             and self.chunks % self.warps[2] == 0
             and results % (8 * self.lanes) == 0
@@ -148,7 +155,8 @@ WARPS = (
 GROUPS = (
     (32, 128, (4, 2, 1)), (32, 128, (8, 1, 1)), (32, 128, (4, 1, 1)), (32, 128, (4, 1, 2)), (16, 128, (8, 1, 1)),
     (16, 128, (4, 1, 1)), (32, 64, (4, 1, 1)), (32, 64, (4, 1, 2)), (16, 64, (8, 1, 1)), (16, 64, (4, 2, 1)),
-    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)),
+    (16, 64, (4, 1, 1)), (16, 64, (4, 1, 2)), (16, 192, (8, 1, 1)), (16, 192, (12, 1, 1)), (16, 192, (4, 1, 1)),
+    (16, 256, (8, 1, 1)),
 )  # fmt: skip
 """The same of warps that make products together."""
 LAYOUTS = tuple(
@@ -236,11 +244,11 @@ def clocks(work: Contraction, layout: TileLayout, instructions: int = 0) -> floa
     put = (1 / layout.splits + layout.warps[2]) / 2 / FINISHED_A_CLOCK
     finished = rows * columns * (put + instructions / layout.splits / INSTRUCTIONS_A_CLOCK)
     together = resident(layout)
-    busy = made + finished - (BESIDE * min(made, finished) if together > 1 else 0)
-    alone = made + finished + steps * STEP_CLOCKS / layout.warps[2] + FILL_CLOCKS + FINISH_CLOCKS
+    waits = steps * STEP_CLOCKS * math.pow(STEP_AHEAD / (layout.distance * layout.depth), 1.5)
+    alone = made + finished + waits + FILL_CLOCKS + FINISH_CLOCKS
     alone += JOIN_CLOCKS if layout.splits > 1 else 0
     waves = -(-blocks // (MULTIPROCESSORS * together))
-    return max(-(-blocks // MULTIPROCESSORS) * busy, blocks * brought / ALL_COMMON_A_CLOCK, waves * alone)
+    return max(-(-blocks // MULTIPROCESSORS) * (made + finished), waves * alone)
 
 
 def _blocks(work: Contraction, layout: TileLayout) -> int:
@@ -252,7 +260,7 @@ def _blocks(work: Contraction, layout: TileLayout) -> int:
 def resident(layout: TileLayout) -> int:
     """How many workgroups a multiprocessor has at once."""
     sums = layout.rows * layout.columns // WARP
-    registers = sums + (40 if layout.together else 72 + (layout.rows + layout.columns) // 2)
+    registers = sums + (33 if layout.together else 72 + (layout.rows + layout.columns) // 2)
     of_registers = REGISTERS // (min(registers, 255) * layout.lanes)
     return max(min(SHARED_BYTES // (layout.shared_bytes + 1024), of_registers), 1)
 

@@ -12,6 +12,12 @@ __device__ __forceinline__ unsigned encode_f16(float x) {
   return bits;
 }
 
+__device__ __forceinline__ unsigned pair_f16(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
 __device__ __forceinline__ float decode_bf16(unsigned bits) {
   return __uint_as_float(bits << 16);
 }
@@ -19,5 +25,11 @@ __device__ __forceinline__ float decode_bf16(unsigned bits) {
 __device__ __forceinline__ unsigned encode_bf16(float x) {
   unsigned short bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+__device__ __forceinline__ unsigned pair_bf16(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
