@@ -7,7 +7,7 @@ import math
 
 from rlx.codegen.simt.team_layouts import CHUNK, REGISTERS, WARP, with_rows
 from rlx.codegen.simt.tile_layouts import (
-    ALL_COMMON_A_CLOCK,
+    COMMON_A_CLOCK,
     FILL_CLOCKS,
     FINISH_CLOCKS,
     FINISHED_A_CLOCK,
@@ -34,7 +34,7 @@ OF_STAGE, OF_COPY = 50, 4
 """Instructions of a lane beside products and what they read: of a stage, and of each piece that it brings;"""
 OF_STAGE_OF_WINDOW, OF_COPY_OF_WINDOW = 75, 8
 """the same where sums run over windows: as counted in machine code for compute capability 9.0."""
-BUSY = (0.55, 0.8, 0.92)
+BUSY = (0.6, 0.85, 0.95)
 """Of the clocks in which a scheduler gives out an instruction, with one warp, two, and three; with more it is all."""
 OTHER_REGISTERS = {(64, 32): 104, (32, 32): 64, (64, 16): 96, (32, 16): 64}
 """Of a lane beside its sums, by rows and columns of a warp: as counted there, rounded up."""
@@ -91,7 +91,7 @@ def clocks(work: Contraction, layout: TileLayout) -> float:
     busy = rounds * at_once * made / _busy(layout, at_once) + (rest * made / _busy(layout, rest) if rest else 0.0)
     once = FILL_CLOCKS + FINISH_CLOCKS + (JOIN_CLOCKS if layout.splits > 1 else 0)
     total = busy + of_one * finished / min(at_once, of_one) + once * (1 + (of_one - 1) / at_once)
-    brought = blocks * (rows + columns) * k * work.a_dtype.itemsize / ALL_COMMON_A_CLOCK
+    brought = blocks * (rows + columns) * k * work.a_dtype.itemsize / (COMMON_A_CLOCK * MULTIPROCESSORS)
     return _together(total, brought)
 
 
