@@ -90,8 +90,8 @@ def main() -> None:
             us = microseconds(graph, layout, chosen.precision)
             print(
                 f"  {us:9.1f} us, predicted {clocks / CLOCKS_A_US:9.1f}, {2 * products / us / 1e6:5.1f} TFLOP/s: "
-                f"warps of {layout.rows}x{layout.columns}, {layout.warps}, {layout.depth} deep, {layout.stages} stages, "
-                f"{layout.splits} parts", flush=True,
+                f"warps of {layout.rows}x{layout.columns}, {layout.warps}, {layout.depth} deep, "
+                f"{layout.stages} stages, {layout.splits} parts", flush=True,
             )  # fmt: skip
 
 
