@@ -8,10 +8,6 @@ import math
 from rlx.codegen.simt.team_layouts import CHUNK, REGISTERS, WARP, with_rows
 from rlx.codegen.simt.tile_layouts import (
     COMMON_A_CLOCK,
-    FILL_CLOCKS,
-    FINISH_CLOCKS,
-    FINISHED_A_CLOCK,
-    JOIN_CLOCKS,
     MULTIPROCESSORS,
     SHARED_BYTES,
     TileLayout,
@@ -40,6 +36,11 @@ OTHER_REGISTERS = {(64, 32): 104, (32, 32): 64, (64, 16): 96, (32, 16): 64}
 """Of a lane beside its sums, by rows and columns of a warp: as counted there, rounded up."""
 NOT_HIDDEN = 0.1
 """Of what takes less time beside what takes the most: instructions, workgroup memory, the common cache."""
+FINISHED_A_CLOCK = 8
+"""Results that a multiprocessor puts through workgroup memory and writes."""
+FILL_CLOCKS, FINISH_CLOCKS, JOIN_CLOCKS = 1500, 1000, 3000
+"""What it takes until the first operands are there, for what an epilogue reads, and for sums of a cluster to meet:
+guesses."""
 TURNS = 2
 """Of workgroup memory that a warp's read of 16 bytes a lane takes."""
 
