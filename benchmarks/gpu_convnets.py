@@ -1,13 +1,15 @@
 """Nets of convolutions on a GPU, in rlx and in torch, with the same random weights: ms a call, and how far results are
 from f64.
 
-    python -m benchmarks.gpu_convnets [--only NAME] [--device cuda] [--compile] [--kernels] [--list]
+    python -m benchmarks.gpu_convnets [--only NAME] [--precision f32] [--device cuda] [--compile] [--strict]
+                                      [--kernels] [--list]
 
 Nets have the shapes of ResNet-50 and MobileNetV3-large, batch norms folded into convolutions, and need no files. Each
 call gives pictures that lie on the device and waits for results there (`call`), or begins and ends with NumPy
 (`numpy`). `in a row` is the time a call of many that are waited for once. torch has channels last, eagerly and as a
-CUDA graph of the same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. All take turns. --kernels
-shows kernels with their times, --list what they are without a GPU.
+CUDA graph of the same calls, and with --compile by `torch.compile(mode="reduce-overhead")`. Its convolutions of f32
+round operands to TF32, unless --strict. All take turns. --kernels shows kernels with their times, --list what they are
+without a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -154,10 +156,12 @@ def mobilenet_v3(of: Any, x: Any) -> Any:
 
 Net = Callable[[Any, Any], Any]
 NETS: dict[str, Net] = {"ResNet-50": resnet_50, "MobileNetV3": mobilenet_v3}
-CASES: dict[str, tuple[Net, int, str]] = {
+Precision = Literal["f16", "f32_fast", "f32"]
+PRECISIONS: tuple[Precision, ...] = ("f16", "f32_fast", "f32")
+CASES: dict[str, tuple[Net, int, Precision]] = {
     f"{name} x{batch} {precision}": (net, batch, precision)
     for name, net in NETS.items()
-    for precision in ("f16", "f32")
+    for precision in PRECISIONS
     for batch in (1, 64)
 }
 
@@ -271,8 +275,10 @@ def listed(name: str) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose names hold this")
+    parser.add_argument("--precision", choices=PRECISIONS, help="cases of this one alone")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--strict", action="store_true", help="f32 in torch's convolutions, and no TF32")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--rounds", type=int, default=100)
@@ -280,12 +286,16 @@ def main() -> None:
     if not chosen.list:
         import torch
 
+        torch.backends.cudnn.allow_tf32 = not chosen.strict
         driver = torch.cuda.get_device_name(0)
         print(f"{driver}, torch {torch.__version__}, CUDA {torch.version.cuda}, rlx {rlx.__version__}")
-    for name in CASES:
-        if chosen.only in name and chosen.list:
+    taken = {name: precision for name, (_, _, precision) in CASES.items() if chosen.only in name}
+    for name, precision in taken.items():
+        if chosen.precision not in (None, precision):
+            continue
+        if chosen.list:
             print(name, *listed(name), sep="\n")
-        elif chosen.only in name:
+        else:
             case(name, chosen.device, chosen.compile, chosen.kernels, chosen.rounds)
 
 

@@ -13,7 +13,9 @@ import pytest
 
 import support
 from rlx.ir.op import REGISTRY
+from tools import emulate_cuda
 from tools.fuzz import check, found, generate, oracle, other, shrink
+from tools.fuzz.generate import EMULATED
 from tools.fuzz.program import Program
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.txt"))
@@ -64,6 +66,16 @@ def test_random_programs_before_there_is_code() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"--device numpy --seed N replays a seed N:\n{done.stdout}{done.stderr}"
     assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 5, done.stdout
+
+
+@pytest.mark.skipif(bool(emulate_cuda.why_absent()), reason=emulate_cuda.why_absent())
+def test_random_convolutions_in_cuda() -> None:
+    """On the driver that works on the processor."""
+    start = str(support.commit_number())
+    command = [sys.executable, "-m", "tools.fuzz_graphs", "--device", EMULATED, "--start", start, "--count", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"--device {EMULATED} --seed N replays a seed N:\n{done.stdout}{done.stderr}"
+    assert int(done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()[0]) > 0, done.stdout
 
 
 def test_every_op_is_reached() -> None:

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ DISABLE = (
     "operands", "long-reductions", "winograd", "twiddles", "collapse", "hoist",
 )  # fmt: skip
 BINDINGS = (1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65)
+
+EMULATED = "cuda-emulated"
+"""The device of `emulated.py`."""
 
 Family = Callable[["Maker"], None]
 FAMILIES: list[tuple[float, Family]] = []
@@ -163,12 +167,14 @@ class Maker:
         high: int | None = None,
         array: Array | None = None,
         kind: str | None = None,
+        what: str | None = None,
     ) -> Value:
-        """A new input, weight or constant."""
+        """A new input, weight or constant: `what` tells which, where it is not left to chance."""
         static = all(isinstance(d, int) for d in shape)
         recipe = Recipe(kind or self.kind, self.random.randrange(1 << 30), low, high, array)
         data = recipe.make(tuple(self.at(d) for d in shape), dtype)
-        what = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        by_chance = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        what = what or by_chance
         if self.is_region:
             if not static:
                 raise Refused("a constant with dims")
@@ -417,10 +423,10 @@ class Maker:
 
     # the whole
 
-    def grow(self, nodes: int) -> None:
+    def grow(self, nodes: int, families: Sequence[tuple[float, Family]] = FAMILIES) -> None:
         """Adds families until there are so many nodes."""
-        makes = [make for _, make in FAMILIES]
-        weights = [weight for weight, _ in FAMILIES]
+        makes = [make for _, make in families]
+        weights = [weight for weight, _ in families]
         for _ in range(6 * nodes):
             if len(self.made) >= nodes:
                 return
@@ -496,18 +502,26 @@ def drop_unused(graph: Graph) -> None:
 
 
 def generate(seed: int, device: str = "") -> Program:
-    """The program of a seed, always the same for one version of this package, and one with dims for `padded`."""
+    """The program of a seed, always the same for one version of this package: one with dims for `padded`, and one of
+    convolutions for the emulated device, whose kernels take a compiler a second each."""
     maker = Maker(seed, has_dims=device == padded.NAME)
     nodes = maker.random.choices((2, 4, 6, 9, 13, 20), (10, 25, 25, 20, 15, 5))[0]
+    only_windows = device == EMULATED
     while not maker.made:
-        maker.grow(nodes)
+        if only_windows:
+            maker.grow(1, [(1.0, windows.net_of_windows)])
+        else:
+            maker.grow(nodes)
     maker.outputs()
     graph = maker.graph
     drop_unused(graph)
     recipes = {v.name: maker.recipes[v.name] for v in (*graph.inputs, *graph.params)}
     bindings = maker.bindings if graph.symbols else [{}]
     bindings = [{name: b[name] for name in graph.symbols} for b in bindings]
-    return Program(graph, recipes, bindings, maker.how(), seed)
+    how = maker.how()
+    if only_windows:
+        how = replace(how, precision=windows.precision_of(seed))
+    return Program(graph, recipes, bindings, how, seed)
 
 
-from tools.fuzz import control, core, nets, other  # noqa: E402, F401  # they register families
+from tools.fuzz import control, core, nets, other, windows  # noqa: E402, F401  # they register families

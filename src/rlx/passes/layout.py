@@ -25,8 +25,8 @@ from rlx.passes.driver import Context, Pass, Rebuild
 
 FEW_CHANNELS = 16
 """Fewer than a vector holds."""
-PIECE = 8
-"""Narrow floats of 16 bytes, which GPUs take at once."""
+PIECE_BYTES = 16
+"""What GPUs take at once."""
 
 
 class ChannelsLast(Pass):
@@ -207,22 +207,33 @@ def _convolution(op: Conv, x: Value, w: Value, keeps_pads: bool) -> Value:
 
 
 def _more_channels(op: Conv, x: Value, w: Value) -> int:
-    """How many channels pictures of few are to have, 0 to leave them: those of a row of the window are neighbours then,
-    and begin at multiples of 16 bytes."""
-    channels, window, columns = x.shape[-1], w.shape[-1], x.shape[-2]
-    pads = (*op.low, *op.high)
-    known = all(isinstance(d, int) for d in (channels, window, *pads)) and op.groups == 1 and op.dilations[-1] == 1
-    if not known or channels >= PIECE or any(p < 0 for p in pads):
+    """How many channels pictures are to have, with their pads in one copy; 0 to leave them. Of few, those of a row of
+    the window are neighbours then, and begin at multiples of 16 bytes; products of 16 bits also take rows that end with
+    half of them. Of more, those that are no multiple of four are made whole pieces, which products take."""
+    channels, pads = x.shape[-1], (*op.low, *op.high)
+    known = all(isinstance(d, int) for d in (*w.shape[2:], *pads))
+    if not isinstance(channels, int) or not known or op.groups != 1:
         return 0
-    half = PIECE // 2
-    fits = channels <= half and op.strides[-1] % 2 == 0 and isinstance(columns, int) and window * half >= 2 * PIECE
-    return half if fits else PIECE if window > 1 else 0
+    piece = PIECE_BYTES // x.dtype.itemsize
+    if any(p < 0 for p in pads) or all(extent == 1 for extent in w.shape[2:]):
+        return 0
+    if channels >= piece:
+        return 0 if channels % 4 == 0 else -(-channels // piece) * piece
+    if op.dilations[-1] != 1 or w.shape[-1] == 1:
+        return 0
+    columns = x.shape[-2] + op.low[-1] + op.high[-1] if isinstance(x.shape[-2], int) else None
+    if columns and all(extent * channels % piece == 0 for extent in (op.strides[-1], w.shape[-1], columns)):
+        return channels
+    half = piece // 2
+    even = op.strides[-1] % 2 == 0 and columns is not None
+    fits = x.dtype.bits == 16 and channels <= half and even and w.shape[-1] * half >= 2 * piece
+    return half if fits else piece
 
 
 def _widened(op: Conv, x: Value, channels: int) -> Value:
     """Pictures with more channels, and all pads around them."""
     high = list(op.high)
-    if channels < PIECE:
+    if channels * x.dtype.itemsize < PIECE_BYTES:
         high[-1] += (x.shape[-2] + op.low[-1] + high[-1]) % 2
     wide: Value = pad(x, low=(0, *op.low, 0), high=(0, *high, channels - x.shape[-1]), value=0.0)
     return wide

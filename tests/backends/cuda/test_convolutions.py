@@ -13,8 +13,9 @@ import pytest
 import rlx
 from passes.nets import residual_net
 from rlx import ops
+from rlx.backends.base import Options
 from rlx.backends.cuda.build import program_of
-from rlx.codegen.simt import tile_contraction
+from rlx.codegen.simt import fma_tile, tile_contraction
 from rlx.codegen.simt.module import NVIDIA, cpp_module
 from rlx.codegen.simt.tile_layouts import TileLayout
 from rlx.ir import dim as dims
@@ -32,8 +33,15 @@ TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 3, together=True)
 SPLIT = TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2)
 SPLIT_SMALL = TileLayout(32, 32, (2, 2, 2), 64, 3, splits=8)
 SPLIT_TOGETHER = TileLayout(16, 64, (4, 1, 1), 64, 4, together=True, splits=4)
+Precision = Literal["f32", "f32_fast"]
 LAYOUTS = {"small": SMALL, "split together": SPLIT_TOGETHER, "from memory": None}
 MORE_LAYOUTS = {"deep": DEEP, "sliced": SLICED, "together": TOGETHER, "split": SPLIT, "split small": SPLIT_SMALL}
+FMA = TileLayout(32, 32, (2, 2, 1), 16, 3, chunk=16)
+FMA_SLICED = TileLayout(32, 16, (2, 1, 2), 32, 3, chunk=16)
+FMA_SPLIT = TileLayout(32, 32, (1, 2, 2), 32, 3, chunk=16, splits=4)
+FMA_TALL = TileLayout(64, 32, (2, 2, 1), 16, 4, chunk=16)
+PARTS_SPLIT = TileLayout(32, 32, (2, 2, 2), 32, 3, chunk=16, splits=2)
+FMA_LAYOUTS = {"sliced": FMA_SLICED, "split": FMA_SPLIT, "tall": FMA_TALL}
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
 
@@ -95,9 +103,17 @@ CASES = [
     replace(PLAIN, channels=3, sizes={"low": (1, 1), "high": (1, 1)}, dtype="bf16"),
     replace(PLAIN, channels=1, window=(3, 5), open_batch=True, sizes={"strides": (1, 2), "dilations": (3, 1)}),
     replace(PLAIN, channels=6, space=(30,), window=(4,), sizes={"low": (1,), "high": (2,)}),
+    replace(PLAIN, channels=13, outputs=19, sizes={"low": (1, 2), "high": (0, 1)}),
+    replace(PLAIN, channels=1, space=(72,), window=(16,), sizes={"strides": (8,), "low": (4,), "high": (4,)}),
     replace(PLAIN, dtype="f32", sizes={"low": (1, 1), "high": (1, 1)}),
     replace(PLAIN, channels=24, groups=24, sizes={"low": (1, 1), "high": (1, 1)}),
 ]
+
+
+F32_CASES = [
+    replace(CASES[number], dtype="f32") for number in (0, 1, 2, 7, 14, 6, 9, 11, 17, 19, 20)
+]  # fmt: skip
+"""Those of which all kinds are: rows of pieces, few channels, groups, several dims."""
 
 
 def whole(shape: tuple[int, ...], seed: int, dtype: str) -> Array:
@@ -110,14 +126,19 @@ def force(monkeypatch: pytest.MonkeyPatch, layout: TileLayout | None) -> None:
     monkeypatch.setattr(tile_contraction, "tile_of", lambda work, rows, warpgroups: layout)
 
 
-def check(case: Case, residual: bool) -> list[str]:
+def force_fma(monkeypatch: pytest.MonkeyPatch, layout: TileLayout) -> None:
+    """The same of products that lanes make."""
+    monkeypatch.setattr(fma_tile, "fma_layout_of", lambda work, rows, clusters: layout)
+
+
+def check(case: Case, residual: bool, precision: Precision = "f32") -> list[str]:
     """Runs a case; the texts of its kernels."""
     graph = case.graph(residual)
     binding = {"n": case.batch} if case.open_batch else {}
     shapes = [tuple(int(dims.evaluate(d, binding)) for d in value.shape) for value in graph.inputs]
     inputs = [whole(shape, seed, case.dtype) for seed, shape in enumerate(shapes)]
     params = {value.name: whole(tuple(value.shape), 7 + i, case.dtype) for i, value in enumerate(graph.params)}
-    executable = compiled(graph, params)
+    executable = compiled(graph, params, Options(cache=False, precision=precision))
     (result,) = executable.bind(binding)(inputs)
     named = dict(zip((value.name for value in graph.inputs), inputs))
     (expected,) = evaluate(graph, named, params, binding)
@@ -137,6 +158,60 @@ def test_a_convolution(case: Case, layout: str, driver: EmulatedDriver, monkeypa
 def test_more_layouts(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, MORE_LAYOUTS[layout])
     check(case, residual=True)
+
+
+@pytest.mark.parametrize("case", F32_CASES, ids=str)
+def test_a_convolution_of_f32(case: Case, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_fma(monkeypatch, FMA)
+    texts = check(case, residual=True)
+    assert any("quad_fma(rows[" in text for text in texts) and not any("mma_" in text for text in texts)
+
+
+@pytest.mark.parametrize("layout", FMA_LAYOUTS)
+@pytest.mark.parametrize("case", F32_CASES[1:3], ids=str)
+def test_more_layouts_of_f32(case: Case, layout: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_fma(monkeypatch, FMA_LAYOUTS[layout])
+    assert any("quad_fma(rows[" in text for text in check(case, residual=True))
+
+
+@pytest.mark.parametrize("layout", [FMA, PARTS_SPLIT, None], ids=["tiles", "split", "from memory"])
+@pytest.mark.parametrize("case", F32_CASES[1:5], ids=str)
+def test_a_convolution_of_f32_by_parts(
+    case: Case, layout: TileLayout | None, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, layout)
+    assert any("mma_f32(" in text for text in check(case, residual=True, precision="f32_fast"))
+
+
+@pytest.mark.parametrize("layout", [FMA, PARTS_SPLIT, None], ids=["tiles", "split", "from memory"])
+def test_sums_of_windows_that_are_not_finite_are_made_again(
+    layout: TileLayout | None, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what lies beside the picture."""
+    force(monkeypatch, layout)
+    graph = Graph("infinite")
+    x, w = graph.input("x", (2, 16, 6, 6)), graph.param("w", (24, 16, 3, 3))
+    graph.output(ops.conv(x, w, strides=(1, 1), dilations=(1, 1), low=(1, 1), high=(1, 1)), name="y")
+    given, weights = np.ones((2, 16, 6, 6), np.float32), np.ones((24, 16, 3, 3), np.float32)
+    given[0, 3, 0, 0], given[1, 5, 5, 4] = np.inf, np.finfo(np.float32).max
+    (result,) = compiled(graph, {"w": weights}, Options(cache=False, precision="f32_fast")).bind({})([given])
+    (expected,) = evaluate(graph, {"x": given}, {"w": weights}, {})
+    np.testing.assert_array_equal(result, expected)
+    assert np.isinf(result).sum() == 4 * 24 and np.isfinite(result[1]).all()
+
+
+def test_few_tiles_of_f32_share_their_sums() -> None:
+    """Where workgroups can; elsewhere few tiles are none."""
+    splits = {}
+    for batch in (1, 64):
+        sizes = {"low": (1, 1), "high": (1, 1)}
+        case = replace(PLAIN, batch=batch, channels=512, space=(7, 7), outputs=512, sizes=sizes, dtype="f32")
+        program = program_of(case.graph(residual=False))
+        for architecture in ("sm_80", "sm_90a"):
+            texts = cpp_module([program], target=NVIDIA.on(architecture)).kernels.values()
+            tiles = [text for text in texts if "quad_fma(rows[" in text]
+            splits[batch, architecture] = [("__cluster_dims__" in text) for text in tiles]
+    assert splits[1, "sm_80"] == [] and splits[1, "sm_90a"] == [True] and splits[64, "sm_80"] == [False]
 
 
 def test_few_tiles_share_their_sums() -> None:
@@ -183,7 +258,8 @@ def test_those_that_matrix_units_take_are_tiles(monkeypatch: pytest.MonkeyPatch)
         texts = cpp_module([program_of(case.graph(residual=True))]).kernels.values()
         copies = [text for text in texts if "copy_ahead" in text or "copy_elements_ahead" in text]
         narrow = case.dtype != "f32" and (case.groups == 1 or case.groups < case.channels)
-        assert bool(copies) == (narrow and (case.channels % 8 == 0 or case.channels < 8)), case
+        whole_pieces = case.channels % 8 == 0 or case.channels < 8 or case.channels % 4 != 0
+        assert bool(copies) == (narrow and whole_pieces), case
 
 
 @pytest.mark.parametrize("mode", ["f16", "bf16"])

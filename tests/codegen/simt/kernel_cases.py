@@ -89,6 +89,24 @@ def _teams(dtype: str) -> Callable[[Graph], None]:
     return build
 
 
+def _windows(graph: Graph) -> None:
+    """Convolutions of many positions, with what stands before and behind them in nets: few channels, pads, a residual,
+    a pool, channels by themselves, and positions in steps."""
+    picture = graph.input("picture", (2, 3, 70, 70))
+    none = {"dilations": (1, 1)}
+    first = _weight(graph, "first", (36, 3, 7, 7)) * 0.1
+    x = ops.relu(ops.conv(picture, first, strides=(2, 2), low=(3, 3), high=(3, 2), **none))
+    y = ops.conv(x, _weight(graph, "second", (36, 36, 3, 3)) * 0.05, strides=(1, 1), low=(1, 1), high=(1, 1), **none)
+    y = ops.relu(y + _weight(graph, "bias", (36, 1, 1)) + x)
+    graph.output(y)
+    pooled = ops.reduce_window(
+        y, combine="max", window=(3, 3), strides=(2, 2), low=(1, 1), high=(1, 1), dilations=(1, 1)
+    )
+    alone = _weight(graph, "alone", (36, 1, 5, 5)) * 0.2
+    graph.output(ops.conv(pooled, alone, strides=(1, 1), low=(2, 2), high=(2, 2), groups=36, **none))
+    graph.output(ops.conv(y, _weight(graph, "steps", (72, 36, 1, 1)), strides=(2, 2), low=(0, 0), high=(0, 0), **none))
+
+
 def _attention(
     q: Shape, k: Shape, value_features: int, dtype: str = "f32", mask: str = "", **attributes: object
 ) -> Callable[[Graph], None]:
@@ -146,6 +164,7 @@ def kernel_cases() -> Iterator[KernelCase]:
             for dtype in ("f32", "f16", "bf16")
             for n in (37, 20, 7, 1)
         ),
+        ("windows", _windows, {}, Tolerance(64, scale=8)),
         ("sorted", _sorted, {}, Tolerance(0)),
         ("reduced", _reduced, {}, Tolerance(64, scale=4)),
         ("turned", turned, {}, Tolerance(4)),

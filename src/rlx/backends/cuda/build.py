@@ -12,10 +12,11 @@ from rlx.backends.base import Options, Unsupported
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
 from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
-from rlx.codegen.simt import contraction, irregular, row_product, team_attention, team_contraction
+from rlx.codegen.simt import contraction, fma_tile, irregular, row_product, team_attention, team_contraction
 from rlx.codegen.simt.language.cuda import CUDA
 from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
+from rlx.ir import dtype as dtypes
 from rlx.ir.dim import Dim
 from rlx.ir.dtype import DType
 from rlx.ir.graph import Graph
@@ -33,7 +34,7 @@ from rlx.kernel.passes.flat_rows import FlatRows
 from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
-from rlx.kernel.passes.pack import Pack
+from rlx.kernel.passes.pack import Pack, joined_taps
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
 from rlx.kernel.passes.side_by_side import BesideEachOther
@@ -114,8 +115,7 @@ def _takes_parts(work: Contraction | FusedAttention) -> bool:
     """Whether matrix units compute products or attention of f32, as they lie or with weights in panels."""
     if isinstance(work, FusedAttention):
         return team_attention.takes(work)
-    if work.bounds:
-        return False
+    work = joined_taps(work)
     return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
 
@@ -123,7 +123,7 @@ def kernel_passes() -> list[KernelPass]:
     """What makes of a program one for NVIDIA's GPUs: attention of few queries, long selections, scatters and
     reductions as what many lanes can share, and weights in panels."""
     return [
-        FlatRows(lambda work: bool(team_contraction.panels(work)[0])),
+        FlatRows(lambda work: bool(team_contraction.panels(work)[0]) or fma_tile.can_take(work)),
         SplitKv(LEAST_SCORES, team_attention.takes),
         Bitonic(irregular.is_long),
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
@@ -136,7 +136,7 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_contraction.HALVES))
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset((*team_contraction.HALVES, dtypes.f32)))
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rlx.codegen.simt import (
     contraction,
+    fma_tile,
     irregular,
     loops,
     row_product,
@@ -53,6 +54,8 @@ def render(
             return loops.render(work, slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
             return tile_contraction.render(work, slots, bindings, name, target, language)
+        case Contraction() as work if target.teams and (tile := fma_tile.layout_of(work, slots, target)):
+            return fma_tile.render(work, slots, bindings, name, target, language, tile)
         case Contraction() as work if sliced.takes(work, target):
             return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.codegen.simt import row_product, team_attention, team_contraction, team_layouts
+from rlx.codegen.simt import fma_tile, row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.code import Shader, Slot
 from rlx.codegen.simt.kernel import render
 from rlx.codegen.simt.language.cpp import Cpp, bindings_of
@@ -176,11 +176,16 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
         yield from team_attention.guesses(work)
         return
     rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
-    if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
+    if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and _has_tiles(work):
         for most, guess in team_layouts.GUESSES:
             yield rows, most, guess
     else:
         yield rows, None, target.rows
+
+
+def _has_tiles(work: Contraction) -> bool:
+    """Whether other rows may want another kernel."""
+    return team_contraction.takes(work) or fma_tile.can_take(work)
 
 
 def _stem(name: str) -> str:

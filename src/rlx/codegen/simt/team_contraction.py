@@ -389,8 +389,11 @@ class TeamContraction(Writer):
         with self.body.scope(f"if (is_lost({total}))"):
             self.code.emit(f"{sure} = 0.0f;")
             with ExitStack() as loops:
-                left, right = self._left_row(), self._right_column()
+                left, right, of_row = self._left_row(), self._right_column(), self.bounds.of_row()
                 a_tap, b_tap = self._taps(loops)
+                within = self.bounds.test(of_row, self.bounds.of_taps())
+                if within:
+                    loops.enter_context(self.code.block(f"if ({within})"))
                 float_parts.add_products(self.code, self.work, sure, left + a_tap, right + b_tap)
         return sure
 

@@ -87,7 +87,7 @@ class TileContraction(TeamContraction):
         code.emit(f"const int warp_column = warp / {along_m} % {along_n} * {layout.columns};")
         slice_of_k = f"warp / {along_m * along_n}" if along_k > 1 else "0"
         code.emit(f"const int slice = {slice_of_k}, first_piece = slice * {layout.slice * WARP};")
-        code.emit(f"float sums[{layout.rows // 16}][{layout.columns // 8}][4] = {{}};")
+        self._declare_sums()
         self._sums()
         stages = [stage for stage in nests.legal_stages(work.epilogue) if isinstance(stage, Store)]
         results = TileResults(work, layout, self.body, stages, self.top, self.left)
@@ -101,6 +101,9 @@ class TileContraction(TeamContraction):
                     self._put_part(part, number > 0)
             if split:
                 code.emit("cluster_barrier();")
+                if work.float_parts:
+                    self._join()
+                    self._make_sure(results, part)
                 results.write(part)
                 code.emit("cluster_barrier();")  # nobody's sums go while others read them
                 continue
@@ -110,6 +113,9 @@ class TileContraction(TeamContraction):
                 code.emit(self.language.barrier())
             results.write(part)
         return dims.add(dims.mul(dims.product(work.taps), dims.add(work.k, 64)), rows * columns)
+
+    def _declare_sums(self) -> None:
+        self.code.emit(f"float sums[{self.ring.rows // 16}][{self.ring.columns // 8}][4] = {{}};")
 
     # operands
 
@@ -230,7 +236,7 @@ class TileContraction(TeamContraction):
             for number, (begin, guard, of_row) in enumerate(zip(starts, guards, positions)):
                 place = f"{stage} + {start + number * layout.lanes} + to_place"
                 within = "" if bounds is None else bounds.test(of_row, taps)
-                self._copy(place, f"{begin} + along{tap}", guard, inside, within, elements=left_of_k)
+                self._copy(place, f"{begin} + (along{tap})", guard, inside, within, elements=left_of_k)
 
         return write
 
@@ -381,19 +387,33 @@ class TileContraction(TeamContraction):
             if self.work.float_parts:
                 code.emit("lost |= is_lost(__uint_as_float(place->x)) || is_lost(__uint_as_float(place->y));")
 
+    def _join(self) -> None:
+        """Puts whole sums where a workgroup of a cluster has its parts of them, of the rows that it finishes: nobody
+        else reads these."""
+        code, layout = self.code, self.ring
+        columns = layout.tile[1]
+        quads, count = columns // 4, layout.share * columns // 4
+        with code.block(f"for (int e = (int)lane; e < {count}; e += {layout.lanes})"):
+            row = f"(split * {layout.share} + e / {quads})"
+            code.emit(f"float4* const place = (float4*)(shared_sums + {row} * {columns + PAD} + e % {quads} * 4);")
+            code.emit(f"const float4 total = sum_of_cluster<{layout.splits}>((const float4*)place);")
+            code.emit("*place = total;")
+            code.emit(f"lost |= {' || '.join(f'is_lost(total.{component})' for component in 'xyzw')};")
+
     def _make_sure(self, results: TileResults, part: int) -> None:
-        """Waits for the sums of a part, and makes those again that are not finite."""
+        """Waits for the sums of a part that a workgroup finishes, and makes those again that are not finite."""
         code, work, layout, axes = self.code, self.work, self.ring, self.body.axes
-        rows, columns = layout.tile
+        columns = layout.tile[1]
         with self.body.scope("if (__syncthreads_or(lost))"):
-            count = rows // layout.parts * columns
-            with self.body.scope(f"for (int e = (int)lane; e < {count}; e += {layout.lanes})"):
-                axes[work.m_axis] = results.at_m(f"e / {columns}", part)
+            with self.body.scope(f"for (int e = (int)lane; e < {layout.share * columns}; e += {layout.lanes})"):
+                first = f"split * {layout.share} + " if layout.splits > 1 else ""
+                row = code.let(f"{first}e / {columns}", "row")
+                axes[work.m_axis] = results.at_m(row, part)
                 axes[work.n_axis] = code.let(f"{self.left} + e % {columns}", "at")
                 ends = zip((work.m_axis, work.n_axis), (work.m, work.n))
                 inside = " && ".join(f"{axes[axis]} < {self.record.dim(extent)}" for axis, extent in ends)
                 with self.body.scope(f"if ({inside})"):
-                    place = f"shared_sums[e / {columns} * {columns + PAD} + e % {columns}]"
+                    place = f"shared_sums[{row} * {columns + PAD} + e % {columns}]"
                     code.emit(f"{place} = {self._made_sure(code.let(place, 'total'))};")
             code.emit(self.language.barrier())
 

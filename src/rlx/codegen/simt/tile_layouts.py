@@ -111,6 +111,11 @@ class TileLayout(Layout):
             parts *= 2
         return parts
 
+    @property
+    def share(self) -> int:
+        """Rows of a part of the sums that one workgroup finishes."""
+        return self.tile[0] // self.parts // self.splits
+
     def _sums_bytes(self, parts: int) -> int:
         rows, columns = self.tile
         return 4 * rows // parts * (columns + PAD)
@@ -176,13 +181,19 @@ PARTS = tuple(
 """Those for products of f32 as sums of shorter floats, which take more registers."""
 ALONE = tuple(layout for layout in LAYOUTS if not layout.together)
 """Those for GPUs whose warps make products alone."""
-SPLIT = tuple(
-    split
-    for layout in LAYOUTS
-    for splits in (2, 4, 8)
-    if math.prod(layout.tile) <= MOST_SPLIT and (split := replace(layout, splits=splits)).is_possible
-)
-"""Those of few tiles and long sums, for GPUs with clusters of workgroups."""
+
+
+def with_splits(layouts: tuple[TileLayout, ...]) -> tuple[TileLayout, ...]:
+    """Those of few tiles and long sums, for GPUs with clusters of workgroups."""
+    return tuple(
+        split
+        for layout in layouts
+        for splits in (2, 4, 8)
+        if math.prod(layout.tile) <= MOST_SPLIT and (split := replace(layout, splits=splits)).is_possible
+    )
+
+
+SPLIT, SPLIT_PARTS = with_splits(LAYOUTS), with_splits(PARTS)
 
 
 def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayout | None:
@@ -203,7 +214,9 @@ def tile_of(work: Contraction, rows: int, warpgroups: bool = False) -> TileLayou
         side_by_side = -(-_blocks(known, layout) // MULTIPROCESSORS)
         return clocks(known, layout, instructions), not layout.together, -min(resident(layout), side_by_side)
 
-    return min(PARTS if work.float_parts else (*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
+    if work.float_parts:
+        return min((*PARTS, *SPLIT_PARTS) if warpgroups else PARTS, key=key)
+    return min((*LAYOUTS, *SPLIT) if warpgroups else ALONE, key=key)
 
 
 def is_smaller_left(work: Contraction, rows: int) -> bool:

@@ -76,7 +76,7 @@ class TileResults:
         """The same of some columns, from one on."""
         code, work, layout = self.code, self.work, self.layout
         a_row = layout.tile[1] // layout.bands // self.width
-        share = layout.tile[0] // layout.parts // layout.splits
+        share = layout.share
         passes = max(1, share * a_row // layout.lanes)
         at_once = next(count for count in (ROWS_AT_ONCE, 2, 1) if passes % count == 0)
         own = f"(int)lane % {a_row} * {self.width}"
@@ -149,7 +149,7 @@ class TileResults:
         code, body, work = self.code, self.body, self.work
         with self._guard(work.m, self.layout.tile[0], at):
             body.axes[work.m_axis] = at
-            splits = self.layout.splits
+            splits = 1 if work.float_parts else self.layout.splits  # those are whole already
             if self.width == 1:
                 sums = [f"sum_of_cluster<{splits}>(shared_sums + {place})" if splits > 1 else f"shared_sums[{place}]"]
             else:

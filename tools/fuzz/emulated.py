@@ -1,0 +1,47 @@
+"""The device `cuda-emulated`: the backend `cuda` on the tests' driver, which runs kernels as C++ on the processor.
+Small products are tiles there too, of a layout that hangs on their extents: programs of this size would have none."""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import cache
+
+from backends.cuda.emulated_driver import EmulatedDriver
+from rlx.backends.base import Probe
+from rlx.backends.cuda import CudaBackend, device
+from rlx.codegen.simt import fma_tile, tile_contraction
+from rlx.codegen.simt.tile_layouts import TileLayout
+from rlx.device import registry
+from rlx.kernel.ir.contraction import Contraction
+
+NAME = "cuda-emulated"
+"""In place of a device."""
+FMA = (
+    TileLayout(32, 32, (2, 2, 1), 16, 4, chunk=16), TileLayout(32, 16, (2, 1, 2), 32, 3, chunk=16),
+    TileLayout(64, 16, (2, 2, 1), 32, 3, chunk=16), TileLayout(32, 32, (1, 2, 2), 32, 3, chunk=16, splits=2),
+)  # fmt: skip
+PARTS = (
+    TileLayout(32, 32, (2, 2, 1), 16, 3, chunk=16), TileLayout(32, 32, (2, 2, 2), 32, 3, chunk=16),
+    TileLayout(32, 32, (2, 2, 2), 32, 3, chunk=16, splits=2),
+)  # fmt: skip
+HALVES = (
+    TileLayout(32, 32, (2, 2, 1), 32, 3), TileLayout(32, 32, (2, 2, 2), 64, 3),
+    TileLayout(16, 64, (4, 1, 1), 64, 3, together=True), TileLayout(32, 32, (2, 2, 1), 32, 3, splits=2),
+)  # fmt: skip
+
+
+@cache
+def install() -> str:
+    """Has this process run `cuda` on the processor; the name of the device."""
+    device._drivers[os.getpid(), "cuda"] = EmulatedDriver()
+    CudaBackend.probe = lambda self: Probe(devices=("Emulated",))  # type: ignore[method-assign]
+    fma_tile.fma_layout_of = lambda work, rows, clusters: _one_of(FMA, work)
+    tile_contraction.tile_of = lambda work, rows, warpgroups=False: _one_of(PARTS if work.float_parts else HALVES, work)
+    registry.refresh()
+    return "cuda"
+
+
+def _one_of(layouts: tuple[TileLayout, ...], work: Contraction) -> TileLayout | None:
+    """A layout, or none for some products: the same for the same extents."""
+    return random.Random(str(work.extents())).choice((*layouts, None))
