@@ -81,4 +81,7 @@ inline long long number_ahead(const long long* place) { return *place; }
 template <class T>
 Piece piece_ahead(const T* place) { return *(const Piece*)place; }
 
+template <class T>
+auto element_ahead(const T* place) { return *place; }
+
 inline void bring_near(const void* place) { (void)*(const volatile char*)place; }

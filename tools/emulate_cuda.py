@@ -28,7 +28,8 @@ OPTIONS = (
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [
-    Path(__file__).with_name(f"cuda_{kind}_emulation.hpp") for kind in ("matrix", "copies", "warpgroups", "clusters")
+    Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
+    for kind in ("halves", "matrix", "copies", "warpgroups", "clusters")
 ]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""
@@ -64,7 +65,7 @@ class Emulator:
 
     def compile(self, text: str, names: Iterable[str]) -> bytes:
         """A shared library of a module's text. Raises subprocess.CalledProcessError."""
-        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.float_parts()])
+        others = "\n".join([cuda.prelude(ptx=False), *(path.read_text() for path in PTX), cuda.by_ptx()])
         kernels = text.replace(cuda.prelude(), others)
         kernels = kernels.replace(hip.prelude(), f"{hip.prelude(HIP.read_text())}\nusing namespace {hip.NAMESPACE};")
         assert kernels != text

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rlx.backends import simt_claims
 from rlx.backends.base import Backend, Options
+from rlx.backends.claims import Claim
 from rlx.backends.microbenchmarks import MeasuredBackend
-from rlx.backends.simt_claims import claim
 from rlx.codegen.simt.attention import TILE
 from rlx.cost.calibrate import LEAST_PART, Runner
 from rlx.cost.counts import Binding, extents, footprint, host_syncs
@@ -143,7 +144,10 @@ def _comparisons(length: int) -> float:
 class SimtEstimator(GenericEstimator):
     """Prices the kernels that these passes make of a program."""
 
-    def __init__(self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass]) -> None:
+    def __init__(
+        self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass],
+        claim: Claim = simt_claims.claim,
+    ) -> None:  # fmt: skip
         super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), options.policy())
         run_kernel_passes(self.program, passes, Context(options.disable))
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlx import flags
-from rlx.backends import simt_support
+from rlx.backends import simt_claims, simt_support
 from rlx.backends.base import Options, Unsupported
+from rlx.backends.claims import Claim
+from rlx.backends.cuda import claims
 from rlx.backends.cuda.moving import Sizes, in_rounds, moving_symbols, table_of
-from rlx.backends.simt_claims import claim
 from rlx.backends.simt_support import refused
-from rlx.codegen.simt import contraction, irregular, row_product, team_attention, team_contraction
+from rlx.codegen.simt import contraction, irregular, row_product, team_attention, team_contraction, team_layouts
 from rlx.codegen.simt.language.cuda import CUDA
 from rlx.codegen.simt.module import NVIDIA, CppModule, CppTarget, cpp_module
 from rlx.errors import UnsupportedOp
@@ -22,6 +23,7 @@ from rlx.ir.graph import Graph
 from rlx.ir.rewriting import Context
 from rlx.ir.type import TensorType
 from rlx.kernel.ir.attention import FusedAttention
+from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
@@ -34,6 +36,7 @@ from rlx.kernel.passes.float_parts import FloatParts
 from rlx.kernel.passes.long_reductions import FOR_WORKGROUPS, LongReductions
 from rlx.kernel.passes.memory import MemoryPlan, plan_memory
 from rlx.kernel.passes.pack import Pack
+from rlx.kernel.passes.pack_blocks import PackBlocks
 from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
 from rlx.kernel.passes.side_by_side import BesideEachOther
@@ -56,12 +59,14 @@ class Maker:
     target    what its kernels may be
     passes    what makes of a program one for it
     padded    dtypes whose convolutions keep their pads, which products leave out
+    claim     which composites its kernels take
     """
 
     device: str
     target: CppTarget
     passes: Callable[[], list[KernelPass]]
     padded: frozenset[DType] = frozenset()
+    claim: Claim = simt_claims.claim
 
     def at(self, precision: str) -> Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
@@ -100,7 +105,7 @@ class Plan:
 def _panels(work: Contraction) -> tuple[int, int]:
     """Of weights that a batch has one of for each, only matrix units find the panels."""
     width, group = team_contraction.panels(work)
-    if width or any(number < len(work.batch) for number, _ in work.b.axes):
+    if work.blocks is not None or width or any(number < len(work.batch) for number, _ in work.b.axes):
         return width, group
     return contraction.panels(work)
 
@@ -108,6 +113,11 @@ def _panels(work: Contraction) -> tuple[int, int]:
 def _most_rows(nest: LoopNest, work: Contraction) -> int:
     """Rows that a product makes itself; only one of weights in panels, which it asks for before."""
     return row_product.most_rows(nest, work) if work.packed and team_contraction.takes(work) else 0
+
+
+def _unpacks(work: Contraction) -> bool:
+    """Whether workgroups unpack a right side of few bits, once that is in panels."""
+    return team_contraction.takes(replace(work, packed=PANEL, group=PANEL_BYTES))
 
 
 def _takes_parts(work: Contraction | FusedAttention) -> bool:
@@ -129,6 +139,7 @@ def kernel_passes() -> list[KernelPass]:
         AtomicScatter(irregular.is_long_scatter, CUDA.has_atomic),
         LongReductions(FOR_WORKGROUPS),
         Pack(_panels, batched=True),
+        PackBlocks(_unpacks),
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),
@@ -136,7 +147,7 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_contraction.HALVES))
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_layouts.HALVES), claims.claim)
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
@@ -152,7 +163,12 @@ def why_unsupported(dtype: DType) -> str | None:
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
     policy = options.policy()
-    return [*standard(options.dispatch.claims(claim), policy), *narrowed(policy), *layout(maker.padded), *joined()]
+    return [
+        *standard(options.dispatch.claims(maker.claim), policy),
+        *narrowed(policy),
+        *layout(maker.padded),
+        *joined(),
+    ]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

@@ -25,6 +25,7 @@ from rlx.codegen.simt.language.wgsl.language import WGSL
 from rlx.codegen.simt.language.wgsl.types import PLAIN, Target
 from rlx.errors import CompileError
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
+from rlx.kernel.ir.blocks import Blocks
 from rlx.kernel.ir.contraction import Contraction
 from rlx.kernel.ir.fused import RowProduct, SideBySide
 from rlx.kernel.ir.irregular import BitonicSort, PrefixScan, Scatter, TopKSelection
@@ -51,6 +52,10 @@ def render(
             return wide_nests.WideNest(work, slots, language, width).shader(bindings, name)
         case LoopNest() as work:
             return loops.render(work, slots, bindings, name, target, language)
+        case Contraction(blocks=Blocks()) as work:
+            if target.teams and team_contraction.takes(work):
+                return team_contraction.render(work, slots, bindings, name, target, language)
+            return loops.render(work.as_nest(), slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
             return tile_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work if sliced.takes(work, target):

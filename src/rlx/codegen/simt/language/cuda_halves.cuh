@@ -21,3 +21,40 @@ __device__ __forceinline__ unsigned encode_bf16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
 }
+
+// Two floats of 16 bits a word, rounded once each.
+__device__ __forceinline__ unsigned less_f16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+
+__device__ __forceinline__ unsigned times_f16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+
+__device__ __forceinline__ unsigned less_bf16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(0x3f803f80u), "r"(b ^ 0x80008000u));
+  return made;
+}
+
+__device__ __forceinline__ unsigned times_bf16(unsigned a, unsigned b) {
+  unsigned made;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(b), "r"(0x80008000u));
+  return made;
+}
+
+__device__ __forceinline__ unsigned both_f16(float low, float high) {
+  unsigned made;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
+  return made;
+}
+
+__device__ __forceinline__ unsigned both_bf16(float low, float high) {
+  unsigned made;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
+  return made;
+}

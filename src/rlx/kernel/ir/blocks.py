@@ -1,0 +1,96 @@
+"""Right sides of contractions whose elements have few bits: bytes with several in each, and a scale for each block."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rlx.ir import dtype as dtypes
+from rlx.ir import expr as ex
+from rlx.ir.dtype import DType
+from rlx.ir.expr import Expr
+from rlx.kernel.ir.index import Linear, dim_value, linear, load
+from rlx.records import dataclass
+
+PANEL, PANEL_BYTES = 8, 64
+"""Columns of a panel, and bytes along k that each has next to the others'."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a right side of [n, k] lies in bytes: scale · (q - zero), or scale · q + zero, of integers q of few bits,
+    rounded to the dtype of scales and then to that of the left side. Layout: `rlx.ops.packed.PackedMatmul`.
+
+    bits        of an element; the first ones of a byte are the low ones
+    block       elements along k that share a scale
+    count       blocks of a row, which has whole ones
+    scale_slot  [n, count], or [⌈n / 8⌉, count, 8] where the bytes are in panels
+    zero_slot   the same of zeros; NO_ZERO where all are half of what the bits can say
+    scale       dtype of scales and zeros
+    added       whether zeros are added to scaled integers
+    whole       whether zeros are known to be integers from 0 to 255
+    """
+
+    NO_ZERO: ClassVar[int] = -1
+
+    bits: int
+    block: int
+    count: int
+    scale_slot: int
+    zero_slot: int
+    scale: DType
+    added: bool = False
+    whole: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        return self.count * self.block * self.bits // 8
+
+    @property
+    def chunks(self) -> int:
+        """Of a row in panels."""
+        return -(-self.row_bytes // PANEL_BYTES)
+
+    def slots(self) -> tuple[int, ...]:
+        """Those of scales and zeros."""
+        return (self.scale_slot,) if self.zero_slot == self.NO_ZERO else (self.scale_slot, self.zero_slot)
+
+    def on_slots(self, places: Mapping[int, int]) -> Blocks:
+        """The same of a kernel in which slots have other places."""
+        zero = self.zero_slot if self.zero_slot == self.NO_ZERO else places[self.zero_slot]
+        return dataclasses.replace(self, scale_slot=places[self.scale_slot], zero_slot=zero)
+
+    def element(self, slot: int, packed: bool, column: Expr, k: Expr, dtype: DType) -> Expr:
+        """The element of a column at a place along k, rounded to a dtype."""
+        a_byte = 8 // self.bits
+        byte = k if a_byte == 1 else k / dim_value(a_byte)
+        whole = load(slot, self._byte(packed, column, byte), dtypes.u8)
+        if a_byte > 1:
+            shift = ex.cast(ex.apply("rem", k, dim_value(a_byte)) * dim_value(self.bits), dtypes.u8)
+            whole = ex.apply("and", ex.apply("shr", whole, shift), (1 << self.bits) - 1)
+        value, step = ex.cast(whole, dtypes.f32), self._parameter(self.scale_slot, packed, column, k)
+        if self.zero_slot == self.NO_ZERO:
+            weight = (value - float(1 << (self.bits - 1))) * step
+        else:
+            zero = self._parameter(self.zero_slot, packed, column, k)
+            weight = value * step + zero if self.added else (value - zero) * step
+        return ex.cast(ex.cast(weight, self.scale), dtype)
+
+    def _byte(self, packed: bool, column: Expr, byte: Expr) -> Linear:
+        if not packed:
+            return linear(column).times(self.row_bytes).plus(linear(byte))
+        panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
+        chunk, place = byte / dim_value(PANEL_BYTES), ex.apply("rem", byte, dim_value(PANEL_BYTES))
+        start = linear(panel).times(self.chunks * PANEL * PANEL_BYTES).plus(linear(chunk).times(PANEL * PANEL_BYTES))
+        return start.plus(linear(lane).times(PANEL_BYTES)).plus(linear(place))
+
+    def _parameter(self, slot: int, packed: bool, column: Expr, k: Expr) -> Expr:
+        """The scale or zero of an element, in f32."""
+        block = k / dim_value(self.block)
+        if not packed:
+            place = linear(column).times(self.count).plus(linear(block))
+        else:
+            panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
+            place = linear(panel).times(self.count * PANEL).plus(linear(block).times(PANEL)).plus(linear(lane))
+        return ex.cast(load(slot, place, self.scale), dtypes.f32)
