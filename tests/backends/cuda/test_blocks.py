@@ -7,7 +7,8 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.cuda.build import program_of
+from rlx.backends.base import Options
+from rlx.backends.cuda.build import build, program_of
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph, Value
 from rlx.ir.literal import Array
@@ -21,7 +22,6 @@ from support import assert_close
 from .emulated_driver import EmulatedDriver
 
 DEPTH, COLUMNS = 256, 40
-ZEROS = ("", "whole", "any", "added")
 
 
 def product(
@@ -65,15 +65,107 @@ def input_of(rows: int, depth: int, dtype: str) -> dict[str, Array]:
     return {"x": drawn.astype(dtypes.of(dtype).numpy)}
 
 
-@pytest.mark.parametrize("zeros", ZEROS)
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-@pytest.mark.parametrize(("bits", "block"), [(2, 32), (4, 16), (4, 32), (8, 128)])
+@pytest.mark.parametrize(
+    ("bits", "block", "dtype", "zeros"),
+    [
+        (2, 32, "f16", "whole"), (4, 16, "f16", ""), (4, 32, "f16", "any"), (8, 128, "f16", "whole"),
+        (2, 64, "bf16", ""), (4, 32, "bf16", "whole"), (4, 64, "bf16", "added"), (8, 32, "bf16", ""),
+        (2, 32, "f32", "any"), (4, 32, "f32", ""), (8, 16, "f32", "added"),
+    ],
+)  # fmt: skip
 def test_few_rows(bits: int, block: int, dtype: str, zeros: str, driver: EmulatedDriver) -> None:
     graph = Graph("few")
     x = graph.input("x", ("n", DEPTH), dtype)
     graph.output(product(graph, x, bits=bits, block=block, zeros=zeros), name="y")
     program = program_of(graph)
     verify(program)
-    assert all(work.blocks is not None and work.packed for work in products_of(program)[:1])
-    for rows in (1, 3, 20):
+    assert [work.blocks is not None for work in products_of(program)] == [True, False]
+    for rows in (1, 3, 20, 0):
         check(graph, input_of(rows, DEPTH, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("block", [32, 96])
+def test_many_rows(block: int, dtype: str, driver: EmulatedDriver) -> None:
+    """Their weights are unpacked to memory, those of few rows are not; columns and blocks do not fill panels."""
+    graph = Graph("many")
+    x = graph.input("x", ("n", 160), dtype)
+    graph.output(product(graph, x, columns=43, block=block, zeros="whole"), name="y")
+    for rows in (8, 64, 65, 130):
+        check(graph, input_of(rows, 160, dtype))
+    fixed = Graph("fixed")
+    fixed.output(product(fixed, fixed.input("x", (70, 160), dtype), block=block), name="y")
+    assert [work.blocks for work in products_of(program_of(fixed))] == [None]
+    check(fixed, input_of(70, 160, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_other_scales_and_rows(dtype: str, driver: EmulatedDriver) -> None:
+    """Scales of f32, rows that lie apart, and those of a batch."""
+    graph = Graph("other")
+    x = graph.input("x", (3, "n", 2 * DEPTH), dtype)
+    graph.output(product(graph, x[:, :, DEPTH:], scale_dtype="f32", zeros="whole"), name="y")
+    assert any(work.blocks is not None for work in products_of(program_of(graph)))
+    for rows in (1, 4):
+        drawn = np.random.default_rng(rows).standard_normal((3, rows, 2 * DEPTH))
+        check(graph, {"x": drawn.astype(dtypes.of(dtype).numpy)})
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_a_norm_and_a_residual_are_part_of_the_product(dtype: str, driver: EmulatedDriver) -> None:
+    graph = Graph("normed")
+    x = graph.input("x", ("n", DEPTH), dtype)
+    scale = graph.param("scale", (DEPTH,), dtype, data=np.linspace(0.5, 1.5, DEPTH).astype(dtypes.of(dtype).numpy))
+    normed = ops.rms_norm(x, scale)
+    y = ops.silu(product(graph, normed, DEPTH)) + x
+    graph.output(y, name="y")
+    program = program_of(graph)
+    verify(program)
+    assert sum(isinstance(kernel.work, RowProduct) for kernel in program.main) == 1
+    for rows in (1, 5, 9):
+        given = input_of(rows, DEPTH, dtype)
+        (made,), (exact,) = (rlx.Session(device).compile(graph).run(given) for device in ("cuda", "reference"))
+        off = {"f16": 4e-3, "bf16": 3e-2, "f32": 1e-5}[dtype]
+        np.testing.assert_allclose(np.asarray(made, np.float64), np.asarray(exact, np.float64), rtol=off, atol=off)
+
+
+def test_weights_that_no_kernel_unpacks_become_floats(driver: EmulatedDriver) -> None:
+    """Rows of no whole pieces, and few columns."""
+    for depth, columns, block in ((250, COLUMNS, 32), (DEPTH, 5, 32), (DEPTH, COLUMNS, 20)):
+        graph = Graph("floats")
+        graph.output(product(graph, graph.input("x", (3, depth), "f16"), columns, block=block), name="y")
+        assert all(work.blocks is None for work in products_of(program_of(graph)))
+        check(graph, input_of(3, depth, "f16"))
+
+
+@pytest.mark.parametrize("disabled", ["pack-blocks", "unpack-blocks"])
+def test_passes_can_be_switched_off(disabled: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DISABLE", disabled)
+    graph = Graph("disabled")
+    graph.output(product(graph, graph.input("x", ("n", DEPTH), "f16"), zeros="whole"), name="y")
+    for rows in (2, 70):
+        check(graph, input_of(rows, DEPTH, "f16"))
+
+
+def test_products_of_one_left_side_become_one(driver: EmulatedDriver) -> None:
+    graph = Graph("merged")
+    x = graph.input("x", ("n", DEPTH), "f16")
+    parts = [product(graph, x, columns, zeros="whole", name=f"w{columns}") for columns in (16, 40)]
+    bias = graph.param("bias", (16,), "f16", data=np.ones(16, np.float16))
+    graph.output(parts[0], parts[1], product(graph, x, 16, bits=8, name="wide") + bias)
+    assert {work.n for work in products_of(program_of(graph))} == {56, 16}
+    check(graph, input_of(2, DEPTH, "f16"))
+
+
+def test_a_precision_narrows_the_left_side(driver: EmulatedDriver) -> None:
+    """Scales stay what they are: weights are rounded once."""
+    graph = Graph("narrow")
+    x = graph.input("x", ("n", DEPTH), "f32")
+    graph.output(product(graph, x, zeros="whole"), name="y")
+    plan = build(graph, Options(precision="f16"))
+    work = next(work for work in products_of(plan.program) if work.blocks is not None)
+    assert work.a_dtype is dtypes.f16 and work.blocks is not None and work.blocks.scale is dtypes.f32
+    given = input_of(3, DEPTH, "f32")
+    (exact,) = rlx.Session("reference").compile(graph).run(given)
+    (made,) = rlx.Session("cuda", precision="f16").compile(graph).run(given)
+    assert 0 < np.abs(np.asarray(made) - exact).max() < 4e-3 * np.abs(exact).max()

@@ -41,9 +41,12 @@ from rlx.kernel.passes.row_prologues import RowPrologues
 from rlx.kernel.passes.row_tails import RowTails, SideWrites
 from rlx.kernel.passes.side_by_side import BesideEachOther
 from rlx.kernel.passes.split_kv import SplitKv
+from rlx.kernel.passes.unpack_blocks import UnpackBlocks
 from rlx.kernel.pipeline import to_kernels
+from rlx.ops.packed import PackedMatmul
 from rlx.passes.driver import Pass
-from rlx.passes.pipeline import joined, layout, narrowed, optimise, standard
+from rlx.passes.merge_dots import MergePacked
+from rlx.passes.pipeline import canonicalise, joined, layout, legalise, narrowed, optimise, raise_composites
 
 ALIGNMENT = 256
 """Bytes between which buffers of a run start."""
@@ -143,6 +146,7 @@ def kernel_passes() -> list[KernelPass]:
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),
+        UnpackBlocks(team_layouts.most_rows_of_blocks),
         BesideEachOther(lambda nest: True),
     ]
 
@@ -162,13 +166,9 @@ def why_unsupported(dtype: DType) -> str | None:
 
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
-    policy = options.policy()
-    return [
-        *standard(options.dispatch.claims(maker.claim), policy),
-        *narrowed(policy),
-        *layout(maker.padded),
-        *joined(),
-    ]
+    policy, claimed = options.policy(also=(PackedMatmul,)), options.dispatch.claims(maker.claim)
+    raised = [*canonicalise(claimed), *raise_composites(), MergePacked(), *legalise(claimed, policy)]
+    return [*raised, *narrowed(policy), *layout(maker.padded), *joined()]
 
 
 def unsupported(graph: Graph, maker: Maker = NVIDIAS) -> list[Unsupported]:

@@ -178,7 +178,8 @@ def _guesses(kernel: Kernel, target: CppTarget) -> Iterator[tuple[Dim, int | Non
     rows = team_layouts.rows_of(work) if isinstance(work, Contraction) else 0
     if target.teams and isinstance(work, Contraction) and not isinstance(rows, int) and team_contraction.takes(work):
         for most, guess in team_layouts.guesses_of(work):
-            yield rows, most, guess
+            if most is None or most > work.above:
+                yield rows, most, guess
     else:
         yield rows, None, target.rows
 

@@ -64,17 +64,21 @@ class Blocks:
     def element(self, slot: int, packed: bool, column: Expr, k: Expr, dtype: DType) -> Expr:
         """The element of a column at a place along k, rounded to a dtype."""
         a_byte = 8 // self.bits
-        byte = k if a_byte == 1 else k / dim_value(a_byte)
-        whole = load(slot, self._byte(packed, column, byte), dtypes.u8)
-        if a_byte > 1:
-            shift = ex.cast(ex.apply("rem", k, dim_value(a_byte)) * dim_value(self.bits), dtypes.u8)
+        byte, place = (k, None) if a_byte == 1 else (k / dim_value(a_byte), ex.apply("rem", k, dim_value(a_byte)))
+        return self.value(slot, self._byte(packed, column, byte), place, self._parameter(packed, column, k), dtype)
+
+    def value(
+        self, slot: int, byte: Linear, place: Expr | None, parameter: Linear, dtype: DType, guard: Expr | None = None
+    ) -> Expr:
+        """The element at a place of a byte, with scale and zero, rounded to a dtype; read where the guard says."""
+        whole = load(slot, byte, dtypes.u8, guard)
+        if place is not None and self.bits < 8:
+            shift = ex.cast(place * dim_value(self.bits), dtypes.u8)
             whole = ex.apply("and", ex.apply("shr", whole, shift), (1 << self.bits) - 1)
-        value, step = ex.cast(whole, dtypes.f32), self._parameter(self.scale_slot, packed, column, k)
-        if self.zero_slot == self.NO_ZERO:
-            weight = (value - float(1 << (self.bits - 1))) * step
-        else:
-            zero = self._parameter(self.zero_slot, packed, column, k)
-            weight = value * step + zero if self.added else (value - zero) * step
+        value = ex.cast(whole, dtypes.f32)
+        step, *rest = (ex.cast(load(each, parameter, self.scale, guard), dtypes.f32) for each in self.slots())
+        zero = rest[0] if rest else ex.const(float(1 << (self.bits - 1)), dtypes.f32)
+        weight = value * step + zero if self.added else (value - zero) * step
         return ex.cast(ex.cast(weight, self.scale), dtype)
 
     def _byte(self, packed: bool, column: Expr, byte: Expr) -> Linear:
@@ -85,12 +89,11 @@ class Blocks:
         start = linear(panel).times(self.chunks * PANEL * PANEL_BYTES).plus(linear(chunk).times(PANEL * PANEL_BYTES))
         return start.plus(linear(lane).times(PANEL_BYTES)).plus(linear(place))
 
-    def _parameter(self, slot: int, packed: bool, column: Expr, k: Expr) -> Expr:
-        """The scale or zero of an element, in f32."""
+    def _parameter(self, packed: bool, column: Expr, k: Expr) -> Linear:
+        """Where the scale and the zero of an element are."""
         block = k / dim_value(self.block)
         if not packed:
-            place = linear(column).times(self.count).plus(linear(block))
-        else:
-            panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
-            place = linear(panel).times(self.count * PANEL).plus(linear(block).times(PANEL)).plus(linear(lane))
-        return ex.cast(load(slot, place, self.scale), dtypes.f32)
+            return linear(column).times(self.count).plus(linear(block))
+        panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
+        start = linear(panel).times(self.count * PANEL).plus(linear(block).times(PANEL))
+        return start.plus(linear(lane))

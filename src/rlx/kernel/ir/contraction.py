@@ -46,6 +46,7 @@ class Contraction(Renderable):
     target multiply operands of f32 as sums of shorter floats, with errors of the size that sums of f32 have. Where a
     position of `bounds` is not inside, its elements are zeros, and none is read. With `blocks` the right side is bytes
     of elements of few bits, of which k and n are whole; `packed` then means panels of them, and `b` says nothing.
+    A run has either no rows or more than `above`.
     """
 
     NO_SLOT: ClassVar[int] = -1
@@ -68,6 +69,7 @@ class Contraction(Renderable):
     float_parts: bool = False
     bounds: tuple[Bound, ...] = ()
     blocks: Blocks | None = None
+    above: int = 0
 
     @property
     def m_axis(self) -> int:
