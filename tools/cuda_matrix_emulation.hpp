@@ -12,8 +12,8 @@ inline float of_tf32(unsigned x, unsigned y) {
   return __uint_as_float(x & 0xffffe000u) * __uint_as_float(y & 0xffffe000u);
 }
 
-template <float product(unsigned, unsigned)>
-void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+template <class T, T product(unsigned, unsigned)>
+void multiply(T (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   const unsigned own = threadIdx.x % warp, row = own / 4, column = own % 4 * 2;
   const Lane* const lanes_of_warp = &block[threadIdx.x / warp * warp];
   memcpy(block[threadIdx.x].shown, a, sizeof a);
@@ -35,15 +35,15 @@ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 }  // namespace emulation
 
 inline void mma_f16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_halves<decode_f16>>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply<float, emulation::of_halves<decode_f16>>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_halves<decode_bf16>>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply<float, emulation::of_halves<decode_bf16>>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline void mma_tf32(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  emulation::multiply<emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
+  emulation::multiply<float, emulation::of_tf32>(c, {a0, a1, a2, a3}, {b0, b1});
 }
 
 inline Piece load_matrices(const Piece* row) {

@@ -29,7 +29,7 @@ HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 HIP = Path(__file__).with_name("hip_emulation.hpp")
 PTX = [
     Path(__file__).with_name(f"cuda_{kind}_emulation.hpp")
-    for kind in ("halves", "matrix", "copies", "warpgroups", "clusters")
+    for kind in ("halves", "matrix", "bytes", "copies", "warpgroups", "clusters")
 ]
 ALIGNMENT = 16
 """Bytes to which memory is aligned here. GPUs align it to more, and so hide what is read behind its end."""

@@ -60,12 +60,16 @@ def takes(work: Contraction) -> bool:
     if work.blocks is not None:
         return block_sums.takes(work)
     parts = work.float_parts and work.a_dtype is dtypes.f32 and work.dtype is dtypes.f32
-    if not (parts or work.a_dtype in HALVES) or work.a_dtype is not work.b_dtype or not work.dtype.is_float:
-        return False
-    if work.dtype is dtypes.f64 or not _has_pieces(work):
+    floats = (parts or work.a_dtype in HALVES) and work.a_dtype is work.b_dtype and work.dtype.is_float
+    if not (floats or is_of_bytes(work)) or work.dtype is dtypes.f64 or not _has_pieces(work):
         return False
     panels = (PANEL, chunk_of(work))
     return (work.packed, work.group) == panels if work.packed else work.b.coefficient(work.k_axis) == 1
+
+
+def is_of_bytes(work: Contraction) -> bool:
+    """Whether it is an exact product of bytes."""
+    return {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
 
 
 def panels(work: Contraction) -> tuple[int, int]:
@@ -80,7 +84,7 @@ def panels(work: Contraction) -> tuple[int, int]:
 def _has_pieces(work: Contraction) -> bool:
     """Whether rows of a are pieces of 16 bytes; of a window they may end with half of one."""
     piece = piece_of(work)
-    least = piece // 2 if work.taps and not work.float_parts else piece
+    least = piece // 2 if work.taps and work.a_dtype in HALVES else piece
     fits = isinstance(work.k, int) and work.k >= LEAST and work.k % least == 0
     return fits and work.a.coefficient(work.k_axis) == 1
 
@@ -123,6 +127,8 @@ class TeamContraction(Writer):
         self.right_chunk, self.right_piece = (PANEL_BYTES, PIECE_BYTES) if is_bytes else (self.chunk, self.piece)
         """Elements of the right side's buffer along k that four lanes have of a column, and that one has."""
         self.blocks = block_sums.BlockSums(self) if work.blocks is not None else None
+        self.sum_type = "int" if is_of_bytes(work) else "float"
+        self.mma = f"mma_{work.a_dtype}" if work.dtype.is_float else f"mma_{work.a_dtype}_{work.b_dtype}"
         self.bounds = Bounds(work, self.body)
         self.positions: list[list[str]] = []
         self.most_rows = self._most_rows(rows_guess)
@@ -287,7 +293,7 @@ class TeamContraction(Writer):
         k = _static(work.k)
         few = self.most_rows <= HALF
         a = [code.let(at, "a") for at in self._rows(2 * m_tiles, "own / 4")][: 1 if few else None]
-        code.emit(f"float sums[{m_tiles}][{n_tiles}][4] = {{}};")
+        code.emit(f"{self.sum_type} sums[{m_tiles}][{n_tiles}][4] = {{}};")
         if self.held:
             code.emit("wait_copies<0>();")
         b = [] if self.held else [code.let(self._column(j), "b") for j in range(n_tiles)]
@@ -356,10 +362,10 @@ class TeamContraction(Writer):
         loops.enter_context(code.block(head))
 
     def _multiply(self, sums: str, high: str, low: str, right: str) -> None:
-        """What four lanes have of eight rows each, high and low, and of eight columns: 32 steps along k."""
+        """What four lanes have of eight rows each, high and low, and of eight columns: 64 bytes along k."""
         for x, y in ("xy", "zw"):
             left = ", ".join(f"{rows}.{pair}" for pair in (x, y) for rows in (high, low))
-            self.code.emit(f"mma_{self.work.a_dtype}({sums}, {left}, {right}.{x}, {right}.{y});")
+            self.code.emit(f"{self.mma}({sums}, {left}, {right}.{x}, {right}.{y});")
 
     def _column(self, number: int) -> str:
         """Where a lane begins in the columns of its tile of this number."""
@@ -380,7 +386,7 @@ class TeamContraction(Writer):
 
     def _declare(self) -> None:
         size = self.layout.warps[2] * self.kept * self.pitch
-        self.language.shared_variable(self.code, "shared_sums", "float", size)
+        self.language.shared_variable(self.code, "shared_sums", self.sum_type, size)
 
     def _put(self, row: str, column: str, value: str) -> None:
         put = f"shared_sums[(part * {self.kept} + {row}) * {self.pitch} + {column}] = {value};"
@@ -437,7 +443,7 @@ def mma_of(work: Contraction) -> tuple[int, int, int] | None:
     """What an instruction multiplies along m, n and k, if it is one of matrix units."""
     if work.blocks is not None and work.a_dtype is dtypes.f32:
         return None
-    return 16, 8, 8 if work.float_parts else 16
+    return 16, 8, 8 if work.float_parts else 32 if is_of_bytes(work) else 16
 
 
 def depth(work: Contraction) -> int:

@@ -71,7 +71,14 @@ class CudaPart(Cuda):
 
 CUDA = Cuda()
 
-PTX = ("cuda_halves.cuh", "cuda_launch.cuh", "cuda_matrix.cuh", "cuda_copies.cuh", "cuda_clusters.cuh")
+PTX = (
+    "cuda_halves.cuh",
+    "cuda_launch.cuh",
+    "cuda_matrix.cuh",
+    "cuda_bytes.cuh",
+    "cuda_copies.cuh",
+    "cuda_clusters.cuh",
+)
 """Texts with instructions of PTX."""
 
 
