@@ -9,6 +9,7 @@ import rlx
 from rlx import ops
 from rlx.backends.cuda.build import program_of
 from rlx.codegen.simt import team_contraction
+from rlx.codegen.simt.tile_layouts import tile_of
 from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Graph
 from rlx.ir.literal import Array
@@ -80,3 +81,15 @@ def test_depths_of_no_whole_pieces_are_summed_by_nests(driver: EmulatedDriver) -
     graph.output(ops.integer_matmul(x, w, graph.constant(np.uint8(1)), graph.constant(np.int8(2))), name="y")
     assert not byte_products(graph)
     check(graph, {"x": drawn(8, (3, 40), "u8")})
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(208, 136), (512, 192)])
+def test_tiles_of_many_rows(depth: int, columns: int, driver: EmulatedDriver) -> None:
+    """By way of workgroup memory; rows, columns and depth do not fill tiles."""
+    graph = Graph("tiles")
+    x = graph.input("x", (300, depth), "u8")
+    w = graph.param("w", (depth, columns), "i8", data=drawn(9, (depth, columns), "i8"))
+    graph.output(ops.integer_matmul(x, w, graph.constant(np.uint8(7)), graph.constant(np.int8(0))), name="y")
+    (kernel,) = program_of(graph).main
+    assert isinstance(kernel.work, Contraction) and tile_of(kernel.work, 300) is not None
+    check(graph, {"x": drawn(10, (300, depth), "u8")})

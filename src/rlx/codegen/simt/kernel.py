@@ -57,8 +57,7 @@ def render(
                 return team_contraction.render(work, slots, bindings, name, target, language)
             return loops.render(work.as_nest(), slots, bindings, name, target, language)
         case Contraction() as work if target.teams and team_contraction.takes(work):
-            chosen = team_contraction if team_contraction.is_of_bytes(work) else tile_contraction
-            return chosen.render(work, slots, bindings, name, target, language)
+            return tile_contraction.render(work, slots, bindings, name, target, language)
         case Contraction() as work if sliced.takes(work, target):
             return sliced.Sliced(work, slots, bindings, name, language).render()
         case Contraction() as work:

@@ -30,6 +30,7 @@ from rlx.codegen.simt.team_layouts import (
     Layout,
     chunk_of,
     guesses_of,
+    is_of_bytes,
     layout_of,
     piece_of,
     rows_of,
@@ -65,11 +66,6 @@ def takes(work: Contraction) -> bool:
         return False
     panels = (PANEL, chunk_of(work))
     return (work.packed, work.group) == panels if work.packed else work.b.coefficient(work.k_axis) == 1
-
-
-def is_of_bytes(work: Contraction) -> bool:
-    """Whether it is an exact product of bytes."""
-    return {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
 
 
 def panels(work: Contraction) -> tuple[int, int]:

@@ -107,6 +107,11 @@ def guesses_of(work: Contraction) -> tuple[tuple[int | None, int], ...]:
     return GUESSES_OF_BLOCKS if work.a_dtype in HALVES else GUESSES_OF_F32
 
 
+def is_of_bytes(work: Contraction) -> bool:
+    """Whether it is an exact product of bytes."""
+    return {work.a_dtype, work.b_dtype} <= {dtypes.u8, dtypes.i8} and work.dtype is dtypes.i32
+
+
 def rows_of(work: Contraction) -> Dim:
     """Rows of all matrices of the left side."""
     return dims.mul(dims.product(work.batch), work.m)
