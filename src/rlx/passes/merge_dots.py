@@ -130,10 +130,10 @@ def _merge(group: list[Member], rebuild: Rebuild) -> None:
     left = rebuild[group[0].dot.inputs[0]]
     columns = 1 - op.rhs_contract[0] if isinstance(op, DotGeneral) else 0
     operands = zip(*(member.dot.inputs[1:] for member in group))
-    joined = [build.concat(*(rebuild[operand] for operand in alike), axis=columns) for alike in operands]
     biases = [rebuild[member.bias] for member in group if member.bias is not None]
     first = len(rebuild.new.nodes)
     graph = rebuild.new
+    joined = [build.concat(*(rebuild[operand] for operand in alike), axis=columns) for alike in operands]
     merged = graph.add(op, left, *joined)
     assert isinstance(merged, Value)
     graph.rename(merged.node, "+".join(member.dot.name for member in group))

@@ -169,3 +169,38 @@ def test_a_precision_narrows_the_left_side(driver: EmulatedDriver) -> None:
     (exact,) = rlx.Session("reference").compile(graph).run(given)
     (made,) = rlx.Session("cuda", precision="f16").compile(graph).run(given)
     assert 0 < np.abs(np.asarray(made) - exact).max() < 4e-3 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_sums_of_shorter_floats_are_for_many_rows(rows: int, driver: EmulatedDriver) -> None:
+    graph = Graph("parts")
+    graph.output(product(graph, graph.input("x", (rows, DEPTH), "f32")), name="y")
+    (work,) = products_of(build(graph, Options(precision="f32_fast")).program)
+    assert (work.blocks is None) == (rows > 8)
+    assert work.float_parts
+    given = input_of(rows, DEPTH, "f32")
+    (exact,) = rlx.Session("reference").compile(graph).run(given)
+    (made,) = rlx.Session("cuda", precision="f32_fast").compile(graph).run(given)
+    np.testing.assert_allclose(made, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "block", "turned"), [("f16", "i4", 32, False), ("f32", "u8", 0, True), ("bf16", "i8", 0, False)]
+)
+def test_dequantised_weights_stay_packed(
+    dtype: str, bits: str, block: int, turned: bool, driver: EmulatedDriver
+) -> None:
+    graph = Graph("dequantised")
+    random = np.random.default_rng(3)
+    x = graph.input("x", ("n", DEPTH), dtype)
+    shape = (COLUMNS, DEPTH) if turned else (DEPTH, COLUMNS)
+    whole = graph.param("whole", shape, bits, data=random.integers(-8, 8, shape).astype(dtypes.of(bits).numpy))
+    scales = (DEPTH // block, COLUMNS) if block else (COLUMNS,)
+    step = random.uniform(0.01, 0.1, scales).astype(dtypes.of(dtype).numpy)
+    parameters = [graph.param("scale", scales, dtype, data=step)]
+    if bits == "u8":
+        parameters.append(graph.param("zero", scales, bits, data=random.integers(0, 9, scales).astype(np.uint8)))
+    w = ops.dequantize(whole, *parameters, dtype=dtype, axis=0 if block or turned else 1, block=block)
+    graph.output(x @ (w.transpose(1, 0) if turned else w), name="y")
+    assert all(work.blocks is not None for work in products_of(program_of(graph))[:1])
+    check(graph, input_of(2, DEPTH, dtype))

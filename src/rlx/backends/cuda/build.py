@@ -25,6 +25,7 @@ from rlx.ir.type import TensorType
 from rlx.kernel.ir.attention import FusedAttention
 from rlx.kernel.ir.blocks import PANEL, PANEL_BYTES
 from rlx.kernel.ir.contraction import Contraction
+from rlx.kernel.ir.index import Linear
 from rlx.kernel.ir.loops import LoopNest
 from rlx.kernel.ir.program import Program
 from rlx.kernel.ir.text import text_of
@@ -63,6 +64,7 @@ class Maker:
     passes    what makes of a program one for it
     padded    dtypes whose convolutions keep their pads, which products leave out
     claim     which composites its kernels take
+    raises    what finds those that nets do not have as such
     """
 
     device: str
@@ -70,6 +72,7 @@ class Maker:
     passes: Callable[[], list[KernelPass]]
     padded: frozenset[DType] = frozenset()
     claim: Claim = simt_claims.claim
+    raises: tuple[Pass, ...] = ()
 
     def at(self, precision: str) -> Maker:
         """The maker of programs of a precision. `f32_fast` needs matrix units, and is f32 without them."""
@@ -129,6 +132,9 @@ def _takes_parts(work: Contraction | FusedAttention) -> bool:
         return team_attention.takes(work)
     if work.bounds:
         return False
+    if work.blocks is not None:  # of many rows, once it is unpacked; of few, products are exact
+        rows = Linear(0, ((work.n_axis, work.k), (work.k_axis, 1)))
+        return team_contraction.takes(replace(work, b=rows, b_dtype=work.a_dtype, blocks=None))
     return team_contraction.takes(work) or team_contraction.panels(work)[0] > 0
 
 
@@ -151,7 +157,7 @@ def kernel_passes() -> list[KernelPass]:
     ]
 
 
-NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_layouts.HALVES), claims.claim)
+NVIDIAS = Maker("cuda", NVIDIA, kernel_passes, frozenset(team_layouts.HALVES), claims.claim, (claims.weights,))
 
 
 def program_of(graph: Graph, maker: Maker = NVIDIAS) -> Program:
@@ -167,7 +173,7 @@ def why_unsupported(dtype: DType) -> str | None:
 
 def _passes(options: Options, maker: Maker) -> list[Pass]:
     policy, claimed = options.policy(also=(PackedMatmul,)), options.dispatch.claims(maker.claim)
-    raised = [*canonicalise(claimed), *raise_composites(), MergePacked(), *legalise(claimed, policy)]
+    raised = [*canonicalise(claimed), *maker.raises, *raise_composites(), MergePacked(), *legalise(claimed, policy)]
     return [*raised, *narrowed(policy), *layout(maker.padded), *joined()]
 
 

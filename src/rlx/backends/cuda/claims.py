@@ -8,6 +8,7 @@ from rlx.ir import dtype as dtypes
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Constant, Param
 from rlx.ops.packed import PackedMatmul
+from rlx.passes.packed_weights import rules_of
 
 PIECE_BITS, WORD_BITS = 128, 32
 """What a lane loads of a row at once, and unpacks at once."""
@@ -29,14 +30,29 @@ def packed_matmul(node: Node) -> str:
     if not all(is_static(operand) for operand in (w, scale, *zero)):
         return "weights that a run makes"
     columns = w.shape[0]
-    if not isinstance(columns, int) or columns < LEAST_COLUMNS:
+    if not isinstance(columns, int):
+        return f"{columns} columns"
+    return _misfit(op.bits, op.block, op.depth, columns)
+
+
+def _misfit(bits: int, block: int, depth: int, columns: int) -> str:
+    """What of a weight does not fit; empty if all of it does."""
+    piece, word = PIECE_BITS // bits, WORD_BITS // bits
+    if columns < LEAST_COLUMNS:
         return f"{columns} columns: a panel has {LEAST_COLUMNS}"
-    piece, word = PIECE_BITS // op.bits, WORD_BITS // op.bits
-    if op.depth % piece:
-        return f"a depth of {op.depth}: 16 bytes have {piece} elements"
-    if op.block % piece and (piece % op.block or op.block % word):
-        return f"blocks of {op.block}: words have {word} elements"
+    if depth % piece:
+        return f"a depth of {depth}: 16 bytes have {piece} elements"
+    if block % piece and (piece % block or block % word):
+        return f"blocks of {block}: words have {word} elements"
     return ""
+
+
+def _block_of(bits: int, block: int, depth: int, columns: int) -> int | None:
+    return None if _misfit(bits, block, depth, columns) else block
+
+
+weights = rules_of("packed-weights", _block_of)
+"""Dequantised weights as what they were, before products with them merge."""
 
 
 def is_static(value: Value) -> bool:

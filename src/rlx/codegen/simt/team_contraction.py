@@ -402,7 +402,7 @@ class TeamContraction(Writer):
                 places = [f"shared_sums[({part} * {rows} + {row}) * {self.pitch} + {column}]"
                           for part in range(self.layout.warps[2])]  # fmt: skip
                 total = code.let(language.rounded(work.dtype, " + ".join(places)))
-                if work.float_parts:
+                if work.float_parts and work.blocks is None:
                     total = self._made_sure(total)
                 body.accumulated = Reg(total, work.dtype, False)
                 for stage in nests.legal_stages(work.epilogue):
