@@ -91,6 +91,7 @@ def test_many_rows(block: int, dtype: str, driver: EmulatedDriver) -> None:
     graph = Graph("many")
     x = graph.input("x", ("n", 160), dtype)
     graph.output(product(graph, x, columns=43, block=block, zeros="whole"), name="y")
+    verify(program_of(graph))
     for rows in (8, 64, 65, 130):
         check(graph, input_of(rows, 160, dtype))
     fixed = Graph("fixed")

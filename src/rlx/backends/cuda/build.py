@@ -152,8 +152,8 @@ def kernel_passes() -> list[KernelPass]:
         SideWrites(),
         RowTails(),
         RowPrologues(_most_rows),
-        UnpackBlocks(team_layouts.most_rows_of_blocks),
         BesideEachOther(lambda nest: True),
+        UnpackBlocks(team_layouts.most_rows_of_blocks),  # whose copies had better not all be there at once
     ]
 
 

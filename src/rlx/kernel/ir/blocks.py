@@ -64,19 +64,16 @@ class Blocks:
     def element(self, slot: int, packed: bool, column: Expr, k: Expr, dtype: DType) -> Expr:
         """The element of a column at a place along k, rounded to a dtype."""
         a_byte = 8 // self.bits
-        byte, place = (k, None) if a_byte == 1 else (k / dim_value(a_byte), ex.apply("rem", k, dim_value(a_byte)))
-        return self.value(slot, self._byte(packed, column, byte), place, self._parameter(packed, column, k), dtype)
+        byte, place = (k, ex.const(0, dtypes.i64)) if a_byte == 1 else (k / dim_value(a_byte), _rem(k, a_byte))
+        word = load(slot, self._byte(packed, column, byte), dtypes.u8)
+        return self.value(word, place, self._parameter(packed, column, k), dtype)
 
-    def value(
-        self, slot: int, byte: Linear, place: Expr | None, parameter: Linear, dtype: DType, guard: Expr | None = None
-    ) -> Expr:
-        """The element at a place of a byte, with scale and zero, rounded to a dtype; read where the guard says."""
-        whole = load(slot, byte, dtypes.u8, guard)
-        if place is not None and self.bits < 8:
-            shift = ex.cast(place * dim_value(self.bits), dtypes.u8)
-            whole = ex.apply("and", ex.apply("shr", whole, shift), (1 << self.bits) - 1)
-        value = ex.cast(whole, dtypes.f32)
-        step, *rest = (ex.cast(load(each, parameter, self.scale, guard), dtypes.f32) for each in self.slots())
+    def value(self, word: Expr, place: Expr, parameter: Linear, dtype: DType) -> Expr:
+        """The element at a place of a word, with the scale and zero there, rounded to a dtype."""
+        shift = ex.cast(place * dim_value(self.bits), word.dtype)
+        whole = ex.apply("and", ex.apply("shr", word, shift), (1 << self.bits) - 1)
+        value = ex.cast(ex.cast(whole, dtypes.u32), dtypes.f32)
+        step, *rest = (ex.cast(load(each, parameter, self.scale), dtypes.f32) for each in self.slots())
         zero = rest[0] if rest else ex.const(float(1 << (self.bits - 1)), dtypes.f32)
         weight = value * step + zero if self.added else (value - zero) * step
         return ex.cast(ex.cast(weight, self.scale), dtype)
@@ -84,8 +81,8 @@ class Blocks:
     def _byte(self, packed: bool, column: Expr, byte: Expr) -> Linear:
         if not packed:
             return linear(column).times(self.row_bytes).plus(linear(byte))
-        panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
-        chunk, place = byte / dim_value(PANEL_BYTES), ex.apply("rem", byte, dim_value(PANEL_BYTES))
+        panel, lane = column / dim_value(PANEL), _rem(column, PANEL)
+        chunk, place = byte / dim_value(PANEL_BYTES), _rem(byte, PANEL_BYTES)
         start = linear(panel).times(self.chunks * PANEL * PANEL_BYTES).plus(linear(chunk).times(PANEL * PANEL_BYTES))
         return start.plus(linear(lane).times(PANEL_BYTES)).plus(linear(place))
 
@@ -94,6 +91,10 @@ class Blocks:
         block = k / dim_value(self.block)
         if not packed:
             return linear(column).times(self.count).plus(linear(block))
-        panel, lane = column / dim_value(PANEL), ex.apply("rem", column, dim_value(PANEL))
+        panel, lane = column / dim_value(PANEL), _rem(column, PANEL)
         start = linear(panel).times(self.count * PANEL).plus(linear(block).times(PANEL))
         return start.plus(linear(lane))
+
+
+def _rem(index: Expr, extent: int) -> Expr:
+    return ex.apply("rem", index, dim_value(extent))
