@@ -163,12 +163,15 @@ class Maker:
         high: int | None = None,
         array: Array | None = None,
         kind: str | None = None,
+        given: bool = False,
     ) -> Value:
-        """A new input, weight or constant."""
+        """A new input, weight or constant; a weight or a constant where it is to be `given` before runs."""
         static = all(isinstance(d, int) for d in shape)
         recipe = Recipe(kind or self.kind, self.random.randrange(1 << 30), low, high, array)
         data = recipe.make(tuple(self.at(d) for d in shape), dtype)
-        what = self.random.choices(("input", "param", "constant"), (55, 27, 18))[0] if static else "input"
+        what = (
+            self.random.choices(("input", "param", "constant"), (0 if given else 55, 27, 18))[0] if static else "input"
+        )
         if self.is_region:
             if not static:
                 raise Refused("a constant with dims")
