@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from rlx.codegen.simt.registers import Reg
 from rlx.codegen.simt.team_layouts import HALF, HALVES, PANEL
 from rlx.ir import dtype as dtypes
 from rlx.kernel.ir.blocks import PANEL_BYTES, Blocks
@@ -218,7 +219,9 @@ class BlockSums:
             for row in range(writer.kept):
                 held = f"sums[{panel}][{row}]"
                 for mask in (1, 2):
-                    held = code.let(f"{held} + {writer.language.exchanged(held, str(mask))}", "sum")
+                    held = code.let(
+                        f"{held} + {writer.language.from_neighbour(Reg(held, dtypes.f32, False), str(mask))}", "sum"
+                    )
                 place = f"(part * {writer.kept} + {row}) * {pitch} + {PANEL * panel} + own / 4"
                 code.emit(f"if (own % 4 == 0) shared_sums[{place}] = {held};")
 
