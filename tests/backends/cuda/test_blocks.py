@@ -142,15 +142,6 @@ def test_weights_that_no_kernel_unpacks_become_floats(driver: EmulatedDriver) ->
         check(graph, input_of(3, depth, "f16"))
 
 
-@pytest.mark.parametrize("disabled", ["pack-blocks", "unpack-blocks"])
-def test_passes_can_be_switched_off(disabled: str, driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLX_DISABLE", disabled)
-    graph = Graph("disabled")
-    graph.output(product(graph, graph.input("x", ("n", DEPTH), "f16"), zeros="whole"), name="y")
-    for rows in (2, 70):
-        check(graph, input_of(rows, DEPTH, "f16"))
-
-
 def test_products_of_one_left_side_become_one(driver: EmulatedDriver) -> None:
     graph = Graph("merged")
     x = graph.input("x", ("n", DEPTH), "f16")

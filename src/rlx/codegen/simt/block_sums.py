@@ -218,10 +218,9 @@ class BlockSums:
         for panel in range(self.panels):
             for row in range(writer.kept):
                 held = f"sums[{panel}][{row}]"
-                for mask in (1, 2):
-                    held = code.let(
-                        f"{held} + {writer.language.from_neighbour(Reg(held, dtypes.f32, False), str(mask))}", "sum"
-                    )
+                for mask in ("1", "2"):  # four lanes have shares of it
+                    other = writer.language.from_neighbour(Reg(held, dtypes.f32, False), mask)
+                    held = code.let(f"{held} + {other}", "sum")
                 place = f"(part * {writer.kept} + {row}) * {pitch} + {PANEL * panel} + own / 4"
                 code.emit(f"if (own % 4 == 0) shared_sums[{place}] = {held};")
 
