@@ -22,6 +22,7 @@ from rlx.cost.microbenchmarks import Body, ProbeGraph
 from rlx.ir import dim as dims
 from rlx.ir.graph import Graph, Value
 from rlx.ir.graph import call as call_op
+from rlx.ir.op import Op
 from rlx.ir.rewriting import Context
 from rlx.kernel.ir.attention import FusedAttention, SplitKvCombine, SplitKvPartial
 from rlx.kernel.ir.contraction import Contraction
@@ -146,9 +147,10 @@ class SimtEstimator(GenericEstimator):
 
     def __init__(
         self, graph: Graph, options: Options, rates: Rates, passes: Sequence[KernelPass],
-        claim: Claim = simt_claims.claim,
+        claim: Claim = simt_claims.claim, products: tuple[type[Op], ...] = (),
     ) -> None:  # fmt: skip
-        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), options.policy())
+        policy = options.policy(also=products)
+        super().__init__(graph, rates, options.disable, options.dispatch.claims(claim), policy)
         run_kernel_passes(self.program, passes, Context(options.disable))
 
     def arena_bytes(self, binding: Mapping[str, int]) -> int:
